@@ -1,0 +1,1 @@
+"""Consistent checkpoints, savepoints and restore for chains of Spark stages on Airflow."""

@@ -1,0 +1,64 @@
+"""A subtask's answer to a barrier: its snapshot is durable, or it cannot take part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, SubtaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committable:
+    """What a two-phase sink staged: nobody sees it before the commit names it."""
+
+    sink: str
+    file: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskMetrics:
+    """Measured by the subtask itself.  Times are its machine's clock, for display only."""
+
+    started_at_ms: int = 0
+    acknowledged_at_ms: int = 0
+    sync_ms: int = 0  # Reading, merging, encoding: what blocks the subtask.
+    async_ms: int = 0  # Uploading.
+    rows_in: int = 0
+    rows_out: int = 0
+    late_rows: int = 0
+    malformed_rows: int = 0
+    checkpointed_bytes: int = 0  # Written by this checkpoint.
+    full_bytes: int = 0  # Everything the state handles name.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """A subtask's snapshot for this checkpoint is durable (Flink's AcknowledgeCheckpoint).
+
+    ``state`` lists every live segment, oldest first; ``event_times_ms`` the largest event time
+    seen per source partition; ``schema`` the output's Arrow schema, known even without rows.
+    """
+
+    checkpoint_id: CheckpointId
+    subtask: SubtaskId
+    attempt: int
+    state: tuple[StateHandle, ...] = ()
+    output: tuple[SegmentHandle, ...] = ()
+    schema: bytes = b""
+    event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
+    watermark_ms: int | None = None  # Of the stage's output; None where it reads a source itself.
+    committables: tuple[Committable, ...] = ()
+    metrics: SubtaskMetrics = field(default_factory=SubtaskMetrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decline:
+    """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause."""
+
+    checkpoint_id: CheckpointId
+    subtask: SubtaskId
+    attempt: int
+    message: str

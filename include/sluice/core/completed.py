@@ -1,0 +1,120 @@
+"""A checkpoint that is true, and the store that says which completed ones are retained.
+
+Flink's CompletedCheckpoint, CompletedCheckpointStore and CheckpointSubsumeHelper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluice.core.acks import Committable
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.plan import SourceCut
+from sluice.core.properties import CheckpointType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskState:
+    """What one subtask left behind: the hash range it owned, and its live segments."""
+
+    subtask: SubtaskId
+    state: tuple[StateHandle, ...]
+    output: tuple[SegmentHandle, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageState:
+    """A stage in a checkpoint (Flink's OperatorState).  The watermark is its output's."""
+
+    uid: str
+    parallelism: int
+    max_parallelism: int
+    subtasks: tuple[SubtaskState, ...]
+    watermark_ms: int
+    event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def has_state(self) -> bool:
+        return any(subtask.state for subtask in self.subtasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMetadata:
+    """``_metadata``: what restore needs, and nothing else.  Keys are relative to the root.
+
+    ``tables`` pins, per sink, the checkpoint whose commit made the table's version;
+    ``previous_tables`` is what the parent pinned, and what this commit's versions continue.
+    """
+
+    pipeline: str
+    checkpoint_id: CheckpointId
+    parent: CheckpointId | None
+    generation: Generation
+    type: CheckpointType
+    triggered_at_ms: int
+    drains: bool
+    sources: tuple[SourceCut, ...]
+    stages: tuple[StageState, ...]
+    committables: tuple[Committable, ...]
+    tables: dict[str, int] = field(default_factory=dict[str, int])
+    previous_tables: dict[str, int] = field(default_factory=dict[str, int])
+    parent_savepoint: str | None = None
+
+    def stage(self, uid: str) -> StageState | None:
+        return next((stage for stage in self.stages if stage.uid == uid), None)
+
+    def source(self, uid: str) -> SourceCut | None:
+        return next((cut for cut in self.sources if cut.uid == uid), None)
+
+    @property
+    def files(self) -> tuple[SegmentHandle, ...]:
+        """Every file a restore reads: all of them are to exist, with these sizes."""
+        handles = [
+            handle.segment
+            for stage in self.stages
+            for subtask in stage.subtasks
+            for handle in subtask.state
+        ]
+        handles += [cut.table for cut in self.sources if cut.table is not None]
+        return tuple(handle for handle in handles if handle.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedCheckpoint:
+    """The journal's view of a checkpoint that is true; ``is_committed``: its sinks published."""
+
+    checkpoint_id: CheckpointId
+    parent: CheckpointId | None
+    type: CheckpointType
+    triggered_at_ms: int
+    completed_at_ms: int
+    drains: bool
+    records: int
+    checkpointed_bytes: int
+    full_bytes: int
+    savepoint_name: str | None = None
+    cause: str = ""
+    is_committed: bool = False
+
+
+def subsumed(
+    newest_last: tuple[CompletedCheckpoint, ...], num_retained: int
+) -> tuple[CompletedCheckpoint, ...]:
+    """The checkpoints that leave the store after the newest was added (CheckpointSubsumeHelper).
+
+    Savepoints leave the queue first come first served, their files stay.  The newest real
+    checkpoint stays even above the limit (FLINK-21351) unless the job stops with the newest.
+    """
+    assert num_retained >= 1
+    queue = list(newest_last)
+    last_real = next((c for c in reversed(queue) if not c.type.is_savepoint), None)
+    stopping = bool(queue) and queue[-1].type.stops_the_job
+    gone: list[CompletedCheckpoint] = []
+    for candidate in queue[:-1]:
+        if len(queue) - len(gone) <= num_retained:
+            break
+        if candidate is last_real and not stopping:
+            continue
+        gone.append(candidate)
+    return tuple(gone)

@@ -1,0 +1,45 @@
+"""How many failed checkpoints a job bears: Flink's CheckpointFailureManager."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sluice.core.reasons import CheckpointFailureReason
+
+UNKNOWN_CHECKPOINT_ID = -1  # It failed before it had an id; every such failure counts.
+MAX_COUNTED_IDS = 1_000  # Bounds the journal entry; the job has failed long before.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCount:
+    """Failures since the last success.  Each id counts once; a newer success resets."""
+
+    last_succeeded_id: int = 0
+    counted_ids: tuple[int, ...] = ()
+    continuous: int = 0
+
+    def succeed(self, checkpoint_id: int) -> FailureCount:
+        if checkpoint_id <= self.last_succeeded_id:
+            return self
+        return FailureCount(last_succeeded_id=checkpoint_id)
+
+    def fail(
+        self, checkpoint_id: int, reason: CheckpointFailureReason, *, tolerable: int | None
+    ) -> tuple[FailureCount, bool]:
+        """Return the new count, and whether the job must fail; then the count starts again."""
+        if not reason.counts:
+            return self, False
+        if checkpoint_id != UNKNOWN_CHECKPOINT_ID and (
+            checkpoint_id <= self.last_succeeded_id or checkpoint_id in self.counted_ids
+        ):
+            return self, False
+        if tolerable is not None and self.continuous + 1 > tolerable:
+            return FailureCount(last_succeeded_id=self.last_succeeded_id), True
+        return (
+            replace(
+                self,
+                counted_ids=(*self.counted_ids, checkpoint_id)[-MAX_COUNTED_IDS:],
+                continuous=self.continuous + 1,
+            ),
+            False,
+        )

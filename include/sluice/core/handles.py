@@ -1,0 +1,51 @@
+"""References to immutable files of rows: what an ack names and a checkpoint keeps.
+
+A handle never changes and never points at a mutable object; a file that no handle of a retained
+checkpoint names is garbage.  Keys are relative to the root, so a root can be copied elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIN_HASH = -(2**63)
+MAX_HASH = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentHandle:
+    """One immutable segment: of a stream, of keyed state, or of a side output.
+
+    ``checksum`` is the hex blake2b-128 of the bytes; a reader verifies it.  ``inline`` holds the
+    bytes themselves when they are small (Flink's ``state.storage.fs.memory-threshold``); then
+    ``key`` is empty.
+    """
+
+    key: str
+    size_bytes: int
+    rows: int
+    checksum: str
+    inline: bytes | None = None
+
+    def __post_init__(self) -> None:
+        assert bool(self.key) != (self.inline is not None), "a segment is a file or inline bytes"
+        assert self.size_bytes >= 0
+        assert self.rows >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateHandle:
+    """A segment of keyed state, and the part of the hash space in which it is valid.
+
+    Rows are sorted by the signed 64-bit hash of the key; ``first_hash`` to ``last_hash`` (both
+    inclusive) slices them after a rescale.  ``min_time_ms`` is the earliest event time any live
+    row waits for, so that a watermark before it need not open the file.
+    """
+
+    segment: SegmentHandle
+    first_hash: int = MIN_HASH
+    last_hash: int = MAX_HASH
+    min_time_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        assert MIN_HASH <= self.first_hash <= self.last_hash <= MAX_HASH

@@ -1,0 +1,82 @@
+"""Hash -> key group -> subtask, and the hash range a subtask owns (KeyGroupRangeAssignment).
+
+Key groups are contiguous ranges of the signed 64-bit hash of the key, so a subtask owns one hash
+range, state sorted by hash is sorted by key group, and rescaling is slicing.  Only the upper 32
+bits of the hash decide, which keeps the arithmetic exact in Spark's signed longs, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.core.handles import MAX_HASH, MIN_HASH
+from sluice.errors import ConfigurationError
+
+DEFAULT_LOWER_BOUND_MAX_PARALLELISM = 128
+UPPER_BOUND_MAX_PARALLELISM = 32768  # Flink's 2^15: the key group fits a short.
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupRange:
+    """Key groups ``first`` to ``last``, both inclusive."""
+
+    first: int
+    last: int
+
+    def overlaps(self, other: KeyGroupRange) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """Next power of two of 1.5 times *parallelism*, within 128 and 32768 (Flink's default)."""
+    wanted = 1 << (parallelism + parallelism // 2 - 1).bit_length()
+    return min(max(wanted, DEFAULT_LOWER_BOUND_MAX_PARALLELISM), UPPER_BOUND_MAX_PARALLELISM)
+
+
+def check_parallelism(stage: str, parallelism: int, max_parallelism: int) -> None:
+    """Raises ConfigurationError unless 1 <= parallelism <= max_parallelism <= 32768."""
+    if not 1 <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
+        raise ConfigurationError(
+            f"stage {stage!r} has max_parallelism {max_parallelism}; "
+            f"choose 1 to {UPPER_BOUND_MAX_PARALLELISM}"
+        )
+    if not 1 <= parallelism <= max_parallelism:
+        raise ConfigurationError(
+            f"stage {stage!r} has parallelism {parallelism}, which is not within 1 and its "
+            f"max_parallelism {max_parallelism}; max_parallelism is fixed for the life of the job"
+        )
+
+
+def key_group_range(max_parallelism: int, parallelism: int, index: int) -> KeyGroupRange:
+    """The key groups of subtask *index* (computeKeyGroupRangeForOperatorIndex)."""
+    assert 0 <= index < parallelism <= max_parallelism
+    first = -(-index * max_parallelism // parallelism)
+    last = ((index + 1) * max_parallelism - 1) // parallelism
+    return KeyGroupRange(first, last)
+
+
+def key_group_of(key_hash: int, max_parallelism: int) -> int:
+    """The key group of a signed 64-bit hash."""
+    return (((key_hash - MIN_HASH) >> 32) * max_parallelism) >> 32
+
+
+def subtask_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
+    """The subtask that owns *key_group* (computeOperatorIndexForKeyGroup)."""
+    return key_group * parallelism // max_parallelism
+
+
+def hash_range(max_parallelism: int, groups: KeyGroupRange) -> tuple[int, int]:
+    """The first and last signed hash whose key group lies in *groups*."""
+    first = MIN_HASH + (-(-(groups.first << 32) // max_parallelism) << 32)
+    after = MIN_HASH + (-(-((groups.last + 1) << 32) // max_parallelism) << 32)
+    return first, min(after - 1, MAX_HASH)
+
+
+def previous_subtasks(max_parallelism: int, old: int, new: int) -> tuple[tuple[int, ...], ...]:
+    """For each of *new* subtasks, the *old* ones whose keyed state it must read."""
+    before = [key_group_range(max_parallelism, old, index) for index in range(old)]
+    after = (key_group_range(max_parallelism, new, index) for index in range(new))
+    return tuple(
+        tuple(index for index, groups in enumerate(before) if groups.overlaps(wanted))
+        for wanted in after
+    )

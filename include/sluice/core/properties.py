@@ -1,0 +1,61 @@
+"""What kind of checkpoint this is, and whether the end of the job discards it.
+
+Flink's CheckpointProperties and SnapshotType; the discard matrix is CheckpointPropertiesTest's.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class JobStatus(Enum):
+    """Flink's JobStatus.  Checkpoints are triggered in RUNNING and nowhere else."""
+
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    SUSPENDED = "SUSPENDED"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+    FINISHED = "FINISHED"
+
+    @property
+    def is_globally_terminal(self) -> bool:
+        return self in (JobStatus.CANCELED, JobStatus.FAILED, JobStatus.FINISHED)
+
+
+class CheckpointType(Enum):
+    CHECKPOINT = "CHECKPOINT"
+    SAVEPOINT = "SAVEPOINT"
+    SAVEPOINT_SUSPEND = "SAVEPOINT_SUSPEND"  # Stop; event time stays where it is.
+    SAVEPOINT_TERMINATE = "SAVEPOINT_TERMINATE"  # Drain: watermark to MAX, windows fire, FINISHED.
+
+    @property
+    def is_savepoint(self) -> bool:
+        return self is not CheckpointType.CHECKPOINT
+
+    @property
+    def stops_the_job(self) -> bool:
+        """Flink's synchronous savepoint."""
+        return self in (CheckpointType.SAVEPOINT_SUSPEND, CheckpointType.SAVEPOINT_TERMINATE)
+
+
+class Retention(Enum):
+    """What becomes of the retained checkpoints when the job ends (externalized retention)."""
+
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+    RETAIN_ON_FAILURE = "RETAIN_ON_FAILURE"
+    NEVER_RETAIN_AFTER_TERMINATION = "NEVER_RETAIN_AFTER_TERMINATION"
+
+    def discards_on(self, ended: JobStatus) -> bool:
+        """Whether a checkpoint goes when the job reaches *ended*; savepoints never do."""
+        return ended not in _KEPT_ON[self]
+
+
+_KEPT_ON = {
+    Retention.RETAIN_ON_CANCELLATION: frozenset(
+        {JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED}
+    ),
+    Retention.RETAIN_ON_FAILURE: frozenset({JobStatus.FAILED}),
+    Retention.NEVER_RETAIN_AFTER_TERMINATION: frozenset[JobStatus](),
+}

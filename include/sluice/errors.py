@@ -1,0 +1,53 @@
+"""Everything sluice raises.
+
+    SluiceError
+    ├── ConfigurationError    the declaration, an option or the machine is wrong: fix it
+    ├── ProtocolViolation     the bucket holds the impossible: stop, page a person
+    │   └── CorruptSegment    a file does not match its checksum: restore another checkpoint
+    ├── FencedError           a newer coordinator owns the job: stop quietly
+    ├── RestoreError          there is nothing to restore, or something it needs is missing
+    ├── StageFailed           a stage's execution attempt failed: the job fails over
+    └── StoreUnavailable      the store could not answer: retry
+
+Expected outcomes (a duplicate ack, a lost race, a dropped request) are return values, not errors.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SluiceError(Exception):
+    """Base class.  ``retryable`` is read by the Airflow binding, nowhere else."""
+
+    retryable: ClassVar[bool] = False
+
+
+class ConfigurationError(SluiceError):
+    """Something a person wrote is wrong; the message names it and the fix."""
+
+
+class ProtocolViolation(SluiceError):
+    """An object in the bucket contradicts the protocol; nothing may be built on it."""
+
+
+class CorruptSegment(ProtocolViolation):
+    """A segment's bytes do not match the checksum its ack recorded."""
+
+
+class FencedError(SluiceError):
+    """A newer generation owns the job; whoever sees this must stop."""
+
+
+class RestoreError(SluiceError):
+    """The requested checkpoint cannot be restored; the message names what is missing."""
+
+
+class StageFailed(SluiceError):
+    """A stage's execution attempt failed; the message carries the first cause."""
+
+
+class StoreUnavailable(SluiceError):
+    """The store did not answer, or answered that it cannot; the same call may succeed later."""
+
+    retryable: ClassVar[bool] = True
