@@ -1,0 +1,150 @@
+"""Bytes <-> core types: versioned JSON, checked once on the way in; never pickle.
+
+Every object is an envelope ``{"kind": ..., "version": ..., "body": ...}``.  A reader refuses a kind
+it did not ask for and a version it does not know, and says what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import msgspec
+
+from sluice.core.acks import Ack, Decline
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.messages import (
+    AttemptStarted,
+    CheckpointCommitted,
+    CheckpointCompleted,
+    CheckpointFailed,
+    CheckpointTriggered,
+    DeclineReceived,
+    Event,
+    JobRestored,
+    JobStopped,
+    JobSubmitted,
+)
+from sluice.core.plan import CheckpointPlan
+from sluice.core.state import CoordinatorState
+from sluice.errors import ProtocolViolation
+
+FORMAT_VERSION = 1
+T = TypeVar("T")
+
+_JOURNALED = {
+    cls.__name__: cls
+    for cls in (
+        JobSubmitted,
+        CheckpointTriggered,
+        AttemptStarted,
+        DeclineReceived,
+        CheckpointCompleted,
+        CheckpointCommitted,
+        CheckpointFailed,
+        JobRestored,
+        JobStopped,
+    )
+}
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    kind: str
+    version: int
+    body: msgspec.Raw
+
+
+class _EntryBody(msgspec.Struct, frozen=True):
+    author: str
+    event_name: str
+    event: msgspec.Raw
+    state: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """One event, the state it led to, and the token by which its author knows it again."""
+
+    author: str
+    event: Event
+    state: CoordinatorState
+
+
+def encode_entry(entry: JournalEntry) -> bytes:
+    assert type(entry.event).__name__ in _JOURNALED, "acks are not journaled"
+    body = _EntryBody(
+        author=entry.author,
+        event_name=type(entry.event).__name__,
+        event=msgspec.Raw(msgspec.json.encode(entry.event)),
+        state=msgspec.Raw(msgspec.json.encode(entry.state)),
+    )
+    return _seal("journal entry", body)
+
+
+def decode_entry(raw: bytes, key: str) -> JournalEntry:
+    body = _open("journal entry", _EntryBody, raw, key)
+    if body.event_name not in _JOURNALED:
+        raise ProtocolViolation(
+            f"{key} holds an event {body.event_name!r} that this version of sluice does not know; "
+            "run the version that wrote it, or a newer one"
+        )
+    event = cast("Event", _decode(_JOURNALED[body.event_name], body.event, key))
+    return JournalEntry(
+        author=body.author, event=event, state=_decode(CoordinatorState, body.state, key)
+    )
+
+
+def encode_plan(plan: CheckpointPlan) -> bytes:
+    return _seal("plan", plan)
+
+
+def decode_plan(raw: bytes, key: str) -> CheckpointPlan:
+    return _open("plan", CheckpointPlan, raw, key)
+
+
+def encode_ack(ack: Ack) -> bytes:
+    return _seal("ack", ack)
+
+
+def decode_ack(raw: bytes, key: str) -> Ack:
+    return _open("ack", Ack, raw, key)
+
+
+def encode_decline(decline: Decline) -> bytes:
+    return _seal("decline", decline)
+
+
+def decode_decline(raw: bytes, key: str) -> Decline:
+    return _open("decline", Decline, raw, key)
+
+
+def encode_metadata(metadata: CheckpointMetadata) -> bytes:
+    return _seal("checkpoint metadata", metadata)
+
+
+def decode_metadata(raw: bytes, key: str) -> CheckpointMetadata:
+    return _open("checkpoint metadata", CheckpointMetadata, raw, key)
+
+
+def _seal(kind: str, body: object) -> bytes:
+    raw = msgspec.Raw(msgspec.json.encode(body, order="deterministic"))
+    return msgspec.json.encode(_Envelope(kind=kind, version=FORMAT_VERSION, body=raw))
+
+
+def _open(kind: str, cls: type[T], raw: bytes, key: str) -> T:
+    envelope = _decode(_Envelope, raw, key)
+    if envelope.kind != kind:
+        raise ProtocolViolation(f"{key} is a {envelope.kind}, not a {kind}")
+    if envelope.version != FORMAT_VERSION:
+        raise ProtocolViolation(
+            f"{key} has format version {envelope.version}; this version of sluice reads "
+            f"{FORMAT_VERSION}: run the version that wrote it, or a newer one"
+        )
+    return _decode(cls, envelope.body, key)
+
+
+def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:
+    try:
+        return msgspec.json.decode(raw, type=cls)
+    except (msgspec.DecodeError, msgspec.ValidationError, AssertionError) as error:
+        raise ProtocolViolation(f"{key} cannot be read as {cls.__name__}: {error}") from error

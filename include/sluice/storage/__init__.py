@@ -1,0 +1,1 @@
+"""The bucket: one protocol of six verbs, three stores that keep its promises, and the journal."""

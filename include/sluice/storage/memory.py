@@ -1,0 +1,112 @@
+"""The reference store: a dictionary behind a lock, and what every store means by a key.
+
+Promises everything ``ObjectStore`` does, to the threads of one process, and never raises
+``StoreUnavailable``.  ``named_store`` opens the same objects for the same name, so that
+``memory://name/prefix`` behaves like a place rather than like a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed
+
+TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; no key may.
+
+
+def assert_is_key(key: str) -> None:
+    """A key is relative, ``/``-separated, without empty, ``.`` or ``..`` parts."""
+    for part in key.split("/"):
+        assert part not in {"", ".", ".."}, f"not a key: {key!r}"
+        assert not part.startswith(TEMPORARY_PREFIX), f"reserved for temporary files: {key!r}"
+
+
+class _Objects:
+    """What a name stands for; stores with different prefixes share it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.written: dict[str, tuple[bytes, int]] = {}  # Body, and when it was written (ms).
+
+
+class InMemoryStore:
+    """An ``ObjectStore`` that lives as long as the process."""
+
+    def __init__(
+        self, name: str = "unnamed", prefix: str = "", *, objects: _Objects | None = None
+    ) -> None:
+        self._name = name
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._objects = objects if objects is not None else _Objects()
+
+    @property
+    def root(self) -> str:
+        return f"memory://{self._name}/{self._prefix}".rstrip("/")
+
+    def get(self, key: str) -> bytes | None:
+        with self._objects.lock:
+            found = self._objects.written.get(self._full_key(key))
+        return None if found is None else found[0]
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        assert 0 <= start <= end
+        body = self.get(key)
+        return None if body is None else body[start:end]
+
+    def put(self, key: str, body: bytes) -> None:
+        with self._objects.lock:
+            self._objects.written[self._full_key(key)] = (bytes(body), _now_ms())
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        full_key = self._full_key(key)
+        with self._objects.lock:
+            found = self._objects.written.get(full_key)
+            if found is not None:
+                return AlreadyExists(found[0])
+            self._objects.written[full_key] = (bytes(body), _now_ms())
+            return Created()
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        """See ``ObjectStore``; this one shows the moment of the first ``next``."""
+        with self._objects.lock:
+            below = [
+                (full_key.removeprefix(self._prefix), body, modified_ms)
+                for full_key, (body, modified_ms) in self._objects.written.items()
+                if full_key.startswith(self._prefix + prefix)
+            ]
+        for key, body, modified_ms in sorted(below):
+            if key > start_after:
+                yield Listed(
+                    key=key,
+                    size_bytes=len(body),
+                    modified_ms=modified_ms,
+                    version=hashlib.blake2b(body, digest_size=16).hexdigest(),
+                )
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            full_key = self._full_key(key)
+            with self._objects.lock:
+                self._objects.written.pop(full_key, None)
+
+    def _full_key(self, key: str) -> str:
+        assert_is_key(key)
+        return self._prefix + key
+
+
+_named: dict[str, _Objects] = {}
+_named_lock = threading.Lock()
+
+
+def named_store(name: str, prefix: str = "") -> InMemoryStore:
+    """Open the one place of this process called *name*, empty if it is new, below *prefix*."""
+    with _named_lock:
+        objects = _named.setdefault(name, _Objects())
+    return InMemoryStore(name, prefix, objects=objects)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,123 @@
+"""From a root's URI to its store.
+
+A ``StoreLocation`` is what travels to another process; a store never does.  It is checked when it
+is built, so that a misspelt root is reported where somebody wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import assert_never
+
+from sluice.errors import ConfigurationError
+from sluice.storage.file import FileStore
+from sluice.storage.memory import named_store
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.s3 import S3Store
+
+EXAMPLES = "s3://my-bucket/checkpoints, file:///var/lib/sluice or memory://test"
+
+# AWS's rule; some servers answer a shorter name with an error that does not say so.
+BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """Where a root is.  ``endpoint_url`` names an S3 server other than AWS; other roots ignore it.
+
+    A root is taken literally: ``%20`` in ``file:///a%20b`` is three letters of a folder's name.
+
+    Raises:
+        ConfigurationError: the root or the endpoint is not one of the forms above.
+    """
+
+    root: str
+    endpoint_url: str | None = None
+
+    def below(self, key: str) -> StoreLocation:
+        """The place of *key* as a root of its own."""
+        return StoreLocation(root=f"{self.root.rstrip('/')}/{key}", endpoint_url=self.endpoint_url)
+
+    def __post_init__(self) -> None:
+        _parse(self.root)
+        if self.endpoint_url is not None and not re.match(r"https?://[^/]", self.endpoint_url):
+            raise ConfigurationError(
+                f"the endpoint {self.endpoint_url!r} is not a URL; write http://host:port or "
+                "https://host, or leave it out for AWS"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _S3Root:
+    bucket: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class _FileRoot:
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryRoot:
+    name: str
+    prefix: str
+
+
+def open_store(location: StoreLocation) -> ObjectStore:
+    """Open the store; the first call that reaches it reports a store that is not there."""
+    root = _parse(location.root)
+    match root:
+        case _S3Root(bucket, prefix):
+            return S3Store(bucket, prefix, endpoint_url=location.endpoint_url)
+        case _FileRoot(folder):
+            return FileStore(folder)
+        case _MemoryRoot(name, prefix):
+            return named_store(name, prefix)
+        case _:
+            assert_never(root)
+
+
+def _parse(root: str) -> _S3Root | _FileRoot | _MemoryRoot:
+    scheme, separator, rest = root.partition("://")
+    if not separator:
+        raise ConfigurationError(f"the root {root!r} is not a URI; write {EXAMPLES}")
+    match scheme:
+        case "s3":
+            bucket, _, prefix = rest.partition("/")
+            if not BUCKET_NAME.fullmatch(bucket):
+                raise ConfigurationError(
+                    f"{bucket!r} in the root {root!r} cannot be a bucket's name: that is 3 to 63 "
+                    f"lower-case letters, digits, dots and hyphens; write {EXAMPLES}"
+                )
+            return _S3Root(bucket, _checked_path(root, prefix))
+        case "file":
+            if not rest.startswith("/"):
+                raise ConfigurationError(
+                    f"the root {root!r} needs three slashes and an absolute folder; "
+                    f"write {EXAMPLES}"
+                )
+            return _FileRoot("/" + _checked_path(root, rest[1:]))
+        case "memory":
+            name, _, prefix = rest.partition("/")
+            if not MEMORY_NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"the root {root!r} needs a name of letters, digits, '.', '_' and '-'; "
+                    f"write {EXAMPLES}"
+                )
+            return _MemoryRoot(name, _checked_path(root, prefix))
+        case _:
+            raise ConfigurationError(
+                f"the root {root!r} names no store that sluice knows; write {EXAMPLES}"
+            )
+
+
+def _checked_path(root: str, path: str) -> str:
+    path = path.removesuffix("/")
+    if path and {"", ".", ".."} & set(path.split("/")):
+        raise ConfigurationError(
+            f"the root {root!r} has an empty, '.' or '..' part; write {EXAMPLES}"
+        )
+    return path

@@ -1,0 +1,67 @@
+"""A store that repeats what the network lost, for a bounded time.
+
+Safe for every verb: objects are immutable, and a repeated ``create`` finds its own bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from tenacity import (
+    Retrying,
+    before_sleep_log,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_exponential_jitter,
+)
+
+from sluice.errors import StoreUnavailable
+from sluice.storage.object_store import CreateResult, Listed, ObjectStore
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+DEFAULT_PATIENCE_S = 90.0  # Outlasts a minute's outage of the store.
+
+
+class PatientStore:
+    """Repeats a call that raised StoreUnavailable, with growing pauses, for *patience_s* seconds."""
+
+    def __init__(self, store: ObjectStore, *, patience_s: float = DEFAULT_PATIENCE_S) -> None:
+        self._store = store
+        self._patience_s = patience_s
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    def get(self, key: str) -> bytes | None:
+        return self._retry(lambda: self._store.get(key))
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        return self._retry(lambda: self._store.get_range(key, start, end))
+
+    def put(self, key: str, body: bytes) -> None:
+        self._retry(lambda: self._store.put(key, body))
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        return self._retry(lambda: self._store.create(key, body))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        return iter(self._retry(lambda: [*self._store.list(prefix, start_after=start_after)]))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        doomed = [*keys]
+        self._retry(lambda: self._store.delete(doomed))
+
+    def _retry(self, call: Callable[[], T]) -> T:
+        attempts = Retrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            stop=stop_after_delay(self._patience_s),
+            wait=wait_exponential_jitter(initial=0.1, max=5),
+            before_sleep=before_sleep_log(log, logging.WARNING),
+            reraise=True,
+        )
+        return attempts(call)

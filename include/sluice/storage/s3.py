@@ -1,0 +1,279 @@
+"""A store in an S3 bucket, on AWS or on any server that honours ``If-None-Match: *``.
+
+``create`` is sent once: a client that repeats a conditional write by itself may be told 412 for its
+own success.  So a lost answer becomes ``StoreUnavailable``, the caller repeats the call, and finds
+its own bytes.  Every other verb is safe to repeat, and botocore's standard mode repeats it.
+
+This is the only module that knows boto3, and importing it is cheap.  A store is not picklable:
+another process opens its own from the same ``StoreLocation``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
+from sluice.storage.memory import assert_is_key
+from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import ErrorTypeDef
+
+CONNECT_TIMEOUT_S = 5  # A healthy endpoint accepts within milliseconds, across an ocean in 0.3 s.
+READ_TIMEOUT_S = 60  # botocore's default: S3 may take this long to begin its answer to a large put.
+CREATE_READ_TIMEOUT_S = 30  # Created objects are small; the caller repeats, so give up sooner.
+MAX_ATTEMPTS = 3  # botocore's default: with its backoff an absent server is reported within 4 s.
+MAX_POOL_CONNECTIONS = 64  # More than the threads any sluice process uses; botocore's 10 are fewer.
+DELETE_BATCH = 1_000  # DeleteObjects takes no more.
+
+# One process rarely talks to two servers; a test run does.  Old ones are closed when collected.
+CACHED_CLIENTS = 8
+
+# 4xx answers that say "not now" rather than "never".
+PASSING_STATUSES = frozenset({408, 409, 429})
+PASSING_CODES = frozenset({"RequestTimeout", "BadDigest", "SlowDown", "InternalError"})
+
+
+class _Clients(NamedTuple):
+    once: S3Client  # For create.
+    repeating: S3Client  # For everything else.
+
+
+class S3Store:
+    """An ``ObjectStore`` whose objects are those of *bucket* below ``prefix/``."""
+
+    def __init__(
+        self, bucket: str, prefix: str, endpoint_url: str | None = None, region: str | None = None
+    ) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._clients = _clients(endpoint_url, region, os.getpid())
+
+    @property
+    def root(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}".removesuffix("/")
+
+    def get(self, key: str) -> bytes | None:
+        return self._get(key, None)
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        assert 0 <= start <= end
+        # HTTP cannot ask for no bytes at all, and a HEAD does not tell a missing bucket from a
+        # missing object: read one byte and drop it.
+        body = self._get(key, f"bytes={start}-{max(start, end - 1)}")
+        return None if body is None else body[: end - start]
+
+    def put(self, key: str, body: bytes) -> None:
+        with self._translated():
+            self._clients.repeating.put_object(
+                Bucket=self._bucket, Key=self._full_key(key), Body=body
+            )
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        from botocore.exceptions import ClientError
+
+        with self._translated():
+            try:
+                self._clients.once.put_object(
+                    Bucket=self._bucket, Key=self._full_key(key), Body=body, IfNoneMatch="*"
+                )
+            except ClientError as error:
+                if _status(error) != 412:
+                    raise
+            else:
+                return Created()
+        existing = self.get(key)
+        if existing is None:
+            raise StoreUnavailable(f"{self.root}/{key} existed and has vanished; repeat the call")
+        return AlreadyExists(existing)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        paginator = self._clients.repeating.get_paginator("list_objects_v2")
+        after = self._prefix + start_after if start_after else ""
+        with self._translated():
+            for page in paginator.paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix, StartAfter=after
+            ):
+                for found in page.get("Contents", []):
+                    key = found["Key"].removeprefix(self._prefix)
+                    if key and not key.endswith("/"):  # Consoles mark a "folder" with such a key.
+                        yield Listed(
+                            key=key,
+                            size_bytes=found["Size"],
+                            modified_ms=int(found["LastModified"].timestamp() * 1000),
+                            version=found["ETag"].strip('"'),
+                        )
+
+    def delete(self, keys: Iterable[str]) -> None:
+        remaining = iter(keys)
+        while batch := list(islice(remaining, DELETE_BATCH)):
+            with self._translated():
+                answer = self._clients.repeating.delete_objects(
+                    Bucket=self._bucket,
+                    Delete={
+                        "Objects": [{"Key": self._full_key(key)} for key in batch],
+                        "Quiet": True,
+                    },
+                )
+            self._check_deletes(answer.get("Errors", []))
+
+    def _full_key(self, key: str) -> str:
+        assert_is_key(key)
+        return self._prefix + key
+
+    def _get(self, key: str, byte_range: str | None) -> bytes | None:
+        from botocore.exceptions import ClientError
+
+        with self._translated():
+            try:
+                if byte_range is None:
+                    answer = self._clients.repeating.get_object(
+                        Bucket=self._bucket, Key=self._full_key(key)
+                    )
+                else:
+                    answer = self._clients.repeating.get_object(
+                        Bucket=self._bucket, Key=self._full_key(key), Range=byte_range
+                    )
+            except ClientError as error:
+                match _code(error):
+                    case "NoSuchKey":
+                        return None
+                    case "InvalidRange":
+                        return b""  # The object ends before the range starts.
+                    case _:
+                        raise
+            with closing(answer["Body"]) as body:
+                return body.read()
+
+    def _check_deletes(self, errors: Sequence[ErrorTypeDef]) -> None:
+        for error in errors:
+            code = error.get("Code", "")
+            if code == "NoSuchKey":
+                continue
+            sentence = (
+                f"{self._place()} did not delete {error.get('Key')!r}: {code} "
+                f"{error.get('Message', '')}"
+            )
+            if code in {"AccessDenied", "MethodNotAllowed"}:
+                raise ConfigurationError(f"{sentence}; allow s3:DeleteObject there")
+            raise StoreUnavailable(sentence)
+
+    def _place(self) -> str:
+        return f"bucket {self._bucket!r} at {self._clients.repeating.meta.endpoint_url}"
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            EndpointConnectionError,
+            NoCredentialsError,
+            ParamValidationError,
+            PartialCredentialsError,
+        )
+
+        try:
+            yield
+        except ClientError as error:
+            raise self._refusal(error) from error
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            _clients.cache_clear()  # A store opened later looks for credentials again.
+            raise ConfigurationError(
+                f"there are no credentials for {self._place()}; set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
+            ) from error
+        except ParamValidationError as error:
+            raise ConfigurationError(f"{self._place()} cannot be asked: {error}") from error
+        except EndpointConnectionError as error:
+            # A server that restarts looks the same as a misspelt host, and waiting helps the first.
+            raise StoreUnavailable(
+                f"no S3 server answers for {self._place()}; start it or correct --endpoint-url"
+            ) from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(f"{self._place()} did not answer: {error}") from error
+
+    def _refusal(self, error: ClientError) -> SluiceError:
+        code, status = _code(error), _status(error)
+        match code:
+            case "NoSuchBucket":
+                return ConfigurationError(
+                    f"bucket {self._bucket!r} does not exist at "
+                    f"{self._clients.repeating.meta.endpoint_url}; create it or correct --root"
+                )
+            case "NotImplemented":
+                return ConfigurationError(
+                    f"{self._place()} does not implement {error.operation_name} as sluice sends "
+                    "it; use AWS S3, or another store listed in docs/stores.md"
+                )
+            case _:
+                pass
+        sentence = f"{self._place()} answered {status} {code} to {error.operation_name}"
+        # 404: AWS answers a conditional put so when a delete overtook it.
+        passing = status >= 500 or status in PASSING_STATUSES or code in PASSING_CODES
+        if passing or code == "NoSuchKey":
+            return StoreUnavailable(f"{sentence}; repeat the call")
+        if status in {301, 307} or code in {"AuthorizationHeaderMalformed", "PermanentRedirect"}:
+            return ConfigurationError(
+                f"{sentence}: the bucket is in another region; set AWS_REGION"
+            )
+        if status in {401, 403}:
+            return ConfigurationError(
+                f"{sentence}; give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject "
+                "and s3:ListBucket there, or use others"
+            )
+        return ConfigurationError(
+            f"{sentence}: {error.response['Error'].get('Message', '')}; correct --root or "
+            "--endpoint-url"
+        )
+
+
+@lru_cache(maxsize=CACHED_CLIENTS)
+def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _Clients:
+    """Clients are safe for threads and slow to build, but a forked child must not share sockets."""
+    import boto3
+    from botocore.config import Config
+
+    assert process_id == os.getpid()
+    session = boto3.session.Session()
+    if region is None and endpoint_url is not None:
+        region = session.region_name or "us-east-1"  # Such a server has none; signing needs one.
+    common = Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        max_pool_connections=MAX_POOL_CONNECTIONS,
+        s3={"addressing_style": "auto" if endpoint_url is None else "path"},
+    )
+    once = Config(
+        read_timeout=CREATE_READ_TIMEOUT_S,
+        retries={"mode": "standard", "total_max_attempts": 1},
+    )
+    repeating = Config(
+        read_timeout=READ_TIMEOUT_S,
+        retries={"mode": "standard", "total_max_attempts": MAX_ATTEMPTS},
+    )
+
+    def client(config: Config) -> S3Client:
+        try:
+            return session.client(
+                "s3", endpoint_url=endpoint_url, region_name=region, config=common.merge(config)
+            )
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{error}; write the endpoint as http://host:port or https://host"
+            ) from error
+
+    return _Clients(once=client(once), repeating=client(repeating))
+
+
+def _status(error: ClientError) -> int:
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+
+
+def _code(error: ClientError) -> str:
+    return error.response["Error"].get("Code", "")
