@@ -1,0 +1,43 @@
+"""What the acks of a stage say about event time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluice.core.acks import Ack
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.plan import CheckpointPlan
+from sluice.core.watermarks import source_watermark
+from sluice.runner.job import Job
+
+
+def event_times(
+    stage: str, acks: Sequence[Ack], parent: CheckpointMetadata | None
+) -> dict[str, int]:
+    """The largest event time ever seen per source partition, up to this epoch."""
+    before = parent.stage(stage) if parent is not None else None
+    seen = dict(before.event_times_ms) if before is not None else {}
+    for ack in acks:
+        for partition, event_time_ms in ack.event_times_ms.items():
+            seen[partition] = max(event_time_ms, seen.get(partition, event_time_ms))
+    return seen
+
+
+def output_watermark(
+    job: Job,
+    plan: CheckpointPlan,
+    stage: str,
+    acks: Sequence[Ack],
+    parent: CheckpointMetadata | None,
+) -> int:
+    """The watermark behind a stage at this barrier, known once all its subtasks acknowledged."""
+    source = job.pipeline.source_of(stage)
+    if source is None:
+        return min(ack.watermark_ms for ack in acks if ack.watermark_ms is not None)
+    return source_watermark(
+        plan.source(source.uid),
+        event_times(stage, acks, parent),
+        out_of_orderness_ms=source.out_of_orderness_ms,
+        drains=plan.drains,
+        has_event_time=source.event_time is not None,
+    )

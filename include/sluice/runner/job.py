@@ -1,0 +1,134 @@
+"""One pipeline's job in one root: the handle that every act of the coordinator takes.
+
+Opening it reads nothing and writes nothing.  Two handles on one job, in whatever processes, are
+equals: the journal decides between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sluice.connectors.sink import Sink
+from sluice.connectors.source import Source
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
+from sluice.core.state import CoordinatorState
+from sluice.errors import ProtocolViolation, RestoreError
+from sluice.pipeline import Pipeline
+from sluice.protocol.paths import PipelinePaths
+from sluice.protocol.records import decode_metadata, decode_plan
+from sluice.sinks import LATE, MALFORMED, open_side_output, open_sink, side_output
+from sluice.storage.answers import AnswerStore
+from sluice.storage.journal import Journal
+from sluice.storage.object_store import ObjectStore, verify_conditional_writes
+from sluice.storage.open import StoreLocation, open_store
+from sluice.storage.patience import PatientStore
+
+log = logging.getLogger(__name__)
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    pipeline: Pipeline
+    location: StoreLocation
+    store: ObjectStore
+    paths: PipelinePaths
+    journal: Journal
+    answers: AnswerStore
+    clock: Callable[[], int] = field(default=wall_clock_ms)
+
+    def state(self) -> CoordinatorState:
+        return self.journal.load().state
+
+    def plan(self, checkpoint_id: CheckpointId) -> CheckpointPlan | None:
+        """None when the checkpoint was aborted and discarded."""
+        key = self.paths.plan(checkpoint_id)
+        raw = self.store.get(key)
+        return None if raw is None else decode_plan(raw, key)
+
+    def metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
+        """Raises RestoreError when a completed checkpoint's ``_metadata`` is gone."""
+        return self._metadata_at(self.paths.metadata(checkpoint_id))
+
+    def savepoint_metadata(self, name: str) -> CheckpointMetadata:
+        """Raises RestoreError when there is no such savepoint."""
+        return self._metadata_at(self.paths.savepoint_metadata(name))
+
+    def base_metadata(self, state: CoordinatorState) -> CheckpointMetadata | None:
+        """What the next epoch continues; None when the job starts from empty."""
+        if state.base_savepoint is not None:
+            return self.savepoint_metadata(state.base_savepoint)
+        return None if state.base is None else self.metadata(state.base)
+
+    def parent_metadata(
+        self, child: CheckpointPlan | CheckpointMetadata
+    ) -> CheckpointMetadata | None:
+        """What *child* continues: a checkpoint, or the savepoint the job started from."""
+        if child.parent_savepoint is not None:
+            return self.savepoint_metadata(child.parent_savepoint)
+        return None if child.parent is None else self.metadata(child.parent)
+
+    def source(self, uid: str, params: Mapping[str, str]) -> Source:
+        return self.pipeline.sources[uid].spec.open(params, self.location.endpoint_url)
+
+    def sinks(self, params: Mapping[str, str]) -> dict[str, Sink]:
+        """Every declared sink, and a table for each side output a stage may have."""
+        declared = {
+            uid: open_sink(node, params, self.location, self.paths)
+            for uid, node in self.pipeline.sinks.items()
+        }
+        sides = {
+            uid: open_side_output(uid, self.location, self.paths)
+            for uid in side_outputs(self.pipeline)
+        }
+        return declared | sides
+
+    def _metadata_at(self, key: str) -> CheckpointMetadata:
+        raw = self.store.get(key)
+        if raw is None:
+            raise RestoreError(
+                f"{self.store.root}/{key} does not exist; list what can be restored with "
+                f"'sluice checkpoints list {self.pipeline.uid}'"
+            )
+        metadata = decode_metadata(raw, key)
+        if metadata.pipeline != self.pipeline.uid:
+            raise ProtocolViolation(f"{key} belongs to pipeline {metadata.pipeline!r}")
+        return metadata
+
+
+def open_job(
+    pipeline: Pipeline,
+    location: StoreLocation,
+    *,
+    clock: Callable[[], int] = wall_clock_ms,
+) -> Job:
+    store = PatientStore(open_store(location))
+    paths = PipelinePaths(pipeline.uid)
+    return Job(
+        pipeline=pipeline,
+        location=location,
+        store=store,
+        paths=paths,
+        journal=Journal(store, paths),
+        answers=AnswerStore(store, paths),
+        clock=clock,
+    )
+
+
+def verify_store(job: Job) -> None:
+    """Refuse a store that ignores conditions, before anything is built on it."""
+    token = uuid.uuid4().hex
+    verify_conditional_writes(open_store(job.location), job.paths.probe(token), token.encode())
+
+
+def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
+    return tuple(side_output(stage, name) for stage in pipeline.stages for name in (MALFORMED, LATE))

@@ -1,0 +1,75 @@
+"""A job begins: its parameters are resolved once and journaled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+
+from sluice.config import check_max_records
+from sluice.core.coordinator import Verdict, next_generation
+from sluice.core.key_groups import check_parallelism, default_max_parallelism
+from sluice.core.messages import JobConfiguration, JobSubmitted
+from sluice.core.state import CoordinatorState
+from sluice.errors import ConfigurationError
+from sluice.params import resolve
+from sluice.pipeline import Pipeline
+from sluice.runner.commands import carry_out
+from sluice.runner.job import Job, verify_store
+
+log = logging.getLogger(__name__)
+
+
+def configure(
+    pipeline: Pipeline,
+    params: Mapping[str, str],
+    *,
+    parallelism: int | None = None,
+    max_records_per_epoch: int | None = None,
+) -> JobConfiguration:
+    """Check what a person gave, and fix it for the life of the job.
+
+    Raises:
+        ConfigurationError: a value is missing, unknown or out of its limits.
+    """
+    check_max_records(max_records_per_epoch)
+    if parallelism is not None:
+        for stage in pipeline.stages:
+            check_parallelism(stage, parallelism, default_max_parallelism(parallelism))
+    checkpointing = pipeline.checkpointing
+    return JobConfiguration(
+        params=resolve(pipeline.params, params, pipeline.uid),
+        parallelism=parallelism,
+        max_records_per_epoch=max_records_per_epoch or checkpointing.max_records_per_epoch,
+        num_retained=checkpointing.num_retained,
+        tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
+        min_pause_ms=checkpointing.min_pause // timedelta(milliseconds=1),
+        retention=checkpointing.retention,
+        restart=checkpointing.restart_strategy,
+    )
+
+
+def submit(job: Job, configuration: JobConfiguration) -> CoordinatorState:
+    """Start a new life of the pipeline from empty state; earlier checkpoints stay where they are.
+
+    Raises:
+        ConfigurationError: the job runs already, or the store or a source cannot be used.
+    """
+    verify_store(job)
+    for uid in job.pipeline.sources:
+        job.source(uid, configuration.params).plan((), max_records=1, parallelism=1)
+    transition = job.journal.append(
+        lambda state: JobSubmitted(
+            at_ms=job.clock(), generation=next_generation(state), configuration=configuration
+        )
+    )
+    if transition.verdict is not Verdict.APPLIED:
+        raise ConfigurationError(
+            f"job {job.pipeline.uid!r} is {transition.state.status.value} in {job.store.root}; "
+            f"stop it first: sluice cancel {job.pipeline.uid}"
+        )
+    carry_out(job, transition)
+    log.info(
+        "job submitted pipeline=%s generation=%d", job.pipeline.uid, transition.state.generation
+    )
+    return transition.state
