@@ -1,0 +1,1 @@
+"""Declared pipelines, one file each: found by the DAG factory and by the CLI."""

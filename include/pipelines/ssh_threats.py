@@ -1,0 +1,86 @@
+"""SSH password guessing: who failed at least five times within ten minutes.
+
+    threat_log ─> parse ─> allowlist_filter ─> window_rule ─> alerts
+                 allowlist ──────┘
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from sluice import aggregates as agg
+from sluice.config import Checkpointing
+from sluice.params import param
+from sluice.pipeline import Pipeline, Tumbling
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SYSLOG = r"^(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) \S+ sshd\S*?\[\d+\]: (.*)$"
+FAILED = r"^(?:message repeated (\d+) times: \[ )?Failed password for (?:invalid user )?(.*?) from (\S+) port \d+"
+
+
+def parse_sshd(lines: DataFrame, *, year: str) -> DataFrame:
+    """Failed passwords: when, from where, as whom, how often.  Classic syslog lines lack the year.
+
+    A line that is not one of sshd's goes to the side output with its file and number.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    stamp = F.regexp_extract("line", SYSLOG, 1)
+    with_year = F.concat(F.lit(f"{year} "), F.regexp_replace(stamp, " +", " "))
+    at = F.coalesce(
+        F.try_to_timestamp(with_year, F.lit("yyyy MMM d HH:mm:ss")), F.try_to_timestamp(stamp)
+    )
+    message = F.regexp_extract("line", SYSLOG, 2)
+    reason = F.when(F.trim("line") == "", None).when(at.isNull(), F.lit("not a line of sshd"))
+    repeated = F.regexp_extract(message, FAILED, 1)
+    return (
+        lines.withColumn("at", at)
+        .withColumn("_malformed", reason)
+        .withColumn("source_ip", F.regexp_extract(message, FAILED, 3))
+        .withColumn("user", F.regexp_extract(message, FAILED, 2))
+        .withColumn("failures", F.when(repeated == "", 1).otherwise(repeated.cast("long")))
+        .where("_malformed IS NOT NULL OR source_ip != ''")
+        .select(
+            "_source", "_malformed", "file", "line_number", "line",
+            "at", "source_ip", "user", "failures",
+        )  # fmt: skip
+    )
+
+
+pipeline = Pipeline(
+    "ssh_threats",
+    checkpointing=Checkpointing(interval=timedelta(seconds=10), max_records_per_epoch=500),
+    description="Password guessing against sshd: sources of 5 or more failures in 10 minutes.",
+)
+
+threat_log = pipeline.source(
+    "threat_log",
+    Files(param("input", is_path=True, help="the sshd log: a file, a folder or an s3:// URI")),
+    event_time="at",
+    out_of_orderness=timedelta(seconds=5),
+)
+allowlist = pipeline.source(
+    "allowlist",
+    Files(param("allowlist", is_path=True, help="a file with an IP address on each line")),
+    table=True,
+)
+
+alerts = (
+    threat_log.transform("parse", parse_sshd, year=param("year", default=2015))
+    .lookup("allowlist_filter", allowlist, on={"source_ip": "trim(line)"}, keep="unmatched")
+    .key_by("source_ip")
+    .window(
+        "window_rule",
+        Tumbling(timedelta(minutes=10)),
+        failed=agg.sum("failures"),
+        users=agg.count_distinct("user"),
+    )
+    .where("failed >= 5")
+    .select("source_ip", "window_start", "failed", "users")
+)
+alerts.sink("alerts", FilesTable(param("output", required=False, is_path=True)))

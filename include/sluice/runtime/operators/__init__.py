@@ -1,0 +1,1 @@
+"""Built-in stateful operators: pure functions of (groups of an epoch, keyed state, watermarks)."""

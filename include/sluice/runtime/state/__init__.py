@@ -1,0 +1,1 @@
+"""Keyed state as a small LSM tree: immutable Arrow segments, sorted by hash, newest run wins."""

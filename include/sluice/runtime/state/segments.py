@@ -1,0 +1,133 @@
+"""Segments: immutable Arrow IPC files of rows, each known by the checksum of its bytes.
+
+Promises: equal tables encode to equal bytes on every machine that runs the same Arrow, whatever
+chunks or slices they were made of; every column of a decoded segment is one chunk over the file's
+own bytes, so opening costs no copy.  Refuses: bytes that do not match their recorded checksum.
+It knows neither the bucket nor the cache; a name is only for the message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from sluice.errors import CorruptSegment
+
+HASH = "_hash"  # Signed int64: Spark's xxhash64 of the key columns, computed in the JVM.
+DELETED = "_deleted"  # True in a tombstone; a row of state, never of a stream.
+
+_CHECKSUM_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
+
+
+def encode_segment(table: pa.Table) -> bytes:
+    """The Arrow IPC file of *table*: one record batch, no metadata but the schema."""
+    columns = [_canonical(column) for column in table.columns]
+    fields = [
+        pa.field(field.name, column.type)
+        for field, column in zip(table.schema, columns, strict=True)
+    ]
+    canonical = pa.table(columns, schema=pa.schema(fields))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, canonical.schema) as writer:
+        writer.write_table(canonical)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def checksum(body: bytes | memoryview) -> str:
+    """Hex blake2b-128 of the bytes, as a ``SegmentHandle`` records it."""
+    return hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).hexdigest()
+
+
+def decode_segment(body: bytes | memoryview, *, checksum: str, name: str) -> pa.Table:
+    """The rows in *body*, over its own memory.
+
+    Raises:
+        CorruptSegment: the bytes are not those that the ack described.
+    """
+    return _verified(pa.py_buffer(body), expected=checksum, name=name)
+
+
+def open_segment(path: Path, *, checksum: str | None, name: str) -> pa.Table:
+    """The rows in a local file, memory-mapped: only the pages that are read cost anything.
+
+    Verifying reads every page once.  ``checksum=None`` skips it, for a caller that verified these
+    bytes when it put them there; the time of an epoch must follow its delta, not the state.
+
+    Raises:
+        CorruptSegment: the bytes are not those that the ack described.
+    """
+    if path.stat().st_size == 0:  # What cannot be mapped cannot be a segment either.
+        return _verified(pa.py_buffer(b""), expected=checksum, name=name)
+    with pa.memory_map(str(path)) as source:
+        return _verified(source.read_buffer(), expected=checksum, name=name)
+
+
+def to_table(frame: pl.DataFrame) -> pa.Table:
+    """*frame* in the types that a segment keeps, one chunk per column."""
+    return frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+
+
+def to_frame(table: pa.Table) -> pl.DataFrame:
+    """*table* for Polars: numbers as they lie there, strings as views, which costs a pass."""
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def hash_column(table: pa.Table) -> npt.NDArray[np.int64]:
+    """The hashes of a segment's rows, over its own memory."""
+    column = table.column(HASH)
+    if not column.num_chunks:
+        return np.empty(0, np.int64)
+    assert column.num_chunks == 1, "a segment is one record batch"
+    hashes: npt.NDArray[np.int64] = column.chunk(0).to_numpy(zero_copy_only=True)
+    return hashes
+
+
+def _verified(buffer: pa.Buffer, *, expected: str | None, name: str) -> pa.Table:
+    if expected is not None:
+        actual = checksum(memoryview(buffer))
+        if actual != expected:
+            raise CorruptSegment(
+                f"segment {name} is corrupt: its ack recorded checksum {expected}, "
+                f"its {buffer.size} bytes have {actual}; restore another checkpoint"
+            )
+    if buffer.address % 8:  # A slice of somebody's message: columns of 64-bit values must align.
+        buffer = pa.py_buffer(buffer.to_pybytes())
+    try:
+        with pa.ipc.open_file(buffer) as reader:
+            table = reader.read_all()
+    except pa.ArrowInvalid as error:
+        raise CorruptSegment(
+            f"segment {name} is corrupt: its {buffer.size} bytes are not an Arrow file; "
+            "restore another checkpoint"
+        ) from error
+    assert all(column.num_chunks <= 1 for column in table.columns), f"segment {name} is one batch"
+    return table
+
+
+def _canonical(column: pa.ChunkedArray) -> pa.Array:
+    """One chunk whose buffers hold nothing that the values do not say.
+
+    Arrow leaves the bytes under a null and the last bits of a bitmap undefined, and lists may skip
+    parts of their child; ``take`` writes all of them anew.
+    """
+    array = _with_wide_offsets(column).combine_chunks()
+    if array.null_count or array.type.num_fields or pa.types.is_boolean(array.type):
+        return array.take(pa.array(np.arange(len(array), dtype=np.int64)))
+    return array
+
+
+def _with_wide_offsets(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Strings as large strings: one chunk may exceed 2 GiB, and Polars takes them as they are."""
+    if pa.types.is_string(column.type) or pa.types.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    if pa.types.is_binary(column.type) or pa.types.is_binary_view(column.type):
+        return column.cast(pa.large_binary())
+    return column

@@ -1,0 +1,173 @@
+"""One subtask of one stage for one epoch: read, merge, write, upload, acknowledge; in one pass.
+
+Runs inside Spark's Python worker, in ``mapInArrow``: its input is the epoch's rows, already on the
+right subtask.  Its only lasting effects are files nobody names until the ack does, and the ack,
+which is written last and only once: a retried or speculative Spark task changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.core.acks import Ack, Decline, SubtaskMetrics
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import SubtaskId
+from sluice.errors import SluiceError
+from sluice.protocol.paths import PipelinePaths
+from sluice.runtime.output import Output
+from sluice.runtime.snapshot import KeyedSnapshot
+from sluice.runtime.state.cache import SegmentCache
+from sluice.runtime.workspace import SubtaskSpec, Workspace
+from sluice.storage.answers import AnswerStore
+from sluice.storage.open import open_store
+from sluice.storage.patience import PatientStore
+
+RESULT_SCHEMA = "subtask int, rows_in long, rows_out long, checkpointed_bytes long"
+CHUNK_ROWS = 1_000_000  # Pre-aggregated at a time: bounds memory, large enough to be vectorized.
+
+
+def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function that ``mapInArrow`` runs; yields one row about what was done."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "run_subtask runs inside a Spark task"
+    index = context.partitionId()
+    if index >= spec.task.parallelism:
+        raise SluiceError(
+            f"stage {spec.task.uid!r} has more partitions than its parallelism "
+            f"{spec.task.parallelism}; a transform must not change the partitioning"
+        )
+    store = PatientStore(open_store(spec.location))
+    work = Workspace(
+        spec=spec,
+        subtask=SubtaskId(spec.task.uid, index),
+        store=store,
+        paths=PipelinePaths(spec.pipeline),
+        cache=SegmentCache(store),
+        token=f"{spec.attempt}-{uuid.uuid4().hex[:8]}",
+    )
+    answers = AnswerStore(store, work.paths)
+    try:
+        ack = _snapshot(work, batches)
+    except SluiceError as error:
+        if not error.retryable:
+            answers.write_decline(
+                Decline(
+                    checkpoint_id=spec.checkpoint_id,
+                    subtask=work.subtask,
+                    attempt=spec.attempt,
+                    message=str(error),
+                )
+            )
+        raise
+    _fault_strikes(work)
+    answers.write_ack(ack)
+    yield pa.RecordBatch.from_pydict(
+        {
+            "subtask": pa.array([index], pa.int32()),
+            "rows_in": pa.array([ack.metrics.rows_in], pa.int64()),
+            "rows_out": pa.array([ack.metrics.rows_out], pa.int64()),
+            "checkpointed_bytes": pa.array([ack.metrics.checkpointed_bytes], pa.int64()),
+        }
+    )
+
+
+def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
+    started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
+    spec = work.spec
+    schema = pa.ipc.read_schema(pa.py_buffer(spec.input_schema))
+    output = Output(work)
+    if spec.stage.keys:
+        snapshot = KeyedSnapshot(work, schema)
+        for chunk in chunks(batches, schema):
+            snapshot.add(chunk)
+        state = snapshot.finish(output)
+        rows_in = snapshot.rows_in
+    else:
+        state, rows_in = (), 0
+        for chunk in chunks(batches, schema):
+            rows_in += chunk.height
+            output.add_input(chunk)
+        if not rows_in:
+            output.add_input(_empty(schema))  # The output's schema is known even without rows.
+    segments, committables = output.finish()
+    elapsed_ms = round((time.monotonic() - started) * 1000)
+    return Ack(
+        checkpoint_id=spec.checkpoint_id,
+        subtask=work.subtask,
+        attempt=spec.attempt,
+        state=state,
+        output=segments,
+        schema=output.schema_bytes,
+        event_times_ms=output.event_times_ms,
+        watermark_ms=None if spec.reads_source else spec.watermark_ms,
+        committables=committables,
+        metrics=SubtaskMetrics(
+            started_at_ms=started_ms,
+            acknowledged_at_ms=time.time_ns() // 1_000_000,
+            sync_ms=elapsed_ms - work.upload_ms,
+            async_ms=work.upload_ms,
+            rows_in=rows_in,
+            rows_out=output.rows_out,
+            late_rows=output.late_rows,
+            malformed_rows=output.malformed_rows,
+            checkpointed_bytes=work.uploaded_bytes + _inline_bytes(state, spec, work.subtask),
+            full_bytes=sum(handle.segment.size_bytes for handle in state),
+        ),
+    )
+
+
+def chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pl.DataFrame]:
+    """The rows in frames of about CHUNK_ROWS, without Spark's partitioning column."""
+    pending: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        pending.append(batch.select(schema.names))
+        rows += batch.num_rows
+        if rows >= CHUNK_ROWS:
+            yield _frame(pending)
+            pending, rows = [], 0
+    if pending:
+        yield _frame(pending)
+
+
+def _frame(batches: list[pa.RecordBatch]) -> pl.DataFrame:
+    frame = pl.from_arrow(pa.Table.from_batches(batches))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _empty(schema: pa.Schema) -> pl.DataFrame:
+    frame = pl.from_arrow(schema.empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _inline_bytes(state: tuple[StateHandle, ...], spec: SubtaskSpec, subtask: SubtaskId) -> int:
+    """Bytes of new state that travel inside the ack."""
+    inherited = {handle.segment.checksum for handle in spec.state[subtask.index]}
+    new: list[SegmentHandle] = [h.segment for h in state if h.segment.checksum not in inherited]
+    return sum(segment.size_bytes for segment in new if segment.inline is not None)
+
+
+def _fault_strikes(work: Workspace) -> None:
+    """The documented fault switch: the worker dies after its uploads and before its ack."""
+    fault = work.spec.fault
+    if (
+        fault is not None
+        and fault.kind == "kill-worker"
+        and fault.stage == work.subtask.stage
+        and fault.checkpoint_id in (None, work.spec.checkpoint_id)
+        and work.subtask.index == 0
+    ):
+        os.kill(os.getpid(), signal.SIGKILL)

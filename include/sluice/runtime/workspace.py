@@ -1,0 +1,63 @@
+"""What a subtask is told, and what it works with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluice.core.handles import StateHandle
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.plan import TaskPlan
+from sluice.faults import Fault
+from sluice.pipeline import SinkNode, StageNode
+from sluice.protocol.paths import PipelinePaths
+from sluice.runtime.state.cache import SegmentCache
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskSpec:
+    """Everything a subtask needs, as plain data: it is pickled into the Spark task.
+
+    ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range.
+    ``input_schema`` is the serialized Arrow schema of the rows, known even when there are none.
+    """
+
+    location: StoreLocation
+    pipeline: str
+    stage: StageNode
+    task: TaskPlan
+    sinks: tuple[SinkNode, ...]
+    has_consumers: bool
+    checkpoint_id: CheckpointId
+    attempt: int
+    params: Mapping[str, str]
+    input_schema: bytes
+    state: tuple[tuple[StateHandle, ...], ...]
+    previous_watermark_ms: int
+    watermark_ms: int
+    reads_source: bool
+    measures_event_time: bool
+    fault: Fault | None = None
+
+
+@dataclass(slots=True)
+class Workspace:
+    """What one pass works with; lives as long as the Spark task."""
+
+    spec: SubtaskSpec
+    subtask: SubtaskId
+    store: ObjectStore
+    paths: PipelinePaths
+    cache: SegmentCache
+    token: str  # Distinguishes two Spark tasks that run the same subtask and attempt.
+    uploaded_bytes: int = 0
+    upload_ms: int = 0
+
+    def upload(self, key: str, body: bytes) -> None:
+        started = time.monotonic()
+        self.store.put(key, body)
+        self.upload_ms += round((time.monotonic() - started) * 1000)
+        self.uploaded_bytes += len(body)
