@@ -10,6 +10,7 @@ from sluice.params import Param, value_of
 from sluice.protocol.paths import PipelinePaths
 
 if TYPE_CHECKING:
+    from sluice.connectors.files_table import FilesTable as FilesTableSink
     from sluice.connectors.sink import Sink
     from sluice.pipeline import SinkNode
     from sluice.storage.open import StoreLocation
@@ -42,7 +43,7 @@ class FilesTable:
     def params(self) -> tuple[Param, ...]:
         return (self.location,) if isinstance(self.location, Param) else ()
 
-    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> Sink:
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> FilesTableSink:
         from sluice.connectors.files_table import FilesTable as FilesTableSink
         from sluice.storage.open import StoreLocation, open_store
 
@@ -60,7 +61,7 @@ def open_sink(
     return node.spec.open(node.uid, params, location.below(paths.table(node.uid)))
 
 
-def open_side_output(uid: str, location: StoreLocation, paths: PipelinePaths) -> Sink:
+def open_side_output(uid: str, location: StoreLocation, paths: PipelinePaths) -> FilesTableSink:
     """A side output is published like a table of its own, exactly once."""
     return FilesTable().open(uid, {}, location.below(paths.side_output(uid)))
 

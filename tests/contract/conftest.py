@@ -1,0 +1,69 @@
+"""Where the contract suites run: a fresh root of every kind of store, for every test."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.s3_server import running_s3_server
+
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+
+BUCKET = "sluice-contract"
+
+
+@pytest.fixture(scope="session")
+def aws_credentials() -> Iterator[None]:
+    """ministack does not check them, but botocore does not sign without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_REGION", "us-east-1")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.delenv("AWS_PROFILE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(aws_credentials: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_s3_server(tmp_path_factory.mktemp("s3-server")) as endpoint_url:
+        create_bucket(endpoint_url)
+        yield endpoint_url
+
+
+def create_bucket(endpoint_url: str) -> None:
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=endpoint_url, region_name="us-east-1")
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
+
+
+@pytest.fixture(
+    params=["memory", "file", pytest.param("s3", marks=pytest.mark.s3)],
+)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
+    unique = secrets.token_hex(6)
+    match request.param:
+        case "memory":
+            return StoreLocation(root=f"memory://{unique}")
+        case "file":
+            return StoreLocation(root=f"file://{tmp_path}/not yet/there")
+        case _:
+            endpoint_url = request.getfixturevalue("s3_endpoint")
+            return StoreLocation(root=f"s3://{BUCKET}/runs/{unique}", endpoint_url=endpoint_url)
+
+
+@pytest.fixture
+def store(location: StoreLocation) -> ObjectStore:
+    return open_store(location)
+
+
+def environment_with_sluice() -> dict[str, str]:
+    """For a Python that a test starts: it finds what this one finds."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -1,0 +1,87 @@
+"""What only the store in a folder promises: temporary files, folders, permissions, a full disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.contract.conftest import environment_with_sluice
+
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.storage.file import FileStore
+from sluice.storage.memory import TEMPORARY_PREFIX
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+
+
+def keys_of(store: ObjectStore) -> list[str]:
+    return [listed.key for listed in store.list("")]
+
+
+def test_a_folder_shows_no_temporary_file_and_keeps_no_empty_folder(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "root")
+    store.create("a/b/c", b"x")
+    (tmp_path / "root/a/b" / f"{TEMPORARY_PREFIX}of-a-crash").write_bytes(b"half")
+    (tmp_path / "root/d").mkdir()
+
+    assert keys_of(store) == ["a/b/c"]
+    store.put("e/f", b"x")
+    store.delete(["e/f"])
+    assert not (tmp_path / "root/e").exists()
+    assert (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("folder", ["/sys/sluice", "/dev/null/sluice"])
+def test_a_folder_that_cannot_be_written_is_named(folder: str) -> None:
+    store = open_store(StoreLocation(root=f"file://{folder}"))
+
+    with pytest.raises(ConfigurationError, match=f"cannot use the folder {folder}"):
+        store.put("a", b"x")
+    assert store.get("a") is None
+    assert keys_of(store) == []
+
+
+FULL_DISK_SCRIPT = """
+import resource, signal, sys
+from sluice.errors import StoreUnavailable
+from sluice.storage.file import FileStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+store = FileStore(sys.argv[1])
+try:
+    store.create("a", b"x" * 5000)
+except StoreUnavailable:
+    print(list(store.list("")), store.get("a"))
+"""
+
+
+def test_a_file_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK_SCRIPT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment_with_sluice(),
+    )
+
+    assert (done.stdout, done.stderr) == ("[] None\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+
+    def write_and_delete(number: int) -> None:
+        for _ in range(50):
+            try:
+                store.create(f"a/b/{number}", b"x")
+            except StoreUnavailable:
+                continue  # Its folder was deleted ten times running; the caller repeats.
+            store.delete([f"a/b/{number}"])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write_and_delete, range(8)))
+
+    assert keys_of(store) == []

@@ -1,0 +1,51 @@
+"""Files as a source, on every store: one object or all below a prefix, read as they grow."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.connectors.files import FilesSource
+from sluice.core.plan import PartitionOffset
+from sluice.errors import ConfigurationError
+from sluice.storage.open import StoreLocation, open_store
+
+
+def lines_after(source: FilesSource, position: tuple[PartitionOffset, ...]) -> list[str]:
+    barrier = source.plan(position, max_records=None, parallelism=3)
+    batches = [batch for piece in barrier.slices for batch in source.read(piece)]
+    return [line for batch in batches for line in batch.column("line").to_pylist()]
+
+
+def test_a_prefix_is_read_as_it_grows(location: StoreLocation) -> None:
+    store = open_store(location)
+    store.put("logs/b", b"3\n4\n")
+    store.put("logs/a", b"1\n2\nhalf")
+    store.put("logs-of-others/c", b"never\n")
+    folder = FilesSource(f"{location.root}/logs", bounded=False, endpoint_url=location.endpoint_url)
+
+    first = folder.plan((), max_records=3, parallelism=2)
+    store.put("logs/a", b"1\n2\nhalf a line\n")
+
+    assert first.position == (
+        PartitionOffset(partition="a", offset=4, records=2),
+        PartitionOffset(partition="b", offset=2, records=1),
+    )
+    assert lines_after(folder, first.position) == ["half a line", "4"]
+
+
+def test_one_object_is_read_alone(location: StoreLocation) -> None:
+    store = open_store(location)
+    store.put("logs/a.log", b"1\n2")
+    store.put("logs/a.log-old", b"never\n")
+    source = FilesSource(f"{location.root}/logs/a.log", endpoint_url=location.endpoint_url)
+
+    assert lines_after(source, ()) == ["1", "2"]
+    version, table = source.snapshot()
+    assert (len(version), table["file"].to_pylist()) == (32, ["a.log", "a.log"])
+
+
+def test_nothing_at_all_is_reported(location: StoreLocation) -> None:
+    source = FilesSource(f"{location.root}/absent", endpoint_url=location.endpoint_url)
+
+    with pytest.raises(ConfigurationError, match=f"no folder at {location.root}/absent"):
+        lines_after(source, ())

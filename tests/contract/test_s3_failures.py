@@ -1,0 +1,255 @@
+"""How the S3 store reports servers that are away, lie, or lose their answers.
+
+The servers are real: ministack, a proxy before it that drops answers, and a small HTTP server that
+ignores ``If-None-Match``, as some S3 servers do.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.contract.conftest import BUCKET, create_bucket
+from tests.s3_server import S3Server, free_port
+
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.storage.object_store import (
+    AlreadyExists,
+    Created,
+    ObjectStore,
+    verify_conditional_writes,
+)
+from sluice.storage.open import StoreLocation, open_store
+
+pytestmark = [pytest.mark.s3, pytest.mark.usefixtures("aws_credentials")]
+
+
+def a_store(endpoint_url: str, bucket: str = BUCKET) -> ObjectStore:
+    return open_store(StoreLocation(root=f"s3://{bucket}/failures", endpoint_url=endpoint_url))
+
+
+def test_a_missing_bucket_is_named_with_its_endpoint(s3_endpoint: str) -> None:
+    store = a_store(s3_endpoint, "no-such-bucket")
+    message = f"bucket 'no-such-bucket' does not exist at {s3_endpoint}; create it or correct"
+
+    with pytest.raises(ConfigurationError, match=message):
+        store.get("a")
+    with pytest.raises(ConfigurationError, match=message):
+        store.create("a", b"x")
+    with pytest.raises(ConfigurationError, match=message):
+        list(store.list(""))
+    with pytest.raises(ConfigurationError, match=message):
+        store.delete(["a"])
+
+
+def test_an_unreachable_endpoint_may_be_reached_later() -> None:
+    endpoint_url = f"http://127.0.0.1:{free_port()}"
+    store = a_store(endpoint_url)
+
+    with pytest.raises(StoreUnavailable, match=f"no S3 server answers for .* at {endpoint_url}"):
+        store.get("a")
+    with pytest.raises(StoreUnavailable, match="start it or correct --endpoint-url"):
+        store.create("a", b"x")
+
+
+def test_a_server_killed_and_started_again_keeps_its_objects(tmp_path: Path) -> None:
+    server = S3Server(tmp_path)
+    server.start()
+    try:
+        create_bucket(server.endpoint_url)
+        store = a_store(server.endpoint_url)
+        store.create("journal/1", b"entry")
+
+        server.kill()
+        with pytest.raises(StoreUnavailable):
+            store.get("journal/1")
+        server.start()
+
+        assert store.get("journal/1") == b"entry"
+        assert store.create("journal/1", b"other") == AlreadyExists(b"entry")
+    finally:
+        server.kill()
+
+
+def test_a_create_whose_answer_was_lost_finds_its_own_bytes(s3_endpoint: str) -> None:
+    direct = a_store(s3_endpoint)
+    with dropping_proxy(s3_endpoint) as proxy:
+        through_proxy = a_store(proxy.endpoint_url)
+        assert through_proxy.create("journal/before", b"x") == Created()
+
+        proxy.drops_answers = True
+        with pytest.raises(StoreUnavailable):
+            through_proxy.create("journal/7", b"own token")
+        proxy.drops_answers = False
+
+        assert direct.get("journal/7") == b"own token"
+        assert through_proxy.create("journal/7", b"own token") == AlreadyExists(b"own token")
+        assert proxy.dropped == 1  # Sent once: botocore did not repeat it behind our back.
+
+
+class DroppingProxy:
+    """Forwards every request; while ``drops_answers``, hangs up instead of passing the answer."""
+
+    def __init__(self, upstream_url: str) -> None:
+        upstream = urlsplit(upstream_url)
+        self._upstream = (upstream.hostname or "", upstream.port or 80)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self.drops_answers = False
+        self.dropped = 0
+        self._threads[0].start()
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for connection in list(self._connections):
+            hang_up(connection)
+        for thread in self._threads:
+            thread.join()
+        for connection in [self._listener, *self._connections]:
+            connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._upstream)
+            self._connections += [client, server]
+            for target in (self._forward_requests, self._forward_answers):
+                thread = threading.Thread(target=target, args=(client, server))
+                self._threads.append(thread)
+                thread.start()
+
+    def _forward_requests(self, client: socket.socket, server: socket.socket) -> None:
+        while received := receive(client):
+            server.sendall(received)
+        hang_up(server)
+
+    def _forward_answers(self, client: socket.socket, server: socket.socket) -> None:
+        while received := receive(server):
+            is_final = not received.startswith(b"HTTP/1.1 100")  # boto3 waits for "100 Continue".
+            if self.drops_answers and is_final:
+                self.dropped += 1
+                break
+            client.sendall(received)
+        hang_up(client)
+
+
+@contextmanager
+def dropping_proxy(upstream_url: str) -> Iterator[DroppingProxy]:
+    proxy = DroppingProxy(upstream_url)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+def receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except OSError:
+        return b""
+
+
+def hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):  # The other side was faster.
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_store_that_ignores_conditions_is_refused(stub_endpoint: str) -> None:
+    store = a_store(stub_endpoint)
+
+    with pytest.raises(ConfigurationError, match="ignores conditional writes"):
+        verify_conditional_writes(store, "probe", b"token")
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "message"),
+    [
+        ("answer-403-AccessDenied", ConfigurationError, "give these credentials s3:GetObject"),
+        ("answer-501-NotImplemented", ConfigurationError, "does not implement PutObject"),
+        ("answer-301-PermanentRedirect", ConfigurationError, "in another region; set AWS_REGION"),
+        ("answer-400-EntityTooLarge", ConfigurationError, "correct --root or --endpoint-url"),
+        ("answer-400-RequestTimeout", StoreUnavailable, "repeat the call"),
+        ("answer-404-NoSuchKey", StoreUnavailable, "repeat the call"),
+        ("answer-409-ConditionalRequestConflict", StoreUnavailable, "repeat the call"),
+        ("answer-412-PreconditionFailed", StoreUnavailable, "existed and has vanished"),
+        ("answer-500-InternalError", StoreUnavailable, "repeat the call"),
+        ("answer-503-SlowDown", StoreUnavailable, "repeat the call"),
+    ],
+)
+def test_a_refused_create_tells_whether_to_repeat_it(
+    stub_endpoint: str, key: str, error: type[Exception], message: str
+) -> None:
+    store = a_store(stub_endpoint)
+
+    with pytest.raises(error, match=message):
+        store.create(key, b"x")
+
+
+@pytest.fixture(scope="module")
+def stub_endpoint() -> Iterator[str]:
+    """An S3 server that ignores ``If-None-Match`` and fails as a key like ``answer-500-Code`` asks.
+
+    A get never fails; a key that was not stored is absent.
+    """
+    objects: dict[str, bytes] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            name = self.path.rpartition("/")[2]
+            if name.startswith("answer-"):
+                _, status, code = name.split("-")
+                self.answer(int(status), error_body(code))
+            else:
+                objects[self.path] = body
+                self.answer(200, b"")
+
+        def do_GET(self) -> None:
+            if self.path in objects:
+                self.answer(200, objects[self.path])
+            else:
+                self.answer(404, error_body("NoSuchKey"))
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer(200, b"<DeleteResult/>")
+
+        def answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True  # A client's idle connection must not hold the test up.
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def error_body(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>stub</Message></Error>".encode()

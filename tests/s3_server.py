@@ -1,0 +1,122 @@
+"""A real S3 server for tests: ministack, on a free loopback port, in a process group of its own.
+
+It keeps its objects in a folder, so that a server killed and started again still has them.  The
+kernel kills it when the thread that started it ends, so that not even a killed test run leaves one.
+"""
+
+from __future__ import annotations
+
+import http
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+START_TIMEOUT_S = 60.0  # It takes about 2 s on an idle machine.
+PORT_ATTEMPTS = 5  # Another process may take the free port before the server does.
+
+# PR_SET_PDEATHSIG is 1.  ministack's command line is its ``main``.
+COMMAND = """
+import ctypes, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+from ministack.app import main
+main()
+"""
+
+
+class S3Server:
+    """One server over *data_dir*.  ``start`` after ``kill`` keeps the port and the objects."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint_url(self) -> str:
+        assert self._port, "not started yet"
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        assert self._process is None
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        may_move = self._port == 0
+        for _ in range(PORT_ATTEMPTS):
+            if may_move:
+                self._port = free_port()
+            self._launch()
+            if self._is_ready():
+                return
+            self.kill()
+        log = (self._data_dir / "server.log").read_text(errors="replace")
+        raise RuntimeError(f"the S3 server did not start on port {self._port}:\n{log[-4000:]}")
+
+    def kill(self) -> None:
+        """Kill the whole process group, as ``kill -9`` does: nothing is written any more."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):  # It ended by itself.
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def _launch(self) -> None:
+        environment = os.environ | {
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(self._port),
+            "LOG_LEVEL": "WARNING",
+            "S3_DATA_DIR": str(self._data_dir / "s3"),
+            "S3_PERSIST": "1",
+            "SERVICES": "s3",
+            "TMPDIR": str(self._data_dir),  # Its PID file.
+        }
+        environment.pop("PYTHONWARNINGS", None)
+        with (self._data_dir / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _is_ready(self) -> bool:
+        """Wait until the server answers; False when its process has ended."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+            try:
+                connection.request("GET", "/_ministack/health")
+                return connection.getresponse().status == http.HTTPStatus.OK
+            except OSError:
+                time.sleep(0.05)
+            finally:
+                connection.close()
+        return False
+
+
+@contextmanager
+def running_s3_server(data_dir: Path) -> Iterator[str]:
+    """Run a server over *data_dir* and yield its endpoint; it accepts any credentials."""
+    server = S3Server(data_dir)
+    server.start()
+    try:
+        yield server.endpoint_url
+    finally:
+        server.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
