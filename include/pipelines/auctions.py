@@ -1,6 +1,6 @@
 """The busiest auctions of every category, on the Nexmark generator's events.
 
-    events ─> bid_statistics ─> category_ranking ─> ranking
+events ─> bid_statistics ─> category_ranking ─> ranking
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SSH password guessing: who failed at least five times within ten minutes.
 
-    threat_log ─> parse ─> allowlist_filter ─> window_rule ─> alerts
-                 allowlist ──────┘
+threat_log ─> parse ─> allowlist_filter ─> window_rule ─> alerts
+             allowlist ──────┘
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SYSLOG = r"^(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) \S+ sshd\S*?\[\d+\]: (.*)$"
-FAILED = r"^(?:message repeated (\d+) times: \[ )?Failed password for (?:invalid user )?(.*?) from (\S+) port \d+"
+FAILED = (
+    r"^(?:message repeated (\d+) times: \[ )?"
+    r"Failed password for (?:invalid user )?(.*?) from (\S+) port \d+"
+)
 
 
 def parse_sshd(lines: DataFrame, *, year: str) -> DataFrame:
@@ -45,10 +48,7 @@ def parse_sshd(lines: DataFrame, *, year: str) -> DataFrame:
         .withColumn("user", F.regexp_extract(message, FAILED, 2))
         .withColumn("failures", F.when(repeated == "", 1).otherwise(repeated.cast("long")))
         .where("_malformed IS NOT NULL OR source_ip != ''")
-        .select(
-            "_source", "_malformed", "file", "line_number", "line",
-            "at", "source_ip", "user", "failures",
-        )  # fmt: skip
+        .select("_source", "_malformed", "line", "at", "source_ip", "user", "failures")
     )
 
 
@@ -83,4 +83,4 @@ alerts = (
     .where("failed >= 5")
     .select("source_ip", "window_start", "failed", "users")
 )
-alerts.sink("alerts", FilesTable(param("output", required=False, is_path=True)))
+alerts.sink("alerts", FilesTable(param("alerts_table", required=False, is_path=True)))

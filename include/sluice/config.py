@@ -55,4 +55,6 @@ class Checkpointing:
 def check_max_records(value: int | None) -> None:
     """Raises ConfigurationError unless *value* is None or at least 1."""
     if value is not None and value < 1:
-        raise ConfigurationError(f"max_records_per_epoch is {value}; use 1 or more, or leave it out")
+        raise ConfigurationError(
+            f"max_records_per_epoch is {value}; use 1 or more, or leave it out"
+        )

@@ -37,6 +37,6 @@ def load_pipeline(uid: str) -> Pipeline:
     known = load_pipelines()
     if uid not in known:
         raise ConfigurationError(
-            f"there is no pipeline {uid!r}; include/pipelines/ declares {', '.join(known) or 'none'}"
+            f"there is no pipeline {uid!r}; declared are {', '.join(known) or 'none'}"
         )
     return known[uid]

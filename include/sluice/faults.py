@@ -1,7 +1,7 @@
 """Faults that a person injects to see the recovery: off unless asked for.
 
-    kill-worker stage=window_rule                 the Python worker of a subtask dies in mid-epoch
-    kill-task stage=window_rule checkpoint=3      the Airflow task kills itself with SIGKILL
+``kill-worker stage=window_rule``: the Python worker of a subtask dies in mid-epoch.
+``kill-task stage=window_rule checkpoint=3``: the Airflow task kills itself with SIGKILL, once.
 """
 
 from __future__ import annotations

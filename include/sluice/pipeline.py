@@ -248,7 +248,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The output of a source or stage; each method declares the next stage and returns its output."""
+    """The output of a source or stage; each method declares the next stage."""
 
     pipeline: Pipeline
     producer: str
@@ -371,7 +371,7 @@ class KeyedStream:
         unique: str | tuple[str, ...],
         parallelism: int | None = None,
     ) -> Stream:
-        """The *n* best rows per key, with their ``rank``; the output holds the ranks that changed."""
+        """The *n* best rows per key, with their ``rank``; output are the ranks that changed."""
         if n < 1:
             raise ConfigurationError(f"top_n {uid!r} has n = {n}; use 1 or more")
         columns = (unique,) if isinstance(unique, str) else unique

@@ -274,6 +274,7 @@ def _on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         generation=event.generation,
         base=event.checkpoint_id,
         base_savepoint=event.savepoint,
+        configuration=event.configuration or state.configuration,
         restart_at_ms=None,
         num_restarts=state.num_restarts + 1,
     )

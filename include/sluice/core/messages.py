@@ -124,6 +124,7 @@ class JobRestored:
     generation: Generation
     checkpoint_id: CheckpointId | None
     savepoint: str | None = None
+    configuration: JobConfiguration | None = None  # None keeps the old one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

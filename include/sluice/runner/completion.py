@@ -24,8 +24,8 @@ from sluice.core.state import CoordinatorState
 from sluice.errors import FencedError, ProtocolViolation, StageFailed
 from sluice.protocol.records import decode_metadata, encode_metadata
 from sluice.runner.commands import carry_out
-from sluice.runner.job import Job, side_outputs
 from sluice.runner.event_time import event_times, output_watermark
+from sluice.runner.job import Job, side_outputs
 from sluice.runner.savepoints import export_savepoint
 from sluice.storage.object_store import AlreadyExists
 

@@ -12,13 +12,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sluice.connectors.files_table import FilesTable
 from sluice.connectors.sink import Sink
 from sluice.connectors.source import Source
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
-from sluice.errors import ProtocolViolation, RestoreError
+from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.pipeline import Pipeline
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import decode_metadata, decode_plan
@@ -92,6 +93,22 @@ class Job:
         }
         return declared | sides
 
+    def side_table(self, uid: str) -> FilesTable:
+        """The published rows of a side output; see ``side_outputs`` for the uids."""
+        return open_side_output(uid, self.location, self.paths)
+
+    def result_table(self, params: Mapping[str, str]) -> FilesTable:
+        """The table of the first declared sink.
+
+        Raises:
+            ConfigurationError: that sink cannot be read back.
+        """
+        uid = next(iter(self.pipeline.sinks))
+        sink = open_sink(self.pipeline.sinks[uid], params, self.location, self.paths)
+        if not isinstance(sink, FilesTable):
+            raise ConfigurationError(f"sink {uid!r} cannot be read back; only a FilesTable can")
+        return sink
+
     def _metadata_at(self, key: str) -> CheckpointMetadata:
         raw = self.store.get(key)
         if raw is None:
@@ -131,4 +148,6 @@ def verify_store(job: Job) -> None:
 
 
 def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
-    return tuple(side_output(stage, name) for stage in pipeline.stages for name in (MALFORMED, LATE))
+    return tuple(
+        side_output(stage, name) for stage in pipeline.stages for name in (MALFORMED, LATE)
+    )

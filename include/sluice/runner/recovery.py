@@ -9,7 +9,13 @@ from typing import TypeAlias, assert_never
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.coordinator import Verdict, next_generation
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import CheckpointFailed, DeclineReceived, JobRestored, JobStopped
+from sluice.core.messages import (
+    CheckpointFailed,
+    DeclineReceived,
+    JobConfiguration,
+    JobRestored,
+    JobStopped,
+)
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
@@ -66,9 +72,7 @@ def fail_checkpoint(
 
     def decide(_: CoordinatorState) -> CheckpointFailed | DeclineReceived:
         if declines and not is_task_failure:
-            return DeclineReceived(
-                generation=generation, at_ms=job.clock(), decline=declines[0]
-            )
+            return DeclineReceived(generation=generation, at_ms=job.clock(), decline=declines[0])
         detail = f"{declines[0].subtask}: {declines[0].message}" if declines else message
         return CheckpointFailed(
             generation=generation,
@@ -95,11 +99,13 @@ def restore(
     *,
     allow_non_restored_state: bool = False,
     only_generation: int | None = None,
+    configuration: JobConfiguration | None = None,
 ) -> Restored:
     """Continue the job from *target* under the next generation.
 
     Everything it needs is verified first; then the fence is journaled, and an unfinished commit of
-    the chosen checkpoint is replayed before anything new.  With *only_generation* nothing happens
+    the chosen checkpoint is replayed before anything new.  *configuration* replaces the job's, for
+    another parallelism.  With *only_generation* nothing happens
     unless the job is still of that generation: a repeated or late restore is harmless.
 
     Raises:
@@ -122,6 +128,7 @@ def restore(
             generation=generation,
             checkpoint_id=checkpoint_id,
             savepoint=savepoint,
+            configuration=configuration,
         )
     )
     if transition.verdict is Verdict.FENCED:
@@ -151,9 +158,7 @@ def verify(
         f"stage {stage.uid!r} has state but is not in the pipeline any more "
         "(allow non-restored state to drop it)"
         for stage in metadata.stages
-        if stage.has_state
-        and stage.uid not in job.pipeline.stages
-        and not allow_non_restored_state
+        if stage.has_state and stage.uid not in job.pipeline.stages and not allow_non_restored_state
     ]
     sizes = {
         listed.key: listed.size_bytes

@@ -63,9 +63,7 @@ def savepoint_names(job: Job) -> list[str]:
     return names
 
 
-def _relocate(
-    metadata: CheckpointMetadata, moved: dict[str, SegmentHandle]
-) -> CheckpointMetadata:
+def _relocate(metadata: CheckpointMetadata, moved: dict[str, SegmentHandle]) -> CheckpointMetadata:
     stages = tuple(
         replace(
             stage,

@@ -15,7 +15,7 @@ from sluice.errors import ConfigurationError
 from sluice.params import resolve
 from sluice.pipeline import Pipeline
 from sluice.runner.commands import carry_out
-from sluice.runner.job import Job, verify_store
+from sluice.runner.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +53,8 @@ def submit(job: Job, configuration: JobConfiguration) -> CoordinatorState:
     """Start a new life of the pipeline from empty state; earlier checkpoints stay where they are.
 
     Raises:
-        ConfigurationError: the job runs already, or the store or a source cannot be used.
+        ConfigurationError: the job runs already, or a source cannot be used.
     """
-    verify_store(job)
     for uid in job.pipeline.sources:
         job.source(uid, configuration.params).plan((), max_records=1, parallelism=1)
     transition = job.journal.append(

@@ -1,4 +1,4 @@
-"""Trigger: decide, resolve the barrier, write the plan, journal it.  Then a checkpoint is pending."""
+"""Trigger: decide, resolve the barrier, write the plan, journal it.  The checkpoint is pending."""
 
 from __future__ import annotations
 
@@ -67,9 +67,7 @@ def trigger(
         state = job.state()
     base = job.base_metadata(state)
     cuts = tuple(_cut(job, state, uid, base) for uid in job.pipeline.sources)
-    exhausted = all(
-        cut.exhausted for cut in cuts if not job.pipeline.sources[cut.uid].is_table
-    )
+    exhausted = all(cut.exhausted for cut in cuts if not job.pipeline.sources[cut.uid].is_table)
     plan = CheckpointPlan(
         checkpoint_id=state.next_checkpoint_id,
         generation=state.generation,
@@ -111,9 +109,7 @@ def why_not(state: CoordinatorState, now_ms: int, *, is_periodic: bool) -> NotTr
     return None
 
 
-def _cut(
-    job: Job, state: CoordinatorState, uid: str, base: CheckpointMetadata | None
-) -> SourceCut:
+def _cut(job: Job, state: CoordinatorState, uid: str, base: CheckpointMetadata | None) -> SourceCut:
     source = job.source(uid, state.configuration.params)
     previous = base.source(uid) if base is not None else None
     if job.pipeline.sources[uid].is_table:
@@ -159,9 +155,7 @@ def _tasks(
     for uid in job.pipeline.stages:
         parallelism = job.pipeline.parallelism_of(uid, state.configuration.parallelism)
         before = base.stage(uid) if base is not None else None
-        max_parallelism = (
-            before.max_parallelism if before else default_max_parallelism(parallelism)
-        )
+        max_parallelism = before.max_parallelism if before else default_max_parallelism(parallelism)
         check_parallelism(uid, parallelism, max_parallelism)
         tasks.append(TaskPlan(uid=uid, parallelism=parallelism, max_parallelism=max_parallelism))
     return tuple(tasks)

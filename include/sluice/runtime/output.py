@@ -96,8 +96,8 @@ class Output:
             )
         if column not in frame.columns:
             raise ConfigurationError(
-                f"stage {self._work.spec.stage.uid!r} yields no column {column!r}, which the source "
-                f"names as its event time; it yields {', '.join(frame.columns)}"
+                f"stage {self._work.spec.stage.uid!r} yields no column {column!r}, the event "
+                f"time that its source names; it yields {', '.join(frame.columns)}"
             )
         seen = (
             frame.lazy()
@@ -118,9 +118,7 @@ class Output:
             spec.stage.uid, spec.checkpoint_id, f"{self._work.subtask.index:05d}-{digest}"
         )
         self._work.upload(key, body)
-        return SegmentHandle(
-            key=key, size_bytes=len(body), rows=table.num_rows, checksum=digest
-        )
+        return SegmentHandle(key=key, size_bytes=len(body), rows=table.num_rows, checksum=digest)
 
     def _stage(self, sink: Sink, table: pa.Table) -> list[Committable]:
         staged = sink.stage(

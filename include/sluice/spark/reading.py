@@ -7,6 +7,7 @@ that no S3 jar is needed and partition i is subtask i of a stage that does not s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -69,9 +70,7 @@ def read_segments(
 def share(items: Sequence[T], parallelism: int) -> tuple[tuple[T, ...], ...]:
     """Neighbours stay together; shares differ by at most one item."""
     bounds = [len(items) * index // parallelism for index in range(parallelism + 1)]
-    return tuple(
-        tuple(items[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)
-    )
+    return tuple(tuple(items[start:end]) for start, end in pairwise(bounds))
 
 
 def _read(

@@ -98,9 +98,7 @@ def _acks_of_input(job: Job, plan: CheckpointPlan, node: StageNode) -> list[Ack]
         raise FencedError(f"checkpoint {plan.checkpoint_id} is not pending any more")
     attempt = pending.attempt_of(node.input)
     acks = [
-        ack
-        for ack in job.answers.acks(plan.checkpoint_id, node.input)
-        if ack.attempt == attempt
+        ack for ack in job.answers.acks(plan.checkpoint_id, node.input) if ack.attempt == attempt
     ]
     expected = plan.task(node.input).parallelism
     if len(acks) != expected:
@@ -214,9 +212,7 @@ def _spec(
         previous_watermark_ms=before.watermark_ms if before is not None else MIN_WATERMARK,
         watermark_ms=watermark_ms,
         reads_source=source is not None,
-        measures_event_time=source is not None
-        and source.event_time is not None
-        and not node.keys,
+        measures_event_time=source is not None and source.event_time is not None and not node.keys,
         fault=fault_from_environment(),
     )
 
@@ -251,7 +247,7 @@ def _without_function(node: StageNode) -> Operator:
     return node.operator
 
 
-def _unused(rows: DataFrame) -> DataFrame:
+def _unused(_: DataFrame) -> DataFrame:
     raise AssertionError("a transform runs on the driver")
 
 

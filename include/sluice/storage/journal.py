@@ -1,8 +1,8 @@
 """The coordinator's log: the moment an event becomes true, and the only memory there is.
 
-Entry ``seq + 1`` is created only if absent, so of any number of coordinators one appends; the others
-reload, step again and retry.  An entry carries the state it led to: loading is one LIST, one GET.
-A lost answer is recognised by the author token inside the entry.
+Entry ``seq + 1`` is created only if absent, so of any number of coordinators one appends; the
+others reload, step again and retry.  An entry carries the state it led to, so loading is one LIST
+and one GET.  A lost answer is recognised by the author token inside the entry.
 """
 
 from __future__ import annotations

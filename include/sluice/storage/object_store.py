@@ -58,7 +58,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Return bytes ``start`` to ``end`` (exclusive; past the end is cut), or None when absent."""
+        """Return bytes ``start`` to ``end`` (exclusive, cut at the end), or None when absent."""
         ...
 
     def put(self, key: str, body: bytes) -> None:

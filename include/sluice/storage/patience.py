@@ -27,7 +27,7 @@ DEFAULT_PATIENCE_S = 90.0  # Outlasts a minute's outage of the store.
 
 
 class PatientStore:
-    """Repeats a call that raised StoreUnavailable, with growing pauses, for *patience_s* seconds."""
+    """Repeats a call that raised StoreUnavailable, with growing pauses, for some time."""
 
     def __init__(self, store: ObjectStore, *, patience_s: float = DEFAULT_PATIENCE_S) -> None:
         self._store = store

@@ -81,9 +81,8 @@ class TopN:
 
     def process(self, groups: pl.DataFrame, state: KeyedState, watermarks: Watermarks) -> Outcome:  # noqa: ARG002 - as above
         before = state.lookup(groups.select(self._key).unique())
-        rows = pl.concat(
-            [groups, before.select(groups.columns)]
-        )  # An update beats what it updates.
+        # The first of two versions stays: an update beats what it updates.
+        rows = pl.concat([groups, before.select(groups.columns)])
         ranked = self._ranked(newest_per_identity(rows, self._row))
         changed = ranked.join(
             before, on=ranked.columns, how="anti", nulls_equal=True, maintain_order="left"

@@ -1,0 +1,172 @@
+"""``sluice run``: a pipeline in one process, with a Spark of its own and no Airflow."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, location, parameters
+from sluice.cli.result import check_result_file, final_table, write_result
+from sluice.cli.show import checkpoint_table, duration, size
+from sluice.core.messages import JobConfiguration
+from sluice.core.properties import JobStatus
+from sluice.declarations import load_pipeline
+from sluice.devstack.java import find_java
+from sluice.errors import ConfigurationError
+from sluice.runner.history import CheckpointRecord, history
+from sluice.runner.job import Job, open_job, side_outputs, verify_store
+from sluice.runner.recovery import Latest, restore, stop
+from sluice.runner.submission import configure, submit
+from sluice.spark.epochs import Epoch, run_epochs
+from sluice.spark.session import local_session
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints.  ``seconds`` is the whole run's; ``side_outputs`` counts rows."""
+
+    pipeline: str
+    status: str
+    root: str
+    seconds: float
+    checkpoints: list[CheckpointRecord]
+    result_rows: int | None
+    output: str | None
+    side_outputs: dict[str, int]
+
+
+def run(
+    context: typer.Context,
+    pipeline: PipelineName,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write the final result table here: .parquet, .json or .csv."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many completed checkpoints.")
+    ] = None,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="End the job once everything was read; windows fire.")
+    ] = False,
+    max_records_per_epoch: Annotated[
+        int | None, typer.Option(help="How many records an epoch takes from each source at most.")
+    ] = None,
+    parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="A parameter as name=value; or simply --name value.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start from empty state, even if a run was interrupted.")
+    ] = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run PIPELINE in this process: checkpoints, commits and restores as Airflow would.
+
+    Parameters of the pipeline are options, too: --input FILE.  A run that was interrupted goes on
+    from its latest completed checkpoint; one that ended starts anew.
+    """
+    started = time.monotonic()
+    check_result_file(output)
+    console = Console(stderr=True)
+    declared = load_pipeline(pipeline)
+    job = open_job(declared, location(root, endpoint_url))
+    configuration = configure(
+        declared,
+        parameters(param or [], context.args),
+        parallelism=parallelism,
+        max_records_per_epoch=max_records_per_epoch,
+    )
+    find_java(os.environ)
+    verify_store(job)
+    first_id = _begin(job, configuration, console, fresh=fresh)
+    with local_session() as spark:
+        status = run_epochs(
+            job, spark, epochs=epochs, drain=drain, report=lambda epoch: _report(console, epoch)
+        )
+    _summarize(job, console, status, first_id, started, output, as_json=as_json)
+
+
+def _begin(job: Job, configuration: JobConfiguration, console: Console, *, fresh: bool) -> int:
+    """Submit the job, or take an interrupted one up again; return the next checkpoint's id."""
+    state = job.state()
+    interrupted = state.status in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
+    if interrupted and fresh:
+        stop(job, JobStatus.CANCELED)
+    elif interrupted:
+        before = dict(state.configuration.params)
+        if before != dict(configuration.params):
+            known = ", ".join(f"{name}={value}" for name, value in sorted(before.items()))
+            raise ConfigurationError(
+                f"job {job.pipeline.uid!r} in {job.store.root} was interrupted with {known}; "
+                "run it with the same parameters to go on, or with --fresh to start over"
+            )
+        restored = restore(job, Latest(), configuration=configuration)
+        console.print(f"going on from checkpoint {restored.checkpoint_id or 'none'}")
+        return restored.state.next_checkpoint_id
+    return submit(job, configuration).next_checkpoint_id
+
+
+def _report(console: Console, epoch: Epoch) -> None:
+    stages = ", ".join(f"{uid} {duration(s)}" for uid, s in epoch.stage_seconds.items())
+    if epoch.completed is None:
+        console.print(
+            f"checkpoint {epoch.plan.checkpoint_id} [red]failed[/red]: {epoch.failure}",
+            highlight=False,
+        )
+        return
+    console.print(
+        f"checkpoint {epoch.plan.checkpoint_id} completed: {epoch.plan.records:,} records, "
+        f"{size(epoch.completed.checkpointed_bytes)}, {duration(epoch.seconds)} ({stages})",
+        highlight=False,
+    )
+
+
+def _summarize(
+    job: Job,
+    console: Console,
+    status: JobStatus,
+    first_id: int,
+    started: float,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    params = job.state().configuration.params
+    result = final_table(job, params)
+    if output is not None:
+        write_result(result, output)
+    sides = {uid: job.side_table(uid).row_count() for uid in side_outputs(job.pipeline)}
+    records = [record for record in history(job) if record.id >= first_id]
+    summary = RunSummary(
+        pipeline=job.pipeline.uid,
+        status=status.value,
+        root=job.store.root,
+        seconds=round(time.monotonic() - started, 3),
+        checkpoints=records,
+        result_rows=result.num_rows,
+        output=None if output is None else str(output),
+        side_outputs={uid: rows for uid, rows in sides.items() if rows},
+    )
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(summary)).decode())
+        return
+    console.print(checkpoint_table(records))
+    console.print(
+        f"{job.pipeline.uid} is {status.value}: {result.num_rows:,} result rows"
+        + (f" in {output}" if output else ""),
+        highlight=False,
+    )
+    for uid, rows in summary.side_outputs.items():
+        stage, _, name = uid.rpartition(".")
+        console.print(
+            f"[yellow]{rows:,} {name} rows[/yellow] in {stage}: see them with "
+            f"'sluice side-output {job.pipeline.uid} {uid}'",
+            highlight=False,
+        )

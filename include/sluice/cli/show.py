@@ -1,0 +1,108 @@
+"""Commands that only look: pipelines, checkpoints, side outputs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, location
+from sluice.declarations import load_pipeline, load_pipelines
+from sluice.errors import ConfigurationError
+from sluice.runner.history import CheckpointRecord, history
+from sluice.runner.job import open_job, side_outputs
+
+_STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
+
+
+def pipelines(as_json: AsJson = False) -> None:
+    """List the declared pipelines with their parameters."""
+    declared = load_pipelines().values()
+    if as_json:
+        rows = [
+            {
+                "pipeline": p.uid,
+                "description": p.description,
+                "stages": list(p.stages),
+                "params": {q.name: q.default for q in p.params},
+            }
+            for p in declared
+        ]
+        typer.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
+        return
+    table = Table("pipeline", "stages", "parameters", "what it does")
+    for p in declared:
+        params = ", ".join(
+            q.name if q.default is None else f"{q.name}={q.default}" for q in p.params
+        )
+        table.add_row(p.uid, " > ".join(p.stages), params, p.description)
+    Console().print(table)
+
+
+def checkpoints(
+    pipeline: PipelineName,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a job's checkpoints: id, type, status, duration, size."""
+    job = open_job(load_pipeline(pipeline), location(root, endpoint_url))
+    records = history(job)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(records)).decode())
+        return
+    console = Console()
+    console.print(f"{pipeline} is {job.state().status.value} in {job.store.root}", highlight=False)
+    console.print(checkpoint_table(records))
+
+
+def side_output_rows(
+    pipeline: PipelineName,
+    side_output: Annotated[str, typer.Argument(help="STAGE.malformed or STAGE.late")],
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Print the rows of a side output as JSON lines: where each came from, and why it is there."""
+    declared = load_pipeline(pipeline)
+    known = side_outputs(declared)
+    if side_output not in known:
+        raise ConfigurationError(
+            f"there is no side output {side_output!r}; {pipeline} has {', '.join(known)}"
+        )
+    job = open_job(declared, location(root, endpoint_url))
+    for row in job.side_table(side_output).read().to_pylist():
+        typer.echo(msgspec.json.encode(row).decode())
+
+
+def checkpoint_table(records: list[CheckpointRecord]) -> Table:
+    """The checkpoints as people read them."""
+    table = Table("id", "type", "status", "records", "duration", "size", "reason")
+    for name in ("id", "records", "duration", "size"):
+        next(c for c in table.columns if c.header == name).justify = "right"
+    for record in records:
+        style = _STYLES[record.status]
+        table.add_row(
+            str(record.id),
+            record.type,
+            f"[{style}]{record.status}[/{style}]",
+            f"{record.records:,}",
+            "" if record.duration_ms is None else duration(record.duration_ms / 1000),
+            "" if record.checkpointed_bytes is None else size(record.checkpointed_bytes),
+            ": ".join(part for part in (record.reason, record.message) if part),
+        )
+    return table
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def size(size_bytes: int) -> str:
+    """Decimal units, as Flink's UI: 3.2 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes} B"
