@@ -16,7 +16,7 @@ from sluice.sources import Nexmark
 
 pipeline = Pipeline(
     "auctions",
-    checkpointing=Checkpointing(interval=timedelta(seconds=10), max_records_per_epoch=200_000),
+    checkpointing=Checkpointing(interval=timedelta(seconds=5), max_records_per_epoch=200_000),
     description="Nexmark auctions: the three with the most bids in every category.",
 )
 

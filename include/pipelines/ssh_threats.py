@@ -54,7 +54,7 @@ def parse_sshd(lines: DataFrame, *, year: str) -> DataFrame:
 
 pipeline = Pipeline(
     "ssh_threats",
-    checkpointing=Checkpointing(interval=timedelta(seconds=10), max_records_per_epoch=500),
+    checkpointing=Checkpointing(interval=timedelta(seconds=5), max_records_per_epoch=500),
     description="Password guessing against sshd: sources of 5 or more failures in 10 minutes.",
 )
 

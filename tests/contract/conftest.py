@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.s3_server import running_s3_server
 
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
+from tests.s3_server import running_s3_server
 
 BUCKET = "sluice-contract"
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.contract.conftest import environment_with_sluice
 
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.storage.file import FileStore
 from sluice.storage.memory import TEMPORARY_PREFIX
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
+from tests.contract.conftest import environment_with_sluice
 
 
 def keys_of(store: ObjectStore) -> list[str]:

@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.contract.conftest import environment_with_sluice
 
 from sluice.storage.object_store import (
     AlreadyExists,
@@ -18,6 +17,7 @@ from sluice.storage.object_store import (
     verify_conditional_writes,
 )
 from sluice.storage.open import StoreLocation, open_store
+from tests.contract.conftest import environment_with_sluice
 
 RACING_THREADS = 16
 RACING_PROCESSES = 3

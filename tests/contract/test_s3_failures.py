@@ -15,8 +15,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.contract.conftest import BUCKET, create_bucket
-from tests.s3_server import S3Server, free_port
 
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.storage.object_store import (
@@ -26,6 +24,8 @@ from sluice.storage.object_store import (
     verify_conditional_writes,
 )
 from sluice.storage.open import StoreLocation, open_store
+from tests.contract.conftest import BUCKET, create_bucket
+from tests.s3_server import S3Server, free_port
 
 pytestmark = [pytest.mark.s3, pytest.mark.usefixtures("aws_credentials")]
 

@@ -16,6 +16,13 @@ import polars as pl
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+from sluice import aggregates as agg
+from sluice.runtime.operators.aggregate import KeyedAggregate
+from sluice.runtime.operators.operator import MAX_WATERMARK, MIN_WATERMARK, Operator, Watermarks
+from sluice.runtime.operators.top_n import TopN
+from sluice.runtime.operators.windows import TumblingWindow
+from sluice.runtime.state.segments import HASH
 from tests.property.subtask import (
     INPUT,
     Epoch,
@@ -25,13 +32,6 @@ from tests.property.subtask import (
     check_subtasks_share_the_work,
     in_chunks,
 )
-
-from sluice import aggregates as agg
-from sluice.runtime.operators.aggregate import KeyedAggregate
-from sluice.runtime.operators.operator import MAX_WATERMARK, MIN_WATERMARK, Operator, Watermarks
-from sluice.runtime.operators.top_n import TopN
-from sluice.runtime.operators.windows import TumblingWindow
-from sluice.runtime.state.segments import HASH
 
 AGGREGATES = {
     "rows": agg.count(),

@@ -82,13 +82,20 @@ class FilesSource:
         assert parallelism > 0
 
         sizes = self._sizes()
-        offsets = offsets_by_partition(position)
-        self._check_nothing_is_lost(offsets, sizes)
+        read = offsets_by_partition(position)
+        self._check_nothing_is_lost(read, sizes)
+        # A file not yet begun is in the position, too: it holds the watermark back.
+        offsets = {
+            name: PartitionOffset(
+                partition=name, offset=0, records=0, sealed=self.bounded and size == 0
+            )
+            for name, size in sizes.items()
+        } | read
         cuts: list[FileCut] = []
         missing = max_records
         exhausted = self.bounded
         for name, size in sizes.items():
-            before = offsets.get(name, PartitionOffset(partition=name, offset=0, records=0))
+            before = offsets[name]
             if before.sealed or before.offset == size:
                 continue
             if missing == 0:

@@ -236,6 +236,8 @@ def _on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transi
         return Transition(state=state, verdict=Verdict.IGNORED)
     done = replace(completed, is_committed=True)
     after = replace(state, completed=tuple(done if c is completed else c for c in state.completed))
+    if state.status.is_globally_terminal:
+        return Transition(state=after)  # A late commit publishes; it does not revive the job.
     if completed.drains:
         return Transition(state=replace(after, status=JobStatus.FINISHED))
     if completed.type is CheckpointType.SAVEPOINT_SUSPEND:

@@ -69,7 +69,8 @@ class PendingCheckpoint:
     def start_attempt(self, stage: str, attempt: int) -> PendingCheckpoint:
         """Fence every earlier execution attempt of *stage*: its acks become UNKNOWN."""
         assert attempt > self.attempt_of(stage)
-        return replace(self, attempts={**self.attempts, stage: attempt})
+        acks = {key: ack for key, ack in self.acks.items() if ack.subtask.stage != stage}
+        return replace(self, attempts={**self.attempts, stage: attempt}, acks=acks)
 
     def acknowledge(self, ack: Ack) -> tuple[PendingCheckpoint, AckResult]:
         """Return the checkpoint with *ack* added, and what kind of ack it was."""

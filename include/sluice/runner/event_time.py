@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sluice.core.acks import Ack
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.plan import CheckpointPlan
-from sluice.core.watermarks import source_watermark
+from sluice.core.watermarks import MIN_WATERMARK, source_watermark
 from sluice.runner.job import Job
 
 
@@ -30,14 +30,20 @@ def output_watermark(
     acks: Sequence[Ack],
     parent: CheckpointMetadata | None,
 ) -> int:
-    """The watermark behind a stage at this barrier, known once all its subtasks acknowledged."""
+    """The watermark behind a stage at this barrier, known once all its subtasks acknowledged.
+
+    It never goes back, not even when a partition appears whose rows are older.
+    """
+    before = parent.stage(stage) if parent is not None else None
+    floor = before.watermark_ms if before is not None else MIN_WATERMARK
     source = job.pipeline.source_of(stage)
     if source is None:
         return min(ack.watermark_ms for ack in acks if ack.watermark_ms is not None)
-    return source_watermark(
+    reached = source_watermark(
         plan.source(source.uid),
         event_times(stage, acks, parent),
         out_of_orderness_ms=source.out_of_orderness_ms,
         drains=plan.drains,
         has_event_time=source.event_time is not None,
     )
+    return max(floor, reached)

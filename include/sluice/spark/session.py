@@ -58,6 +58,7 @@ def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Ite
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING}")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.python.daemon.module", "sluice.spark.worker_daemon")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")

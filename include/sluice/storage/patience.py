@@ -60,7 +60,7 @@ class PatientStore:
         attempts = Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
             stop=stop_after_delay(self._patience_s),
-            wait=wait_exponential_jitter(initial=0.1, max=5),
+            wait=wait_exponential_jitter(multiplier=0.1, max=5),
             before_sleep=before_sleep_log(log, logging.WARNING),
             reraise=True,
         )

@@ -1,0 +1,64 @@
+# `make help` lists what there is.  Everything lives in .venv and .sluice, both git-ignored.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+PIPELINE ?= auctions
+INPUT ?=
+ALLOWLIST ?=
+EVENTS ?=
+PARAMS ?=
+DEMO_PARAMS = $(if $(INPUT),--param "input=$(INPUT)") $(if $(ALLOWLIST),--param "allowlist=$(ALLOWLIST)") \
+	$(if $(EVENTS),--param "events=$(EVENTS)") $(foreach pair,$(PARAMS),--param "$(pair)")
+
+.PHONY: help
+help:  ## This list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+.PHONY: setup
+setup: $(READY)  ## Create .venv with everything in it, `sluice` included
+
+$(READY): requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "error: sluice needs Python 3.11 or newer as $(PYTHON); install it, or run make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+		echo "error: $(PYTHON) cannot create a virtual environment; on Debian: sudo apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo "installing into $(VENV) (1.2 GB; a minute or two)"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+.PHONY: demo
+demo: setup  ## Run PIPELINE (auctions, or ssh_threats with INPUT and ALLOWLIST) on Airflow, Spark, S3
+	@$(BIN)/python -m sluice.devstack demo $(PIPELINE) $(DEMO_PARAMS)
+
+.PHONY: up down status
+up: setup  ## Start S3, Spark and Airflow, and keep them running
+	@$(BIN)/python -m sluice.devstack up
+
+down:  ## Stop everything that up or demo started
+	@test ! -x $(BIN)/python || $(BIN)/python -m sluice.devstack down
+
+status: setup  ## Show what runs, and where
+	@$(BIN)/python -m sluice.devstack status
+
+.PHONY: test e2e check lock
+test: setup  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
+	@$(BIN)/pytest -q
+
+e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
+	@SLUICE_E2E=all $(BIN)/pytest -q tests/e2e
+
+check: setup  ## Lint, types, import contracts, the lock
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+lock: setup  ## Compile requirements*.in into requirements*.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --override overrides.txt --no-annotate --no-header requirements.in -o requirements.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --override overrides.txt --no-annotate --no-header -c requirements.txt requirements-dev.in -o requirements-dev.txt

@@ -1,0 +1,172 @@
+"""``make demo``: the whole system on this machine, watched live until the input is consumed.
+
+Starts the stack, submits the pipeline anew, unpauses its DAGs, and shows what the bucket says:
+nothing here drives the checkpoints, Airflow does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from sluice.cli.result import final_table
+from sluice.cli.show import checkpoint_table, duration, size
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.properties import JobStatus
+from sluice.core.state import CoordinatorState
+from sluice.declarations import load_pipeline
+from sluice.devstack import stack
+from sluice.devstack.airflow_api import AirflowApi
+from sluice.errors import ConfigurationError
+from sluice.pipeline import Pipeline
+from sluice.runner.history import history
+from sluice.runner.job import Job, open_job, side_outputs, verify_store
+from sluice.runner.recovery import stop
+from sluice.runner.submission import configure, submit
+from sluice.storage.open import StoreLocation
+
+POLL_S = 0.5
+MAX_RESULT_ROWS = 20
+STALLED_S = 600.0  # No checkpoint ended for so long: something is wrong that we cannot see.
+
+
+def run_demo(
+    root_dir: Path,
+    pipeline_uid: str,
+    params: Mapping[str, str],
+    *,
+    parallelism: int | None,
+    max_records_per_epoch: int | None,
+) -> JobStatus:
+    """Run the pipeline to its end on real Airflow, Spark and S3; leave the stack running.
+
+    Raises:
+        ConfigurationError: the stack does not start, or a parameter is wrong; says what to do.
+    """
+    console = Console()
+    pipeline = load_pipeline(pipeline_uid)
+    configuration = configure(
+        pipeline, params, parallelism=parallelism, max_records_per_epoch=max_records_per_epoch
+    )
+    started = time.monotonic()
+    with console.status("starting S3, Spark and Airflow (the first time takes a minute)"):
+        running = stack.up(root_dir)
+    console.print(f"stack is up after {duration(time.monotonic() - started)}")
+    os.environ.update(running.client_env)
+    job = open_job(pipeline, StoreLocation(root=running.client_env["SLUICE_ROOT"]))
+    verify_store(job)
+    with AirflowApi(running.airflow_url) as airflow:
+        dags = _dags(pipeline)
+        for dag in dags:
+            airflow.wait_until_known(dag)
+        airflow.pause(pipeline.uid)
+        if not job.state().status.is_globally_terminal:
+            stop(job, JobStatus.CANCELED)
+        first_id = submit(job, configuration).next_checkpoint_id
+        for dag in dags:
+            airflow.unpause(dag)
+        status = _watch(console, job, first_id)
+        airflow.pause(pipeline.uid)
+    _show(console, job, first_id, status)
+    console.print(
+        f"\nAirflow   {running.airflow_url}   (DAG {pipeline.uid}; no login)\n"
+        f"Spark UI  {running.spark_ui_url}\n"
+        "Everything keeps running: 'make down' stops it.",
+        highlight=False,
+    )
+    return status
+
+
+def _dags(pipeline: Pipeline) -> tuple[str, ...]:
+    return (
+        pipeline.uid,
+        f"{pipeline.uid}__savepoint",
+        f"{pipeline.uid}__restore",
+        "sluice__watchdog",
+    )
+
+
+def _watch(console: Console, job: Job, first_id: int) -> JobStatus:
+    """Show progress until the job ends; every line is derived from the bucket."""
+    last_change, seen = time.monotonic(), (-1, -1)
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while True:
+            state = job.state()
+            if state.status.is_globally_terminal and not _uncommitted(state):
+                return state.status
+            live.update(_progress(job, state, first_id))
+            now = (state.next_checkpoint_id, len(state.completed) + len(state.failed))
+            if now != seen:
+                last_change, seen = time.monotonic(), now
+            if time.monotonic() - last_change > STALLED_S:
+                raise ConfigurationError(
+                    f"no checkpoint began or ended for {STALLED_S:.0f} s; look at the runs of DAG "
+                    f"{job.pipeline.uid!r} in Airflow and at .sluice/logs"
+                )
+            time.sleep(POLL_S)
+
+
+def _uncommitted(state: CoordinatorState) -> bool:
+    latest = state.latest_completed
+    return latest is not None and not latest.is_committed
+
+
+def _progress(job: Job, state: CoordinatorState, first_id: int) -> Group:
+    done = [c for c in state.completed if c.checkpoint_id >= first_id]
+    table = Table.grid(padding=(0, 2))
+    for stage, acknowledged, total in _acks(job, state.pending[0] if state.pending else None):
+        bar = "█" * acknowledged + "░" * (total - acknowledged)
+        table.add_row(stage, bar, f"{acknowledged} of {total} acks" if total else "waiting")
+    last = done[-1] if done else None
+    words = (
+        "no checkpoint yet"
+        if last is None
+        else (
+            f"checkpoint {last.checkpoint_id} completed in "
+            f"{duration((last.completed_at_ms - last.triggered_at_ms) / 1000)}, "
+            f"{size(last.checkpointed_bytes)} written, state {size(last.full_bytes)}"
+        )
+    )
+    pending = (
+        f"checkpoint {state.pending[0].checkpoint_id}: {state.pending[0].records:,} records"
+        if state.pending
+        else "between checkpoints"
+    )
+    return Group(f"[bold]{job.pipeline.uid}[/bold] {state.status.value}: {words}", pending, table)
+
+
+def _acks(job: Job, pending: PendingCheckpoint | None) -> list[tuple[str, int, int]]:
+    if pending is None:
+        return [(stage, 0, 0) for stage in job.pipeline.stages]
+    answers = job.answers.observe(pending.checkpoint_id)
+    return [
+        (
+            task.uid,
+            task.parallelism - len(answers.missing(task.subtasks, pending.attempt_of(task.uid))),
+            task.parallelism,
+        )
+        for task in pending.tasks
+    ]
+
+
+def _show(console: Console, job: Job, first_id: int, status: JobStatus) -> None:
+    console.print(checkpoint_table([r for r in history(job) if r.id >= first_id]))
+    result = final_table(job, job.state().configuration.params)
+    table = Table(*result.column_names, title=f"{next(iter(job.pipeline.sinks))}")
+    for row in result.slice(0, MAX_RESULT_ROWS).to_pylist():
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    console.print(table)
+    more = result.num_rows - MAX_RESULT_ROWS
+    if more > 0:
+        console.print(f"... and {more:,} rows more")
+    for uid in side_outputs(job.pipeline):
+        rows = job.side_table(uid).row_count()
+        if rows:
+            console.print(f"[yellow]{rows:,} rows[/yellow] in the side output {uid}")
+    console.print(f"{job.pipeline.uid} is {status.value}", highlight=False)

@@ -1,0 +1,197 @@
+"""Children that outlive us: started in a session of their own, found again by a record, stopped.
+
+Stops only what it recorded, and all of it: a child's descendants stay in its session even where
+they made process groups of their own (Airflow's task processes and Spark's Python daemon do), and
+what left the session still carries the stack's mark in its environment.
+
+    start --> record --> is_alive ... stop_all: SIGTERM, wait, SIGKILL, verify
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from sluice.devstack import process_table
+from sluice.devstack.process_table import ProcessInfo
+from sluice.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+STACK_ID_VARIABLE = "SLUICE_STACK_ID"  # The mark: every descendant inherits it.
+
+_POLL_S = 0.05
+_KILL_WAIT_S = 10.0  # SIGKILL needs no time but the kernel's; a process in I/O may need seconds.
+
+# A child of ours stays a zombie until we wait for it, and Popen must live until then.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start one service.  ``env`` is the whole environment of the child."""
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    folder: Path
+    log_path: Path
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecord:
+    """Enough to find a child again from another process, and never to hit a stranger."""
+
+    name: str
+    pid: int
+    pgid: int
+    started_ticks: int
+    port: int
+    log_path: str
+
+
+def start(launch: Launch) -> ProcessRecord:
+    """Start the child and return its record; its output is appended to ``log_path``."""
+    process_table.require_proc()
+    launch.folder.mkdir(parents=True, exist_ok=True)
+    launch.log_path.parent.mkdir(parents=True, exist_ok=True)
+    with launch.log_path.open("ab") as output:
+        child = subprocess.Popen(
+            launch.command,
+            cwd=launch.folder,
+            env=dict(launch.env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _children[child.pid] = child
+    info = process_table.inspect(child.pid)
+    # A child that already died keeps its pid until we wait for it; no tick count will match 0.
+    started_ticks = 0 if info is None else info.started_ticks
+    log.info("process started name=%s pid=%d port=%d", launch.name, child.pid, launch.port)
+    return ProcessRecord(
+        name=launch.name,
+        pid=child.pid,
+        pgid=child.pid,
+        started_ticks=started_ticks,
+        port=launch.port,
+        log_path=str(launch.log_path),
+    )
+
+
+def is_alive(record: ProcessRecord) -> bool:
+    """Whether the very process that was recorded still runs."""
+    _reap(record.pid)
+    info = process_table.inspect(record.pid)
+    return info is not None and info.started_ticks == record.started_ticks
+
+
+def wait_until_ready(
+    record: ProcessRecord, is_ready: Callable[[], bool], *, timeout_s: float, cancelled: Event
+) -> None:
+    """Return once *is_ready* says so.
+
+    Raises:
+        ConfigurationError: the process ended first, time ran out, or *cancelled* was set.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_ready():
+        if cancelled.wait(_POLL_S):
+            raise ConfigurationError(f"starting {record.name} was cancelled")
+        if not is_alive(record):
+            raise ConfigurationError(
+                f"{record.name} exited while starting; the reason is at the end of"
+                f" {record.log_path}"
+            )
+        if time.monotonic() > deadline:
+            raise ConfigurationError(
+                f"{record.name} did not answer on 127.0.0.1:{record.port} within {timeout_s:.0f} s;"
+                f" see {record.log_path}"
+            )
+
+
+def stop_all(records: Iterable[ProcessRecord], *, stack_id: str | None, grace_s: float) -> int:
+    """Stop the recorded processes with all descendants; return how many had to be killed.
+
+    ``stack_id`` widens the search to whatever carries the stack's mark; None leaves the rest of
+    the stack alone.  Safe to repeat, and on processes that are already dead.
+    """
+    to_stop = tuple(records)
+    _signal_members(to_stop, stack_id, signal.SIGTERM)
+    if _wait_until_gone(to_stop, stack_id, grace_s):
+        return 0
+
+    # One SIGKILL may race with a fork: repeat until nobody is left.
+    killed: set[int] = set()
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while time.monotonic() < deadline:
+        killed |= _signal_members(to_stop, stack_id, signal.SIGKILL)
+        if _wait_until_gone(to_stop, stack_id, _POLL_S * 4):
+            log.info("processes killed count=%d", len(killed))
+            return len(killed)
+    left = sorted(info.pid for info in _members(to_stop, stack_id))
+    raise ConfigurationError(f"processes {left} survived SIGKILL; stop them by hand")
+
+
+def members(record: ProcessRecord) -> tuple[ProcessInfo, ...]:
+    """Return what lives in the record's session, also after its leader died."""
+    return _members((record,), None)
+
+
+def _members(records: tuple[ProcessRecord, ...], stack_id: str | None) -> tuple[ProcessInfo, ...]:
+    for record in records:
+        _reap(record.pid)
+    alive = process_table.all_processes()
+    started = {info.pid: info.started_ticks for info in alive}
+    # The kernel never reuses a pid while a session bears its number.  A stranger under our pid
+    # therefore means that our session is empty, and the one of that number is the stranger's.
+    sessions = {
+        record.pid
+        for record in records
+        if started.get(record.pid, record.started_ticks) == record.started_ticks
+    }
+    mark = None if stack_id is None else f"{STACK_ID_VARIABLE}={stack_id}".encode()
+    ourselves = {os.getpid(), os.getppid()}  # A command run inside the stack must not stop itself.
+    return tuple(
+        info
+        for info in alive
+        if info.session in sessions
+        or (mark and info.pid not in ourselves and process_table.carries(info.pid, mark))
+    )
+
+
+def _signal_members(
+    records: tuple[ProcessRecord, ...], stack_id: str | None, number: signal.Signals
+) -> set[int]:
+    found = {info.pid for info in _members(records, stack_id)}
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return found
+
+
+def _wait_until_gone(
+    records: tuple[ProcessRecord, ...], stack_id: str | None, timeout_s: float
+) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while _members(records, stack_id):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _reap(pid: int) -> None:
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        _children.pop(pid, None)

@@ -1,0 +1,112 @@
+"""What a person may choose about the stack, and the environment its processes live in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sluice.devstack.ports import LOOPBACK
+from sluice.devstack.processes import STACK_ID_VARIABLE
+from sluice.devstack.s3_server import BUCKET
+from sluice.devstack.stack_file import Ports
+from sluice.errors import ConfigurationError
+
+AIRFLOW_PORT_VARIABLE = "SLUICE_AIRFLOW_PORT"
+SPARK_PORT_VARIABLE = "SLUICE_SPARK_PORT"
+S3_PORT_VARIABLE = "SLUICE_S3_PORT"
+SPARK_MEMORY_VARIABLE = "SLUICE_SPARK_MEMORY"
+
+_INCLUDE_FOLDER = Path(__file__).resolve().parents[2]
+_HIGHEST_PORT = 65_535
+
+# Not inherited: each would send a child to another Spark, another cloud or another account, or,
+# as PYTHONDONTWRITEBYTECODE does, make every process compile every module again (4 s per Spark
+# client, measured).
+_NOT_INHERITED = frozenset(
+    {
+        "AWS_PROFILE",
+        "AWS_SESSION_TOKEN",
+        "AWS_ENDPOINT_URL",
+        "PYSPARK_SUBMIT_ARGS",
+        "PYTHONDONTWRITEBYTECODE",
+        "SPARK_CONF_DIR",
+        "SPARK_CONNECT_MODE_ENABLED",
+        "SPARK_REMOTE",
+        STACK_ID_VARIABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOptions:
+    """Choices of a person; a port of None means any free one."""
+
+    airflow_port: int | None = None
+    spark_port: int | None = None
+    s3_port: int | None = None
+    spark_memory: str = "2g"
+    dags_folder: Path | None = None  # None: {root}/dags
+    plugins_folder: Path | None = None  # None: {root}/plugins
+    preloads_spark_client: bool = True
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Self:
+        return cls(
+            airflow_port=_port(env, AIRFLOW_PORT_VARIABLE),
+            spark_port=_port(env, SPARK_PORT_VARIABLE),
+            s3_port=_port(env, S3_PORT_VARIABLE),
+            spark_memory=env.get(SPARK_MEMORY_VARIABLE, "2g"),
+        )
+
+
+def sluice_folder(root_dir: Path) -> Path:
+    """Where everything lies that the stack writes."""
+    return root_dir / ".sluice"
+
+
+def client_environment(ports: Ports) -> dict[str, str]:
+    """Return the variables by which a client of the stack finds store and Spark."""
+    return {
+        "SLUICE_ROOT": f"s3://{BUCKET}/jobs",
+        "SLUICE_SPARK_REMOTE": f"sc://{LOOPBACK}:{ports.spark}",
+        "AWS_ENDPOINT_URL_S3": f"http://{LOOPBACK}:{ports.s3}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",  # The server checks no signature.
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+def service_environment(
+    ports: Ports, *, stack_id: str, extra_env: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what we add to the inherited environment of every process of the stack."""
+    return {
+        **client_environment(ports),
+        "PYTHONPATH": str(_INCLUDE_FOLDER),
+        **extra_env,
+        STACK_ID_VARIABLE: stack_id,
+    }
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return our own environment, without what would lead a child astray."""
+    env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    # Standalone Airflow and Spark start their parts by name.
+    env["PATH"] = str(Path(sys.executable).parent) + os.pathsep + env.get("PATH", os.defpath)
+    direct = f"{LOOPBACK},localhost"
+    for name in ("NO_PROXY", "no_proxy"):
+        env[name] = f"{env[name]},{direct}" if env.get(name) else direct
+    return env
+
+
+def _port(env: Mapping[str, str], variable: str) -> int | None:
+    text = env.get(variable, "")
+    if not text:
+        return None
+    if not text.isdigit() or not 0 < int(text) <= _HIGHEST_PORT:
+        raise ConfigurationError(f"{variable} is {text!r}; set it to a port, 1 to {_HIGHEST_PORT}")
+    return int(text)

@@ -1,0 +1,174 @@
+"""The other end of a checkpoint: abort it once, for one reason, and have the job restored.
+
+Two paths lead here, and both may run, in any order, any number of times: the ``abort`` task, which
+works however a task died, and a failed task's own callback, which is half a second faster when its
+process lived to run it.  Neither is trusted: the watchdog finds what both missed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
+
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.state import CoordinatorState
+from sluice.pipeline import Pipeline
+from sluice_airflow.failures import airflow_failures
+from sluice_airflow.operators import CheckpointOperator
+from sluice_airflow.ownership import cause_of, pending_of
+from sluice_airflow.settings import Settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.runner.job import Job
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE = 500  # Characters of an exception that the journal keeps; the task's log has the rest.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a checkpoint ends.  A task failure fails the job over at once."""
+
+    reason: CheckpointFailureReason
+    message: str
+    is_task_failure: bool = False
+
+
+def classify(
+    failed_tasks: frozenset[str], *, pending: PendingCheckpoint, is_declined: bool, now_ms: int
+) -> Failure:
+    """The one reason, from the ids of the tasks that failed and what the bucket shows.
+
+    A decline comes first, because the snapshot task of a stage that declines fails, too, and the
+    reason may not depend on which of the two was noticed first.  *failed_tasks* may be empty.
+    """
+    if is_declined:
+        return Failure(
+            reason=CheckpointFailureReason.CHECKPOINT_DECLINED, message="a subtask declined"
+        )
+    snapshots = sorted(task for task in failed_tasks if task.endswith(".snapshot"))
+    if snapshots:
+        stage = snapshots[0].removesuffix(".snapshot")
+        return Failure(
+            reason=CheckpointFailureReason.TASK_FAILURE,
+            message=f"the snapshot task of stage {stage!r} failed",
+            is_task_failure=True,
+        )
+    if now_ms >= pending.expires_at_ms:
+        waited_s = (now_ms - pending.triggered_at_ms) // 1_000
+        return Failure(
+            reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+            message=f"not done after {waited_s} s",
+        )
+    if "finalize" in failed_tasks:
+        return Failure(
+            reason=CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+            message="the finalize task failed",
+        )
+    if "trigger" in failed_tasks:
+        return Failure(
+            reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE,
+            message="the trigger task died after it had journaled the checkpoint",
+        )
+    names = ", ".join(sorted(failed_tasks)) or "a task"
+    return Failure(
+        reason=CheckpointFailureReason.TASK_FAILURE,
+        message=f"{names} of the run failed",
+        is_task_failure=True,
+    )
+
+
+class AbortOperator(CheckpointOperator):
+    """Afterwards the run's checkpoint is not pending, whoever ended it; there may be none."""
+
+    def execute(self, context: Context) -> str:
+        with airflow_failures():
+            job = self.open_job()
+            ti = context["ti"]
+            pending = pending_of(job.state(), cause_of(ti))
+            if pending is None:
+                log.info("nothing to abort: no checkpoint of this run is pending")
+                return job.state().status.value
+            states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
+            return _fail(job, pending, _failed(states.get(ti.run_id, {}))).status.value
+
+
+class RestartOperator(CheckpointOperator):
+    """Start the restore DAG if the job is to restart; once per failure, by the run's id."""
+
+    def execute(self, context: Context) -> None:
+        with airflow_failures():
+            state = self.open_job().state()
+        if state.status is not JobStatus.RESTARTING:
+            raise AirflowSkipException(f"the job is {state.status.value}: nothing to restore")
+        log.info("restore requested generation=%d from=%s", state.generation, context["run_id"])
+        # What TriggerDagRunOperator raises; the operator itself costs every task 0.3 s of imports.
+        raise DagRunTriggerException(
+            trigger_dag_id=f"{self.pipeline.uid}__restore",
+            dag_run_id=failover_run_id(state),
+            conf={"target": "latest", "only_generation": state.generation},
+            reset_dag_run=False,
+            skip_when_already_exists=True,
+            wait_for_completion=False,
+            allowed_states=[],
+            failed_states=[],
+            poke_interval=1,
+            deferrable=False,
+        )
+
+
+def failover_run_id(state: CoordinatorState) -> str:
+    """Equal for all who see the same failure; new for each, also in a root that was emptied."""
+    return f"failover__generation-{state.generation}__{state.restart_at_ms}"
+
+
+def abort_on_failure(pipeline: Pipeline) -> Callable[[Mapping[str, Any]], None]:
+    """An ``on_failure_callback``: the same abort, from the failed task's own process.
+
+    After a lost worker Airflow runs it elsewhere, late and perhaps twice; then it changes nothing.
+    """
+
+    def abort(context: Mapping[str, Any]) -> None:
+        from sluice.runner.job import open_job
+
+        ti = context["ti"]
+        job = open_job(pipeline, Settings.from_environment().location)
+        pending = pending_of(job.state(), cause_of(ti))
+        if pending is not None:
+            _fail(job, pending, frozenset({ti.task_id}), context.get("exception"))
+
+    return abort
+
+
+def _fail(
+    job: Job,
+    pending: PendingCheckpoint,
+    failed_tasks: frozenset[str],
+    error: BaseException | str | None = None,
+) -> CoordinatorState:
+    from sluice.runner.recovery import fail_checkpoint
+
+    is_declined = bool(job.answers.observe(pending.checkpoint_id).declined)
+    failure = classify(failed_tasks, pending=pending, is_declined=is_declined, now_ms=job.clock())
+    detail = f": {error}"[:MAX_MESSAGE] if error else ""
+    return fail_checkpoint(
+        job,
+        pending.checkpoint_id,
+        failure.reason,
+        failure.message + detail,
+        is_task_failure=failure.is_task_failure,
+    )
+
+
+def _failed(states: Mapping[str, str | None]) -> frozenset[str]:
+    """Those that failed themselves, not those that never ran because another did."""
+    return frozenset(task for task, state in states.items() if state == "failed")

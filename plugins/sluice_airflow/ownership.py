@@ -1,0 +1,44 @@
+"""Which checkpoint a DAG run owns: the one whose journaled ``cause`` names the run.
+
+Nothing else says so.  XCom and Airflow's database may be lost, cleared or late; the journal holds
+the cause from the moment the checkpoint is pending, and the triggerer reads it as well as a task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluice.core.completed import CompletedCheckpoint
+from sluice.core.ids import CheckpointId
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.state import CoordinatorState
+from sluice.errors import FencedError
+
+
+def cause_of(task_instance: Any) -> str:  # noqa: ANN401 - Airflow has four classes of them
+    """The ``cause`` under which this DAG run triggers its checkpoint."""
+    return f"airflow:{task_instance.dag_id}/{task_instance.run_id}"
+
+
+def pending_of(state: CoordinatorState, cause: str) -> PendingCheckpoint | None:
+    return next((p for p in state.pending if p.cause == cause), None)
+
+
+def completed_of(state: CoordinatorState, cause: str) -> CompletedCheckpoint | None:
+    """The newest one: a run that a person cleared after its end triggers another."""
+    return next((c for c in reversed(state.completed) if c.cause == cause), None)
+
+
+def checkpoint_of(state: CoordinatorState, cause: str) -> CheckpointId:
+    """The checkpoint this run still has a say in.
+
+    Raises:
+        FencedError: it was aborted, or subsumed; or the run never triggered one.
+    """
+    mine = pending_of(state, cause) or completed_of(state, cause)
+    if mine is None:
+        raise FencedError(
+            f"no checkpoint of {cause} is pending or retained; it was aborted, or a newer "
+            "coordinator took over"
+        )
+    return mine.checkpoint_id

@@ -1,0 +1,126 @@
+"""One stage of one checkpoint, watched in the bucket: what a single look shows.
+
+    Waiting --every subtask acknowledged--> Acknowledged
+       |
+       +----a decline, the timeout, or the checkpoint gone----> Lost
+
+A look is one LIST.  The journal is read before the first, for the checkpoint that the DAG run owns,
+and again before a verdict, because only it knows which execution attempt counts.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+from sluice.core.pending import PendingCheckpoint
+from sluice.protocol.paths import PipelinePaths
+from sluice.storage.answers import Answers, AnswerStore
+from sluice.storage.journal import Journal
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+from sluice_airflow.ownership import completed_of, pending_of
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """``progress`` is for people: "11 of 12, waiting for window_rule/3"."""
+
+    progress: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    progress: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    reason: str
+
+
+LOOKS_PER_JOURNAL = 20  # An abort whose author died before it deleted the plan shows only there.
+
+Sight: TypeAlias = Waiting | Acknowledged | Lost
+
+
+class StageWatch:
+    """Holds no connection that must be closed; every look may raise StoreUnavailable."""
+
+    def __init__(self, location: StoreLocation, *, pipeline: str, stage: str, cause: str) -> None:
+        store, paths = _shared_store(location), PipelinePaths(pipeline)
+        self._answers = AnswerStore(store, paths)
+        self._journal = Journal(store, paths)
+        self._stage = stage
+        self._cause = cause
+        self._pending: PendingCheckpoint | None = None
+        self._looks = 0
+
+    def look(self) -> Sight:
+        found = self._pending or self._read_journal()
+        if not isinstance(found, PendingCheckpoint):
+            return found
+        answers = self._answers.observe(found.checkpoint_id)
+        sight = self._judge(found, answers)
+        self._looks += 1
+        is_sure = isinstance(sight, Waiting) and not self._has_newer_attempt(found, answers)
+        if is_sure and self._looks % LOOKS_PER_JOURNAL:
+            self._pending = found
+            return sight
+        found = self._read_journal()
+        if not isinstance(found, PendingCheckpoint):
+            return found
+        self._pending = found
+        return self._judge(found, answers)
+
+    def _read_journal(self) -> PendingCheckpoint | Sight:
+        state = self._journal.load().state
+        pending = pending_of(state, self._cause)
+        if pending is not None:
+            return pending
+        completed = completed_of(state, self._cause)
+        if completed is not None:
+            return Acknowledged(f"checkpoint {completed.checkpoint_id} is completed")
+        return Lost(f"the checkpoint of {self._cause} was aborted")
+
+    def _has_newer_attempt(self, pending: PendingCheckpoint, answers: Answers) -> bool:
+        """An attempt is journaled before it runs, so its answers show that we are behind."""
+        known = pending.attempt_of(self._stage)
+        return any(
+            subtask.stage == self._stage and attempt > known
+            for subtask, attempt in answers.acknowledged | answers.declined
+        )
+
+    def _judge(self, pending: PendingCheckpoint, answers: Answers) -> Sight:
+        task = next(task for task in pending.tasks if task.uid == self._stage)
+        attempt = pending.attempt_of(self._stage)
+        declined = sorted(
+            subtask
+            for subtask, of_attempt in answers.declined
+            if subtask.stage == self._stage and of_attempt == attempt
+        )
+        missing = answers.missing(task.subtasks, attempt)
+        if declined:
+            return Lost(f"subtask {declined[0]} declined checkpoint {pending.checkpoint_id}")
+        if not missing:
+            return Acknowledged(f"{task.parallelism} of {task.parallelism}")
+        if not answers.has_plan:
+            return Lost(f"checkpoint {pending.checkpoint_id} was aborted")
+        if time.time_ns() // 1_000_000 >= pending.expires_at_ms:
+            waited_s = (pending.expires_at_ms - pending.triggered_at_ms) // 1_000
+            names = ", ".join(map(str, missing))
+            return Lost(
+                f"checkpoint {pending.checkpoint_id} expired after {waited_s} s; {names} did not "
+                "acknowledge"
+            )
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        done = task.parallelism - len(missing)
+        return Waiting(f"{done} of {task.parallelism}, waiting for {missing[0]}{others}")
+
+
+@cache
+def _shared_store(location: StoreLocation) -> ObjectStore:
+    """One client for all watches of a triggerer: building one costs more than a look."""
+    return open_store(location)

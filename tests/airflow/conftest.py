@@ -1,0 +1,68 @@
+"""An Airflow of its own for this folder: home, database and DAGs in a temporary folder.
+
+Airflow reads its configuration when it is imported, and the test modules import it while they are
+collected; so the environment is set here, at import, and not in a fixture.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+
+HOME = Path(tempfile.mkdtemp(prefix="sluice-airflow-tests-"))
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+REPOSITORY = Path(__file__).parents[2]
+DAGS = HOME / "dags"
+
+assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
+os.environ |= {
+    "AIRFLOW_HOME": str(HOME),
+    "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+    "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME / 'airflow.db'}",
+    "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(HOME / "logs"),
+    "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+}
+DAGS.mkdir()
+
+# Airflow and what it brings warn while they are imported (SyntaxWarning, DeprecationWarning); our
+# own modules are imported by the tests, where every warning is an error.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import airflow.sdk
+    import airflow.triggers.base  # noqa: F401
+
+# Airflow's own, at run time; none of them can be answered from here.
+_AIRFLOWS_WARNINGS = (
+    "ignore::DeprecationWarning:airflow",
+    "ignore::DeprecationWarning:pathspec",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.airflow)
+            for warning in _AIRFLOWS_WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture(name="root")
+def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root of this test, where the operators find it."""
+    root = f"file://{tmp_path / 'root'}"
+    monkeypatch.setenv("SLUICE_ROOT", root)
+    monkeypatch.setenv("SLUICE_SPARK_REMOTE", "sc://127.0.0.1:1")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.delenv("SLUICE_FAULT", raising=False)
+    return root

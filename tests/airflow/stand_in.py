@@ -1,0 +1,91 @@
+"""A pipeline without Spark: real job, journal and acks; a stage acknowledges without any data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import ModuleType
+
+import pytest
+
+from sluice import aggregates as agg
+from sluice.config import Checkpointing
+from sluice.core.acks import Ack, Decline
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.params import param
+from sluice.pipeline import Pipeline
+from sluice.runner.job import Job, open_job
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice.storage.open import StoreLocation
+
+CAUSE = "airflow:demo/run-1"
+
+
+def a_pipeline(uid: str = "demo", **checkpointing: object) -> Pipeline:
+    """events -> bids -> by_auction -> counts, two subtasks each."""
+    pipeline = Pipeline(
+        uid,
+        checkpointing=Checkpointing(
+            **{"interval": timedelta(seconds=15), "max_records_per_epoch": 1_000} | checkpointing
+        ),
+        description="Bids per auction.",
+    )
+    events = pipeline.source("events", Nexmark(param("events", default=0, help="how many")))
+    bids = events.transform("bids", lambda rows: rows)
+    bids.key_by("auction").aggregate("by_auction", n=agg.count()).sink("counts", FilesTable())
+    return pipeline
+
+
+def a_job(root: str, pipeline: Pipeline | None = None) -> Job:
+    return open_job(pipeline or a_pipeline(), StoreLocation(root=root))
+
+
+def acknowledge(job: Job, checkpoint_id: int, stage: str, *indexes: int, attempt: int = 1) -> None:
+    for index in indexes:
+        job.answers.write_ack(
+            Ack(
+                checkpoint_id=CheckpointId(checkpoint_id),
+                subtask=SubtaskId(stage, index),
+                attempt=attempt,
+                watermark_ms=0,
+            )
+        )
+
+
+def decline(job: Job, checkpoint_id: int, stage: str, index: int) -> None:
+    job.answers.write_decline(
+        Decline(
+            checkpoint_id=CheckpointId(checkpoint_id),
+            subtask=SubtaskId(stage, index),
+            attempt=1,
+            message="no disk",
+        )
+    )
+
+
+@dataclass
+class StandInSpark:
+    """In the place of ``sluice.spark``: every subtask acknowledges, unless a stage is to fail."""
+
+    failing: dict[str, Exception] = field(default_factory=dict)
+    ran: list[tuple[int, str, int]] = field(default_factory=list)
+    before: Callable[[Job, int, str], None] = lambda job, checkpoint_id, stage: None
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        session, stage = ModuleType("sluice.spark.session"), ModuleType("sluice.spark.stage")
+        session.connect = lambda remote, pipeline: object()
+        stage.run_stage = self.run_stage
+        patch.setitem(sys.modules, "sluice.spark.session", session)
+        patch.setitem(sys.modules, "sluice.spark.stage", stage)
+
+    def run_stage(
+        self, job: Job, spark: object, checkpoint_id: int, stage: str, *, attempt: int
+    ) -> None:
+        self.ran.append((checkpoint_id, stage, attempt))
+        self.before(job, checkpoint_id, stage)
+        if stage in self.failing:
+            raise self.failing.pop(stage)
+        acknowledge(job, checkpoint_id, stage, 0, 1, attempt=attempt)

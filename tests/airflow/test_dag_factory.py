@@ -1,0 +1,166 @@
+"""The DAGs of a declaration are as drawn, survive serialization, and are cheap to parse."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+
+from sluice import aggregates as agg
+from sluice.errors import ConfigurationError
+from sluice.pipeline import Pipeline
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice_airflow.dag_factory import build_dags
+from sluice_airflow.documentation import draw
+from sluice_airflow.watchdog import build_watchdog
+from tests.airflow.conftest import REPOSITORY
+from tests.airflow.stand_in import a_pipeline
+
+
+def edges(dag: DAG) -> dict[str, set[str]]:
+    return {task_id: set(task.downstream_task_ids) for task_id, task in dag.task_dict.items()}
+
+
+def the_dags(*pipelines: Pipeline) -> Mapping[str, DAG]:
+    declared = pipelines or (a_pipeline(),)
+    return build_dags({pipeline.uid: pipeline for pipeline in declared})
+
+
+def test_one_declaration_yields_all_its_dags() -> None:
+    assert list(the_dags(a_pipeline("one"), a_pipeline("two"))) == [
+        "one", "one__savepoint", "one__restore", "two", "two__savepoint", "two__restore",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dag_id", ["demo", "demo__savepoint"])
+def test_a_checkpoint_is_drawn_as_in_the_module(dag_id: str) -> None:
+    assert edges(the_dags()[dag_id]) == {
+        "trigger": {"bids.snapshot", "bids.await_acks", "by_auction.await_acks", "abort"},
+        "bids.snapshot": {"abort"},
+        "bids.await_acks": {"by_auction.snapshot", "finalize", "abort"},
+        "by_auction.snapshot": {"abort"},
+        "by_auction.await_acks": {"finalize", "abort"},
+        "finalize": {"commit", "abort"},
+        "commit": set(),
+        "abort": {"restart"},
+        "restart": set(),
+    }
+
+
+def test_stages_that_read_the_same_stream_run_side_by_side() -> None:
+    pipeline = a_pipeline()
+    bids = pipeline.source("more", Nexmark()).transform("split", lambda rows: rows)
+    bids.key_by("auction").aggregate("left", n=agg.count()).sink("left_table", FilesTable())
+    bids.key_by("bidder").aggregate("right", n=agg.count()).sink("right_table", FilesTable())
+
+    drawn = edges(the_dags(pipeline)["demo"])
+
+    assert drawn["split.await_acks"] == {"left.snapshot", "right.snapshot", "finalize", "abort"}
+    assert "finalize" in drawn["left.await_acks"] & drawn["right.await_acks"]
+
+
+def test_a_run_is_judged_by_its_commit() -> None:
+    dag = the_dags()["demo"]
+
+    assert sorted(task.task_id for task in dag.leaves) == ["commit", "restart"]
+    assert dag.get_task("abort").trigger_rule == "one_failed"
+
+
+def test_only_what_is_idempotent_is_retried() -> None:
+    dag = the_dags()["demo"]
+
+    retried = {task_id for task_id, task in dag.task_dict.items() if task.retries}
+
+    assert retried == {"trigger", "finalize", "commit", "abort", "restart"}
+
+
+def test_the_restore_and_savepoint_dags_run_without_being_switched_on() -> None:
+    dags = the_dags()
+
+    assert dags["demo__restore"].is_paused_upon_creation is False
+    assert dags["demo__savepoint"].is_paused_upon_creation is False
+    assert dags["demo"].is_paused_upon_creation is None
+    assert dags["demo"].max_active_runs == 1
+
+
+def test_the_sensor_starts_in_the_triggerer_and_names_no_checkpoint() -> None:
+    sensor = the_dags()["demo"].get_task("bids.await_acks")
+
+    assert sensor.start_from_trigger
+    assert sensor.start_trigger_args.trigger_cls == "sluice_airflow.triggers.AwaitAcksTrigger"
+    assert sensor.start_trigger_args.trigger_kwargs == {"pipeline": "demo", "stage": "bids"}
+    assert sensor.start_trigger_args.timeout == timedelta(minutes=11)
+
+
+def test_every_dag_survives_serialization() -> None:
+    dags = [*the_dags().values(), build_watchdog(dict)]
+
+    for dag in dags:
+        written = json.dumps(DagSerialization.to_dict(dag))
+        read = DagSerialization.from_dict(json.loads(written))
+        assert edges(read) == edges(dag)
+
+
+def test_a_stage_that_is_called_like_a_task_is_refused() -> None:
+    pipeline = Pipeline("demo")
+    pipeline.source("events", Nexmark()).transform("commit", lambda rows: rows)
+
+    with pytest.raises(ConfigurationError, match="'commit' of pipeline 'demo' is called like a ta"):
+        the_dags(pipeline)
+
+
+@pytest.mark.parametrize("uid", ["demo__restore", "sluice__watchdog"])
+def test_two_dags_of_one_name_are_refused(uid: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"two pipelines make a DAG '{uid}'"):
+        the_dags(a_pipeline(), a_pipeline(uid))
+
+
+def test_the_documentation_draws_the_pipeline() -> None:
+    assert draw(a_pipeline()) == [
+        "events  source, Nexmark",
+        "└─ bids  Transform x2",
+        "   └─ by_auction  KeyedAggregate by auction x2",
+        "      └─ counts  sink, FilesTable",
+    ]
+
+
+PARSE = """
+import sys, time
+import airflow.sdk, airflow.triggers.base  # What Airflow has imported before it parses a file.
+from runpy import run_path
+begin = time.process_time()
+found = run_path(sys.argv[1])
+seconds = time.process_time() - begin
+heavy = {"pyspark", "boto3", "botocore", "pyarrow", "polars", "pandas"} & set(sys.modules)
+dags = sorted(value.dag_id for value in found.values() if isinstance(value, airflow.sdk.DAG))
+print(seconds, ",".join(heavy) or "none", ",".join(dags))
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [("pipelines.py", "auctions__restore"), ("watchdog.py", "sluice__watchdog")],
+)
+def test_a_dag_file_is_parsed_within_a_second_and_imports_nothing_heavy(
+    file: str, expected: str
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PARSE, str(REPOSITORY / "dags" / file)],
+        env={"PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}/plugins", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert run.returncode == 0, run.stderr
+    seconds, heavy, dags = run.stdout.splitlines()[-1].split()
+    assert heavy == "none"
+    assert expected in dags.split(",")
+    assert float(seconds) < 1.0

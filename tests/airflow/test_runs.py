@@ -1,0 +1,154 @@
+"""Whole DAG runs on a real Airflow database: ``dag.test()`` over a bundle of this folder's DAGs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.errors import StageFailed
+from tests.airflow.conftest import DAGS, HOME
+from tests.airflow.stand_in import StandInSpark, a_job, decline
+
+# dag.test() builds Airflow's whole API in this process, and dozens of its imports and queries warn.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+DAG_FILE = '''
+"""An airflow dag file, as dags/pipelines.py is one."""
+from sluice_airflow.dag_factory import build_dags
+from tests.airflow.stand_in import a_pipeline
+
+globals().update(build_dags({"demo": a_pipeline()}))
+'''
+
+
+@pytest.fixture(scope="module", name="dags", autouse=True)
+def _dags() -> Iterator[dict[str, DAG]]:
+    """The DAGs as Airflow finds them in its bundle, over a fresh database."""
+    migrate = [sys.executable, "-W", "ignore", "-m", "airflow", "db", "migrate"]
+    subprocess.run(migrate, check=True, capture_output=True, timeout=120)
+    path = DAGS / "demo.py"
+    path.write_text(DAG_FILE)
+
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(dag_folder=str(path), bundle_name="dags-folder", bundle_path=DAGS)
+    assert bag.import_errors == {}
+    yield bag.dags
+    path.unlink()
+    shutil.rmtree(HOME / "logs", ignore_errors=True)
+
+
+@pytest.fixture(name="spark")
+def _spark(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
+    spark = StandInSpark()
+    spark.install(monkeypatch)
+    return spark
+
+
+def run(dag: DAG, **conf: object) -> tuple[str, dict[str, str]]:
+    """The run's state, and that of every task."""
+    done: Any = dag.test(run_conf=conf)
+    return done.state, {ti.task_id: ti.state for ti in done.get_task_instances()}
+
+
+def queued_runs(dag_id: str) -> list[tuple[str, dict[str, object]]]:
+    from airflow.models.dagrun import DagRun
+
+    return [(found.run_id, found.conf) for found in DagRun.find(dag_id=dag_id)]
+
+
+def test_a_green_run_publishes_a_checkpoint(
+    dags: dict[str, DAG], root: str, spark: StandInSpark
+) -> None:
+    state, tasks = run(dags["demo"])
+
+    latest = a_job(root).state().latest_completed
+    assert state == "success"
+    assert tasks.pop("abort") == tasks.pop("restart") == "skipped"
+    assert set(tasks.values()) == {"success"}
+    assert latest is not None
+    assert latest.is_committed
+
+
+def test_a_failed_stage_aborts_and_asks_for_the_restore_that_makes_the_next_run_green(
+    dags: dict[str, DAG], root: str, spark: StandInSpark
+) -> None:
+    run(dags["demo"])
+    spark.failing["by_auction"] = StageFailed("boom")
+
+    state, tasks = run(dags["demo"])
+    job = a_job(root)
+    failed = job.state()
+    asked = queued_runs("demo__restore")
+    restore_state, _ = run(dags["demo__restore"], **asked[0][1])
+    next_state, _ = run(dags["demo"])
+
+    assert state == "failed"
+    assert tasks["abort"] == tasks["restart"] == "success"
+    assert tasks["commit"] == "upstream_failed"
+    assert failed.status is JobStatus.RESTARTING
+    assert [(f.checkpoint_id, f.reason) for f in failed.failed] == [
+        (2, CheckpointFailureReason.TASK_FAILURE)
+    ]
+    assert asked == [
+        (
+            f"failover__generation-1__{failed.restart_at_ms}",
+            {"target": "latest", "only_generation": 1},
+        )
+    ]
+    assert (restore_state, next_state) == ("success", "success")
+    latest = job.state().latest_completed
+    assert latest is not None
+    assert (latest.checkpoint_id, latest.parent, job.state().generation) == (3, 1, 2)
+
+
+def test_a_decline_aborts_the_run_by_its_own_reason(
+    dags: dict[str, DAG], root: str, spark: StandInSpark
+) -> None:
+    spark.before = lambda job, checkpoint_id, stage: decline(job, checkpoint_id, stage, 0)
+
+    state, _ = run(dags["demo"])
+
+    failed = a_job(root).state().failed
+    assert state == "failed"
+    assert [(f.reason, f.message) for f in failed] == [
+        (CheckpointFailureReason.CHECKPOINT_DECLINED, "bids/0: no disk")
+    ]
+
+
+def test_a_savepoint_that_drains_finishes_the_job_and_later_runs_are_skipped(
+    dags: dict[str, DAG], root: str, spark: StandInSpark
+) -> None:
+    run(dags["demo"])
+
+    saved, _ = run(dags["demo__savepoint"], name="last", stop="drain")
+    later, tasks = run(dags["demo"])
+
+    assert saved == "success"
+    assert a_job(root).state().status is JobStatus.FINISHED
+    assert a_job(root).savepoint_metadata("last").checkpoint_id == 2
+    assert later == "success"
+    assert set(tasks.values()) == {"skipped"}
+
+
+def test_a_trigger_that_fails_fails_the_run_and_restores_nothing(
+    dags: dict[str, DAG], root: str, spark: StandInSpark
+) -> None:
+    Path(root.removeprefix("file://")).mkdir()
+    job = a_job(root)
+    job.store.put(job.paths.journal_entry(1), b"not an entry")
+
+    state, tasks = run(dags["demo"])
+
+    assert state == "failed"
+    assert tasks["trigger"] == "failed"
+    assert tasks["restart"] != "success"

@@ -1,0 +1,146 @@
+"""What a look at a stage shows, on a real folder with real acks."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from sluice.core.messages import AttemptStarted
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.runner.completion import finalize
+from sluice.runner.job import Job
+from sluice.runner.recovery import fail_checkpoint
+from sluice.runner.submission import configure, submit
+from sluice.runner.trigger import Triggered, trigger
+from sluice_airflow.stage_watch import LOOKS_PER_JOURNAL, Acknowledged, Lost, StageWatch, Waiting
+from tests.airflow.stand_in import CAUSE, a_job, a_pipeline, acknowledge, decline
+
+
+def a_pending_checkpoint(root: str, **checkpointing: object) -> Job:
+    job = a_job(root, a_pipeline(**checkpointing))
+    submit(job, configure(job.pipeline, {}))
+    assert isinstance(trigger(job, cause=CAUSE), Triggered)
+    return job
+
+
+def a_watch(job: Job, stage: str = "bids") -> StageWatch:
+    return StageWatch(job.location, pipeline="demo", stage=stage, cause=CAUSE)
+
+
+def test_it_waits_for_the_subtasks_that_did_not_answer(root: str) -> None:
+    job = a_pending_checkpoint(root)
+    watch = a_watch(job)
+
+    none = watch.look()
+    acknowledge(job, 1, "bids", 0)
+    acknowledge(job, 1, "by_auction", 0, 1)  # Another stage's answers say nothing about this one.
+    one = watch.look()
+
+    assert none == Waiting("0 of 2, waiting for bids/0 and 1 more")
+    assert one == Waiting("1 of 2, waiting for bids/1")
+
+
+def test_it_ends_when_every_subtask_acknowledged(root: str) -> None:
+    job = a_pending_checkpoint(root)
+    acknowledge(job, 1, "bids", 0, 1)
+
+    assert a_watch(job).look() == Acknowledged("2 of 2")
+
+
+def test_a_decline_loses_the_stage(root: str) -> None:
+    job = a_pending_checkpoint(root)
+    acknowledge(job, 1, "bids", 0)
+    decline(job, 1, "bids", 1)
+
+    assert a_watch(job).look() == Lost("subtask bids/1 declined checkpoint 1")
+
+
+def test_an_aborted_checkpoint_is_lost(root: str) -> None:
+    job = a_pending_checkpoint(root)
+    watch = a_watch(job)
+    watch.look()
+
+    fail_checkpoint(job, 1, CheckpointFailureReason.TASK_FAILURE, "boom", is_task_failure=True)
+
+    assert watch.look() == Lost(f"the checkpoint of {CAUSE} was aborted")
+
+
+def test_an_abort_whose_author_died_before_the_discard_is_found(root: str) -> None:
+    job = a_pending_checkpoint(root)
+    watch = a_watch(job)
+    watch.look()
+    plan = job.store.get(job.paths.plan(1))
+    fail_checkpoint(job, 1, CheckpointFailureReason.TASK_FAILURE, "boom", is_task_failure=True)
+    assert plan is not None
+    job.store.put(job.paths.plan(1), plan)
+
+    sights = [watch.look() for _ in range(LOOKS_PER_JOURNAL)]
+
+    assert Lost(f"the checkpoint of {CAUSE} was aborted") in sights
+
+
+def test_the_deadline_loses_the_stage_and_names_who_was_missing(root: str) -> None:
+    job = a_pending_checkpoint(root, timeout=timedelta(milliseconds=10))
+    acknowledge(job, 1, "bids", 1)
+    time.sleep(0.02)
+
+    sight = a_watch(job).look()
+
+    assert isinstance(sight, Lost)
+    assert sight.reason.startswith("checkpoint 1 expired after")
+    assert sight.reason.endswith("bids/0 did not acknowledge")
+
+
+def test_only_the_newest_attempt_counts(root: str) -> None:
+    job = a_pending_checkpoint(root)
+    watch = a_watch(job)
+    acknowledge(job, 1, "bids", 0)
+    watch.look()
+
+    job.journal.append(
+        lambda state: AttemptStarted(
+            generation=state.generation, checkpoint_id=1, stage="bids", attempt=2
+        )
+    )
+    acknowledge(job, 1, "bids", 1)  # The overtaken attempt completes its set,
+    overtaken = watch.look()
+    acknowledge(job, 1, "bids", 0, 1, attempt=2)  # and then the new one.
+    current = watch.look()
+
+    assert overtaken == Waiting("0 of 2, waiting for bids/0 and 1 more")
+    assert current == Acknowledged("2 of 2")
+
+
+def test_answers_of_a_newer_attempt_make_it_read_the_journal(root: str) -> None:
+    job = a_pending_checkpoint(root)
+    watch = a_watch(job)
+    watch.look()
+
+    job.journal.append(
+        lambda state: AttemptStarted(
+            generation=state.generation, checkpoint_id=1, stage="bids", attempt=2
+        )
+    )
+    acknowledge(job, 1, "bids", 0, 1, attempt=2)
+
+    assert watch.look() == Acknowledged("2 of 2")
+
+
+def test_a_sensor_that_was_cleared_finds_the_completed_checkpoint(root: str) -> None:
+    job = a_pending_checkpoint(root)
+    acknowledge(job, 1, "bids", 0, 1)
+    acknowledge(job, 1, "by_auction", 0, 1)
+    finalize(job, 1)
+
+    assert a_watch(job).look() == Acknowledged("checkpoint 1 is completed")
+
+
+@pytest.mark.parametrize("cause", ["airflow:demo/another-run", "periodic"])
+def test_a_checkpoint_of_another_run_is_not_ours(root: str, cause: str) -> None:
+    job = a_pending_checkpoint(root)
+
+    watch = StageWatch(job.location, pipeline="demo", stage="bids", cause=cause)
+
+    assert watch.look() == Lost(f"the checkpoint of {cause} was aborted")

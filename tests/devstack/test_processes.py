@@ -1,0 +1,177 @@
+"""Children are started, found again and stopped with all their descendants; strangers never."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from uuid import uuid4
+
+import pytest
+
+from sluice.devstack import process_table, processes
+from sluice.devstack.processes import Launch, ProcessRecord
+from sluice.errors import ConfigurationError
+
+SLEEPER = "import time; time.sleep(600)"
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(600)
+"""
+# A child in a process group of its own, as Airflow's task processes are.
+OWN_GROUP = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+print("up", flush=True)
+time.sleep(600)
+"""
+# A child in a session of its own, as BashOperator's are.
+OWN_SESSION = OWN_GROUP.replace("process_group=0", "start_new_session=True")
+
+
+@pytest.fixture
+def stack_id() -> Iterator[str]:
+    chosen = uuid4().hex
+    yield chosen
+    processes.stop_all((), stack_id=chosen, grace_s=0)
+
+
+def a_launch(folder: Path, code: str, stack_id: str) -> Launch:
+    return Launch(
+        name="child",
+        command=(sys.executable, "-c", code),
+        env={**os.environ, processes.STACK_ID_VARIABLE: stack_id},
+        folder=folder,
+        log_path=folder / "child.log",
+        port=1,
+    )
+
+
+def started(folder: Path, code: str, stack_id: str) -> ProcessRecord:
+    """Return a child that has printed ``up``: its handlers are set, its own children exist."""
+    record = processes.start(a_launch(folder, code, stack_id))
+    wait_until(lambda: "up" in Path(record.log_path).read_text())
+    return record
+
+
+def wait_until(is_true, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def marked(stack_id: str) -> list[int]:
+    mark = f"{processes.STACK_ID_VARIABLE}={stack_id}".encode()
+    return [i.pid for i in process_table.all_processes() if process_table.carries(i.pid, mark)]
+
+
+def test_a_child_leads_its_own_session_and_is_stopped(tmp_path, stack_id) -> None:
+    record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
+    info = process_table.inspect(record.pid)
+    assert info is not None
+    assert (info.session, info.pgid) == (record.pid, record.pgid)
+    assert processes.is_alive(record)
+
+    killed = processes.stop_all([record], stack_id=None, grace_s=10)
+
+    assert killed == 0
+    assert not processes.is_alive(record)
+
+
+def test_stopping_twice_and_stopping_the_dead_is_harmless(tmp_path, stack_id) -> None:
+    record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
+    os.kill(record.pid, signal.SIGKILL)
+    wait_until(lambda: not processes.is_alive(record))
+
+    assert processes.stop_all([record], stack_id=stack_id, grace_s=0.1) == 0
+    assert processes.stop_all([record], stack_id=stack_id, grace_s=0.1) == 0
+
+
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path, stack_id) -> None:
+    record = started(tmp_path, STUBBORN, stack_id)
+
+    killed = processes.stop_all([record], stack_id=None, grace_s=0.3)
+
+    assert killed == 1
+    assert not processes.is_alive(record)
+
+
+def test_descendants_in_other_process_groups_are_stopped_after_their_leader_died(
+    tmp_path, stack_id
+) -> None:
+    record = started(tmp_path, OWN_GROUP, stack_id)
+    os.kill(record.pid, signal.SIGKILL)
+    wait_until(lambda: not processes.is_alive(record))
+    assert len(processes.members(record)) == 1
+
+    processes.stop_all([record], stack_id=None, grace_s=10)
+
+    assert marked(stack_id) == []
+
+
+def test_descendants_that_left_the_session_are_found_by_their_mark(tmp_path, stack_id) -> None:
+    record = started(tmp_path, OWN_SESSION, stack_id)
+    assert len(marked(stack_id)) == 2
+
+    processes.stop_all([record], stack_id=stack_id, grace_s=10)
+
+    assert marked(stack_id) == []
+
+
+def test_a_recycled_pid_is_never_stopped(tmp_path, stack_id) -> None:
+    stranger = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
+    stale = replace(stranger, started_ticks=stranger.started_ticks - 1)
+
+    processes.stop_all([stale], stack_id=None, grace_s=0.1)
+
+    assert not processes.is_alive(stale)
+    assert processes.is_alive(stranger)
+
+
+def test_another_stack_is_left_alone(tmp_path, stack_id) -> None:
+    theirs = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
+    ours = processes.start(a_launch(tmp_path, SLEEPER, other := uuid4().hex))
+
+    processes.stop_all([ours], stack_id=other, grace_s=10)
+
+    assert processes.is_alive(theirs)
+
+
+def test_a_record_is_valid_in_another_process(tmp_path, stack_id) -> None:
+    record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
+    script = (
+        "from sluice.devstack import processes\n"
+        f"record = processes.{record!r}\n"
+        "assert processes.is_alive(record)\n"
+        "assert processes.stop_all([record], stack_id=None, grace_s=10) == 0\n"
+    )
+
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], check=True, env=env)
+
+    assert not processes.is_alive(record)
+
+
+def test_waiting_for_a_child_that_exits_names_its_log(tmp_path, stack_id) -> None:
+    record = processes.start(a_launch(tmp_path, "raise SystemExit(3)", stack_id))
+
+    with pytest.raises(ConfigurationError, match=r"child exited while starting.*child\.log"):
+        processes.wait_until_ready(record, lambda: False, timeout_s=20, cancelled=Event())
+
+
+def test_waiting_ends_when_time_is_up_or_when_cancelled(tmp_path, stack_id) -> None:
+    record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
+    cancelled = Event()
+    cancelled.set()
+
+    with pytest.raises(ConfigurationError, match="did not answer"):
+        processes.wait_until_ready(record, lambda: False, timeout_s=0.1, cancelled=Event())
+    with pytest.raises(ConfigurationError, match="cancelled"):
+        processes.wait_until_ready(record, lambda: False, timeout_s=20, cancelled=cancelled)

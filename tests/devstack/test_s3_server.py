@@ -1,0 +1,91 @@
+"""The real S3 server keeps what it acknowledged across kill -9, on loopback, in our folder."""
+
+import os
+import signal
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from sluice.devstack import ports, processes, s3_server
+from sluice.devstack.processes import ProcessRecord
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def port() -> int:
+    return ports.free_ports(1)[0]
+
+
+@pytest.fixture
+def records() -> Iterator[list[ProcessRecord]]:
+    started: list[ProcessRecord] = []
+    yield started
+    processes.stop_all(started, stack_id=None, grace_s=5)
+
+
+def start(sluice_dir: Path, port: int, records: list[ProcessRecord]) -> ProcessRecord:
+    launch = s3_server.s3_launch(port=port, sluice_dir=sluice_dir, env=dict(os.environ))
+    record = processes.start(launch)
+    records.append(record)
+    processes.wait_until_ready(
+        record,
+        lambda: s3_server.bucket_exists_or_is_created(port),
+        timeout_s=s3_server.START_TIMEOUT_S,
+        cancelled=Event(),
+    )
+    return record
+
+
+def request(
+    port: int, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, bytes]:
+    connection = HTTPConnection(ports.LOOPBACK, port, timeout=30)
+    try:
+        connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_objects_survive_kill_9_and_stay_create_only(tmp_path, port, records) -> None:
+    first = start(tmp_path, port, records)
+    key = f"/{s3_server.BUCKET}/jobs/a/journal/0000000001"
+    assert request(port, "PUT", key, b"entry", If_None_Match="*")[0] == 200
+
+    os.kill(first.pid, signal.SIGKILL)
+    processes.stop_all([first], stack_id=None, grace_s=5)
+    assert not s3_server.answers(port)
+    start(tmp_path, port, records)
+
+    assert s3_server.answers(port)
+    assert request(port, "GET", key) == (200, b"entry")
+    assert request(port, "PUT", key, b"other", If_None_Match="*")[0] == 412
+    assert request(port, "GET", key) == (200, b"entry")
+
+
+def test_the_data_lies_in_our_folder_and_nothing_listens_beyond_loopback(
+    tmp_path, port, records
+) -> None:
+    record = start(tmp_path, port, records)
+
+    assert request(port, "PUT", f"/{s3_server.BUCKET}/k", b"v")[0] == 200
+
+    assert list((tmp_path / "s3" / "data").rglob("k"))
+    assert listening_addresses(record.pid) == {"0100007F"}
+
+
+def listening_addresses(pid: int) -> set[str]:
+    """Return the local addresses (kernel's hex) on which the process listens."""
+    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}

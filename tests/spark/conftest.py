@@ -1,0 +1,52 @@
+"""One local Spark for all tests of this folder, and jobs on a folder of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.declarations import load_pipeline
+from sluice.runner.job import Job, open_job
+from sluice.runner.submission import configure, submit
+from sluice.spark.session import local_session
+from sluice.storage.open import StoreLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session", name="spark")
+def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        with local_session(driver_memory="1g") as session:
+            yield session
+
+
+@pytest.fixture(name="submitted")
+def _submitted(tmp_path: Path) -> Callable[..., Job]:
+    """Submit a declared pipeline in a folder of this test."""
+
+    def start(uid: str, *, parallelism: int, max_records: int, **params: object) -> Job:
+        pipeline = load_pipeline(uid)
+        job = open_job(pipeline, StoreLocation(root=f"file://{tmp_path / 'root'}"))
+        configuration = configure(
+            pipeline,
+            {name: str(value) for name, value in params.items()},
+            parallelism=parallelism,
+            max_records_per_epoch=max_records,
+        )
+        submit(job, configuration)
+        return job
+
+    return start

@@ -1,0 +1,164 @@
+"""The main job on a real local Spark: its result is that of plain Python over the whole log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.cli.result import final_table
+from sluice.core.properties import JobStatus
+from sluice.runner.history import history
+from sluice.runner.job import Job
+from sluice.spark.epochs import Epoch, run_epochs
+from tests.spark.sshd_log import Alert, write_allowlist, write_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def no_failure(epoch: Epoch) -> None:
+    assert epoch.failure is None, epoch.failure
+
+
+def one_failure(epoch: Epoch) -> None:
+    assert epoch.failure is None or epoch.plan.checkpoint_id == 2, epoch.failure
+
+
+def alerts(job: Job) -> list[Alert]:
+    table = final_table(job, job.state().configuration.params)
+    assert table.column_names == ["source_ip", "window_start", "failed", "users"]
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_alerts_equal_those_of_plain_python(
+    spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path, parallelism: int
+) -> None:
+    expected = write_log(tmp_path / "auth.log", lines=1_500, seed=parallelism)
+    job = submitted(
+        "ssh_threats",
+        parallelism=parallelism,
+        max_records=400,
+        input=tmp_path / "auth.log",
+        allowlist=write_allowlist(tmp_path / "allow.txt"),
+    )
+
+    status = run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
+
+    assert expected
+    assert status is JobStatus.FINISHED
+    assert alerts(job) == expected
+    assert [(r.status, r.records) for r in history(job)] == [
+        ("COMPLETED", 400), ("COMPLETED", 400), ("COMPLETED", 400), ("COMPLETED", 300),
+    ]  # fmt: skip
+
+
+def test_a_window_may_span_two_files_of_two_hosts(
+    spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    expected_of_one = write_log(logs / "a.log", lines=200, seed=7)
+    write_log(logs / "b.log", lines=200, seed=7)
+    job = submitted(
+        "ssh_threats",
+        parallelism=2,
+        max_records=150,
+        input=logs,
+        allowlist=write_allowlist(tmp_path / "allow.txt"),
+    )
+
+    run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
+
+    doubled = {row[:2]: row for row in alerts(job)}
+    assert {
+        (ip, window): (ip, window, 2 * failed, users)
+        for ip, window, failed, users in expected_of_one
+    }.items() <= doubled.items()
+    assert job.side_table("window_rule.late").row_count() == 0
+
+
+def test_a_malformed_line_is_reported_with_its_file_and_number(
+    spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
+) -> None:
+    log = tmp_path / "auth.log"
+    write_log(log, lines=5, seed=1)
+    with log.open("ab") as file:
+        file.write(b"\xff\xfe not a log line\n\n")
+    job = submitted(
+        "ssh_threats",
+        parallelism=2,
+        max_records=100,
+        input=log,
+        allowlist=write_allowlist(tmp_path / "allow.txt"),
+    )
+
+    run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
+
+    rows = job.side_table("parse.malformed").read().to_pylist()
+    assert [(row["partition"], row["record"], row["reason"]) for row in rows] == [
+        ("auth.log", 5, "not a line of sshd")
+    ]
+    assert rows[0]["line"] == "\\xff\\xfe not a log line"
+
+
+def test_a_killed_worker_aborts_the_checkpoint_and_changes_nothing(
+    spark: SparkSession,
+    submitted: Callable[..., Job],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = write_log(tmp_path / "auth.log", lines=600, seed=3)
+    job = submitted(
+        "ssh_threats",
+        parallelism=2,
+        max_records=200,
+        input=tmp_path / "auth.log",
+        allowlist=write_allowlist(tmp_path / "allow.txt"),
+    )
+    monkeypatch.setenv("SLUICE_FAULT", "kill-worker stage=window_rule checkpoint=2")
+
+    status = run_epochs(job, spark, epochs=None, drain=False, report=one_failure)
+
+    assert status is JobStatus.FINISHED
+    assert alerts(job) == expected
+    assert [(r.id, r.status, r.reason) for r in history(job)] == [
+        (1, "COMPLETED", None),
+        (2, "FAILED", "TASK_FAILURE"),
+        (3, "COMPLETED", None),
+        (4, "COMPLETED", None),
+    ]
+    assert job.state().generation == 2
+    assert job.plan(2) is None
+
+
+def test_parallelism_may_change_between_runs(
+    spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
+) -> None:
+    from sluice.runner.recovery import Latest, restore
+    from sluice.runner.submission import configure
+
+    expected = write_log(tmp_path / "auth.log", lines=900, seed=11)
+    job = submitted(
+        "ssh_threats",
+        parallelism=1,
+        max_records=300,
+        input=tmp_path / "auth.log",
+        allowlist=write_allowlist(tmp_path / "allow.txt"),
+    )
+    params = dict(job.state().configuration.params)
+
+    for parallelism in (3, 2):
+        run_epochs(job, spark, epochs=1, drain=False, report=no_failure)
+        rescaled = configure(
+            job.pipeline, params, parallelism=parallelism, max_records_per_epoch=300
+        )
+        restore(job, Latest(), configuration=rescaled)
+    run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
+
+    assert alerts(job) == expected
+    last = job.metadata(3)
+    assert [stage.parallelism for stage in last.stages] == [2, 2, 2]
