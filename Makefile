@@ -28,7 +28,7 @@ $(READY): requirements-dev.txt pyproject.toml
 		echo "error: $(PYTHON) cannot create a virtual environment; on Debian: sudo apt-get install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@echo "installing into $(VENV) (1.2 GB; a minute or two)"
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements-dev.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
@@ -57,7 +57,7 @@ check: setup  ## Lint, types, import contracts, the lock
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@PYTHONPATH=plugins $(BIN)/lint-imports --no-logo
 
 lock: setup  ## Compile requirements*.in into requirements*.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --override overrides.txt --no-annotate --no-header requirements.in -o requirements.txt

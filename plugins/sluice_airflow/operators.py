@@ -10,11 +10,15 @@ import os
 import re
 import signal
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
 from airflow.triggers.base import StartTriggerArgs
 
 from sluice.core.messages import AttemptStarted
@@ -39,6 +43,7 @@ log = logging.getLogger(__name__)
 
 PENDING_POLL_S = 0.5  # How often a savepoint looks whether the pending checkpoint has ended.
 TRIGGER_GRACE = timedelta(minutes=1)  # The trigger knows the deadline; this is for its death.
+RESCHEDULE_AFTER = timedelta(milliseconds=100)
 
 Summary: TypeAlias = dict[str, int | str | None]
 
@@ -197,21 +202,23 @@ class AwaitAcksSensor(BaseOperator):  # type: ignore[misc]  # Airflow's annotati
         )
 
     def execute(self, context: Context) -> None:
-        """Only ``dag.test()`` comes here: the scheduler starts the trigger without a worker."""
-        import asyncio
+        """Only ``dag.test()`` comes here, task after task in one process: look once, come back.
 
-        from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent
+        The scheduler itself starts the trigger, and the trigger ends the task.
+        """
+        from sluice_airflow.stage_watch import Acknowledged, Lost, StageWatch, Waiting
 
-        from sluice_airflow.triggers import AwaitAcksTrigger
-
-        trigger = AwaitAcksTrigger(**self._kwargs, cause=cause_of(context["ti"]))
-
-        async def first_event() -> TaskSuccessEvent | TaskFailedEvent:
-            return await anext(trigger.run())
-
-        event = asyncio.run(first_event())
-        if isinstance(event, TaskFailedEvent):
-            raise AirflowFailException((event.xcoms or {})["reason"])
+        with airflow_failures():
+            location, cause = Settings.from_environment().location, cause_of(context["ti"])
+            sight = StageWatch(location, **self._kwargs, cause=cause).look()
+        match sight:
+            case Waiting(progress):
+                log.info("%s", progress)
+                raise AirflowRescheduleException(datetime.now(UTC) + RESCHEDULE_AFTER)
+            case Lost(reason):
+                raise AirflowFailException(reason)
+            case Acknowledged(progress):
+                log.info("acknowledged: %s", progress)
 
 
 class FinalizeOperator(CheckpointOperator):

@@ -14,7 +14,8 @@ import time
 log = logging.getLogger(__name__)
 
 # What a stage task would import before its session exists, and what Airflow's own task runner
-# imports after the fork.  Polars stays out: it may not be used on both sides of a fork.
+# imports after the fork.  Polars comes along with the stage: importing it before a fork is safe as
+# long as nobody uses it there, for its thread pool starts with its first use.
 _MODULES = (
     "pyspark.sql",
     "pyspark.sql.functions",
@@ -24,6 +25,10 @@ _MODULES = (
     "pyspark.sql.connect.udf",
     "pyarrow.compute",
     "boto3",
+    "sluice.spark.stage",
+    "sluice.spark.session",
+    "sluice_airflow.dag_factory",
+    "sluice_airflow.watchdog",
     "airflow.sdk.execution_time.supervisor",
     "airflow.sdk.execution_time.task_runner",
 )

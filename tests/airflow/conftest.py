@@ -27,7 +27,6 @@ os.environ |= {
     "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
     "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME / 'airflow.db'}",
     "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(HOME / "logs"),
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
@@ -40,6 +39,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import airflow.sdk
     import airflow.triggers.base  # noqa: F401
+
+from tests.airflow.stand_in import StandInSpark  # noqa: E402 - its home must be set first
 
 # Airflow's own, at run time; none of them can be answered from here.
 _AIRFLOWS_WARNINGS = (
@@ -66,3 +67,10 @@ def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     monkeypatch.delenv("SLUICE_FAULT", raising=False)
     return root
+
+
+@pytest.fixture(name="spark")
+def _spark(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
+    spark = StandInSpark()
+    spark.install(monkeypatch)
+    return spark

@@ -47,13 +47,6 @@ def _dags() -> Iterator[dict[str, DAG]]:
     shutil.rmtree(HOME / "logs", ignore_errors=True)
 
 
-@pytest.fixture(name="spark")
-def _spark(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
-    spark = StandInSpark()
-    spark.install(monkeypatch)
-    return spark
-
-
 def run(dag: DAG, **conf: object) -> tuple[str, dict[str, str]]:
     """The run's state, and that of every task."""
     done: Any = dag.test(run_conf=conf)

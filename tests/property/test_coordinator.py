@@ -46,7 +46,6 @@ configurations = st.builds(
     JobConfiguration,
     num_retained=st.integers(1, 3),
     tolerable_failed_checkpoints=st.integers(0, 2),
-    max_concurrent=st.integers(1, 2),
     retention=st.sampled_from(Retention),
     restart=st.builds(
         RestartStrategy, type=st.sampled_from(RestartType), attempts=st.none() | st.integers(0, 2)
@@ -242,6 +241,7 @@ def check_step(before: CoordinatorState, event: Event, transition: Transition) -
     assert is_takeover == (after.generation > before.generation) or not applied
     check_base(before, after)
     check_ends(before, transition)
+    assert not after.pending or after.status is JobStatus.RUNNING
     if before.status.is_globally_terminal and after.status is not before.status:
         assert is_takeover
 

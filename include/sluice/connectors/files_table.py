@@ -53,6 +53,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     upsert_key: tuple[str, ...] | None
 
 
+_MANIFEST = msgspec.json.Decoder(Manifest)  # Built once: many threads decode with it.
+
+
 @dataclass(frozen=True, slots=True)
 class FilesTable:
     """The table at *store*'s root, written by the sink *sink*.  See ``Sink`` for the two phases."""
@@ -192,7 +195,7 @@ class FilesTable:
         if body is None:
             return None
         try:
-            manifest = msgspec.json.decode(body, type=Manifest)
+            manifest = _MANIFEST.decode(body)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"{self.store.root}/{key} is no manifest: {error}") from error
         if manifest.version != FORMAT_VERSION or manifest.checkpoint_id != checkpoint_id:

@@ -238,11 +238,14 @@ def _on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transi
     after = replace(state, completed=tuple(done if c is completed else c for c in state.completed))
     if state.status.is_globally_terminal:
         return Transition(state=after)  # A late commit publishes; it does not revive the job.
-    if completed.drains:
-        return Transition(state=replace(after, status=JobStatus.FINISHED))
-    if completed.type is CheckpointType.SAVEPOINT_SUSPEND:
-        return Transition(state=replace(after, status=JobStatus.SUSPENDED))
-    return Transition(state=after)
+    if not (completed.drains or completed.type.stops_the_job):
+        return Transition(state=after)
+    suspends = completed.type is CheckpointType.SAVEPOINT_SUSPEND and not completed.drains
+    status = JobStatus.SUSPENDED if suspends else JobStatus.FINISHED
+    after, commands = _abort_all(
+        after, event.at_ms, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
+    )
+    return Transition(state=replace(after, status=status, restart_at_ms=None), commands=commands)
 
 
 def _on_failed(state: CoordinatorState, event: CheckpointFailed) -> Transition:

@@ -67,6 +67,7 @@ def airflow_launch(
             # Otherwise setproctitle writes over the environment that marks our processes.
             "SPT_NOENV": "1",
             "NO_COLOR": "1",
+            "PYTHONFAULTHANDLER": "1",  # A crash in a C library names its line in airflow.log.
             "SLUICE_PRELOAD": "1" if settings.preloads_spark_client else "0",
             **_configuration(settings, home),
         },

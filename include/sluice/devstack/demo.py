@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -33,7 +33,8 @@ from sluice.storage.open import StoreLocation
 
 POLL_S = 0.5
 MAX_RESULT_ROWS = 20
-STALLED_S = 600.0  # No checkpoint ended for so long: something is wrong that we cannot see.
+HEAL_AFTER_S = 40.0  # Longer than a checkpoint of the demo takes on a slow machine.
+STALLED_S = 900.0  # No checkpoint ended for so long: something is wrong that we cannot see.
 
 
 def run_demo(
@@ -71,7 +72,7 @@ def run_demo(
         first_id = submit(job, configuration).next_checkpoint_id
         for dag in dags:
             airflow.unpause(dag)
-        status = _watch(console, job, first_id)
+        status = _watch(console, job, first_id, heal=lambda: stack.up(root_dir))
         airflow.pause(pipeline.uid)
     _show(console, job, first_id, status)
     console.print(
@@ -92,9 +93,16 @@ def _dags(pipeline: Pipeline) -> tuple[str, ...]:
     )
 
 
-def _watch(console: Console, job: Job, first_id: int) -> JobStatus:
-    """Show progress until the job ends; every line is derived from the bucket."""
+def _watch(
+    console: Console, job: Job, first_id: int, *, heal: Callable[[], object]
+) -> JobStatus:
+    """Show progress until the job ends; every line is derived from the bucket.
+
+    When nothing changes for a while, *heal* restarts whatever part of the stack does not answer:
+    ``airflow standalone`` does not replace a component that died.
+    """
     last_change, seen = time.monotonic(), (-1, -1)
+    last_healed = last_change
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             state = job.state()
@@ -104,6 +112,9 @@ def _watch(console: Console, job: Job, first_id: int) -> JobStatus:
             now = (state.next_checkpoint_id, len(state.completed) + len(state.failed))
             if now != seen:
                 last_change, seen = time.monotonic(), now
+            if time.monotonic() - max(last_change, last_healed) > HEAL_AFTER_S:
+                heal()
+                last_healed = time.monotonic()
             if time.monotonic() - last_change > STALLED_S:
                 raise ConfigurationError(
                     f"no checkpoint began or ended for {STALLED_S:.0f} s; look at the runs of DAG "

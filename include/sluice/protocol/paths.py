@@ -82,8 +82,11 @@ class PipelinePaths:
     def side_output(self, name: str) -> str:
         return f"{self.pipeline}/side/{name}"
 
+    def savepoints(self) -> str:
+        return f"{self.pipeline}/savepoints/"
+
     def savepoint(self, name: str) -> str:
-        return f"{self.pipeline}/savepoints/{name}/"
+        return f"{self.savepoints()}{name}/"
 
     def savepoint_metadata(self, name: str) -> str:
         return f"{self.savepoint(name)}_metadata"

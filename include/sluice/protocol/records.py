@@ -145,6 +145,23 @@ def _open(kind: str, cls: type[T], raw: bytes, key: str) -> T:
 
 def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:
     try:
-        return msgspec.json.decode(raw, type=cls)
+        return cast("T", _DECODERS[cls].decode(raw))
     except (msgspec.DecodeError, msgspec.ValidationError, AssertionError) as error:
         raise ProtocolViolation(f"{key} cannot be read as {cls.__name__}: {error}") from error
+
+
+# Built when this module is imported, which one thread does: msgspec studies a class at its first
+# use, and threads that do so at the same time crash the interpreter.
+_DECODERS: dict[type, msgspec.json.Decoder[object]] = {
+    cls: msgspec.json.Decoder(cls)
+    for cls in (
+        _Envelope,
+        _EntryBody,
+        CoordinatorState,
+        CheckpointPlan,
+        CheckpointMetadata,
+        Ack,
+        Decline,
+        *_JOURNALED.values(),
+    )
+}

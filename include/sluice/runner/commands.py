@@ -82,7 +82,12 @@ def discard_completed(job: Job, state: CoordinatorState, checkpoint: CompletedCh
         for handle in subtask.output
         if handle.key
     ]
-    files = [handle.key for handle in gone.files if handle.key not in used]
+    savepoints = job.paths.savepoints()  # Inherited by a restore, but the user's.
+    files = [
+        handle.key
+        for handle in gone.files
+        if handle.key not in used and not handle.key.startswith(savepoints)
+    ]
     own = [listed.key for listed in job.store.list(job.paths.checkpoint(gone.checkpoint_id))]
     metadata = job.paths.metadata(gone.checkpoint_id)
     job.store.delete([*files, *outputs, *(key for key in own if key != metadata)])

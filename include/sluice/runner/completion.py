@@ -96,6 +96,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
             generation=current.generation, at_ms=job.clock(), checkpoint_id=checkpoint_id
         )
     )
+    carry_out(job, transition)
     log.info("checkpoint committed checkpoint_id=%d", checkpoint_id)
     return transition.state
 

@@ -38,7 +38,7 @@ def output_watermark(
     floor = before.watermark_ms if before is not None else MIN_WATERMARK
     source = job.pipeline.source_of(stage)
     if source is None:
-        return min(ack.watermark_ms for ack in acks if ack.watermark_ms is not None)
+        return min(_known(ack) for ack in acks)
     reached = source_watermark(
         plan.source(source.uid),
         event_times(stage, acks, parent),
@@ -47,3 +47,8 @@ def output_watermark(
         has_event_time=source.event_time is not None,
     )
     return max(floor, reached)
+
+
+def _known(ack: Ack) -> int:
+    assert ack.watermark_ms is not None, f"{ack.subtask} reads a stream, so it was told a watermark"
+    return ack.watermark_ms

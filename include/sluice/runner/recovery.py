@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.coordinator import Verdict, next_generation
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.messages import (
     CheckpointFailed,
     DeclineReceived,
@@ -67,10 +67,16 @@ def fail_checkpoint(
     A decline in the bucket is the better reason than that of the task that noticed it.
     """
     plan = job.plan(checkpoint_id)
-    declines = job.answers.declines(checkpoint_id)
+    answered = job.answers.declines(checkpoint_id)
     generation = job.state().generation if plan is None else plan.generation
 
-    def decide(_: CoordinatorState) -> CheckpointFailed | DeclineReceived:
+    def decide(state: CoordinatorState) -> CheckpointFailed | DeclineReceived:
+        pending = state.pending_checkpoint(checkpoint_id)
+        declines = [  # Those of an overtaken attempt mean nothing any more.
+            decline
+            for decline in answered
+            if pending is not None and decline.attempt == pending.attempt_of(decline.subtask.stage)
+        ]
         if declines and not is_task_failure:
             return DeclineReceived(generation=generation, at_ms=job.clock(), decline=declines[0])
         detail = f"{declines[0].subtask}: {declines[0].message}" if declines else message
@@ -118,9 +124,15 @@ def restore(
             f"job {job.pipeline.uid!r} is of generation {state.generation} already; "
             f"this restore was for generation {only_generation}"
         )
+    if state.generation == NO_GENERATION and configuration is None:
+        raise RestoreError(
+            f"job {job.pipeline.uid!r} was never submitted in {job.store.root}, so it has no "
+            "parameters; submit it first, or restore it with a configuration"
+        )
     checkpoint_id, savepoint, metadata = _choose(job, state, target)
     if metadata is not None:
-        verify(job, metadata, state, allow_non_restored_state=allow_non_restored_state)
+        continued = replace(state, configuration=configuration or state.configuration)
+        verify(job, metadata, continued, allow_non_restored_state=allow_non_restored_state)
     generation = next_generation(state)
     transition = job.journal.append(
         lambda _: JobRestored(

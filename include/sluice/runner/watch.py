@@ -32,7 +32,10 @@ def watch(job: Job, *, commit_grace_ms: int = 60_000) -> Watched:
     state = job.state()
     for pending in state.pending:
         now_ms = job.clock()
-        declined = job.answers.observe(pending.checkpoint_id).declined
+        declined = any(
+            attempt == pending.attempt_of(subtask.stage)
+            for subtask, attempt in job.answers.observe(pending.checkpoint_id).declined
+        )
         if now_ms < pending.expires_at_ms and not declined:
             continue
         reason = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sluice.core.acks import Ack, Decline
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.errors import ProtocolViolation
+from sluice.errors import FencedError
 from sluice.protocol.paths import PipelinePaths, subtask_of_answer
 from sluice.protocol.records import decode_ack, decode_decline, encode_ack, encode_decline
 from sluice.storage.object_store import ObjectStore
@@ -47,7 +47,11 @@ class AnswerStore:
         )
 
     def acks(self, checkpoint_id: CheckpointId, stage: str | None = None) -> list[Ack]:
-        """Every ack of the checkpoint, or of one stage, of whatever attempt, in key order."""
+        """Every ack of the checkpoint, or of one stage, of whatever attempt, in key order.
+
+        Raises:
+            FencedError: the checkpoint was discarded while its acks were read.
+        """
         prefix = self._paths.acks(checkpoint_id, stage)
         keys = [listed.key for listed in self._store.list(prefix)]
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
@@ -72,5 +76,5 @@ class AnswerStore:
     def _body(self, key: str) -> bytes:
         raw = self._store.get(key)
         if raw is None:
-            raise ProtocolViolation(f"{key} was listed and is gone; was the checkpoint discarded?")
+            raise FencedError(f"{key} was listed and is gone: its checkpoint ended meanwhile")
         return raw

@@ -267,6 +267,16 @@ def test_completing_subsumes_the_oldest_and_asks_to_discard_it() -> None:
     )
 
 
+@pytest.mark.xfail(strict=True, reason="max_concurrent > 1: nothing sets it, and this is missing")
+def test_completing_subsumes_older_pending_checkpoints() -> None:
+    state = after(a_submitted(max_concurrent=2), triggered(1), triggered(2))
+
+    transition = step(state, completed(2))
+
+    assert transition.state.pending == ()
+    assert DiscardPending(checkpoint_id=CheckpointId(1)) in transition.commands
+
+
 @pytest.mark.parametrize("event", [completed(1), committed(1), failed(1), declined()])
 def test_what_concerns_an_unknown_checkpoint_is_ignored(event: Event) -> None:
     state = a_submitted()
@@ -322,6 +332,16 @@ def test_a_stopping_checkpoint_ends_the_job_when_it_is_committed(
 
     assert state.status is status
     assert ids_of(state.completed) == [1]
+
+
+def test_what_is_pending_when_the_job_ends_is_aborted() -> None:
+    state = after(a_submitted(), triggered(1, drains=True), completed(), triggered(2, parent=1))
+
+    transition = step(state, committed())
+
+    assert transition.state.status is JobStatus.FINISHED
+    assert transition.state.pending == ()
+    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(2)),)
 
 
 @pytest.mark.parametrize("ended", [JobStatus.CANCELED, JobStatus.FAILED])

@@ -129,7 +129,6 @@ EVENTS: list[Event] = [
     committed(),
     failed(),
     restored(7, savepoint="s"),
-    restored(None),
     stopped(JobStatus.SUSPENDED),
 ]
 A_DECLINE = Decline(
@@ -181,7 +180,7 @@ def test_an_ack_survives_the_trip(ack: Ack) -> None:
     assert decode_ack(encode_ack(ack), KEY) == ack
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(metadata_records)
 def test_metadata_survives_the_trip(metadata: CheckpointMetadata) -> None:
     assert decode_metadata(encode_metadata(metadata), KEY) == metadata

@@ -1,0 +1,85 @@
+"""The tasks as functions: each builds its operator and executes it in a made-up context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from sluice_airflow.abort import AbortOperator
+from sluice_airflow.operators import (
+    CommitOperator,
+    FinalizeOperator,
+    SnapshotOperator,
+    TriggerOperator,
+    checkpoints_asset,
+)
+from sluice_airflow.restoring import VerifyOperator
+from tests.airflow.stand_in import a_pipeline
+
+PIPELINE = a_pipeline()
+
+
+@dataclass
+class ATaskInstance:
+    dag_id: str = "demo"
+    run_id: str = "run-1"
+    task_id: str = "a_task"
+    try_number: int = 1
+    states: dict[str, str] = field(default_factory=dict)
+
+    def get_task_states(self, *, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
+        assert (dag_id, run_ids) == (self.dag_id, [self.run_id])
+        return {self.run_id: self.states}
+
+
+def a_context(**changes: object) -> dict[str, object]:
+    ti = ATaskInstance(**{k: v for k, v in changes.items() if k in ATaskInstance.__annotations__})
+    return {
+        "ti": ti,
+        "run_id": ti.run_id,
+        "dag_run": SimpleNamespace(run_type=changes.get("run_type", "scheduled")),
+        "params": changes.get("params", {}),
+        "outlet_events": {checkpoints_asset("demo"): SimpleNamespace(extra={})},
+    }
+
+
+RESTORE = {
+    "target": "latest",
+    "checkpoint_id": None,
+    "savepoint": None,
+    "allow_non_restored_state": False,
+    "only_generation": None,
+}
+
+
+def trigger(**context: object) -> object:
+    return TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(a_context(**context))
+
+
+def snapshot(stage: str, **context: object) -> None:
+    task = SnapshotOperator(task_id="snapshot", pipeline=PIPELINE, stage=stage)
+    task.execute(a_context(**context))
+
+
+def finalize(**context: object) -> object:
+    return FinalizeOperator(task_id="finalize", pipeline=PIPELINE).execute(a_context(**context))
+
+
+def commit(**context: object) -> object:
+    return CommitOperator(task_id="commit", pipeline=PIPELINE).execute(a_context(**context))
+
+
+def abort(**context: object) -> str:
+    return AbortOperator(task_id="abort", pipeline=PIPELINE).execute(a_context(**context))
+
+
+def verify(**context: object) -> object:
+    return VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(a_context(**context))
+
+
+def a_checkpoint(run_id: str) -> None:
+    trigger(run_id=run_id)
+    snapshot("bids", run_id=run_id)
+    snapshot("by_auction", run_id=run_id)
+    finalize(run_id=run_id)
+    commit(run_id=run_id)

@@ -1,0 +1,138 @@
+"""Restore, savepoints and the watchdog, on a real job in a folder."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSkipException,
+)
+
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.runner.recovery import stop
+from sluice_airflow.operators import (
+    TriggerOperator,
+    TriggerSavepointOperator,
+)
+from sluice_airflow.restoring import RestoreOperator, VerifyOperator
+from sluice_airflow.watchdog import WatchOperator
+from tests.airflow.acts import (
+    PIPELINE,
+    RESTORE,
+    a_checkpoint,
+    a_context,
+    abort,
+    commit,
+    finalize,
+    snapshot,
+    trigger,
+    verify,
+)
+from tests.airflow.stand_in import (
+    StandInSpark,
+    a_job,
+    a_pipeline,
+    acknowledge,
+    decline,
+)
+
+
+def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    trigger(run_id="run-2")
+    abort(run_id="run-2", states={"bids.snapshot": "failed"})
+    context = a_context(params=RESTORE | {"only_generation": 1})
+    restore = RestoreOperator(task_id="restore", pipeline=PIPELINE)
+
+    verified = verify(params=context["params"])
+    restored = restore.execute(context)
+    with pytest.raises(AirflowSkipException, match="generation 2 already"):
+        restore.execute(context)
+
+    assert verified == {"checkpoint_id": 1, "bytes": 0}
+    assert restored == {"checkpoint_id": 1, "savepoint": None, "generation": 2}
+    assert a_job(root).state().status is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        ({"target": "checkpoint"}, "checkpoint_id is empty"),
+        ({"target": "savepoint"}, "savepoint is empty"),
+        ({"target": "checkpoint", "checkpoint_id": 9}, "does not exist"),
+        ({"target": "savepoint", "savepoint": "none-such"}, "does not exist"),
+        ({"target": "newest"}, "choose latest, checkpoint or savepoint"),
+    ],
+)
+def test_verify_names_what_is_wrong_with_the_form(
+    root: str, form: dict[str, object], sentence: str
+) -> None:
+    trigger()
+
+    with pytest.raises(AirflowFailException, match=sentence):
+        VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(
+            a_context(params=RESTORE | form)
+        )
+
+
+def test_a_savepoint_waits_for_the_pending_checkpoint(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger(run_id="run-1")
+    job = a_job(root)
+
+    def finish_the_pending_one(seconds: float) -> None:
+        acknowledge(job, 1, "bids", 0, 1)
+        acknowledge(job, 1, "by_auction", 0, 1)
+        finalize(run_id="run-1")
+
+    monkeypatch.setattr("sluice_airflow.operators.time.sleep", finish_the_pending_one)
+    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
+    save.execute(a_context(run_id="manual__1:2+00", params={"name": None, "stop": "suspend"}))
+
+    pending = job.state().pending[0]
+    assert (pending.checkpoint_id, pending.type.value) == (2, "SAVEPOINT_SUSPEND")
+    assert pending.savepoint_name == "manual__1-2-00"
+
+
+def test_a_savepoint_of_a_job_that_is_not_running_fails(root: str) -> None:
+    trigger()
+    stop(a_job(root), JobStatus.SUSPENDED)
+    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
+
+    with pytest.raises(AirflowFailException, match="the job is SUSPENDED"):
+        save.execute(a_context(run_id="run-2", params={"name": "one", "stop": "none"}))
+
+
+def test_a_savepoint_is_never_overwritten(root: str, spark: StandInSpark) -> None:
+    trigger(run_id="run-0")
+    abort(run_id="run-0", states={"finalize": "failed"})
+    RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(a_context(params=RESTORE))
+    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
+    form = {"name": "one", "stop": "none"}
+    save.execute(a_context(run_id="run-1", params=form))
+    snapshot("bids", run_id="run-1")
+    snapshot("by_auction", run_id="run-1")
+    finalize(run_id="run-1")
+    commit(run_id="run-1")
+
+    with pytest.raises(AirflowFailException, match="'one' exists"):
+        save.execute(a_context(run_id="run-2", params=form))
+
+
+def test_the_watchdog_looks_at_every_job_before_it_names_the_broken_one(root: str) -> None:
+    broken, late = a_pipeline("broken"), a_pipeline("late")
+    TriggerOperator(task_id="trigger", pipeline=late).execute(a_context(dag_id="late"))
+    decline(a_job(root, late), 1, "bids", 0)
+    job = a_job(root, broken)
+    job.store.put(job.paths.journal_entry(1), b"not an entry")
+    watch = WatchOperator(
+        task_id="watch", load=lambda: {"broken": broken, "late": late, "new": a_pipeline("new")}
+    )
+
+    with pytest.raises(AirflowFailException, match="cannot watch broken: "):
+        watch.execute(a_context())
+
+    failed = a_job(root, late).state().failed
+    assert [f.reason for f in failed] == [CheckpointFailureReason.CHECKPOINT_DECLINED]

@@ -1,0 +1,87 @@
+"""A mistake gives one sentence that names the thing and the fix, and exit code 1."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.s3_server import free_port
+
+
+def sluice(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from sluice.cli.main import main; main()", *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(name="files")
+def _files(tmp_path: Path) -> list[str]:
+    (tmp_path / "allow.txt").write_text("10.0.0.1\n")
+    (tmp_path / "auth.log").write_text("")
+    return [
+        f"--allowlist={tmp_path / 'allow.txt'}",
+        f"--root=file://{tmp_path / 'root'}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "nothing"], "there is no pipeline 'nothing'; declared are auctions"),
+        (["run", "ssh_threats"], "parameter 'allowlist' is not set"),
+        (["run", "auctions", "--evnts", "3"], "has no parameter 'evnts'; it has events"),
+        (["run", "auctions", "--events", "x"], "parameter 'events' is 'x'; give a whole number"),
+        (["run", "auctions", "--events"], "--events lacks a value"),
+        (["run", "auctions", "--root", "ftp://x/y"], "s3://my-bucket/checkpoints"),
+        (["run", "auctions", "--parallelism", "0"], "parallelism 0"),
+        (["run", "auctions", "--max-records-per-epoch", "0"], "max_records_per_epoch is 0"),
+        (["run", "auctions", "--output", "result.txt"], "name it .parquet or .json or .csv"),
+        (["side-output", "auctions", "nothing"], "bid_statistics.malformed"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_1(
+    arguments: list[str], expected: str, tmp_path: Path
+) -> None:
+    result = sluice(*arguments, SLUICE_ROOT=f"file://{tmp_path}")
+
+    assert result.returncode == 1
+    assert expected in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_missing_input_is_named(files: list[str], tmp_path: Path) -> None:
+    result = sluice("run", "ssh_threats", f"--input={tmp_path / 'nowhere'}", *files)
+
+    assert result.returncode == 1
+    assert f"there is no file and no folder at file://{tmp_path / 'nowhere'}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unreachable_bucket_is_reported_at_once(tmp_path: Path) -> None:
+    result = sluice(
+        *("run", "auctions", "--root", "s3://bucket/jobs"),
+        *("--endpoint-url", f"http://127.0.0.1:{free_port()}"),
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",  # noqa: S106 - the server checks none
+    )
+
+    assert result.returncode == 1
+    assert "127.0.0.1" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_missing_java_says_what_to_install(tmp_path: Path) -> None:
+    result = sluice(
+        "run", "auctions", PATH=str(tmp_path), JAVA_HOME="", SLUICE_ROOT=f"file://{tmp_path}"
+    )
+
+    assert result.returncode == 1
+    assert "openjdk-17" in result.stderr

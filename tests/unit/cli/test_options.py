@@ -1,0 +1,59 @@
+"""What a command line may say about the root and the parameters, and how it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.cli.options import location, parameters
+from sluice.errors import ConfigurationError
+from sluice.storage.open import StoreLocation
+
+
+@pytest.mark.parametrize(
+    ("pairs", "extra", "expected"),
+    [
+        ([], [], {}),
+        (["a=1", "b=x=y", "c="], [], {"a": "1", "b": "x=y", "c": ""}),
+        ([], ["--input", "f.log", "--year=2015"], {"input": "f.log", "year": "2015"}),
+        ([], ["--max-bids", "--3"], {"max_bids": "--3"}),
+        ([], ["--query=a=b"], {"query": "a=b"}),
+        (["input=a"], ["--input", "b"], {"input": "b"}),
+    ],
+)
+def test_parameters_are_read_in_every_form(
+    pairs: list[str], extra: list[str], expected: dict[str, str]
+) -> None:
+    assert parameters(pairs, extra) == expected
+
+
+@pytest.mark.parametrize(
+    ("pairs", "extra", "message"),
+    [
+        (["year"], [], "--param 'year' lacks a value; write --param year=VALUE"),
+        ([], ["f.log"], "'f.log' is not understood; write --name VALUE"),
+        ([], ["--input"], "--input lacks a value"),
+        ([], ["--", "x"], "'--' is not understood"),
+        ([], ["-i", "x"], "'-i' is not understood"),
+    ],
+)
+def test_another_form_is_refused_with_the_right_one(
+    pairs: list[str], extra: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        parameters(pairs, extra)
+
+
+def test_the_root_that_was_named_wins_over_the_environment_and_that_over_a_folder_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLUICE_ROOT", raising=False)
+    assert location(None, None) == StoreLocation(root=f"file://{tmp_path}/.sluice/jobs")
+
+    monkeypatch.setenv("SLUICE_ROOT", "memory://from-environment")
+    assert location(None, None).root == "memory://from-environment"
+    assert location("memory://named", "http://127.0.0.1:1") == StoreLocation(
+        root="memory://named", endpoint_url="http://127.0.0.1:1"
+    )

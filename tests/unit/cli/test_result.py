@@ -1,0 +1,95 @@
+"""The result table of a job: the same rows in the same order, whatever file they are written to."""
+
+from __future__ import annotations
+
+import csv
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sluice.cli.result import check_result_file, final_table, write_result
+from sluice.errors import ConfigurationError
+from sluice.sinks import FilesTable
+from tests.builders import a_job, a_pipeline, a_running_job, take_checkpoint
+
+NOON = datetime(2015, 7, 15, 12, tzinfo=UTC)
+TABLE = pa.table(
+    {
+        "name": pa.array(["ü", None]),
+        "bids": pa.array([1, 2], pa.int64()),
+        "at": pa.array([NOON, NOON], pa.timestamp("us", tz="UTC")),
+    }
+)
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out", "out.parquet.gz", "OUT.CSV"])
+def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"name it \.parquet or \.json or \.csv"):
+        check_result_file(tmp_path / name)
+
+
+def test_a_folder_that_is_not_there_is_refused_before_the_work(tmp_path: Path) -> None:
+    check_result_file(None)
+    check_result_file(tmp_path / "out.csv")
+
+    with pytest.raises(ConfigurationError, match=r"there is no folder .*/nowhere"):
+        check_result_file(tmp_path / "nowhere" / "out.csv")
+
+
+def test_parquet_keeps_rows_and_types(tmp_path: Path) -> None:
+    write_result(TABLE, tmp_path / "out.parquet")
+
+    assert pq.read_table(tmp_path / "out.parquet").equals(TABLE)
+
+
+def test_json_is_an_array_of_rows_with_times_in_utc(tmp_path: Path) -> None:
+    write_result(TABLE, tmp_path / "out.json")
+
+    assert json.loads((tmp_path / "out.json").read_text()) == [
+        {"name": "ü", "bids": 1, "at": "2015-07-15T12:00:00Z"},
+        {"name": None, "bids": 2, "at": "2015-07-15T12:00:00Z"},
+    ]
+
+
+def test_csv_has_a_header_and_a_row_each(tmp_path: Path) -> None:
+    write_result(TABLE, tmp_path / "out.csv")
+
+    with (tmp_path / "out.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["name"], row["bids"]) for row in rows] == [("ü", "1"), ("", "2")]
+    assert rows[0]["at"].startswith("2015-07-15 12:00:00")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
+def test_a_table_without_rows_can_be_written(tmp_path: Path, ending: str) -> None:
+    write_result(pa.table({}), tmp_path / f"out.{ending}")
+
+    assert (tmp_path / f"out.{ending}").exists()
+
+
+def test_the_final_table_is_sorted_by_its_columns() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    take_checkpoint(job)
+
+    table = final_table(job, {})
+
+    assert table["record"].to_pylist() == list(range(20))
+
+
+def test_a_job_that_published_nothing_has_an_empty_table() -> None:
+    assert final_table(a_job(a_pipeline()), {}).num_columns == 0
+
+
+def test_the_first_declared_sink_is_the_result() -> None:
+    pipeline = a_pipeline(location="memory://the-first-result")
+    job = a_running_job(pipeline)
+    take_checkpoint(job)
+
+    assert isinstance(pipeline.sinks["results"].spec, FilesTable)
+    assert final_table(job, {}).num_rows == 10
+    assert job.result_table({}).store.root == "memory://the-first-result"
