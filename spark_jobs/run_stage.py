@@ -1,6 +1,6 @@
 """What Spark is handed when a stage runs as an application of its own (``spark-submit``).
 
-    spark-submit spark_jobs/run_stage.py PIPELINE CHECKPOINT_ID STAGE ATTEMPT --root s3://...
+spark-submit spark_jobs/run_stage.py PIPELINE CHECKPOINT_ID STAGE ATTEMPT --root s3://...
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
-from sluice.errors import ConfigurationError, FencedError
+from sluice.errors import FencedError
 from sluice.faults import FAULT_VARIABLE, Fault, fault_from_environment, parse_fault
 from sluice.pipeline import Pipeline
 from sluice_airflow.failures import airflow_failures
@@ -107,7 +107,7 @@ class TriggerSavepointOperator(TriggerOperator):
         from sluice.runner.trigger import NotTriggered, trigger
 
         params = context["params"]
-        name = self._name(job, params["name"] or default_savepoint_name(context["run_id"]))
+        name = params["name"] or default_savepoint_name(context["run_id"])
         give_up = time.monotonic() + self.pipeline.checkpointing.timeout.total_seconds()
         while True:
             outcome = trigger(
@@ -123,16 +123,6 @@ class TriggerSavepointOperator(TriggerOperator):
             if not is_busy or time.monotonic() >= give_up:
                 raise AirflowFailException(f"savepoint {name!r}: {explain(outcome)}")
             time.sleep(PENDING_POLL_S)
-
-    def _name(self, job: Job, name: str) -> str:
-        from sluice.runner.savepoints import check_savepoint_name
-
-        if job.store.get(job.paths.savepoint_metadata(check_savepoint_name(name))) is not None:
-            raise ConfigurationError(
-                f"savepoint {name!r} exists in {job.store.root} and is never overwritten; "
-                "choose another name"
-            )
-        return name
 
 
 class SnapshotOperator(CheckpointOperator):

@@ -85,6 +85,7 @@ class CompletedCheckpoint:
     """The journal's view of a checkpoint that is true; ``is_committed``: its sinks published."""
 
     checkpoint_id: CheckpointId
+    generation: Generation
     parent: CheckpointId | None
     type: CheckpointType
     triggered_at_ms: int

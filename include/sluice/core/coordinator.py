@@ -201,6 +201,7 @@ def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transi
         return Transition(state=state, verdict=Verdict.IGNORED)
     completed = CompletedCheckpoint(
         checkpoint_id=pending.checkpoint_id,
+        generation=state.generation,
         parent=pending.parent,
         type=pending.type,
         triggered_at_ms=pending.triggered_at_ms,
@@ -238,9 +239,10 @@ def _on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transi
     after = replace(state, completed=tuple(done if c is completed else c for c in state.completed))
     if state.status.is_globally_terminal:
         return Transition(state=after)  # A late commit publishes; it does not revive the job.
-    if not (completed.drains or completed.type.stops_the_job):
-        return Transition(state=after)
     suspends = completed.type is CheckpointType.SAVEPOINT_SUSPEND and not completed.drains
+    was_resumed = suspends and completed.generation != state.generation
+    if was_resumed or not (completed.drains or completed.type.stops_the_job):
+        return Transition(state=after)
     status = JobStatus.SUSPENDED if suspends else JobStatus.FINISHED
     after, commands = _abort_all(
         after, event.at_ms, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND

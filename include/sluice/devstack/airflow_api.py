@@ -24,6 +24,7 @@ _T = TypeVar("_T")
 _ANSWER_TIMEOUT_S = 30.0  # The first request after a start imports half of Airflow.
 _BUILD_TIMEOUT_S = 120.0
 _POLL_S = 0.2
+_BUSY_RETRIES = 10
 _PAGE = 100  # Airflow's own maximum.
 
 
@@ -202,6 +203,11 @@ class AirflowApi:
         answer = self._send(method, path, body)
         if answer.status_code == httpx.codes.UNAUTHORIZED:  # The token expired.
             self._token = None
+            answer = self._send(method, path, body)
+        for _ in range(_BUSY_RETRIES):
+            if not answer.is_server_error:
+                break
+            time.sleep(1)  # SQLite was locked by the scheduler, and the call was rolled back.
             answer = self._send(method, path, body)
         if missing_ok and answer.status_code == httpx.codes.NOT_FOUND:
             return None

@@ -93,9 +93,7 @@ def _dags(pipeline: Pipeline) -> tuple[str, ...]:
     )
 
 
-def _watch(
-    console: Console, job: Job, first_id: int, *, heal: Callable[[], object]
-) -> JobStatus:
+def _watch(console: Console, job: Job, first_id: int, *, heal: Callable[[], object]) -> JobStatus:
     """Show progress until the job ends; every line is derived from the bucket.
 
     When nothing changes for a while, *heal* restarts whatever part of the stack does not answer:

@@ -32,6 +32,16 @@ def check_savepoint_name(name: str) -> str:
     return name
 
 
+def require_free_name(job: Job, name: str) -> str:
+    """The *name* of a savepoint to be; raises ConfigurationError when it is bad or taken."""
+    if job.store.get(job.paths.savepoint_metadata(check_savepoint_name(name))) is not None:
+        raise ConfigurationError(
+            f"savepoint {name!r} exists in {job.store.root} and is never overwritten; "
+            "choose another name"
+        )
+    return name
+
+
 def export_savepoint(job: Job, metadata: CheckpointMetadata, name: str) -> None:
     """Copy every file of the checkpoint, then write the copy's ``_metadata`` last.  Idempotent."""
     moved = {

@@ -20,6 +20,7 @@ from sluice.errors import StoreUnavailable
 from sluice.protocol.records import encode_plan
 from sluice.runner.completion import commit
 from sluice.runner.job import Job
+from sluice.runner.savepoints import require_free_name
 from sluice.runner.tables import write_table
 from sluice.storage.object_store import Created
 
@@ -55,9 +56,11 @@ def trigger(
     """Start checkpoint n, or say why not.  Never an error for what can normally happen.
 
     Raises:
-        ConfigurationError: a source cannot be read as declared.
+        ConfigurationError: a source cannot be read as declared, or the savepoint exists.
         RestoreError: the checkpoint that the epoch continues is gone.
     """
+    if savepoint_name is not None:
+        require_free_name(job, savepoint_name)
     state = job.state()
     refusal = why_not(state, job.clock(), is_periodic=is_periodic)
     if refusal is not None:

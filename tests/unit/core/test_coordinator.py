@@ -8,7 +8,7 @@ import pytest
 
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.coordinator import Verdict, step
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.messages import (
     CommitCheckpoint,
     DiscardCompleted,
@@ -239,6 +239,7 @@ def test_completing_makes_the_base_and_asks_to_commit() -> None:
     assert state.completed == (
         CompletedCheckpoint(
             checkpoint_id=CheckpointId(1),
+            generation=Generation(1),
             parent=None,
             type=CheckpointType.CHECKPOINT,
             triggered_at_ms=1_000,

@@ -409,7 +409,6 @@ def test_submitting_a_running_job_is_refused_with_the_fix() -> None:
         submit(job, configure(job.pipeline, {}))
 
 
-@pytest.mark.xfail(strict=True, reason="only the Airflow operator looks whether the name is free")
 def test_a_savepoint_of_a_used_name_does_not_pretend_to_have_been_written() -> None:
     job = a_running_job()
     take_checkpoint(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine")

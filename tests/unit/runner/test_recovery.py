@@ -344,7 +344,6 @@ def test_stopping_with_a_savepoint_suspends_and_draining_finishes() -> None:
     assert restore(suspended, Latest()).state.status is JobStatus.RUNNING
 
 
-@pytest.mark.xfail(strict=True, reason="the replayed commit of a suspending savepoint suspends")
 def test_restoring_a_suspending_savepoint_whose_commit_died_resumes_the_job() -> None:
     job = a_running_job()
     plan = trigger_one(job, type=CheckpointType.SAVEPOINT_SUSPEND, savepoint_name="mine")

@@ -1,0 +1,114 @@
+"""The main job through Airflow: its result is right, also when a part of it is killed.
+
+Each test kills in one way and compares with what plain Python finds in the whole log; nothing but
+Airflow drives the checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sluice.cli.result import final_table
+from sluice.core.properties import JobStatus
+from sluice.declarations import load_pipeline
+from sluice.devstack.airflow_api import AirflowApi
+from sluice.devstack.stack import Stack
+from sluice.runner.history import CheckpointRecord, history
+from sluice.runner.job import Job, open_job
+from sluice.runner.recovery import stop
+from sluice.runner.submission import configure, submit
+from sluice.storage.open import StoreLocation
+from tests.spark.sshd_log import write_allowlist, write_log
+
+PIPELINE = "ssh_threats"
+DAGS = (PIPELINE, f"{PIPELINE}__restore", f"{PIPELINE}__savepoint", "sluice__watchdog")
+ENDS_WITHIN_S = 600
+
+
+def started(
+    running: Stack, airflow: AirflowApi, tmp_path: Path, *, epochs: int
+) -> tuple[Job, list]:
+    """Submit the job on a new log; return it, and the alerts it must find."""
+    expected = write_log(tmp_path / "auth.log", lines=epochs * 100, seed=epochs)
+    pipeline = load_pipeline(PIPELINE)
+    job = open_job(pipeline, StoreLocation(root=running.client_env["SLUICE_ROOT"]))
+    params = {
+        "input": str(tmp_path / "auth.log"),
+        "allowlist": str(write_allowlist(tmp_path / "allow.txt")),
+    }
+    for dag in DAGS:
+        airflow.wait_until_known(dag)
+        airflow.unpause(dag)
+    airflow.pause(PIPELINE)
+    if job.state().status in (JobStatus.RUNNING, JobStatus.RESTARTING):
+        stop(job, JobStatus.CANCELED)
+    submit(job, configure(pipeline, params, max_records_per_epoch=100))
+    return job, expected
+
+
+def wait_for_the_end(job: Job) -> JobStatus:
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while not (state := job.state()).status.is_globally_terminal:
+        assert time.monotonic() < deadline, list(history(job))
+        time.sleep(1)
+    return state.status
+
+
+def alerts(job: Job) -> list[tuple[object, ...]]:
+    rows = final_table(job, job.state().configuration.params).to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def of_this_life(job: Job, first_id: int) -> list[CheckpointRecord]:
+    return [record for record in history(job) if record.id >= first_id]
+
+
+@pytest.mark.parametrize("fault", ["kill-worker stage=window_rule", "kill-task stage=window_rule"])
+def test_a_kill_in_a_snapshot_restores_and_changes_nothing(
+    running: Stack, airflow: AirflowApi, tmp_path: Path, fault: str
+) -> None:
+    job, expected = started(running, airflow, tmp_path, epochs=3)
+    first_id = job.state().next_checkpoint_id
+    run_id = f"e2e-{fault.partition(' ')[0]}-{first_id}"
+
+    airflow.unpause(PIPELINE)
+    airflow.trigger(PIPELINE, conf={"fault": fault}, run_id=run_id)
+    status = wait_for_the_end(job)
+    airflow.pause(PIPELINE)
+
+    records = of_this_life(job, first_id)
+    failed = [record for record in records if record.status == "FAILED"]
+    assert status is JobStatus.FINISHED
+    assert alerts(job) == expected
+    assert [record.reason for record in failed] == ["TASK_FAILURE"], records
+    assert [r.records for r in records if r.status == "COMPLETED"] == [100, 100, 100]
+    assert airflow.wait_until_finished(PIPELINE, run_id).state == "failed"
+    assert job.state().num_restarts == 1
+    restores = airflow.runs(f"{PIPELINE}__restore")
+    assert any(run.state == "success" for run in restores)
+
+
+@pytest.mark.skipif(os.environ.get("SLUICE_E2E") != "all", reason="make e2e runs it")
+def test_a_savepoint_is_taken_and_restored_through_airflow(
+    running: Stack, airflow: AirflowApi, tmp_path: Path
+) -> None:
+    job, expected = started(running, airflow, tmp_path, epochs=4)
+    first_id = job.state().next_checkpoint_id
+    name = f"before-{first_id}"
+
+    airflow.unpause(f"{PIPELINE}__savepoint")
+    run = airflow.trigger(f"{PIPELINE}__savepoint", conf={"name": name, "stop": "suspend"})
+    assert airflow.wait_until_finished(f"{PIPELINE}__savepoint", run.dag_run_id).state == "success"
+    assert job.state().status is JobStatus.SUSPENDED
+    run = airflow.trigger(f"{PIPELINE}__restore", conf={"target": "savepoint", "savepoint": name})
+    assert airflow.wait_until_finished(f"{PIPELINE}__restore", run.dag_run_id).state == "success"
+    airflow.unpause(PIPELINE)
+    status = wait_for_the_end(job)
+    airflow.pause(PIPELINE)
+
+    assert status is JobStatus.FINISHED
+    assert alerts(job) == expected
