@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from sluice import aggregates as agg
 from sluice.config import Checkpointing
 from sluice.params import param
-from sluice.pipeline import Pipeline, Tumbling
+from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files
+from sluice.windows import Tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,138 +14,34 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from sluice.aggregates import Aggregate
 from sluice.config import Checkpointing
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.errors import ConfigurationError
+from sluice.nodes import (
+    Keep,
+    KeyedAggregate,
+    Lookup,
+    Operator,
+    SinkNode,
+    SourceNode,
+    StageNode,
+    TopN,
+    Transform,
+    WindowAggregate,
+)
 from sluice.params import Param
 from sluice.sinks import SinkSpec
 from sluice.sources import SourceSpec
+from sluice.windows import Tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _UID = re.compile(r"[a-z][a-z0-9_]{0,62}")  # It becomes a key, a task id and a column-safe name.
 DEFAULT_PARALLELISM = 2
-
-Keep = Literal["matched", "unmatched"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transform:
-    """Any DataFrame -> DataFrame that needs no other row: it runs in Spark's JVM.
-
-    The rows carry ``_source`` (partition, record); keep it, and sluice can say where a row came
-    from.  A row whose ``_malformed`` column is not null goes to the side output ``malformed``.
-    """
-
-    function: Callable[..., DataFrame]
-    arguments: Mapping[str, str | int | Param]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
-    """Rows against a small table as of the same barrier, by a broadcast join."""
-
-    table: str
-    on: Mapping[str, str]  # Column of the stream -> SQL expression over the table.
-    keep: Keep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedAggregate:
-    keys: tuple[str, ...]
-    aggregates: Mapping[str, Aggregate]
-
-
-@dataclass(frozen=True, slots=True)
-class Tumbling:
-    """Windows of one size, back to back, aligned to 1970 (TumblingEventTimeWindows)."""
-
-    size: timedelta
-
-    def __post_init__(self) -> None:
-        if self.size < timedelta(milliseconds=1):
-            raise ConfigurationError(
-                f"a tumbling window of {self.size} is too short; use 1 ms or more"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowAggregate:
-    keys: tuple[str, ...]
-    window: Tumbling
-    aggregates: Mapping[str, Aggregate]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopN:
-    """Per key the *n* rows with the largest ``by``; ``unique`` identifies a row that is updated.
-
-    ``by`` must never decrease for a row (Flink's UpdatableTopNFunction): counts and maxima do not.
-    """
-
-    keys: tuple[str, ...]
-    n: int
-    by: str
-    unique: tuple[str, ...]
-
-
-Operator: TypeAlias = Transform | Lookup | KeyedAggregate | WindowAggregate | TopN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceNode:
-    """``is_table``: the whole of it is read at every barrier, and looked up, not streamed."""
-
-    uid: str
-    spec: SourceSpec
-    event_time: str | None
-    out_of_orderness_ms: int
-    is_table: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageNode:
-    """Flink's operator chain of one operator with its filter, projection and sinks."""
-
-    uid: str
-    operator: Operator
-    input: str
-    event_time: str | None  # The input's.
-    parallelism: int | None = None
-    key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])
-    where: tuple[str, ...] = ()  # SQL over the operator's result.
-    select: tuple[str, ...] = ()
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        match self.operator:
-            case KeyedAggregate() | WindowAggregate() | TopN():
-                return self.operator.keys
-            case _:
-                return ()
-
-    @property
-    def needed_columns(self) -> tuple[str, ...] | None:
-        """What a keyed stage shuffles beside its keys; None is everything."""
-        match self.operator:
-            case KeyedAggregate(aggregates=aggregates):
-                wanted = [a.column for a in aggregates.values()]
-            case WindowAggregate(aggregates=aggregates):
-                wanted = [self.event_time, *(a.column for a in aggregates.values())]
-            case _:
-                return None
-        return tuple(dict.fromkeys(name for name in wanted if name is not None))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkNode:
-    uid: str
-    spec: SinkSpec
-    input: str
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from sluice.protocol.paths import PipelinePaths
 if TYPE_CHECKING:
     from sluice.connectors.files_table import FilesTable as FilesTableSink
     from sluice.connectors.sink import Sink
-    from sluice.pipeline import SinkNode
+    from sluice.nodes import SinkNode
     from sluice.storage.open import StoreLocation
 
 MALFORMED = "malformed"  # Side output: rows that could not be read, with where they came from.

@@ -23,7 +23,8 @@ from airflow.sdk import DAG, BaseOperator, Param, TaskGroup, TriggerRule
 
 from sluice.core.properties import JobStatus
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline, StageNode
+from sluice.nodes import StageNode
+from sluice.pipeline import Pipeline
 from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
 from sluice_airflow.documentation import describe
 from sluice_airflow.operators import (

@@ -9,10 +9,12 @@ import pytest
 
 from sluice import aggregates as agg
 from sluice.errors import ConfigurationError
+from sluice.nodes import KeyedAggregate, TopN, WindowAggregate
 from sluice.params import param
-from sluice.pipeline import KeyedAggregate, Pipeline, Stream, TopN, Tumbling, WindowAggregate
+from sluice.pipeline import Pipeline, Stream
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
+from sluice.windows import Tumbling
 
 MINUTE = Tumbling(timedelta(minutes=1))
 

@@ -86,7 +86,7 @@ def trigger(
     )
     if is_periodic and not plan.drains and plan.records == 0:
         return NotTriggered(reason=None, message="no new records since the last checkpoint")
-    return _journal(job, _write_tables(job, plan), savepoint_name)
+    return _journal(job, _write_tables(job, state, plan), savepoint_name)
 
 
 def why_not(state: CoordinatorState, now_ms: int, *, is_periodic: bool) -> NotTriggered | None:
@@ -139,9 +139,9 @@ def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:
     )
 
 
-def _write_tables(job: Job, plan: CheckpointPlan) -> CheckpointPlan:
+def _write_tables(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> CheckpointPlan:
     """Pin every table source as of this barrier; an unchanged one keeps its segment."""
-    params = job.state().configuration.params
+    params = state.configuration.params
     cuts = tuple(
         replace(cut, table=write_table(job, cut.uid, params, plan.checkpoint_id, cut.table))
         if job.pipeline.sources[cut.uid].is_table

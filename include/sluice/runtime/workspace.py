@@ -10,7 +10,7 @@ from sluice.core.handles import StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import TaskPlan
 from sluice.faults import Fault
-from sluice.pipeline import SinkNode, StageNode
+from sluice.nodes import SinkNode, StageNode
 from sluice.protocol.paths import PipelinePaths
 from sluice.runtime.state.cache import SegmentCache
 from sluice.storage.object_store import ObjectStore

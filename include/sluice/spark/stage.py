@@ -22,8 +22,8 @@ from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.errors import FencedError, SluiceError, StageFailed
 from sluice.faults import fault_from_environment
+from sluice.nodes import Lookup, Operator, StageNode, Transform
 from sluice.params import value_of
-from sluice.pipeline import Lookup, Operator, StageNode, Transform
 from sluice.runner.event_time import output_watermark
 from sluice.runner.job import Job
 from sluice.runtime.state.cache import SegmentCache

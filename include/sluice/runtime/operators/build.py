@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import polars as pl
 
-from sluice.pipeline import KeyedAggregate as DeclaredAggregate
-from sluice.pipeline import Lookup, StageNode, Transform, WindowAggregate
-from sluice.pipeline import TopN as DeclaredTopN
+from sluice.nodes import KeyedAggregate as DeclaredAggregate
+from sluice.nodes import Lookup, StageNode, Transform, WindowAggregate
+from sluice.nodes import TopN as DeclaredTopN
 from sluice.runtime.operators.aggregate import KeyedAggregate
 from sluice.runtime.operators.operator import Operator
 from sluice.runtime.operators.top_n import TopN
