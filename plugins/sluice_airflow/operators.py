@@ -95,8 +95,10 @@ class TriggerOperator(CheckpointOperator):
         return trigger(job, cause=cause, is_periodic=is_periodic)
 
     def _submit(self, job: Job) -> None:
+        from sluice.runner.job import verify_store
         from sluice.runner.submission import configure, submit
 
+        verify_store(job)
         submit(job, configure(self.pipeline, {}))
 
 

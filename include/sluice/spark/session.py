@@ -7,6 +7,7 @@ task's epoch costs well under a second beyond its work.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import uuid
@@ -49,6 +50,7 @@ def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Ite
     """A Spark of our own in this process and one JVM; it ends with the block."""
     from pyspark.sql import SparkSession
 
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # It reports every socket it closes.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (

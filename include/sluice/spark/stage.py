@@ -58,7 +58,7 @@ def run_stage(
         rows = _input(job, spark, plan, node, configuration, upstream)
         rows = _apply(job, spark, plan, node, configuration, rows)
         if node.keys:
-            rows = _by_key(rows, node, task)
+            rows = place_by_key(rows, node, task)
         spec = _spec(job, plan, node, task, configuration, parent, upstream, rows, attempt)
         rows.mapInArrow(lambda batches: run_subtask(spec, batches), RESULT_SCHEMA).collect()
     except SluiceError:
@@ -162,7 +162,7 @@ def _look_up(
     return rows.join(broadcast(table), on=list(lookup.on), how=how)
 
 
-def _by_key(rows: DataFrame, node: StageNode, task: TaskPlan) -> DataFrame:
+def place_by_key(rows: DataFrame, node: StageNode, task: TaskPlan) -> DataFrame:
     """Every row on the subtask that owns its key group; mirrors ``core.key_groups`` in SQL."""
     from pyspark.sql.functions import expr, xxhash64
 

@@ -1,0 +1,33 @@
+"""``spark_jobs/run_stage.py``: a stage of a pending checkpoint as an application of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from sluice.runner.job import Job
+from sluice.runner.trigger import Triggered, trigger
+
+SCRIPT = Path(__file__).resolve().parents[2] / "spark_jobs" / "run_stage.py"
+
+
+def test_the_submitted_job_acknowledges_every_subtask(submitted: Callable[..., Job]) -> None:
+    job = submitted("auctions", parallelism=2, max_records=500, events=500)
+    outcome = trigger(job)
+    assert isinstance(outcome, Triggered)
+    arguments = ["auctions", str(outcome.plan.checkpoint_id), "bid_statistics", "1"]
+
+    subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments, "--root", job.store.root],
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+
+    answers = job.answers.observe(outcome.plan.checkpoint_id)
+    assert {str(subtask) for subtask, _ in answers.acknowledged} == {
+        "bid_statistics/0",
+        "bid_statistics/1",
+    }
