@@ -28,11 +28,12 @@ from sluice.pipeline import Pipeline
 from sluice.runner.history import history
 from sluice.runner.job import Job, open_job, side_outputs, verify_store
 from sluice.runner.recovery import stop
-from sluice.runner.submission import configure, submit
+from sluice.runner.submission import check_sources, configure, submit
 from sluice.storage.open import StoreLocation
 
 POLL_S = 0.5
 MAX_RESULT_ROWS = 20
+MAX_SIDE_ROWS = 5
 HEAL_AFTER_S = 40.0  # Longer than a checkpoint of the demo takes on a slow machine.
 STALLED_S = 900.0  # No checkpoint ended for so long: something is wrong that we cannot see.
 
@@ -55,6 +56,8 @@ def run_demo(
     configuration = configure(
         pipeline, params, parallelism=parallelism, max_records_per_epoch=max_records_per_epoch
     )
+    if not any(value.startswith("s3://") for value in configuration.params.values()):
+        check_sources(pipeline, configuration, None)  # Before the minute that the stack takes.
     started = time.monotonic()
     with console.status("starting S3, Spark and Airflow (the first time takes a minute)"):
         running = stack.up(root_dir)
@@ -175,7 +178,10 @@ def _show(console: Console, job: Job, first_id: int, status: JobStatus) -> None:
     if more > 0:
         console.print(f"... and {more:,} rows more")
     for uid in side_outputs(job.pipeline):
-        rows = job.side_table(uid).row_count()
+        side = job.side_table(uid)
+        rows = side.row_count()
         if rows:
-            console.print(f"[yellow]{rows:,} rows[/yellow] in the side output {uid}")
+            console.print(f"[yellow]{rows:,} rows[/yellow] in the side output {uid}, such as:")
+            for row in side.read().slice(0, MAX_SIDE_ROWS).to_pylist():
+                console.print(f"  {row}", markup=False, highlight=False)
     console.print(f"{job.pipeline.uid} is {status.value}", highlight=False)

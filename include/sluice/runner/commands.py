@@ -44,12 +44,13 @@ def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
     Segments and staged files are named by their checkpoint, so nothing of another one is touched.
     """
     doomed: list[str] = []
-    for stage in job.pipeline.stages:
-        for prefix in (
-            job.paths.shared_segments(stage, checkpoint_id),
-            job.paths.streams(stage, checkpoint_id),
-        ):
-            doomed.extend(listed.key for listed in job.store.list(prefix))
+    prefixes = [job.paths.streams(stage, checkpoint_id) for stage in job.pipeline.stages]
+    prefixes += [
+        job.paths.shared_segments(uid, checkpoint_id)
+        for uid in (*job.pipeline.stages, *job.pipeline.sources)
+    ]
+    for prefix in prefixes:
+        doomed.extend(listed.key for listed in job.store.list(prefix))
     for sink in job.sinks(state.configuration.params).values():
         sink.abort(checkpoint_id)
     own = [listed.key for listed in job.store.list(job.paths.checkpoint(checkpoint_id))]

@@ -49,14 +49,22 @@ def configure(
     )
 
 
+def check_sources(
+    pipeline: Pipeline, configuration: JobConfiguration, endpoint_url: str | None
+) -> None:
+    """Raises ConfigurationError unless every source can be read from its beginning."""
+    for node in pipeline.sources.values():
+        source = node.spec.open(configuration.params, endpoint_url)
+        source.plan((), max_records=1, parallelism=1)
+
+
 def submit(job: Job, configuration: JobConfiguration) -> CoordinatorState:
     """Start a new life of the pipeline from empty state; earlier checkpoints stay where they are.
 
     Raises:
         ConfigurationError: the job runs already, or a source cannot be used.
     """
-    for uid in job.pipeline.sources:
-        job.source(uid, configuration.params).plan((), max_records=1, parallelism=1)
+    check_sources(job.pipeline, configuration, job.location.endpoint_url)
     transition = job.journal.append(
         lambda state: JobSubmitted(
             at_ms=job.clock(), generation=next_generation(state), configuration=configuration

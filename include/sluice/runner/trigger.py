@@ -86,7 +86,7 @@ def trigger(
     )
     if is_periodic and not plan.drains and plan.records == 0:
         return NotTriggered(reason=None, message="no new records since the last checkpoint")
-    return _journal(job, _write_tables(job, state, plan), savepoint_name)
+    return _journal(job, state, plan, savepoint_name)
 
 
 def why_not(state: CoordinatorState, now_ms: int, *, is_periodic: bool) -> NotTriggered | None:
@@ -164,14 +164,18 @@ def _tasks(
     return tuple(tasks)
 
 
-def _journal(job: Job, plan: CheckpointPlan, savepoint_name: str | None) -> TriggerOutcome:
+def _journal(
+    job: Job, state: CoordinatorState, plan: CheckpointPlan, savepoint_name: str | None
+) -> TriggerOutcome:
     """Write the plan under the first free id, then journal it; losing the race is an outcome."""
+    unpinned = plan
     for _ in range(MAX_ORPHANED_PLANS):
+        plan = _write_tables(job, state, unpinned)  # Under the plan's id: an abort finds them.
         raw = encode_plan(plan)
         result = job.store.create(job.paths.plan(plan.checkpoint_id), raw)
         if isinstance(result, Created) or result.body == raw:
             break
-        plan = replace(plan, checkpoint_id=CheckpointId(plan.checkpoint_id + 1))
+        unpinned = replace(unpinned, checkpoint_id=CheckpointId(plan.checkpoint_id + 1))
     else:
         raise StoreUnavailable(
             f"{MAX_ORPHANED_PLANS} checkpoint ids in a row are taken in {job.store.root}"

@@ -301,7 +301,6 @@ def test_aborting_deletes_exactly_its_own_files_and_the_plan_last(
     assert [f.message for f in state.failed] == ["too slow"]
 
 
-@pytest.mark.xfail(strict=True, reason="discard_pending looks below stages only")
 def test_a_table_that_an_aborted_checkpoint_pinned_is_deleted_too(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("ann\nbob\n")
     pipeline = Pipeline("auctions")
