@@ -44,7 +44,7 @@ from sluice.core.messages import (
     RestartJob,
 )
 from sluice.core.pending import AckResult, PendingCheckpoint
-from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.properties import CheckpointType, JobStatus, is_discarded
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import next_restart
 from sluice.core.state import REMEMBERED_FAILURES, CoordinatorState, FailedCheckpoint
@@ -191,6 +191,7 @@ def _on_decline(state: CoordinatorState, event: DeclineReceived) -> Transition:
         checkpoint_id=decline.checkpoint_id,
         reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
         message=f"{decline.subtask}: {decline.message}",
+        is_task_level=True,
     )
     return _on_failed(state, failed)
 
@@ -258,6 +259,8 @@ def _on_failed(state: CoordinatorState, event: CheckpointFailed) -> Transition:
         event.checkpoint_id,
         event.reason,
         tolerable=state.configuration.tolerable_failed_checkpoints,
+        type=pending.type,
+        is_task_level=event.is_task_level,
     )
     after = replace(
         _without_pending(state, pending, event.at_ms, event.reason, event.message),
@@ -315,8 +318,8 @@ def _fail_over(state: CoordinatorState, at_ms: int) -> tuple[CoordinatorState, t
 
 def _ended(state: CoordinatorState, status: JobStatus, commands: tuple[Command, ...]) -> Transition:
     """Apply the discard matrix of externalized retention; savepoints are the user's."""
-    discards = state.configuration.retention.discards_on(status)
-    gone = tuple(c for c in state.completed if discards and not c.type.is_savepoint)
+    retention = state.configuration.retention
+    gone = tuple(c for c in state.completed if is_discarded(c.type, retention, status))
     after = replace(
         state, status=status, completed=tuple(c for c in state.completed if c not in gone)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
 
 UNKNOWN_CHECKPOINT_ID = -1  # It failed before it had an id; every such failure counts.
@@ -24,10 +25,22 @@ class FailureCount:
         return FailureCount(last_succeeded_id=checkpoint_id)
 
     def fail(
-        self, checkpoint_id: int, reason: CheckpointFailureReason, *, tolerable: int | None
+        self,
+        checkpoint_id: int,
+        reason: CheckpointFailureReason,
+        *,
+        tolerable: int | None,
+        type: CheckpointType = CheckpointType.CHECKPOINT,  # noqa: A002 - Flink's word
+        is_task_level: bool = False,
     ) -> tuple[FailureCount, bool]:
-        """Return the new count, and whether the job must fail; then the count starts again."""
-        if not reason.counts:
+        """Return the new count, and whether the job must fail; then the count starts again.
+
+        A savepoint's failure at the coordinator never counts; a task that fails a stopping one
+        always fails the job, or it would wait for ever (CheckpointFailureManager's javadoc).
+        """
+        if is_task_level and type.stops_the_job:
+            return FailureCount(last_succeeded_id=self.last_succeeded_id), True
+        if not reason.counts or (type.is_savepoint and not is_task_level):
             return self, False
         if checkpoint_id != UNKNOWN_CHECKPOINT_ID and (
             checkpoint_id <= self.last_succeeded_id or checkpoint_id in self.counted_ids

@@ -106,7 +106,10 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed:
-    """Something ended the checkpoint.  ``is_task_failure`` fails the job over at once."""
+    """Something ended the checkpoint.  ``is_task_failure`` fails the job over at once.
+
+    ``is_task_level``: a task said so, not the coordinator; savepoints make the difference.
+    """
 
     generation: Generation
     at_ms: int
@@ -114,6 +117,7 @@ class CheckpointFailed:
     reason: CheckpointFailureReason
     message: str = ""
     is_task_failure: bool = False
+    is_task_level: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

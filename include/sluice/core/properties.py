@@ -47,9 +47,19 @@ class Retention(Enum):
     RETAIN_ON_FAILURE = "RETAIN_ON_FAILURE"
     NEVER_RETAIN_AFTER_TERMINATION = "NEVER_RETAIN_AFTER_TERMINATION"
 
-    def discards_on(self, ended: JobStatus) -> bool:
-        """Whether a checkpoint goes when the job reaches *ended*; savepoints never do."""
-        return ended not in _KEPT_ON[self]
+
+def is_discarded(
+    type: CheckpointType,  # noqa: A002 - Flink's word
+    retention: Retention,
+    ended: JobStatus | None,
+) -> bool:
+    """Whether a checkpoint goes when the job reaches *ended*; None: when it is subsumed.
+
+    A savepoint is its owner's and never goes.
+    """
+    if type.is_savepoint:
+        return False
+    return ended is None or ended not in _KEPT_ON[retention]
 
 
 _KEPT_ON = {

@@ -18,7 +18,7 @@ from sluice.core.completed import (
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import SourceCut
-from sluice.core.properties import CheckpointType, JobStatus, Retention
+from sluice.core.properties import CheckpointType, JobStatus, Retention, is_discarded
 from tests.builders import a_checkpoint, a_submitted, after, ids_of
 
 CHECKPOINT, SAVEPOINT = CheckpointType.CHECKPOINT, CheckpointType.SAVEPOINT
@@ -86,7 +86,9 @@ def test_the_discard_matrix_is_that_of_checkpoint_properties_test(
 ) -> None:
     ends = {JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED}
 
-    assert {status for status in ends if not retention.discards_on(status)} == kept_on
+    assert {
+        status for status in ends if not is_discarded(CheckpointType.CHECKPOINT, retention, status)
+    } == kept_on
 
 
 def test_files_are_those_a_restore_reads_and_no_others() -> None:

@@ -63,6 +63,7 @@ def test_a_reason_before_any_task_heard_of_it_is_pre_flight() -> None:
         Reason.TOO_MANY_CHECKPOINT_REQUESTS,
         Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
         Reason.NOT_ALL_REQUIRED_TASKS_RUNNING,
+        Reason.BLOCKING_OUTPUT_EXIST,
         Reason.IO_EXCEPTION,
     }
 
