@@ -1,4 +1,4 @@
-"""The whole stack, once for all tests of this folder: real S3 server, Spark Connect and Airflow."""
+"""The whole stack, once per module: a real S3 server, Spark Connect and Airflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(1200))
 
 
-@pytest.fixture(scope="session", name="running")
+@pytest.fixture(scope="module", name="running")
 def _running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     root = tmp_path_factory.mktemp("stack")
     options = StackOptions(
@@ -44,7 +44,7 @@ def _running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             stack.down(root)
 
 
-@pytest.fixture(scope="session", name="airflow")
+@pytest.fixture(scope="module", name="airflow")
 def _airflow(running: Stack) -> Iterator[AirflowApi]:
     with AirflowApi(running.airflow_url) as api:
         yield api

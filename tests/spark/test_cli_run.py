@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,14 @@ def test_it_writes_the_result_and_a_summary(tmp_path: Path) -> None:
     command += ["--allowlist", str(write_allowlist(tmp_path / "allow.txt"))]
     command += ["--output", "alerts.parquet", "--parallelism", "3", "--json"]
 
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
