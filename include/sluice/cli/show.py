@@ -14,6 +14,7 @@ from sluice.declarations import load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
 from sluice.runner.history import CheckpointRecord, history
 from sluice.runner.job import open_job, side_outputs
+from sluice.runner.savepoints import savepoint_names
 
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
 
@@ -48,7 +49,7 @@ def checkpoints(
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a job's checkpoints: id, type, status, duration, size."""
+    """List a job's checkpoints: id, type, status, duration, size; and its savepoints by name."""
     job = open_job(load_pipeline(pipeline), location(root, endpoint_url))
     records = history(job)
     if as_json:
@@ -57,6 +58,9 @@ def checkpoints(
     console = Console()
     console.print(f"{pipeline} is {job.state().status.value} in {job.store.root}", highlight=False)
     console.print(checkpoint_table(records))
+    names = savepoint_names(job)
+    if names:
+        console.print(f"savepoints: {', '.join(names)}", highlight=False)
 
 
 def side_output_rows(

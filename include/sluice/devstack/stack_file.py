@@ -70,10 +70,6 @@ def write(sluice_dir: Path, content: StackFile) -> None:
     new.replace(_path(sluice_dir))
 
 
-def remove(sluice_dir: Path) -> None:
-    _path(sluice_dir).unlink(missing_ok=True)
-
-
 @contextmanager
 def exclusive(sluice_dir: Path) -> Iterator[None]:
     """Hold the folder's lock; the kernel frees it however we die."""

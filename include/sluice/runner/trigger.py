@@ -70,7 +70,8 @@ def trigger(
         state = job.state()
     base = job.base_metadata(state)
     cuts = tuple(_cut(job, state, uid, base) for uid in job.pipeline.sources)
-    exhausted = all(cut.exhausted for cut in cuts if not job.pipeline.sources[cut.uid].is_table)
+    streams = {source.uid for source in job.pipeline.stream_sources()}
+    exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)
     plan = CheckpointPlan(
         checkpoint_id=state.next_checkpoint_id,
         generation=state.generation,

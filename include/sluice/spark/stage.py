@@ -18,6 +18,7 @@ from sluice.core.handles import StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.messages import JobConfiguration
+from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.errors import FencedError, SluiceError, StageFailed
@@ -49,11 +50,11 @@ def run_stage(
         StageFailed: the Spark job failed; the message carries its first cause.
         FencedError: the checkpoint is not pending any more, or another attempt took over.
     """
-    plan, configuration = _still_pending(job, checkpoint_id, stage, attempt)
+    plan, pending, configuration = _still_pending(job, checkpoint_id, stage, attempt)
     parent = job.parent_metadata(plan)
     task = plan.task(stage)
     node = job.pipeline.stages[stage]
-    upstream = _acks_of_input(job, plan, node)
+    upstream = _acks_of_input(job, plan, pending, node)
     try:
         rows = _input(job, spark, plan, node, configuration, upstream)
         rows = _apply(job, spark, plan, node, configuration, rows)
@@ -74,7 +75,7 @@ def run_stage(
 
 def _still_pending(
     job: Job, checkpoint_id: CheckpointId, stage: str, attempt: int
-) -> tuple[CheckpointPlan, JobConfiguration]:
+) -> tuple[CheckpointPlan, PendingCheckpoint, JobConfiguration]:
     state = job.state()
     pending = state.pending_checkpoint(checkpoint_id)
     plan = job.plan(checkpoint_id)
@@ -85,17 +86,15 @@ def _still_pending(
             f"stage {stage!r} of checkpoint {checkpoint_id} is at attempt "
             f"{pending.attempt_of(stage)}; attempt {attempt} was overtaken"
         )
-    return plan, state.configuration
+    return plan, pending, state.configuration
 
 
-def _acks_of_input(job: Job, plan: CheckpointPlan, node: StageNode) -> list[Ack]:
+def _acks_of_input(
+    job: Job, plan: CheckpointPlan, pending: PendingCheckpoint, node: StageNode
+) -> list[Ack]:
     """The acks of the stage that *node* reads, in subtask order; empty when it reads a source."""
     if node.input in job.pipeline.sources:
         return []
-    state = job.state()
-    pending = state.pending_checkpoint(plan.checkpoint_id)
-    if pending is None:
-        raise FencedError(f"checkpoint {plan.checkpoint_id} is not pending any more")
     attempt = pending.attempt_of(node.input)
     acks = [
         ack for ack in job.answers.acks(plan.checkpoint_id, node.input) if ack.attempt == attempt
