@@ -99,8 +99,8 @@ def test_a_malformed_line_is_reported_with_its_file_and_number(
     run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
 
     rows = job.side_table("parse.malformed").read().to_pylist()
-    assert [(row["partition"], row["record"], row["reason"]) for row in rows] == [
-        ("auth.log", 5, "not a line of sshd")
+    assert [(row["partition"], row["record_number"], row["reason"]) for row in rows] == [
+        ("auth.log", 6, "not a line of sshd")
     ]
     assert rows[0]["line"] == "\\xff\\xfe not a log line"
 

@@ -144,7 +144,7 @@ def _readable(frame: pl.DataFrame) -> pl.DataFrame:
         origin = pl.col(SOURCE).struct
         frame = frame.select(
             origin.field("partition").alias("partition"),
-            origin.field("record").alias("record"),
-            pl.all().exclude(SOURCE, "partition", "record"),
+            (origin.field("record") + 1).alias("record_number"),  # From 1, as editors count lines.
+            pl.all().exclude(SOURCE, "partition", "record_number"),
         )
     return frame.rename({MALFORMED_COLUMN: "reason"}, strict=False).drop(HASH, strict=False)
