@@ -1,55 +1,103 @@
 """How a pipeline takes checkpoints: one frozen dataclass, checked when it is built.
 
-Field names are those of Flink's CheckpointConfig; where a default differs, DESIGN names it.
+Field names and limits are those of Flink's CheckpointConfig; where a default differs, DESIGN names
+it.  ``docs/configuration.md`` shows every field beside its Flink option.
+
+A value outside its limits is refused, with the fix.  Two values that Flink corrects without a word
+are corrected with a warning: an interval below ``min_pause``, and more than one concurrent
+checkpoint beside a ``min_pause``.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
+from types import NoneType
+from typing import NoReturn, get_args, get_type_hints
 
-from sluice.core.properties import Retention
-from sluice.core.restart import RestartStrategy
+from sluice.core.properties import CheckpointingMode, Retention
+from sluice.core.restart import RestartStrategy, RestartType
 from sluice.errors import ConfigurationError
 
+__all__ = [
+    "Checkpointing",
+    "CheckpointingMode",
+    "RestartStrategy",
+    "Retention",
+    "check_max_records",
+    "exponential_delay",
+    "failure_rate",
+    "fixed_delay",
+    "no_restart",
+]
+
+log = logging.getLogger(__name__)
+
 MINIMAL_CHECKPOINT_TIME = timedelta(milliseconds=10)  # Flink's CheckpointConfig constant.
+MAXIMAL_PAUSE = timedelta(days=365)  # Flink's CheckpointCoordinator cuts a longer one to this.
+MAXIMAL_INLINE_BYTES = 1_048_576  # Flink's FileSystemCheckpointStorage constant.
+
+_WANTED: dict[type, str] = {
+    timedelta: "a timedelta, e.g. timedelta(seconds=30)",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    CheckpointingMode: "a CheckpointingMode, e.g. CheckpointingMode.EXACTLY_ONCE",
+    Retention: "a Retention, e.g. Retention.RETAIN_ON_CANCELLATION",
+    RestartStrategy: "a RestartStrategy, e.g. fixed_delay(attempts=3)",
+    RestartType: "a RestartType, e.g. RestartType.FIXED_DELAY",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """``interval`` is the schedule of the checkpoint DAG; ``max_records_per_epoch`` caps what one
-    epoch takes from each source, None takes everything there is.
+    """``interval`` is the schedule of the checkpoint DAG, None takes checkpoints by hand only.
+
+    ``max_records_per_epoch`` caps what one epoch takes from each source, None takes everything
+    there is.  ``aligned_checkpoint_timeout`` 0 with ``unaligned`` is unaligned from the start.
     """
 
-    interval: timedelta = timedelta(minutes=1)
+    interval: timedelta | None = timedelta(minutes=1)
+    interval_during_backlog: timedelta | None = None
     timeout: timedelta = timedelta(minutes=10)
     min_pause: timedelta = timedelta(0)
+    max_concurrent_checkpoints: int = 1
     num_retained: int = 3
     tolerable_failed_checkpoints: int = 0
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    unaligned: bool = False
+    aligned_checkpoint_timeout: timedelta = timedelta(0)
+    externalized_checkpoint_retention: Retention = Retention.RETAIN_ON_CANCELLATION
+    checkpoints_after_tasks_finish: bool = True
+    data_inline_threshold: int = 20_480  # Bytes; smaller state travels inside the ack.
     max_records_per_epoch: int | None = None
-    retention: Retention = Retention.RETAIN_ON_CANCELLATION
     restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
 
     def __post_init__(self) -> None:
-        for name in ("interval", "timeout"):
-            value: timedelta = getattr(self, name)
-            if value < MINIMAL_CHECKPOINT_TIME:
-                raise ConfigurationError(
-                    f"checkpointing {name} is {value}; it must be at least 10 ms"
-                )
-        if self.min_pause < timedelta(0):
-            raise ConfigurationError(f"checkpointing min_pause is {self.min_pause}; use 0 or more")
-        if self.num_retained < 1:
-            raise ConfigurationError(
-                f"checkpointing num_retained is {self.num_retained}; retain at least 1, "
-                "or there is nothing to restore"
-            )
-        if self.tolerable_failed_checkpoints < 0:
-            raise ConfigurationError(
-                "checkpointing tolerable_failed_checkpoints is "
-                f"{self.tolerable_failed_checkpoints}; use 0 or more"
-            )
-        check_max_records(self.max_records_per_epoch)
+        _check_types("checkpointing", self)
+        _check_limits(self)
+        _check_combinations(self)
+        _check_restart_strategy(self.restart_strategy)
+        for name in ("interval", "interval_during_backlog"):
+            interval: timedelta | None = getattr(self, name)
+            if interval is not None and interval < self.min_pause:
+                self._correct(name, self.min_pause)
+        if self.min_pause and self.max_concurrent_checkpoints > 1:
+            self._correct("max_concurrent_checkpoints", 1)
+
+    def _correct(self, name: str, value: timedelta | int) -> None:
+        """Make the field what ``min_pause`` makes of it anyway, and say so."""
+        log.warning(
+            "checkpointing corrected for min_pause field=%s given=%s effective=%s min_pause=%s",
+            name,
+            getattr(self, name),
+            value,
+            self.min_pause,
+        )
+        object.__setattr__(self, name, value)
 
 
 def check_max_records(value: int | None) -> None:
@@ -58,3 +106,187 @@ def check_max_records(value: int | None) -> None:
         raise ConfigurationError(
             f"max_records_per_epoch is {value}; use 1 or more, or leave it out"
         )
+
+
+def no_restart() -> RestartStrategy:
+    """The first failure is final."""
+    return RestartStrategy(type=RestartType.NONE)
+
+
+def fixed_delay(
+    *, attempts: int | None = 1, delay: timedelta = timedelta(seconds=1)
+) -> RestartStrategy:
+    """Restart *delay* after a failure, at most *attempts* times; None is without limit."""
+    return _checked(
+        RestartStrategy(
+            type=RestartType.FIXED_DELAY, attempts=attempts, delay_ms=_milliseconds("delay", delay)
+        )
+    )
+
+
+def exponential_delay(
+    *,
+    attempts: int | None = None,
+    delay: timedelta = timedelta(seconds=1),
+    max_delay: timedelta = timedelta(minutes=1),
+    multiplier: float = 1.5,
+    jitter: float = 0.1,
+    reset_after: timedelta = timedelta(hours=1),
+) -> RestartStrategy:
+    """Restart *delay* after a failure, *multiplier* times that after the next, up to *max_delay*.
+
+    After *reset_after* without a failure the delay and the *attempts* start anew.  *jitter* is
+    the part of the delay that is added or taken off, so that jobs do not restart all at once.
+    """
+    return _checked(
+        RestartStrategy(
+            type=RestartType.EXPONENTIAL_DELAY,
+            attempts=attempts,
+            delay_ms=_milliseconds("delay", delay),
+            max_delay_ms=_milliseconds("max_delay", max_delay),
+            multiplier=multiplier,
+            jitter=jitter,
+            reset_after_ms=_milliseconds("reset_after", reset_after),
+        )
+    )
+
+
+def failure_rate(
+    *,
+    max_failures_per_interval: int = 1,
+    failure_rate_interval: timedelta = timedelta(minutes=1),
+    delay: timedelta = timedelta(seconds=1),
+) -> RestartStrategy:
+    """Restart *delay* after a failure, until there are more of them in one interval than that."""
+    return _checked(
+        RestartStrategy(
+            type=RestartType.FAILURE_RATE,
+            max_failures_per_interval=max_failures_per_interval,
+            failure_rate_interval_ms=_milliseconds("failure_rate_interval", failure_rate_interval),
+            delay_ms=_milliseconds("delay", delay),
+        )
+    )
+
+
+def _check_limits(given: Checkpointing) -> None:
+    refuse = partial(_refuse, "checkpointing", given)
+    if given.interval is not None and given.interval < MINIMAL_CHECKPOINT_TIME:
+        refuse("interval", "use 10 ms or more, or None for checkpoints by hand only")
+    if given.timeout < MINIMAL_CHECKPOINT_TIME:
+        refuse("timeout", "use 10 ms or more")
+    if given.min_pause < timedelta(0):
+        refuse("min_pause", "use 0 or more")
+    if given.min_pause > MAXIMAL_PAUSE:
+        refuse("min_pause", "use 365 days or less")
+    if given.max_concurrent_checkpoints < 1:
+        refuse("max_concurrent_checkpoints", "use 1 or more")
+    if given.num_retained < 1:
+        refuse("num_retained", "retain at least 1, or there is nothing to restore")
+    if given.tolerable_failed_checkpoints < 0:
+        refuse("tolerable_failed_checkpoints", "use 0 or more")
+    if given.aligned_checkpoint_timeout < timedelta(0):
+        refuse("aligned_checkpoint_timeout", "use 0 or more")
+    if not 0 <= given.data_inline_threshold <= MAXIMAL_INLINE_BYTES:
+        refuse("data_inline_threshold", f"use 0 to {MAXIMAL_INLINE_BYTES} bytes")
+    check_max_records(given.max_records_per_epoch)
+
+
+def _check_combinations(given: Checkpointing) -> None:
+    refuse = partial(_refuse, "checkpointing", given)
+    backlog = given.interval_during_backlog
+    if backlog == timedelta(0):
+        refuse(
+            "interval_during_backlog",
+            "Flink takes no checkpoint during a backlog then, but here an epoch's data is "
+            "processed by its checkpoint, so the job would stop: use the interval or more, or "
+            "leave it out",
+        )
+    if backlog is not None and given.interval is None:
+        refuse(
+            "interval_during_backlog",
+            "interval is None, so no checkpoint is periodic: give an interval too, or leave it out",
+        )
+    if backlog is not None and given.interval is not None and backlog < given.interval:
+        refuse("interval_during_backlog", f"use the interval, {given.interval}, or more")
+    if given.unaligned and given.mode is CheckpointingMode.AT_LEAST_ONCE:
+        refuse(
+            "unaligned",
+            "mode is AT_LEAST_ONCE, in which no stage waits for a barrier: use EXACTLY_ONCE, or "
+            "leave unaligned out",
+        )
+    if given.unaligned and given.max_concurrent_checkpoints > 1:
+        refuse(
+            "unaligned",
+            f"max_concurrent_checkpoints is {given.max_concurrent_checkpoints}, and unaligned "
+            "checkpoints cannot overlap: use 1, or leave unaligned out",
+        )
+    if given.aligned_checkpoint_timeout and not given.unaligned:
+        refuse(
+            "aligned_checkpoint_timeout",
+            "unaligned is False, so nothing would look at it: add unaligned=True, or leave it out",
+        )
+
+
+def _check_restart_strategy(given: RestartStrategy) -> None:
+    """Of the fields that a strategy of this type reads, as Flink's classes check them."""
+    _check_types("restart_strategy", given)
+    refuse = partial(_refuse, "restart_strategy", given)
+    if given.type is RestartType.NONE:
+        return
+    counts = given.type is not RestartType.FAILURE_RATE
+    if counts and given.attempts is not None and given.attempts < 1:
+        refuse("attempts", "use 1 or more, None for no limit, or no_restart()")
+    if given.delay_ms < 0:
+        refuse("delay_ms", "use 0 or more")
+    if given.type is RestartType.EXPONENTIAL_DELAY:
+        _check_exponential_delay(given)
+    if given.type is RestartType.FAILURE_RATE:
+        if given.max_failures_per_interval < 1:
+            refuse("max_failures_per_interval", "use 1 or more, or no_restart()")
+        if given.failure_rate_interval_ms < 1:
+            refuse("failure_rate_interval_ms", "use 1 ms or more")
+
+
+def _check_exponential_delay(given: RestartStrategy) -> None:
+    refuse = partial(_refuse, "restart_strategy", given)
+    if given.delay_ms < 1:
+        refuse("delay_ms", "use 1 ms or more, as no multiplier makes 0 longer")
+    if given.max_delay_ms < given.delay_ms:
+        refuse("max_delay_ms", f"use the delay, {given.delay_ms} ms, or more")
+    if not 1 < given.multiplier < math.inf:
+        refuse("multiplier", "use more than 1, or fixed_delay()")
+    if not 0 <= given.jitter <= 1:
+        refuse("jitter", "use 0 to 1")
+    if given.reset_after_ms < 1:
+        refuse("reset_after_ms", "use 1 ms or more")
+
+
+def _refuse(subject: str, given: object, name: str, fix: str) -> NoReturn:
+    raise ConfigurationError(f"{subject} {name} is {getattr(given, name)}; {fix}")
+
+
+def _checked(strategy: RestartStrategy) -> RestartStrategy:
+    _check_restart_strategy(strategy)
+    return strategy
+
+
+def _check_types(subject: str, given: Checkpointing | RestartStrategy) -> None:
+    for name, hint in get_type_hints(type(given)).items():
+        _check_type(f"{subject} {name}", getattr(given, name), get_args(hint) or (hint,))
+
+
+def _check_type(name: str, value: object, allowed: tuple[type, ...]) -> None:
+    if isinstance(value, bool):
+        fits = bool in allowed  # To Python it is an int.
+    else:
+        fits = isinstance(value, allowed) or (float in allowed and isinstance(value, int))
+    if not fits:
+        nothing = ", or None" if NoneType in allowed else ""
+        raise ConfigurationError(
+            f"{name} is {value!r} ({type(value).__name__}); use {_WANTED[allowed[0]]}{nothing}"
+        )
+
+
+def _milliseconds(name: str, value: timedelta) -> int:
+    _check_type(f"restart_strategy {name}", value, (timedelta,))
+    return value // timedelta(milliseconds=1)

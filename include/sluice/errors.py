@@ -7,6 +7,7 @@
     ├── FencedError           a newer coordinator owns the job: stop quietly
     ├── RestoreError          there is nothing to restore, or something it needs is missing
     ├── StageFailed           a stage's execution attempt failed: the job fails over
+    │   └── NotYetAcknowledged  what was asked for still runs: look again
     └── StoreUnavailable      the store could not answer: retry
 
 Expected outcomes (a duplicate ack, a lost race, a dropped request) are return values, not errors.
@@ -45,6 +46,10 @@ class RestoreError(SluiceError):
 
 class StageFailed(SluiceError):
     """A stage's execution attempt failed; the message carries the first cause."""
+
+
+class NotYetAcknowledged(StageFailed):
+    """A stage was asked for before all its subtasks had acknowledged."""
 
 
 class StoreUnavailable(SluiceError):

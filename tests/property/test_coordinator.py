@@ -1,341 +1,286 @@
-"""The coordinator under any history: events of any kind, in any order, from anybody.
+"""The coordinator under any history: what a live one would say next, and anything at all.
 
-Histories are drawn with small ids and generations, so that events meet each other.
+``coordinator_rules`` says what holds of every step; the machine follows each checkpoint and each
+request from its beginning to its one end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from sluice.core.acks import Ack, Decline
-from sluice.core.coordinator import Transition, Verdict, step
-from sluice.core.ids import SubtaskId
+from sluice.core.coordinator import step
+from sluice.core.decider import CheckpointRequest
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.lifecycle import next_generation
 from sluice.core.messages import (
     AckReceived,
-    AttemptStarted,
     CheckpointCommitted,
     CheckpointCompleted,
     CheckpointFailed,
+    CheckpointRequested,
     CheckpointTriggered,
-    DeclineReceived,
-    DiscardCompleted,
     DiscardPending,
     Event,
-    FinalizeCheckpoint,
+    HooksRestored,
     JobConfiguration,
     JobRestored,
     JobStopped,
     JobSubmitted,
+    SnapshotsDiscarded,
+    TriggerCheckpoint,
 )
-from sluice.core.properties import CheckpointType, JobStatus, Retention
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.plan import CheckpointPlan, SnapshotOrigin
+from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.state import CoordinatorState
-from tests.builders import STAGES, SUBTASKS, a_plan
+from sluice.core.transition import Transition, Verdict
+from tests.builders import STAGES, TASKS, a_plan, an_ack, an_attempt, declined
+from tests.core_events import timed_out
+from tests.property.any_event import STOPS, configurations, events, reasons, requests
+from tests.property.coordinator_rules import ALIVE, check_state, check_step, ids_of
 
-ids = st.integers(1, 9)
-generations = st.integers(0, 4)
-times = st.integers(0, 10**7)
-attempts = st.integers(0, 3)
-savepoints = st.none() | st.just("mine")
-subtasks = st.sampled_from([*SUBTASKS, SubtaskId("elsewhere", 0), SubtaskId(STAGES[0], 9)])
-configurations = st.builds(
-    JobConfiguration,
-    num_retained=st.integers(1, 3),
-    tolerable_failed_checkpoints=st.integers(0, 2),
-    retention=st.sampled_from(Retention),
-    restart=st.builds(
-        RestartStrategy, type=st.sampled_from(RestartType), attempts=st.none() | st.integers(0, 2)
-    ),
-)
+whims = st.sampled_from([False] * 9 + [True])
+ELSEWHERE = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other")
+LAX = (TASKS[0], replace(TASKS[1], may_be_overtaken=True))
 
 
-@st.composite
-def triggers(draw: st.DrawFn) -> CheckpointTriggered:
-    checkpoint_id, generation = draw(ids), draw(generations)
-    parent = draw(st.none() | st.integers(1, checkpoint_id - 1)) if checkpoint_id > 1 else None
-    plan = a_plan(
-        checkpoint_id,
-        generation=generation if draw(st.booleans()) else draw(generations),
-        parent=parent,
-        type=draw(st.sampled_from(CheckpointType)),
-        drains=draw(st.booleans()),
-    )
-    return CheckpointTriggered(generation=generation, plan=plan, savepoint_name=draw(savepoints))
+class Coordinator(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = CoordinatorState()
+        self.now_ms = 1_000
+        self.asked = 0
+        self.begun: list[int] = []
+        self.completed: list[int] = []
+        self.aborted: list[int] = []
+        self.generations: list[int] = []
 
+    def say(self, event: Event) -> Transition:
+        transition = step(self.state, event)
+        check_step(self.state, event, transition)
+        check_state(transition.state)
+        if transition.verdict is Verdict.APPLIED:
+            self.note(event, transition)
+        self.state = transition.state
+        return transition
 
-events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(JobSubmitted, at_ms=times, generation=generations, configuration=configurations),
-    triggers(),
-    st.builds(
-        AttemptStarted,
-        generation=generations,
-        checkpoint_id=ids,
-        stage=st.sampled_from([*STAGES, "elsewhere"]),
-        attempt=attempts,
-    ),
-    st.builds(
-        AckReceived,
-        ack=st.builds(Ack, checkpoint_id=ids, subtask=subtasks, attempt=attempts),
-    ),
-    st.builds(
-        DeclineReceived,
-        generation=generations,
-        at_ms=times,
-        decline=st.builds(
-            Decline, checkpoint_id=ids, subtask=subtasks, attempt=attempts, message=st.just("no")
-        ),
-    ),
-    st.builds(
-        CheckpointCompleted,
-        generation=generations,
-        at_ms=times,
-        checkpoint_id=ids,
-        checkpointed_bytes=st.just(1),
-        full_bytes=st.just(1),
-    ),
-    st.builds(CheckpointCommitted, generation=generations, at_ms=times, checkpoint_id=ids),
-    st.builds(
-        CheckpointFailed,
-        generation=generations,
-        at_ms=times,
-        checkpoint_id=ids,
-        reason=st.sampled_from(CheckpointFailureReason),
-        is_task_failure=st.booleans(),
-    ),
-    st.builds(
-        JobRestored,
-        at_ms=times,
-        generation=generations,
-        checkpoint_id=st.none() | ids,
-        savepoint=savepoints,
-        configuration=st.none() | configurations,
-    ),
-    st.builds(
-        JobStopped,
-        at_ms=times,
-        generation=generations,
-        status=st.sampled_from([JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED]),
-    ),
-)
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> list[Event]:
-    """Mostly what a live coordinator would say next, now and then anything at all."""
-    state, history = CoordinatorState(), list[Event]()
-    for _ in range(draw(st.integers(0, 40))):
-        event = draw(events) if draw(st.integers(0, 3)) == 0 else draw(likely(state))
-        history.append(event)
-        state = step(state, event).state
-    return history
-
-
-def likely(state: CoordinatorState) -> st.SearchStrategy[Event]:
-    """Events of the current generation about checkpoints that exist."""
-    now = state.generation
-    plan = a_plan(
-        state.next_checkpoint_id,
-        generation=now,
-        parent=state.base,
-    )
-    found: list[st.SearchStrategy[Event]] = [
-        st.builds(
-            JobSubmitted, at_ms=times, generation=st.just(now + 1), configuration=configurations
-        )
-        if state.status not in (JobStatus.RUNNING, JobStatus.RESTARTING)
-        else st.sampled_from(CheckpointType).map(
-            lambda type_: CheckpointTriggered(
-                generation=now,
-                plan=a_plan(plan.checkpoint_id, generation=now, parent=plan.parent, type=type_),
-            )
-        ),
-        st.builds(
-            JobRestored,
-            at_ms=times,
-            generation=st.just(now + 1),
-            checkpoint_id=st.sampled_from([None, *(c.checkpoint_id for c in state.completed)]),
-        ),
-    ]
-    for pending in state.pending:
-        found += [
-            st.just(
-                AckReceived(
-                    ack=Ack(
-                        checkpoint_id=pending.checkpoint_id,
-                        subtask=subtask,
-                        attempt=pending.attempt_of(subtask.stage),
-                    )
-                )
-            )
-            for subtask in pending.not_yet_acknowledged
+    def note(self, event: Event, transition: Transition) -> None:
+        if isinstance(event, CheckpointTriggered):
+            self.begun.append(event.plan.checkpoint_id)
+        if isinstance(event, CheckpointCompleted):
+            self.completed.append(event.checkpoint_id)
+        if isinstance(event, JobSubmitted | JobRestored):
+            self.generations.append(event.generation)
+        self.aborted += [
+            c.checkpoint_id for c in transition.commands if isinstance(c, DiscardPending)
         ]
-        found.append(
-            st.builds(
-                CheckpointFailed,
-                generation=st.just(now),
-                at_ms=times,
-                checkpoint_id=st.just(pending.checkpoint_id),
-                reason=st.sampled_from(CheckpointFailureReason),
-                is_task_failure=st.booleans(),
+
+    def teardown(self) -> None:
+        ended = [*self.completed, *self.aborted]
+        pending = [pending.checkpoint_id for pending in self.state.pending]
+        assert self.begun == sorted(set(self.begun))
+        assert sorted([*ended, *pending]) == self.begun
+        assert self.completed == sorted(set(self.completed))
+        assert self.generations == sorted(set(self.generations))
+
+    def one_of_the_pending(self, data: st.DataObject) -> PendingCheckpoint:
+        return data.draw(st.sampled_from(self.state.pending))
+
+    @property
+    def about(self) -> dict[str, int]:
+        return {"generation": self.state.generation, "at_ms": self.now_ms}
+
+    @rule(event=events, is_current=st.booleans())
+    def hear_anything(self, event: Event, is_current: bool) -> None:
+        """Who takes over is rare, or nothing else would ever come far."""
+        if is_current and not isinstance(event, AckReceived | JobSubmitted | JobRestored):
+            event = replace(event, generation=self.state.generation)
+        self.say(event)
+
+    @rule(ms=st.integers(-300, 900))
+    def time_passes_or_the_clock_goes_back(self, ms: int) -> None:
+        self.now_ms = max(0, self.now_ms + ms)
+
+    @initialize(configuration=configurations)
+    def begin(self, configuration: JobConfiguration) -> None:
+        self.submit(configuration)
+
+    @precondition(lambda self: self.state.status not in ALIVE)
+    @rule(configuration=configurations)
+    def submit(self, configuration: JobConfiguration) -> None:
+        generation = next_generation(self.state)
+        self.say(
+            JobSubmitted(at_ms=self.now_ms, generation=generation, configuration=configuration)
+        )
+
+    @rule(data=st.data(), has_hooks=whims, claim_mode=st.sampled_from(ClaimMode))
+    def restore(self, data: st.DataObject, has_hooks: bool, claim_mode: ClaimMode) -> None:
+        if self.state.status is JobStatus.RUNNING and not data.draw(whims):
+            return
+        own = data.draw(st.sampled_from([*ids_of(self.state.completed), None]))
+        theirs = SnapshotOrigin(checkpoint_id=7, savepoint="theirs") if own is None else None
+        origin = theirs if data.draw(st.booleans()) else None
+        self.say(
+            JobRestored(
+                at_ms=self.now_ms,
+                generation=next_generation(self.state),
+                checkpoint_id=own if origin is None else origin.checkpoint_id,
+                origin=origin,
+                claim_mode=claim_mode,
+                has_hooks=has_hooks,
             )
         )
-        if pending.is_fully_acknowledged or pending.type.is_savepoint:
-            found.append(
-                st.builds(
-                    CheckpointCompleted,
-                    generation=st.just(now),
-                    at_ms=times,
-                    checkpoint_id=st.just(pending.checkpoint_id),
-                    checkpointed_bytes=st.just(1),
-                    full_bytes=st.just(1),
-                )
-            )
-    found += [
-        st.builds(
-            CheckpointCommitted,
-            generation=st.just(now),
-            at_ms=times,
-            checkpoint_id=st.just(done.checkpoint_id),
+
+    @precondition(lambda self: self.state.must_restore_hooks)
+    @rule()
+    def restore_the_hooks(self) -> None:
+        self.say(HooksRestored(generation=self.state.generation))
+        assert not self.state.must_restore_hooks
+
+    @rule(request=requests)
+    def ask(self, request: CheckpointRequest) -> None:
+        self.asked += 1
+        self.look_after(replace(request, request_id=f"r-{self.asked}"))
+
+    @precondition(lambda self: self.state.queue)
+    @rule(data=st.data())
+    def ask_again(self, data: st.DataObject) -> None:
+        self.look_after(data.draw(st.sampled_from(self.state.queue)))
+
+    def look_after(self, request: CheckpointRequest) -> None:
+        """As the owner of a request does: ask, and trigger when told to."""
+        transition = self.say(CheckpointRequested(**self.about, request=request))
+        if TriggerCheckpoint(request=request) not in transition.commands:
+            return
+        plan = self.a_plan_for(request)
+        stale = [
+            replace(plan, parent=None if plan.parent else plan.checkpoint_id - 1),
+            replace(plan, origin=None if plan.origin else ELSEWHERE),
+            replace(plan, generation=plan.generation + 1),
+        ]
+        for wrong in stale:
+            assert self.trigger(wrong, request) is Verdict.REFUSED
+        can = not self.state.must_restore_hooks
+        assert self.trigger(plan, request) is (Verdict.APPLIED if can else Verdict.REFUSED)
+        assert self.trigger(plan, request) is (Verdict.IGNORED if can else Verdict.REFUSED)
+
+    def trigger(self, plan: CheckpointPlan, request: CheckpointRequest) -> Verdict:
+        generation = self.state.generation
+        triggered = CheckpointTriggered(generation=generation, plan=plan, request=request)
+        return self.say(triggered).verdict
+
+    def a_plan_for(self, request: CheckpointRequest) -> CheckpointPlan:
+        return a_plan(
+            self.state.next_checkpoint_id,
+            generation=self.state.generation,
+            parent=self.state.tip,
+            origin=None if self.state.pending else self.state.origin,
+            type=request.type,
+            triggered_at_ms=self.now_ms,
+            tasks=LAX,
         )
-        for done in state.completed
-    ]
-    return st.one_of(found)
+
+    @precondition(lambda self: self.state.pending)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        pending = self.one_of_the_pending(data)
+        for subtask in data.draw(st.permutations(pending.not_yet_acknowledged)):
+            attempt = pending.attempt_of(subtask.stage)
+            self.say(an_ack(subtask, checkpoint_id=pending.checkpoint_id, attempt=attempt))
+
+    @precondition(lambda self: self.state.pending)
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        pending = self.one_of_the_pending(data)
+        parent = self.state.latest_completed
+        is_next = pending is self.state.pending[0] and (parent is None or parent.is_committed)
+
+        transition = self.finish(pending.checkpoint_id)
+
+        assert transition.verdict is (Verdict.APPLIED if is_next else Verdict.REFUSED)
+
+    def finish(self, checkpoint_id: int) -> Transition:
+        done = {"checkpoint_id": checkpoint_id, "checkpointed_bytes": 1, "full_bytes": 1}
+        return self.say(CheckpointCompleted(**self.about, **done))
+
+    @precondition(lambda self: self.state.status is JobStatus.RUNNING)
+    @rule(asks=st.lists(requests, max_size=4), finishes=st.booleans(), does_clean_up=st.booleans())
+    def run_epochs(
+        self, asks: list[CheckpointRequest], finishes: bool, does_clean_up: bool
+    ) -> None:
+        """What happens most of the time: the oldest completes, is committed, another is asked."""
+        for request in asks:
+            if finishes and self.state.pending:
+                self.finish(self.state.pending[0].checkpoint_id)
+            if finishes and self.state.latest_completed is not None:
+                self.commit(does_clean_up)
+            self.ask(request)
+
+    @precondition(lambda self: self.state.completed)
+    @rule(does_clean_up=st.booleans())
+    def commit(self, does_clean_up: bool) -> None:
+        gone = tuple(c.checkpoint_id for c in self.state.discarding) if does_clean_up else ()
+        latest = self.state.latest_completed or self.state.completed[-1]
+        newest = latest.checkpoint_id
+        self.say(CheckpointCommitted(**self.about, checkpoint_id=newest, discarded=gone))
+
+    @precondition(lambda self: self.state.discarding)
+    @rule()
+    def clean_up(self) -> None:
+        gone = tuple(c.checkpoint_id for c in self.state.discarding)
+        self.say(SnapshotsDiscarded(generation=self.state.generation, checkpoints=gone))
+        assert self.state.discarding == ()
+
+    @precondition(lambda self: self.state.pending)
+    @rule(data=st.data(), reason=reasons, is_task_failure=st.sampled_from([False, False, True]))
+    def fail(
+        self, data: st.DataObject, reason: CheckpointFailureReason, is_task_failure: bool
+    ) -> None:
+        doomed = self.one_of_the_pending(data).checkpoint_id
+        self.say(
+            CheckpointFailed(
+                **self.about, checkpoint_id=doomed, reason=reason, is_task_failure=is_task_failure
+            )
+        )
+
+    @precondition(lambda self: self.state.pending)
+    @rule(data=st.data(), stage=st.sampled_from(STAGES), verb=st.sampled_from("dao"))
+    def interrupt(self, data: st.DataObject, stage: str, verb: str) -> None:
+        """Decline, start another attempt, overtake."""
+        pending = self.one_of_the_pending(data)
+        about = {"checkpoint_id": pending.checkpoint_id, "generation": self.state.generation}
+        attempt = pending.attempt_of(stage)
+        match verb:
+            case "d":
+                self.say(declined(SubtaskId(stage, 0), attempt=attempt, **about))
+            case "a":
+                self.say(an_attempt(attempt + 1, stage=stage, **about))
+                assert self.state.pending[-1].checkpoint_id == pending.checkpoint_id
+            case "o":
+                self.say(timed_out(*STAGES, **about))
+
+    @precondition(lambda self: self.state.status in ALIVE)
+    @rule(status=st.sampled_from(STOPS), wants_to=whims)
+    def stop(self, status: JobStatus, wants_to: bool) -> None:
+        if wants_to:
+            self.say(JobStopped(**self.about, status=status))
 
 
-@dataclass
-class Life:
-    """What became of each checkpoint in a history."""
-
-    begun: list[int] = field(default_factory=list)
-    completed: list[int] = field(default_factory=list)
-    aborted: list[int] = field(default_factory=list)
-    generations: list[int] = field(default_factory=list)
+Coordinator.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestCoordinator = Coordinator.TestCase
 
 
-def play(history: list[Event]) -> Life:
-    """Step through the history, checking what has to hold after every single event."""
-    state, life = CoordinatorState(), Life()
+@settings(deadline=None)
+@given(st.lists(events, max_size=40))
+def test_any_history_has_a_state_that_keeps_the_rules(history: list[Event]) -> None:
+    state = CoordinatorState()
     for event in history:
         transition = step(state, event)
         check_step(state, event, transition)
-        note(life, event, transition)
+        check_state(transition.state)
         state = transition.state
-    return life
-
-
-def check_step(before: CoordinatorState, event: Event, transition: Transition) -> None:
-    after, applied = transition.state, transition.verdict is Verdict.APPLIED
-    if not applied:
-        assert after == before
-        assert transition.commands == ()
-    assert after.generation >= before.generation
-    assert after.next_checkpoint_id >= before.next_checkpoint_id
-    assert (transition.ack_result is not None) == isinstance(event, AckReceived)
-    is_takeover = isinstance(event, JobSubmitted | JobRestored)
-    if not isinstance(event, AckReceived) and event.generation < before.generation:
-        assert transition.verdict is Verdict.FENCED
-    assert is_takeover == (after.generation > before.generation) or not applied
-    check_base(before, after)
-    check_ends(before, transition)
-    assert not after.pending or after.status is JobStatus.RUNNING
-    if before.status.is_globally_terminal and after.status is not before.status:
-        assert is_takeover
-
-
-def check_base(before: CoordinatorState, after: CoordinatorState) -> None:
-    """The base is a completed checkpoint or a savepoint, as long as the job runs."""
-    assert after.base is None or after.base < after.next_checkpoint_id
-    if after.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and after.base is not None:
-        assert after.base_savepoint is not None or after.latest_completed is not None
-    ids_ = [c.checkpoint_id for c in after.completed]
-    assert ids_ == sorted(set(ids_))
-    assert not set(ids_) & {p.checkpoint_id for p in after.pending}
-    assert (after.restart_at_ms is not None) == (after.status is JobStatus.RESTARTING)
-
-
-def check_ends(before: CoordinatorState, transition: Transition) -> None:
-    """Whatever leaves is discarded, and nothing else is."""
-    after = transition.state
-    now_completed = {c.checkpoint_id for c in after.completed}
-    left = {p.checkpoint_id for p in before.pending} - {p.checkpoint_id for p in after.pending}
-    discarded = {c.checkpoint_id for c in transition.commands if isinstance(c, DiscardPending)}
-    assert discarded == left - now_completed
-    subsumed = {
-        c.checkpoint.checkpoint_id for c in transition.commands if isinstance(c, DiscardCompleted)
-    }
-    assert not subsumed & now_completed
-    for checkpoint in before.completed:
-        if checkpoint.checkpoint_id not in now_completed:
-            assert checkpoint.checkpoint_id in subsumed
-
-
-def note(life: Life, event: Event, transition: Transition) -> None:
-    if transition.verdict is not Verdict.APPLIED:
-        return
-    if isinstance(event, CheckpointTriggered):
-        life.begun.append(event.plan.checkpoint_id)
-    if isinstance(event, CheckpointCompleted):
-        life.completed.append(event.checkpoint_id)
-    if isinstance(event, JobSubmitted | JobRestored):
-        life.generations.append(event.generation)
-    for command in transition.commands:
-        if isinstance(command, DiscardPending):
-            life.aborted.append(command.checkpoint_id)
-        if isinstance(command, FinalizeCheckpoint):
-            assert command.pending.not_yet_acknowledged == ()
-
-
-@settings(deadline=None)
-@given(histories() | st.lists(events, max_size=40))
-def test_whatever_arrives_every_checkpoint_ends_at_most_once_and_ids_only_grow(
-    history: list[Event],
-) -> None:
-    life = play(history)
-
-    assert life.begun == sorted(set(life.begun))
-    ended = life.completed + life.aborted
-    assert len(ended) == len(set(ended))
-    assert set(ended) <= set(life.begun)
-    assert life.generations == sorted(set(life.generations))
-
-
-@settings(deadline=None)
-@given(histories(), st.lists(events, max_size=10))
-def test_a_fenced_generation_changes_nothing(history: list[Event], late: list[Event]) -> None:
-    state = CoordinatorState()
-    for event in history:
-        state = step(state, event).state
-    overtaken = [
-        event
-        for event in late
-        if not isinstance(event, AckReceived) and event.generation < state.generation
-    ]
-
-    for event in overtaken:
-        transition = step(state, event)
-        assert transition == Transition(state=state, verdict=Verdict.FENCED)
-
-
-@settings(deadline=None)
-@given(st.permutations(SUBTASKS), st.lists(st.sampled_from(SUBTASKS), max_size=6))
-def test_a_checkpoint_asks_to_be_finalized_once_and_only_with_every_ack(
-    order: list[SubtaskId], repeated: list[SubtaskId]
-) -> None:
-    state = step(
-        CoordinatorState(),
-        JobSubmitted(at_ms=0, generation=1, configuration=JobConfiguration()),
-    ).state
-    state = step(state, CheckpointTriggered(generation=1, plan=a_plan())).state
-    seen: set[SubtaskId] = set()
-
-    for subtask in [*order[:-1], *repeated, order[-1], *repeated]:
-        ack = Ack(checkpoint_id=1, subtask=subtask, attempt=1)
-        transition = step(state, AckReceived(ack=ack))
-        state = transition.state
-        is_last = len(seen | {subtask}) == len(SUBTASKS) and subtask not in seen
-        seen.add(subtask)
-        assert bool(transition.commands) == is_last

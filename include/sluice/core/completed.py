@@ -5,12 +5,13 @@ Flink's CompletedCheckpoint, CompletedCheckpointStore and CheckpointSubsumeHelpe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from sluice.core.acks import Committable
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
-from sluice.core.plan import SourceCut
+from sluice.core.plan import SnapshotOrigin, SourceCut
 from sluice.core.properties import CheckpointType
 
 
@@ -25,13 +26,23 @@ class SubtaskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageState:
-    """A stage in a checkpoint (Flink's OperatorState).  The watermark is its output's."""
+    """A stage in a checkpoint (Flink's OperatorState).
+
+    ``watermark_ms`` is its output's; behind another stage also that of the input it has consumed.
+    ``in_flight`` are the sealed segments of its input that it has not consumed (Flink's channel
+    state, by reference): the next epoch reads them first.  An ``is_overtaken`` stage did not answer
+    in time, so the coordinator acknowledged for it; an ``is_finished`` one will never run again.
+    """
 
     uid: str
     parallelism: int
     max_parallelism: int
     subtasks: tuple[SubtaskState, ...]
     watermark_ms: int
+    in_flight: tuple[SegmentHandle, ...] = ()
+    in_flight_schema: bytes = b""
+    is_overtaken: bool = False
+    is_finished: bool = False
     event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -59,7 +70,8 @@ class CheckpointMetadata:
     committables: tuple[Committable, ...]
     tables: dict[str, int] = field(default_factory=dict[str, int])
     previous_tables: dict[str, int] = field(default_factory=dict[str, int])
-    parent_savepoint: str | None = None
+    origin: SnapshotOrigin | None = None
+    master_states: dict[str, str | None] = field(default_factory=dict[str, str | None])
 
     def stage(self, uid: str) -> StageState | None:
         return next((stage for stage in self.stages if stage.uid == uid), None)
@@ -76,8 +88,51 @@ class CheckpointMetadata:
             for subtask in stage.subtasks
             for handle in subtask.state
         ]
+        handles += [handle for stage in self.stages for handle in stage.in_flight]
         handles += [cut.table for cut in self.sources if cut.table is not None]
         return tuple(handle for handle in handles if handle.key)
+
+
+def with_files(
+    metadata: CheckpointMetadata, move: Callable[[SegmentHandle], SegmentHandle]
+) -> CheckpointMetadata:
+    """The same checkpoint, each file that it names replaced by what *move* makes of it."""
+
+    def moved(handle: SegmentHandle) -> SegmentHandle:
+        return move(handle) if handle.key else handle
+
+    def moved_subtask(subtask: SubtaskState) -> SubtaskState:
+        return replace(
+            subtask,
+            state=tuple(replace(h, segment=moved(h.segment)) for h in subtask.state),
+            output=(),
+        )
+
+    stages = tuple(
+        replace(
+            stage,
+            subtasks=tuple(moved_subtask(subtask) for subtask in stage.subtasks),
+            in_flight=tuple(moved(handle) for handle in stage.in_flight),
+        )
+        for stage in metadata.stages
+    )
+    sources = tuple(
+        cut if cut.table is None else replace(cut, table=moved(cut.table))
+        for cut in metadata.sources
+    )
+    return replace(metadata, stages=stages, sources=sources)
+
+
+def moved_to_root(metadata: CheckpointMetadata, root: str) -> CheckpointMetadata:
+    """The checkpoint as another root's job sees it: its files are to be read at *root*."""
+    return with_files(metadata, lambda handle: replace(handle, root=handle.root or root))
+
+
+def without_in_flight(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """The checkpoint with its in-flight data dropped: those rows are lost, as a person chose."""
+    return replace(
+        metadata, stages=tuple(replace(stage, in_flight=()) for stage in metadata.stages)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ class SegmentHandle:
 
     ``checksum`` is the hex blake2b-128 of the bytes; a reader verifies it.  ``inline`` holds the
     bytes themselves when they are small (Flink's ``state.storage.fs.memory-threshold``); then
-    ``key`` is empty.
+    ``key`` is empty.  ``root`` names another root when the file is not in the job's own: that of a
+    checkpoint the job was restored from.
     """
 
     key: str
@@ -26,6 +27,7 @@ class SegmentHandle:
     rows: int
     checksum: str
     inline: bytes | None = None
+    root: str = ""
 
     def __post_init__(self) -> None:
         assert bool(self.key) != (self.inline is not None), "a segment is a file or inline bytes"

@@ -16,6 +16,30 @@ Generation = NewType("Generation", int)
 NO_GENERATION = Generation(0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointIdCounter:
+    """Hands out checkpoint ids (Flink's CheckpointIDCounter); it never goes backwards.
+
+    A value: whoever takes an id stores the counter that comes with it, by a compare-and-swap.
+    """
+
+    next_id: CheckpointId = FIRST_CHECKPOINT_ID
+
+    def __post_init__(self) -> None:
+        assert self.next_id >= FIRST_CHECKPOINT_ID
+
+    def get(self) -> CheckpointId:
+        """The id that the next attempt will have."""
+        return self.next_id
+
+    def get_and_increment(self) -> tuple[CheckpointId, CheckpointIdCounter]:
+        return self.next_id, CheckpointIdCounter(next_id=CheckpointId(self.next_id + 1))
+
+    def at_least(self, next_id: int) -> CheckpointIdCounter:
+        """Continue at *next_id* after a restore (Flink's setCount), but never below what was."""
+        return CheckpointIdCounter(next_id=CheckpointId(max(self.next_id, next_id)))
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class SubtaskId:
     """One parallel instance of one stage, e.g. subtask 3 of ``window_rule``."""

@@ -15,10 +15,11 @@ from typing import TypeAlias
 
 from sluice.core.acks import Ack, Decline
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import JobStatus, Retention
+from sluice.core.plan import CheckpointPlan, SnapshotOrigin
+from sluice.core.properties import CheckpointingMode, ClaimMode, JobStatus, Retention
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartStrategy
 
@@ -35,7 +36,14 @@ class JobConfiguration:
     num_retained: int = 3
     tolerable_failed_checkpoints: int = 0
     max_concurrent: int = 1
+    max_queued: int = 1_000
     min_pause_ms: int = 0
+    interval_during_backlog_ms: int | None = None
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    unaligned: bool = False
+    aligned_timeout_ms: int = 0  # 0: unaligned from the start.
+    checkpoints_after_tasks_finish: bool = True
+    inline_threshold_bytes: int = 20_480  # Flink's data-inline-threshold, 20 kb.
     retention: Retention = Retention.RETAIN_ON_CANCELLATION
     restart: RestartStrategy = field(default_factory=RestartStrategy)
 
@@ -50,12 +58,32 @@ class JobSubmitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequested:
+    """Somebody asks for a checkpoint that cannot start now, or looks after one that waits."""
+
+    generation: Generation
+    at_ms: int
+    request: CheckpointRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTriggered:
-    """The plan is durable; the checkpoint is pending."""
+    """The plan is durable; the checkpoint that *request* asked for is pending."""
 
     generation: Generation
     plan: CheckpointPlan
-    savepoint_name: str | None = None
+    request: CheckpointRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerFailed:
+    """No plan could be made for the request: a source or a hook failed.  It had no id yet."""
+
+    generation: Generation
+    at_ms: int
+    request: CheckpointRequest
+    reason: CheckpointFailureReason
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +113,16 @@ class DeclineReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentTimedOut:
+    """The aligned checkpoint timeout passed while *stages* were behind: they are overtaken."""
+
+    generation: Generation
+    at_ms: int
+    checkpoint_id: CheckpointId
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCompleted:
     """Every planned ack is present and ``_metadata`` is durable."""
 
@@ -97,11 +135,29 @@ class CheckpointCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted:
-    """Every sink published what it staged for the checkpoint."""
+    """Every sink published what it staged; the files of the *discarded* checkpoints are gone."""
 
     generation: Generation
     at_ms: int
     checkpoint_id: CheckpointId
+    discarded: tuple[CheckpointId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotsDiscarded:
+    """What the state lists to be deleted was deleted, outside of a commit."""
+
+    generation: Generation
+    checkpoints: tuple[CheckpointId, ...] = ()
+    savepoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointsReleased:
+    """No checkpoint uses these claimed savepoints: from now on nothing is restored from them."""
+
+    generation: Generation
+    savepoints: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +177,36 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed:
+    """The job cannot go on, whatever its checkpoints do: it fails over (a global failure)."""
+
+    generation: Generation
+    at_ms: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRestored:
-    """The job continues from *checkpoint_id* (None: from empty) under the next generation."""
+    """The job continues from *checkpoint_id* (None: from empty) under the next generation.
+
+    ``origin`` says where that checkpoint is when it is not one of the job's own.
+    """
 
     at_ms: int
     generation: Generation
     checkpoint_id: CheckpointId | None
-    savepoint: str | None = None
+    origin: SnapshotOrigin | None = None
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    ignores_in_flight: bool = False
+    has_hooks: bool = False  # Master hooks are to be restored before anything new is triggered.
     configuration: JobConfiguration | None = None  # None keeps the old one.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HooksRestored:
+    """Every master hook has put its outside world back to the restored checkpoint."""
+
+    generation: Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +218,33 @@ class JobStopped:
     status: JobStatus
 
 
-Event: TypeAlias = (
-    JobSubmitted
-    | CheckpointTriggered
-    | AttemptStarted
+RequestEvent: TypeAlias = CheckpointRequested | CheckpointTriggered | TriggerFailed
+CheckpointEvent: TypeAlias = (
+    AttemptStarted
     | AckReceived
     | DeclineReceived
+    | AlignmentTimedOut
     | CheckpointCompleted
     | CheckpointCommitted
     | CheckpointFailed
-    | JobRestored
-    | JobStopped
 )
+JobEvent: TypeAlias = (
+    JobSubmitted
+    | JobFailed
+    | JobRestored
+    | HooksRestored
+    | JobStopped
+    | SavepointsReleased
+    | SnapshotsDiscarded
+)
+Event: TypeAlias = RequestEvent | CheckpointEvent | JobEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerCheckpoint:
+    """The decider lets this request start: make its plan, then say CheckpointTriggered."""
+
+    request: CheckpointRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,5 +283,10 @@ class RestartJob:
 
 
 Command: TypeAlias = (
-    FinalizeCheckpoint | CommitCheckpoint | DiscardPending | DiscardCompleted | RestartJob
+    TriggerCheckpoint
+    | FinalizeCheckpoint
+    | CommitCheckpoint
+    | DiscardPending
+    | DiscardCompleted
+    | RestartJob
 )

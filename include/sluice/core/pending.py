@@ -1,20 +1,22 @@
 """A checkpoint that has been triggered and is still collecting acks.
 
-A ``PendingCheckpoint`` has two ends and no third: every subtask acknowledges and it becomes a
+A ``PendingCheckpoint`` has two ends and no third: everybody acknowledges and it becomes a
 ``CompletedCheckpoint``, or it is aborted with a ``CheckpointFailureReason``.  The journal holds it
-without acks; acks are objects in the bucket and are folded in when it is looked at.
+without the subtasks' acks; those are objects in the bucket and are folded in when it is looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from sluice.core.acks import Ack
+from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.plan import TaskPlan
+from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.properties import CheckpointType
+from sluice.core.reasons import CheckpointFailureReason
 
 FIRST_ATTEMPT = 1
 
@@ -30,6 +32,12 @@ class AckResult(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCheckpoint:
+    """``coordinators`` (a source each) and ``masters`` (a hook each) are those still outstanding.
+
+    ``overtaken`` stages did not answer before the aligned checkpoint timeout: the coordinator
+    acknowledged for them with their previous state, and their own acks are UNKNOWN from then on.
+    """
+
     checkpoint_id: CheckpointId
     parent: CheckpointId | None
     type: CheckpointType
@@ -40,21 +48,84 @@ class PendingCheckpoint:
     tasks: tuple[TaskPlan, ...]
     savepoint_name: str | None = None
     cause: str = ""
+    request_id: str = ""
+    coordinators: tuple[str, ...] = ()
+    masters: tuple[str, ...] = ()
+    coordinator_states: Mapping[str, SegmentHandle] = field(
+        default_factory=dict[str, SegmentHandle]
+    )
     attempts: Mapping[str, int] = field(default_factory=dict[str, int])
+    overtaken: tuple[str, ...] = ()
     acks: Mapping[str, Ack] = field(default_factory=dict[str, Ack])  # By str(subtask).
+
+    @classmethod
+    def of(
+        cls,
+        plan: CheckpointPlan,
+        *,
+        savepoint_name: str | None = None,
+        request_id: str = "",
+    ) -> PendingCheckpoint:
+        """The checkpoint that *plan* starts: its sources and hooks have answered in the plan."""
+        pending = cls(
+            checkpoint_id=plan.checkpoint_id,
+            parent=plan.parent,
+            type=plan.type,
+            triggered_at_ms=plan.triggered_at_ms,
+            expires_at_ms=plan.expires_at_ms,
+            drains=plan.drains,
+            records=plan.records,
+            tasks=plan.tasks,
+            savepoint_name=savepoint_name,
+            cause=plan.cause,
+            request_id=request_id,
+            coordinators=tuple(cut.uid for cut in plan.sources),
+            masters=tuple(plan.master_states),
+        )
+        for cut in plan.sources:
+            pending, _ = pending.acknowledge_coordinator(cut.uid, cut.table)
+        for hook in plan.master_states:
+            pending = pending.acknowledge_master(hook)
+        return pending
 
     @property
     def not_yet_acknowledged(self) -> tuple[SubtaskId, ...]:
         return tuple(
             subtask
             for task in self.tasks
+            if task.uid not in self.overtaken
             for subtask in task.subtasks
             if str(subtask) not in self.acks
         )
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        return len(self.acks) == sum(task.parallelism for task in self.tasks)
+        """Every subtask, every source's offsets and every master hook have answered."""
+        return not (self.not_yet_acknowledged or self.coordinators or self.masters)
+
+    @property
+    def can_be_subsumed(self) -> bool:
+        """Flink's canBeSubsumed: a savepoint never, forced or not."""
+        return not self.type.is_savepoint
+
+    @property
+    def ends_the_job(self) -> bool:
+        """Nothing can follow it: the input ended, or a person stops the job with it."""
+        return self.drains or self.type.stops_the_job
+
+    @property
+    def states(self) -> tuple[SegmentHandle, ...]:
+        """Every file acknowledged so far: what an abort discards, unless another one uses it."""
+        acked = [
+            segment
+            for ack in self.acks.values()
+            for segment in (*(handle.segment for handle in ack.state), *ack.output)
+        ]
+        return (*acked, *self.coordinator_states.values())
+
+    def can_be_aborted(self, reason: CheckpointFailureReason) -> bool:
+        """Anything may end a checkpoint, but a newer one only those that can be subsumed."""
+        return self.can_be_subsumed or reason is not CheckpointFailureReason.CHECKPOINT_SUBSUMED
 
     def is_participant(self, subtask: SubtaskId) -> bool:
         return any(
@@ -69,16 +140,65 @@ class PendingCheckpoint:
     def start_attempt(self, stage: str, attempt: int) -> PendingCheckpoint:
         """Fence every earlier execution attempt of *stage*: its acks become UNKNOWN."""
         assert attempt > self.attempt_of(stage)
-        acks = {key: ack for key, ack in self.acks.items() if ack.subtask.stage != stage}
-        return replace(self, attempts={**self.attempts, stage: attempt}, acks=acks)
+        return replace(
+            self, attempts={**self.attempts, stage: attempt}, acks=self._acks_without({stage})
+        )
+
+    def overtake(self, stages: Iterable[str]) -> PendingCheckpoint:
+        """Acknowledge with its previous state for each of *stages* that may be overtaken.
+
+        What a stage has said in this epoch is not part of the checkpoint then, so those that read
+        it, even if they have acknowledged, are overtaken with it.
+        """
+        wanted, overtaken = set(stages), [*self.overtaken]
+        for task in self.tasks:  # In topological order.
+            has_lost_its_input = task.reads in overtaken and not task.is_unaligned
+            is_behind = task.may_be_overtaken and task.uid in wanted
+            if (is_behind or has_lost_its_input) and task.uid not in overtaken:
+                overtaken.append(task.uid)
+        return replace(self, overtaken=tuple(overtaken), acks=self._acks_without(overtaken))
 
     def acknowledge(self, ack: Ack) -> tuple[PendingCheckpoint, AckResult]:
         """Return the checkpoint with *ack* added, and what kind of ack it was."""
         assert ack.checkpoint_id == self.checkpoint_id
 
-        is_current = ack.attempt == self.attempt_of(ack.subtask.stage)
+        stage = ack.subtask.stage
+        is_current = ack.attempt == self.attempt_of(stage) and stage not in self.overtaken
         if not (is_current and self.is_participant(ack.subtask)):
             return self, AckResult.UNKNOWN
         if str(ack.subtask) in self.acks:
             return self, AckResult.DUPLICATE
         return replace(self, acks={**self.acks, str(ack.subtask): ack}), AckResult.SUCCESS
+
+    def acknowledge_all(self, acks: Iterable[Ack]) -> PendingCheckpoint:
+        """As ``acknowledge`` for each of *acks*, in one go: there may be thousands."""
+        blank, known = replace(self, acks={}), {**self.acks}
+        for ack in acks:
+            if blank.acknowledge(ack)[1] is AckResult.SUCCESS:
+                known.setdefault(str(ack.subtask), ack)
+        return replace(self, acks=known)
+
+    def acknowledge_coordinator(
+        self, source: str, state: SegmentHandle | None = None
+    ) -> tuple[PendingCheckpoint, AckResult]:
+        """A source told its offsets; *state* is a file it keeps, as a pinned table does.
+
+        Only a state is remembered, so whoever had none is UNKNOWN the second time (Flink's rule).
+        """
+        if source not in self.coordinators:
+            is_known = source in self.coordinator_states
+            return self, AckResult.DUPLICATE if is_known else AckResult.UNKNOWN
+        kept = {} if state is None else {source: state}
+        after = replace(
+            self,
+            coordinators=tuple(name for name in self.coordinators if name != source),
+            coordinator_states={**self.coordinator_states, **kept},
+        )
+        return after, AckResult.SUCCESS
+
+    def acknowledge_master(self, hook: str) -> PendingCheckpoint:
+        """A master hook answered; its state, which may be None, is in the plan."""
+        return replace(self, masters=tuple(name for name in self.masters if name != hook))
+
+    def _acks_without(self, stages: Iterable[str]) -> dict[str, Ack]:
+        return {key: ack for key, ack in self.acks.items() if ack.subtask.stage not in stages}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
@@ -56,6 +56,7 @@ class SourceCut:
     position: tuple[PartitionOffset, ...]
     slices: tuple[Slice, ...] = ()
     exhausted: bool = False
+    is_backlog: bool = False  # More records wait behind the barrier (Flink's isProcessingBacklog).
     table: SegmentHandle | None = None
 
     @property
@@ -64,12 +65,41 @@ class SourceCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOrigin:
+    """Where a job was restored from, when that is not a checkpoint of its own: a savepoint, or a
+    checkpoint of another root.
+
+    ``root`` and ``pipeline`` are empty for the job's own.
+    """
+
+    checkpoint_id: CheckpointId
+    savepoint: str | None = None
+    root: str = ""
+    pipeline: str = ""
+
+    def __str__(self) -> str:
+        what = (
+            f"savepoint {self.savepoint}" if self.savepoint else f"checkpoint {self.checkpoint_id}"
+        )
+        return f"{what} of {self.root}/{self.pipeline}" if self.root else what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
-    """A stage that must acknowledge, with all its subtasks."""
+    """A stage that must acknowledge, with all its subtasks.
+
+    An ``is_unaligned`` one reads what its parent left in flight, and leaves this epoch's input in
+    flight: it waits for no other stage.  One that ``may_be_overtaken`` starts aligned and becomes
+    unaligned when the aligned checkpoint timeout passes.  ``reads`` is the stage before it, empty
+    for one that reads a source.
+    """
 
     uid: str
     parallelism: int
     max_parallelism: int
+    is_unaligned: bool = False
+    may_be_overtaken: bool = False
+    reads: str = ""
 
     @property
     def subtasks(self) -> tuple[SubtaskId, ...]:
@@ -78,22 +108,34 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPlan:
-    """Immutable.  ``parent`` is the completed checkpoint whose state this epoch continues.
+    """Immutable.  ``parent`` is the checkpoint whose state this epoch continues: a completed one,
+    or with several concurrent checkpoints the one triggered before it.
 
     ``drains`` sets every watermark to MAX at this barrier: all sources ended, or a person drains.
+    ``finished`` stages ended at an earlier barrier: they are not run, and their state is carried.
+    One that ``starts_lineage`` is the first of its generation, and publishes every table anew.
+    ``is_full`` asks every subtask for a snapshot that shares no file with the parent's.
+    ``master_states`` is what the master hooks answered; None is an answer, too.
+    ``journal_seq`` was the journal's newest entry when the plan was made: a hint where to read on.
     """
 
     checkpoint_id: CheckpointId
     generation: Generation
     parent: CheckpointId | None
-    parent_savepoint: str | None = None  # Where the parent is kept, when it is a savepoint.
+    origin: SnapshotOrigin | None = None  # Where the parent is kept, when it is not the job's own.
+    ignores_in_flight: bool = False  # The parent's in-flight data is dropped: a person chose so.
     type: CheckpointType
     triggered_at_ms: int
     expires_at_ms: int
     drains: bool
     sources: tuple[SourceCut, ...]
     tasks: tuple[TaskPlan, ...]
+    finished: tuple[str, ...] = ()
+    starts_lineage: bool = False
+    is_full: bool = False
+    master_states: dict[str, str | None] = field(default_factory=dict[str, str | None])
     cause: str = ""  # Who asked: "periodic", an Airflow run id, a person.
+    journal_seq: int = 0
 
     def __post_init__(self) -> None:
         assert self.tasks, "a checkpoint needs at least one stage"
@@ -109,3 +151,7 @@ class CheckpointPlan:
     def records(self) -> int:
         """Records of the epoch, over all sources."""
         return sum(cut.records for cut in self.sources)
+
+    @property
+    def is_backlog(self) -> bool:
+        return any(cut.is_backlog for cut in self.sources)

@@ -13,6 +13,7 @@ class JobStatus(Enum):
 
     CREATED = "CREATED"
     RUNNING = "RUNNING"
+    FAILING = "FAILING"  # Failed for good; its last completed checkpoint is still to be committed.
     RESTARTING = "RESTARTING"
     SUSPENDED = "SUSPENDED"
     CANCELED = "CANCELED"
@@ -38,6 +39,20 @@ class CheckpointType(Enum):
     def stops_the_job(self) -> bool:
         """Flink's synchronous savepoint."""
         return self in (CheckpointType.SAVEPOINT_SUSPEND, CheckpointType.SAVEPOINT_TERMINATE)
+
+
+class CheckpointingMode(Enum):
+    """When a sink shows what it staged: once the checkpoint completed, or once its stage acked."""
+
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+
+
+class ClaimMode(Enum):
+    """Who owns the savepoint that a job was restored from (Flink's RecoveryClaimMode)."""
+
+    NO_CLAIM = "NO_CLAIM"  # Its owner does; the first checkpoint after the restore shares no file.
+    CLAIM = "CLAIM"  # The job does, and deletes it when no checkpoint uses it any more.
 
 
 class Retention(Enum):

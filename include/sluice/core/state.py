@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.decider import CheckpointRequest
 from sluice.core.failures import FailureCount
-from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION, CheckpointId, Generation
+from sluice.core.ids import NO_GENERATION, CheckpointId, CheckpointIdCounter, Generation
 from sluice.core.messages import JobConfiguration
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartHistory
 
 REMEMBERED_FAILURES = 16  # Flink remembers 16 recent ids; here they also feed the history page.
+REMEMBERED_REJECTIONS = 64  # For the owners of queued requests, who come back and ask.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,30 +32,64 @@ class FailedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedRequest:
+    """A queued request that will never run, and why."""
+
+    request_id: str
+    reason: CheckpointFailureReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorState:
-    """``base`` is the checkpoint the next epoch continues; ``completed`` the retained ones, old to
-    new.  ``restart_at_ms`` is set while the job is RESTARTING.
+    """``base`` is the checkpoint the next epoch continues, kept at ``origin`` when it is not one of
+    the job's own; ``completed`` are the retained ones, ``discarding`` those that left the store and
+    whose files may still be there, all old to new.  ``pending`` is a chain: each one continues the
+    one before it, the first one ``base``.  ``restart_at_ms`` is set while the job is RESTARTING.
     """
 
     status: JobStatus = JobStatus.CREATED
     generation: Generation = NO_GENERATION
-    next_checkpoint_id: CheckpointId = FIRST_CHECKPOINT_ID
+    ids: CheckpointIdCounter = field(default_factory=CheckpointIdCounter)
     base: CheckpointId | None = None
-    base_savepoint: str | None = None
+    origin: SnapshotOrigin | None = None
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    ignores_in_flight: bool = False
+    must_restore_hooks: bool = False
     configuration: JobConfiguration = field(default_factory=JobConfiguration)
+    queue: tuple[CheckpointRequest, ...] = ()
+    rejected: tuple[RejectedRequest, ...] = ()
     pending: tuple[PendingCheckpoint, ...] = ()
     completed: tuple[CompletedCheckpoint, ...] = ()
+    discarding: tuple[CompletedCheckpoint, ...] = ()
+    claimed_savepoints: tuple[str, ...] = ()
+    releasing_savepoints: tuple[str, ...] = ()  # Claimed ones that are being deleted.
     failed: tuple[FailedCheckpoint, ...] = ()
+    last_triggered_at_ms: int | None = None
     last_completed_at_ms: int | None = None
+    is_backlog: bool = False  # As of the newest barrier.
     failure_count: FailureCount = field(default_factory=FailureCount)
     restarts: RestartHistory = field(default_factory=RestartHistory)
     restart_at_ms: int | None = None
     num_restarts: int = 0
 
     def __post_init__(self) -> None:
-        ids = [pending.checkpoint_id for pending in self.pending]
-        assert ids == sorted(set(ids)), "pending checkpoints are in id order"
-        assert all(known < self.next_checkpoint_id for known in ids)
+        if self.status is not JobStatus.RUNNING:
+            assert not self.pending, "whatever ends the job ends what is pending"
+            assert not self.queue, "whatever ends the job rejects what is queued"
+        parent = self.base
+        for pending in self.pending:
+            assert pending.parent == parent, "pending checkpoints are a chain"
+            assert pending.checkpoint_id < self.next_checkpoint_id
+            parent = pending.checkpoint_id
+
+    @property
+    def next_checkpoint_id(self) -> CheckpointId:
+        return self.ids.get()
+
+    @property
+    def tip(self) -> CheckpointId | None:
+        """What a checkpoint triggered now continues: the newest pending one, else ``base``."""
+        return self.pending[-1].checkpoint_id if self.pending else self.base
 
     def pending_checkpoint(self, checkpoint_id: int) -> PendingCheckpoint | None:
         return next((p for p in self.pending if p.checkpoint_id == checkpoint_id), None)
@@ -63,7 +100,16 @@ class CoordinatorState:
     def failed_checkpoint(self, checkpoint_id: int) -> FailedCheckpoint | None:
         return next((f for f in self.failed if f.checkpoint_id == checkpoint_id), None)
 
+    def rejection(self, request_id: str) -> CheckpointFailureReason | None:
+        """Why the request will never run; None when it waits, ran, or was forgotten."""
+        return next((r.reason for r in self.rejected if r.request_id == request_id), None)
+
     @property
     def latest_completed(self) -> CompletedCheckpoint | None:
-        """What a failure restores: the newest completed one of this life of the job."""
-        return self.completed_checkpoint(self.base) if self.base is not None else None
+        """What a failure restores: the newest completed one of this life of the job.
+
+        None from an ``origin``: that one is not the job's own, even if an own one has its id.
+        """
+        if self.base is None or self.origin is not None:
+            return None
+        return self.completed_checkpoint(self.base)

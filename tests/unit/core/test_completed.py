@@ -1,19 +1,22 @@
-"""Which completed checkpoints are retained: the cases of Flink's CompletedCheckpointStoreTest."""
+"""Which completed checkpoints are retained: the cases of Flink's CompletedCheckpointStoreTest;
+and what the metadata of one names.  ``tests/property/test_completed.py`` has any store.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sluice.core.completed import (
     CheckpointMetadata,
     CompletedCheckpoint,
     StageState,
     SubtaskState,
+    moved_to_root,
     subsumed,
+    with_files,
+    without_in_flight,
 )
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
@@ -54,21 +57,6 @@ def test_the_oldest_leave_and_the_newest_real_checkpoint_stays(
     assert ids_of(subsumed(a_store(*types), num_retained)) == gone
 
 
-@given(st.lists(st.sampled_from(CheckpointType), min_size=1, max_size=8), st.integers(1, 4))
-def test_the_newest_never_leaves_nor_does_what_a_failure_would_restore(
-    types: list[CheckpointType], num_retained: int
-) -> None:
-    store = a_store(*types)
-
-    kept = [checkpoint for checkpoint in store if checkpoint not in subsumed(store, num_retained)]
-
-    real = [c for c in store if not c.type.is_savepoint]
-    assert kept[-1] == store[-1]
-    assert len(kept) >= min(num_retained, len(store))
-    assert len(kept) <= num_retained + 1
-    assert not real or store[-1].type.stops_the_job or real[-1] in kept
-
-
 @pytest.mark.parametrize(
     ("retention", "kept_on"),
     [
@@ -91,11 +79,15 @@ def test_the_discard_matrix_is_that_of_checkpoint_properties_test(
     } == kept_on
 
 
-def test_files_are_those_a_restore_reads_and_no_others() -> None:
-    def segment(key: str) -> SegmentHandle:
-        return SegmentHandle(key=key, size_bytes=1, rows=1, checksum="c")
+def a_segment(key: str, *, root: str = "") -> SegmentHandle:
+    return SegmentHandle(key=key, size_bytes=1, rows=1, checksum="c", root=root)
 
-    inline = SegmentHandle(key="", size_bytes=1, rows=1, checksum="c", inline=b"x")
+
+INLINE = SegmentHandle(key="", size_bytes=1, rows=1, checksum="c", inline=b"x")
+
+
+def a_metadata() -> CheckpointMetadata:
+    """Of a keyed stage with files of two roots, one without state, a table and a stream."""
     stage = StageState(
         uid="count_bids",
         parallelism=1,
@@ -103,13 +95,17 @@ def test_files_are_those_a_restore_reads_and_no_others() -> None:
         subtasks=(
             SubtaskState(
                 subtask=SubtaskId("count_bids", 0),
-                state=(StateHandle(segment=segment("state")), StateHandle(segment=inline)),
-                output=(segment("stream"),),
+                state=(
+                    StateHandle(segment=a_segment("state"), first_hash=3),
+                    StateHandle(segment=INLINE),
+                ),
+                output=(a_segment("stream"),),
             ),
         ),
         watermark_ms=0,
+        in_flight=(a_segment("in-flight", root="s3://elder"),),
     )
-    metadata = CheckpointMetadata(
+    return CheckpointMetadata(
         pipeline="auctions",
         checkpoint_id=CheckpointId(1),
         parent=None,
@@ -117,14 +113,57 @@ def test_files_are_those_a_restore_reads_and_no_others() -> None:
         type=CHECKPOINT,
         triggered_at_ms=0,
         drains=False,
-        sources=(SourceCut(uid="names", position=(), table=segment("table")),),
-        stages=(stage, replace(stage, uid="stateless", subtasks=())),
+        sources=(
+            SourceCut(uid="names", position=(), table=a_segment("table")),
+            SourceCut(uid="events", position=()),
+        ),
+        stages=(stage, replace(stage, uid="stateless", subtasks=(), in_flight=(INLINE,))),
         committables=(),
     )
 
-    assert metadata.files == (segment("state"), segment("table"))
-    assert metadata.stage("count_bids") == stage
+
+def test_files_are_those_a_restore_reads_and_no_others() -> None:
+    metadata = a_metadata()
+
+    assert [handle.key for handle in metadata.files] == ["state", "in-flight", "table"]
+    assert metadata.stage("count_bids") == metadata.stages[0]
     assert metadata.stage("unknown") is None
     assert metadata.source("names") == metadata.sources[0]
     assert metadata.source("unknown") is None
     assert [s.has_state for s in metadata.stages] == [True, False]
+
+
+def test_a_copy_names_other_files_and_forgets_what_restore_does_not_read() -> None:
+    metadata = a_metadata()
+
+    copy = with_files(metadata, lambda handle: replace(handle, key=f"copy/{handle.key}"))
+
+    keyed, stateless = copy.stages
+    assert [handle.key for handle in copy.files] == ["copy/state", "copy/in-flight", "copy/table"]
+    assert keyed.subtasks[0].state == (
+        StateHandle(segment=a_segment("copy/state"), first_hash=3),
+        StateHandle(segment=INLINE),
+    )
+    assert keyed.subtasks[0].output == ()
+    assert stateless.in_flight == (INLINE,)
+    assert copy.sources[1] == metadata.sources[1]
+
+
+def test_a_snapshot_of_another_root_names_it_with_every_file_that_has_none() -> None:
+    moved = moved_to_root(a_metadata(), "s3://other")
+
+    assert {handle.key: handle.root for handle in moved.files} == {
+        "state": "s3://other",
+        "in-flight": "s3://elder",
+        "table": "s3://other",
+    }
+
+
+def test_in_flight_data_is_dropped_and_nothing_else() -> None:
+    metadata = a_metadata()
+
+    dropped = without_in_flight(metadata)
+
+    assert [handle.key for handle in dropped.files] == ["state", "table"]
+    assert [stage.in_flight for stage in dropped.stages] == [(), ()]
+    assert dropped.stages[0].subtasks == metadata.stages[0].subtasks

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from sluice.core.acks import Ack
+from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.pending import AckResult, PendingCheckpoint
-from tests.builders import SUBTASKS, a_submitted, after, an_ack, triggered
+from sluice.core.plan import SourceCut
+from sluice.core.properties import CheckpointType
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from tests.builders import STAGES, SUBTASKS, TASKS, a_plan, a_submitted, after, an_ack, triggered
 
 
-def a_pending() -> PendingCheckpoint:
-    return after(a_submitted(), triggered()).pending[0]
+def a_pending(**plan: Any) -> PendingCheckpoint:
+    return after(a_submitted(), triggered(**plan)).pending[0]
+
+
+def a_segment(key: str) -> SegmentHandle:
+    return SegmentHandle(key=key, size_bytes=1, rows=1, checksum="c")
 
 
 def ack_of(subtask: SubtaskId, *, attempt: int = 1) -> Ack:
@@ -82,3 +93,121 @@ def test_an_ack_of_another_checkpoint_is_the_callers_mistake() -> None:
 
     with pytest.raises(AssertionError):
         a_pending().acknowledge(stray)
+
+
+def test_its_sources_and_hooks_have_answered_in_the_plan() -> None:
+    table = SourceCut(uid="names", position=(), table=a_segment("table"))
+    plan = a_plan(sources=(*a_plan().sources, table), master_states={"hook": None})
+
+    pending = PendingCheckpoint.of(plan, savepoint_name="s", request_id="r")
+
+    assert (pending.coordinators, pending.masters) == ((), ())
+    assert pending.coordinator_states == {"names": a_segment("table")}
+    assert (pending.savepoint_name, pending.request_id) == ("s", "r")
+    assert pending.not_yet_acknowledged == SUBTASKS
+
+
+def test_sources_and_hooks_that_have_not_answered_hold_it_up() -> None:
+    waiting = replace(a_pending(tasks=TASKS[:1]), coordinators=("c",), masters=("m",))
+    waiting = waiting.acknowledge_all(map(ack_of, SUBTASKS[:2]))
+
+    told, result = waiting.acknowledge_coordinator("c")
+    hooked = waiting.acknowledge_master("m")
+
+    assert result is AckResult.SUCCESS
+    assert not waiting.is_fully_acknowledged
+    assert not told.is_fully_acknowledged
+    assert not hooked.is_fully_acknowledged
+    assert told.acknowledge_master("m").is_fully_acknowledged
+
+
+def test_a_source_tells_its_offsets_once() -> None:
+    waiting = replace(a_pending(), coordinators=("c", "stateless"))
+    told, _ = waiting.acknowledge_coordinator("c", a_segment("first"))
+    told, _ = told.acknowledge_coordinator("stateless")
+
+    again = told.acknowledge_coordinator("c", a_segment("second"))
+    again_without = told.acknowledge_coordinator("stateless")
+    never_asked = told.acknowledge_coordinator("elsewhere")
+
+    assert again == (told, AckResult.DUPLICATE)
+    assert again_without == never_asked == (told, AckResult.UNKNOWN)
+    assert told.coordinator_states == {"c": a_segment("first")}
+
+
+def test_its_states_are_every_file_acknowledged_so_far_subtasks_first() -> None:
+    table = SourceCut(uid="names", position=(), table=a_segment("table"))
+    ack = replace(
+        ack_of(SUBTASKS[1]),
+        state=(StateHandle(segment=a_segment("state")),),
+        output=(a_segment("stream"),),
+    )
+
+    pending, _ = a_pending(sources=(table,)).acknowledge(ack)
+    pending, _ = pending.acknowledge(ack_of(SUBTASKS[0]))
+
+    assert [segment.key for segment in pending.states] == ["state", "stream", "table"]
+
+
+def test_many_acks_are_taken_as_one_by_one() -> None:
+    known, other = ack_of(SUBTASKS[0]), replace(ack_of(SUBTASKS[0]), watermark_ms=1)
+    first, second = ack_of(SUBTASKS[1]), replace(ack_of(SUBTASKS[1]), watermark_ms=1)
+    stranger = ack_of(SUBTASKS[2], attempt=2)
+    pending, _ = a_pending().acknowledge(known)
+
+    after_ = pending.acknowledge_all([other, first, second, stranger])
+
+    assert list(after_.acks.values()) == [known, first]
+
+
+def test_an_attempt_of_an_overtaken_stage_stays_overtaken() -> None:
+    lax = tuple(replace(task, may_be_overtaken=True) for task in TASKS)
+    pending = a_pending(tasks=lax).overtake([STAGES[0]]).start_attempt(STAGES[0], 2)
+
+    assert pending.overtaken == (STAGES[0],)
+    assert pending.acknowledge(ack_of(SUBTASKS[0], attempt=2))[1] is AckResult.UNKNOWN
+    assert pending.not_yet_acknowledged == SUBTASKS[2:]
+
+
+@pytest.mark.parametrize("type_", list(CheckpointType))
+def test_a_savepoint_cannot_be_subsumed_but_aborted_for_any_other_reason(
+    type_: CheckpointType,
+) -> None:
+    pending = a_pending(type=type_)
+
+    impossible = {reason for reason in Reason if not pending.can_be_aborted(reason)}
+
+    assert pending.can_be_subsumed == (type_ is CheckpointType.CHECKPOINT)
+    assert impossible == (set() if pending.can_be_subsumed else {Reason.CHECKPOINT_SUBSUMED})
+
+
+@pytest.mark.parametrize(
+    ("plan", "ends"),
+    [
+        ({}, False),
+        ({"type": CheckpointType.SAVEPOINT}, False),
+        ({"type": CheckpointType.SAVEPOINT_SUSPEND}, True),
+        ({"type": CheckpointType.SAVEPOINT_TERMINATE}, True),
+        ({"drains": True}, True),
+    ],
+)
+def test_nothing_follows_a_checkpoint_that_stops_the_job_or_drains_it(
+    plan: dict[str, Any], ends: bool
+) -> None:
+    assert a_pending(**plan).ends_the_job is ends
+
+
+def test_what_reads_an_overtaken_stage_is_overtaken_with_it() -> None:
+    first, second = TASKS
+    reading = replace(second, reads=first.uid, may_be_overtaken=True)
+    plan = a_plan(tasks=(replace(first, may_be_overtaken=True), reading))
+    acked = PendingCheckpoint.of(plan).acknowledge_all(
+        Ack(checkpoint_id=plan.checkpoint_id, subtask=subtask, attempt=1)
+        for subtask in reading.subtasks
+    )
+    in_flight = replace(acked, tasks=(acked.tasks[0], replace(reading, is_unaligned=True)))
+
+    assert acked.overtake([first.uid]).overtaken == (first.uid, second.uid)
+    assert acked.overtake([first.uid]).acks == {}
+    assert in_flight.overtake([first.uid]).overtaken == (first.uid,)
+    assert in_flight.overtake([first.uid]).acks == acked.acks

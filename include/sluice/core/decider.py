@@ -1,0 +1,158 @@
+"""Whether a checkpoint request runs now, waits or is dropped (Flink's CheckpointRequestDecider).
+
+Pure: the queue goes in and comes out.  A request of the queue leaves it exactly once, to run or
+rejected with the reason that its owner is told.  One rule is ours: the owner of a queued request
+may be dead, so one that has waited past ``expires_at_ms`` is rejected when the queue is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sluice.core.properties import CheckpointType
+from sluice.core.reasons import CheckpointFailureReason
+
+MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequest:
+    """Somebody wants a checkpoint (Flink's CheckpointTriggerRequest).
+
+    A forced one ignores the limit of concurrent checkpoints and the pause between them.
+    """
+
+    request_id: str
+    type: CheckpointType = CheckpointType.CHECKPOINT
+    is_periodic: bool = True
+    is_forced: bool = False
+    requested_at_ms: int
+    expires_at_ms: int | None = None  # None waits for ever.
+    savepoint_name: str | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    max_concurrent: int = 1
+    min_pause_ms: int = 0
+    max_queued: int = MAX_QUEUED_REQUESTS
+
+    def __post_init__(self) -> None:
+        assert self.max_concurrent >= 1
+        assert self.max_queued >= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What the coordinator is busy with: checkpoints pending, snapshots still being deleted."""
+
+    is_triggering: bool = False
+    pending: int = 0
+    cleaning: int = 0
+    last_completed_at_ms: int | None = None
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    request: CheckpointRequest
+    reason: CheckpointFailureReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """``queue`` is in rank order; ``reschedule_in_ms`` re-arms the periodic timer for the rest of
+    the pause.
+    """
+
+    queue: tuple[CheckpointRequest, ...]
+    run: CheckpointRequest | None = None
+    rejected: tuple[Rejection, ...] = ()
+    reschedule_in_ms: int | None = None
+
+
+def decide(
+    queue: Sequence[CheckpointRequest],
+    limits: Limits,
+    situation: Situation,
+    submitted: CheckpointRequest | None = None,
+) -> Decision:
+    """Take *submitted* into the queue, if any, and choose the request to run now, if any.
+
+    *queue* is that of the previous decision.  A request that it holds already is not taken in a
+    second time: submitting it again merely asks again.
+    """
+    ranked = sorted(queue, key=_rank)
+    waiting = tuple(request for request in ranked if not _is_expired(request, situation))
+    expired = tuple(_expired(request) for request in ranked if _is_expired(request, situation))
+    if submitted is None or any(known.request_id == submitted.request_id for known in queue):
+        return _after(expired, _choose(waiting, limits, situation))
+    if len(waiting) < limits.max_queued:
+        return _after(expired, _choose(_with(waiting, submitted), limits, situation))
+    if not waiting[-1].is_periodic:
+        # The lowest ranked is a person's: the newcomer goes, whatever its own rank, and nothing
+        # else is looked at.
+        return _after((*expired, _too_many(submitted)), Decision(queue=waiting))
+    *kept, lowest = _with(waiting, submitted)
+    return _after((*expired, _too_many(lowest)), _choose(tuple(kept), limits, situation))
+
+
+def _choose(queue: tuple[CheckpointRequest, ...], limits: Limits, situation: Situation) -> Decision:
+    is_held_back = situation.is_triggering or situation.cleaning > limits.max_concurrent
+    if is_held_back or not queue:
+        return Decision(queue=queue)
+    first, rest = queue[0], queue[1:]
+    if first.is_forced:
+        return Decision(queue=rest, run=first)
+    if situation.pending >= limits.max_concurrent:
+        return Decision(queue=queue)
+    pause_ms = _rest_of_the_pause_ms(limits, situation)
+    if first.is_periodic and pause_ms > 0:
+        dropped = Rejection(
+            request=first, reason=CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+        )
+        return Decision(queue=rest, rejected=(dropped,), reschedule_in_ms=pause_ms)
+    return Decision(queue=rest, run=first)
+
+
+def _rest_of_the_pause_ms(limits: Limits, situation: Situation) -> int:
+    if situation.last_completed_at_ms is None:
+        return 0
+    return situation.last_completed_at_ms + limits.min_pause_ms - situation.now_ms
+
+
+def _rank(request: CheckpointRequest) -> tuple[bool, bool, bool, int]:
+    """Savepoints, then forced, then people's, then older ones go first.
+
+    Sorting is stable: of equals, the first to arrive goes first.
+    """
+    return (
+        not request.type.is_savepoint,
+        not request.is_forced,
+        request.is_periodic,
+        request.requested_at_ms,
+    )
+
+
+def _with(
+    waiting: tuple[CheckpointRequest, ...], newcomer: CheckpointRequest
+) -> tuple[CheckpointRequest, ...]:
+    return tuple(sorted((*waiting, newcomer), key=_rank))
+
+
+def _is_expired(request: CheckpointRequest, situation: Situation) -> bool:
+    return request.expires_at_ms is not None and request.expires_at_ms <= situation.now_ms
+
+
+def _expired(request: CheckpointRequest) -> Rejection:
+    return Rejection(request=request, reason=CheckpointFailureReason.CHECKPOINT_EXPIRED)
+
+
+def _too_many(request: CheckpointRequest) -> Rejection:
+    return Rejection(request=request, reason=CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS)
+
+
+def _after(earlier: tuple[Rejection, ...], decision: Decision) -> Decision:
+    return replace(decision, rejected=(*earlier, *decision.rejected))

@@ -1,0 +1,174 @@
+"""The job's own life: submitted, failed over, restored, stopped, ended.
+
+Flink's JobStatus and ExecutionFailureHandler; what ends with the job is the discard matrix of
+CheckpointProperties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluice.core.aborts import abort_all
+from sluice.core.ids import Generation
+from sluice.core.messages import (
+    Command,
+    DiscardCompleted,
+    HooksRestored,
+    JobFailed,
+    JobRestored,
+    JobStopped,
+    JobSubmitted,
+    RestartJob,
+    SavepointsReleased,
+    SnapshotsDiscarded,
+)
+from sluice.core.properties import ClaimMode, JobStatus, is_discarded
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restart import next_restart
+from sluice.core.state import CoordinatorState
+from sluice.core.transition import Transition, ignored, refused
+
+_ALIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING)
+
+
+def next_generation(state: CoordinatorState) -> Generation:
+    """The generation that fences everybody now alive."""
+    return Generation(state.generation + 1)
+
+
+def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
+    if state.status in _ALIVE:
+        return refused(state)
+    fresh = replace(
+        CoordinatorState(),
+        status=JobStatus.RUNNING,
+        generation=event.generation,
+        configuration=event.configuration,
+        ids=state.ids,
+        rejected=state.rejected,
+        completed=state.completed,
+        discarding=state.discarding,
+        claimed_savepoints=state.claimed_savepoints,
+        releasing_savepoints=state.releasing_savepoints,
+        failed=state.failed,
+    )
+    return Transition(state=fresh)
+
+
+def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
+    origin, checkpoint_id = event.origin, event.checkpoint_id
+    is_own = checkpoint_id is not None and origin is None
+    if is_own and state.completed_checkpoint(checkpoint_id or 0) is None:
+        return refused(state)
+    if origin is not None and not origin.root and origin.savepoint in state.releasing_savepoints:
+        return refused(state)
+    after, commands = abort_all(state, event.at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION)
+    claimed = state.claimed_savepoints
+    if origin and origin.savepoint and event.claim_mode is ClaimMode.CLAIM:
+        claimed = tuple(dict.fromkeys((*claimed, origin.savepoint)))
+    restored = replace(
+        after,
+        status=JobStatus.RUNNING,
+        generation=event.generation,
+        ids=after.ids.at_least((checkpoint_id or 0) + 1),
+        base=checkpoint_id,
+        origin=origin,
+        claim_mode=event.claim_mode,
+        ignores_in_flight=event.ignores_in_flight,
+        must_restore_hooks=event.has_hooks,
+        claimed_savepoints=claimed,
+        configuration=event.configuration or state.configuration,
+        is_backlog=False,
+        restart_at_ms=None,
+        num_restarts=state.num_restarts + 1,
+    )
+    return Transition(state=restored, commands=commands)
+
+
+def on_hooks_restored(state: CoordinatorState, _: HooksRestored) -> Transition:
+    if not state.must_restore_hooks:
+        return ignored(state)
+    return Transition(state=replace(state, must_restore_hooks=False))
+
+
+def on_stopped(state: CoordinatorState, event: JobStopped) -> Transition:
+    assert event.status in (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)
+    if state.status.is_globally_terminal or state.status is event.status:
+        return ignored(state)
+    after, commands = end(state, event.status, event.at_ms)
+    return Transition(state=after, commands=commands)
+
+
+def on_job_failed(state: CoordinatorState, event: JobFailed) -> Transition:
+    if state.status is not JobStatus.RUNNING:
+        return ignored(state)
+    after, commands = fail_over(state, event.at_ms)
+    return Transition(state=after, commands=commands)
+
+
+def on_released(state: CoordinatorState, event: SavepointsReleased) -> Transition:
+    """Journaled before anything is deleted, so that no restore comes in between."""
+    in_use = state.origin.savepoint if state.origin is not None else None
+    names = tuple(
+        name
+        for name in state.claimed_savepoints
+        if name in event.savepoints and name not in (in_use, *state.releasing_savepoints)
+    )
+    if not names:
+        return ignored(state)
+    releasing = (*state.releasing_savepoints, *names)
+    return Transition(state=replace(state, releasing_savepoints=releasing))
+
+
+def on_discarded(state: CoordinatorState, event: SnapshotsDiscarded) -> Transition:
+    after = replace(
+        state,
+        discarding=tuple(c for c in state.discarding if c.checkpoint_id not in event.checkpoints),
+        claimed_savepoints=tuple(
+            name for name in state.claimed_savepoints if name not in event.savepoints
+        ),
+        releasing_savepoints=tuple(
+            name for name in state.releasing_savepoints if name not in event.savepoints
+        ),
+    )
+    return ignored(state) if after == state else Transition(state=after)
+
+
+def fail_over(state: CoordinatorState, at_ms: int) -> tuple[CoordinatorState, tuple[Command, ...]]:
+    """The job restarts by its strategy, or fails for good.
+
+    What is completed is true, so it is FAILING until the last completed checkpoint is committed.
+    """
+    aborted, commands = abort_all(state, at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION)
+    history, restart_at_ms = next_restart(state.configuration.restart, state.restarts, at_ms)
+    aborted = replace(aborted, restarts=history)
+    if restart_at_ms is not None:
+        after = replace(aborted, status=JobStatus.RESTARTING, restart_at_ms=restart_at_ms)
+        return after, (*commands, RestartJob(at_ms=restart_at_ms))
+    latest = aborted.latest_completed
+    if latest is not None and not latest.is_committed:
+        return replace(aborted, status=JobStatus.FAILING), commands
+    ended, discards = end(aborted, JobStatus.FAILED, at_ms)
+    return ended, (*commands, *discards)
+
+
+def end(
+    state: CoordinatorState, status: JobStatus, at_ms: int
+) -> tuple[CoordinatorState, tuple[Command, ...]]:
+    """Abort what is pending and apply the discard matrix; savepoints are the user's."""
+    aborted, commands = abort_all(
+        state, at_ms, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
+    )
+    retention = state.configuration.retention
+    gone = tuple(c for c in state.completed if is_discarded(c.type, retention, status))
+    kept = tuple(c for c in state.completed if c not in gone)
+    has_lost_base = state.origin is None and any(c.checkpoint_id == state.base for c in gone)
+    ended = replace(
+        aborted,
+        status=status,
+        restart_at_ms=None,
+        base=None if has_lost_base else state.base,
+        completed=kept,
+        discarding=(*aborted.discarding, *gone),
+    )
+    return ended, (*commands, *(DiscardCompleted(checkpoint=c) for c in gone))

@@ -1,0 +1,221 @@
+"""A request for a checkpoint: may it start now, does it wait, or will it never run?
+
+Flink's CheckpointCoordinator#triggerCheckpoint up to the PendingCheckpoint.  Its ``isTriggering``
+guards a procedure of many steps; here a trigger is one journal entry, so only a checkpoint that
+ends the job holds back everything behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from sluice.core.aborts import reject
+from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
+from sluice.core.failures import UNKNOWN_CHECKPOINT_ID
+from sluice.core.lifecycle import fail_over
+from sluice.core.messages import (
+    CheckpointRequested,
+    CheckpointTriggered,
+    TriggerCheckpoint,
+    TriggerFailed,
+)
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.state import REMEMBERED_REJECTIONS, CoordinatorState, RejectedRequest
+from sluice.core.transition import Transition, ignored, refused
+
+
+class Standing(Enum):
+    RUNS = auto()
+    WAITS = auto()
+    REJECTED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """Where a request stands.  ``after`` is the state with the queue reviewed, ``head`` the request
+    that may start now, and ``retry_in_ms`` when the periodic timer is to fire again.
+    """
+
+    standing: Standing
+    after: CoordinatorState
+    head: CheckpointRequest | None = None
+    reason: CheckpointFailureReason | None = None
+    message: str = ""
+    retry_in_ms: int | None = None
+
+
+def examine(state: CoordinatorState, request: CheckpointRequest, now_ms: int) -> Examination:
+    """Ask the CheckpointRequestDecider about *request*, queued or new, at *now_ms*."""
+    if state.configuration.unaligned:
+        request = replace(request, is_forced=False)  # Unaligned checkpoints may not overlap.
+    known = state.rejection(request.request_id)
+    if known is not None:
+        return _rejected(state, known, "it was rejected while it waited")
+    if state.status is not JobStatus.RUNNING:
+        is_off = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
+        not_running = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+        reason = is_off if request.is_periodic else not_running
+        return _rejected(state, reason, f"the job is {state.status.value}")
+    rest_ms = _backlog_rest_ms(state, now_ms)
+    if request.is_periodic and not request.is_forced and rest_ms > 0:
+        reason = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+        message = f"a source processes its backlog; its interval lasts {rest_ms} ms more"
+        queued = tuple(r for r in state.queue if r.request_id == request.request_id)
+        after = reject(state, queued, reason)
+        return replace(_rejected(after, reason, message), retry_in_ms=rest_ms)
+    return _decide(state, request, now_ms)
+
+
+def on_requested(state: CoordinatorState, event: CheckpointRequested) -> Transition:
+    """Who waits keeps its place until it is triggered: being told so is not yet a plan."""
+    if _is_pending(state, event.request):
+        return ignored(state)
+    examined = examine(state, event.request, event.at_ms)
+    head, after = examined.head, examined.after
+    if head is not None and head in state.queue and head not in after.queue:
+        after = replace(after, queue=(head, *after.queue))
+    commands = () if head is None else (TriggerCheckpoint(request=head),)
+    if after == state:
+        return replace(ignored(state), commands=commands)
+    return Transition(state=after, commands=commands)
+
+
+def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transition:
+    plan, request = event.plan, event.request
+    if _is_pending(state, request):
+        return ignored(state)
+    is_stale = (
+        plan.generation != state.generation
+        or plan.parent != state.tip
+        or plan.origin != (None if state.pending else state.origin)
+        or plan.checkpoint_id < state.next_checkpoint_id
+        or state.must_restore_hooks
+    )
+    examined = examine(state, request, plan.triggered_at_ms)
+    if is_stale or examined.standing is not Standing.RUNS:
+        return refused(state)
+    pending = PendingCheckpoint.of(
+        plan,
+        savepoint_name=request.savepoint_name,
+        request_id=request.request_id,
+    )
+    after = replace(
+        examined.after,
+        pending=(*state.pending, pending),
+        ids=state.ids.at_least(plan.checkpoint_id + 1),
+        last_triggered_at_ms=plan.triggered_at_ms,
+        is_backlog=plan.is_backlog,
+    )
+    return Transition(state=after)
+
+
+def on_trigger_failed(state: CoordinatorState, event: TriggerFailed) -> Transition:
+    """The request is answered; an I/O failure counts, without an id (CheckpointFailureManager)."""
+    queued = tuple(r for r in state.queue if r.request_id == event.request.request_id)
+    count, is_over = state.failure_count.fail(
+        UNKNOWN_CHECKPOINT_ID,
+        event.reason,
+        tolerable=state.configuration.tolerable_failed_checkpoints,
+        type=event.request.type,
+    )
+    after = replace(reject(state, queued, event.reason), failure_count=count)
+    if is_over and state.status is JobStatus.RUNNING:
+        failed_over, commands = fail_over(after, event.at_ms)
+        return Transition(state=failed_over, commands=commands)
+    return ignored(state) if after == state else Transition(state=after)
+
+
+def _decide(state: CoordinatorState, request: CheckpointRequest, now_ms: int) -> Examination:
+    configuration = state.configuration
+    decision = decide(
+        state.queue,
+        Limits(
+            max_concurrent=configuration.max_concurrent,
+            min_pause_ms=configuration.min_pause_ms,
+            max_queued=configuration.max_queued,
+        ),
+        Situation(
+            is_triggering=bool(state.pending) and state.pending[-1].ends_the_job,
+            pending=len(state.pending),
+            cleaning=len(state.discarding),
+            last_completed_at_ms=_past(state.last_completed_at_ms, now_ms),
+            now_ms=now_ms,
+        ),
+        submitted=request,
+    )
+    head = decision.run
+    is_mine = head is not None and head.request_id == request.request_id
+    queue = decision.queue if head is None or is_mine else (head, *decision.queue)
+    queued = {r.request_id for r in state.queue}
+    after = replace(
+        state,
+        queue=queue,
+        rejected=(
+            *state.rejected,
+            *(
+                RejectedRequest(request_id=gone.request.request_id, reason=gone.reason)
+                for gone in decision.rejected
+                if gone.request.request_id in queued
+            ),
+        )[-REMEMBERED_REJECTIONS:],
+    )
+    mine = next((g for g in decision.rejected if g.request.request_id == request.request_id), None)
+    if mine is not None:
+        return _dropped(state, after, mine.reason, decision)
+    standing = Standing.RUNS if is_mine else Standing.WAITS
+    return Examination(standing=standing, after=after, head=head, message=_why_it_waits(state))
+
+
+def _dropped(
+    state: CoordinatorState,
+    after: CoordinatorState,
+    reason: CheckpointFailureReason,
+    decision: Decision,
+) -> Examination:
+    retry_in_ms = None
+    match reason:
+        case CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS:
+            retry_in_ms = decision.reschedule_in_ms
+            message = f"min_pause lasts {retry_in_ms} ms more"
+        case CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS:
+            message = f"{len(state.queue)} requests are queued"
+        case _:
+            message = "it waited too long"
+    dropped = _rejected(after, reason, message)
+    return replace(dropped, head=decision.run, retry_in_ms=retry_in_ms)
+
+
+def _why_it_waits(state: CoordinatorState) -> str:
+    if state.pending:
+        return f"checkpoint {state.pending[-1].checkpoint_id} is still pending"
+    if state.discarding:
+        return f"{len(state.discarding)} subsumed checkpoints are still being deleted"
+    return "another request is before it"
+
+
+def _rejected(
+    state: CoordinatorState, reason: CheckpointFailureReason, message: str
+) -> Examination:
+    return Examination(standing=Standing.REJECTED, after=state, reason=reason, message=message)
+
+
+def _is_pending(state: CoordinatorState, request: CheckpointRequest) -> bool:
+    """The request became a checkpoint already: whoever asks was too late to hear of it."""
+    return any(pending.request_id == request.request_id for pending in state.pending)
+
+
+def _backlog_rest_ms(state: CoordinatorState, now_ms: int) -> int:
+    """What is left of the interval during backlog (FLIP-309), counted from the last trigger."""
+    interval_ms = state.configuration.interval_during_backlog_ms
+    last_ms = _past(state.last_triggered_at_ms, now_ms)
+    if interval_ms is None or last_ms is None or not state.is_backlog:
+        return 0
+    return last_ms + interval_ms - now_ms
+
+
+def _past(at_ms: int | None, now_ms: int) -> int | None:
+    """A moment on another coordinator's clock; one in our future must not hold us back."""
+    return at_ms if at_ms is not None and at_ms <= now_ms else None

@@ -1,0 +1,197 @@
+"""What to restore, and whether that can be done: pure decisions over what was seen in the bucket.
+
+``choose`` names the snapshot to look at; ``decide`` judges it once its ``_metadata``, its files and
+its source positions have been looked at.  (Flink's restoreLatestCheckpointedState, restoreSavepoint
+and StateAssignmentOperation.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from sluice.core.completed import CheckpointMetadata, StageState
+from sluice.core.handles import SegmentHandle
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.properties import ClaimMode
+from sluice.core.state import CoordinatorState
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The latest completed checkpoint of this life of the job; from empty when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromCheckpoint:
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FromOrigin:
+    """A savepoint, or a checkpoint or savepoint of another root."""
+
+    origin: SnapshotOrigin
+
+
+RestoreTarget: TypeAlias = Latest | FromCheckpoint | FromOrigin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredStage:
+    """What the program says now.  ``max_parallelism`` None: that of the snapshot holds."""
+
+    uid: str
+    parallelism: int
+    max_parallelism: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Where to look.  ``checkpoint_id`` None: the job starts from empty state."""
+
+    checkpoint_id: CheckpointId | None
+    origin: SnapshotOrigin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What was seen of the chosen snapshot: the size of each file, None for one that is missing,
+    and what the sources say about their positions.
+    """
+
+    metadata: CheckpointMetadata
+    sizes: Mapping[SegmentHandle, int | None] = field(
+        default_factory=dict[SegmentHandle, int | None]
+    )
+    source_problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """``ignore_in_flight_of``: drop the in-flight data of that checkpoint, which loses rows."""
+
+    allow_non_restored_state: bool = False
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    ignore_in_flight_of: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """Restore this one.  ``replays_commit``: its sinks have to publish first."""
+
+    choice: Choice
+    replays_commit: bool = False
+    ignores_in_flight: bool = False
+    dropped_stages: tuple[str, ...] = ()
+    files: tuple[SegmentHandle, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """It cannot be restored; every problem is named."""
+
+    problems: tuple[str, ...]
+
+
+def choose(
+    state: CoordinatorState, target: RestoreTarget, options: RestoreOptions
+) -> Choice | Stop:
+    """Which snapshot *target* means in *state*."""
+    match target:
+        case Latest():
+            return _latest(state)
+        case FromCheckpoint(checkpoint_id):
+            if state.completed_checkpoint(checkpoint_id) is None:
+                retained = ", ".join(str(c.checkpoint_id) for c in state.completed) or "none"
+                problem = f"checkpoint {checkpoint_id} is not retained; retained are: {retained}"
+                return Stop(problems=(problem,))
+            return Choice(checkpoint_id=checkpoint_id)
+        case FromOrigin(origin):
+            if origin.root and options.claim_mode is ClaimMode.CLAIM:
+                problem = (
+                    f"{origin} lies in another root and cannot be claimed; restore it with "
+                    "NO_CLAIM, which copies what it needs with the first checkpoint"
+                )
+                return Stop(problems=(problem,))
+            return Choice(checkpoint_id=origin.checkpoint_id, origin=origin)
+        case _:
+            assert_never(target)
+
+
+def decide(
+    state: CoordinatorState,
+    choice: Choice,
+    observed: Observed | None,
+    stages: Sequence[DeclaredStage],
+    options: RestoreOptions,
+) -> Restore | Stop:
+    """Restore *choice*, or stop and say why.  *observed* is None when it starts from empty."""
+    if observed is None:
+        return Restore(choice=choice)
+    metadata = observed.metadata
+    declared = {stage.uid: stage for stage in stages}
+    orphans = tuple(s.uid for s in metadata.stages if s.has_state and s.uid not in declared)
+    problems = [
+        *(() if options.allow_non_restored_state else map(_not_restored, orphans)),
+        *(
+            problem
+            for stage in metadata.stages
+            if stage.uid in declared
+            for problem in _parallelism_problems(stage, declared[stage.uid])
+        ),
+        *(_file_problem(handle, size) for handle, size in observed.sizes.items()
+          if size != handle.size_bytes),
+        *observed.source_problems,
+    ]  # fmt: skip
+    if problems:
+        return Stop(problems=tuple(problems))
+    own = None if choice.origin else state.completed_checkpoint(metadata.checkpoint_id)
+    return Restore(
+        choice=choice,
+        replays_commit=own is not None and not own.is_committed,
+        ignores_in_flight=options.ignore_in_flight_of == metadata.checkpoint_id,
+        dropped_stages=orphans,
+        files=metadata.files,
+    )
+
+
+def _latest(state: CoordinatorState) -> Choice | Stop:
+    """The base; a job whose checkpoints went with its end must not silently begin anew."""
+    if state.base is None and state.last_completed_at_ms is not None:
+        problem = (
+            f"the job is {state.status.value}, and its checkpoints were deleted when it ended "
+            f"({state.configuration.retention.value}); submit it anew, or restore a savepoint"
+        )
+        return Stop(problems=(problem,))
+    return Choice(checkpoint_id=state.base, origin=state.origin)
+
+
+def _not_restored(uid: str) -> str:
+    return (
+        f"stage {uid!r} has state but is not in the pipeline any more "
+        "(allow non-restored state to drop it)"
+    )
+
+
+def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[str]:
+    if declared.max_parallelism not in (None, saved.max_parallelism):
+        problem = (
+            f"stage {saved.uid!r} declares max parallelism {declared.max_parallelism}, but its "
+            f"state has {saved.max_parallelism}, which is fixed for life"
+        )
+        return [problem]
+    if declared.parallelism > saved.max_parallelism:
+        problem = (
+            f"stage {saved.uid!r} has parallelism {declared.parallelism}, which exceeds its max "
+            f"parallelism {saved.max_parallelism}"
+        )
+        return [problem]
+    return []
+
+
+def _file_problem(handle: SegmentHandle, size: int | None) -> str:
+    state_of_it = "is missing" if size is None else f"has {size} bytes"
+    return f"{handle.key} {state_of_it}, expected {handle.size_bytes} bytes"

@@ -1,0 +1,300 @@
+"""One function per area: it puts the case to the real core, and answers in the case's own form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sluice.config import Checkpointing
+from sluice.core.completed import CompletedCheckpoint, subsumed
+from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
+from sluice.core.failures import FailureCount
+from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
+from sluice.core.key_groups import (
+    check_parallelism,
+    default_max_parallelism,
+    key_group_range,
+    previous_subtasks,
+)
+from sluice.core.plan_calculator import (
+    DistributionPattern,
+    Edge,
+    NotAllRequiredTasksRunning,
+    Subtasks,
+    Vertex,
+    calculate,
+)
+from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention, is_discarded
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.shared_state import SharedStateRegistry, SnapshotKind
+from sluice.errors import ConfigurationError
+from tests.conformance.pending import pending_ack
+
+Case = dict[str, Any]
+
+ENDS = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
+
+
+def request_decider(case: Case) -> object:
+    config = {"max_concurrent": 1, "min_pause_ms": 0, "max_queued": 1_000}
+    limits = Limits(**config | case["given"].get("config", {}))
+    queue: tuple[CheckpointRequest, ...] = ()
+    answers: list[object] = []
+    for step in case["when"]:
+        submits = step.get("submit") or [None]
+        ran: list[str] = []
+        events: list[list[object]] = []
+        for submit in submits if isinstance(submits, list) else [submits]:
+            decision = decide(queue, limits, _situation(step), submit and _request(submit))
+            queue = decision.queue
+            ran += [decision.run.request_id] if decision.run else []
+            events += _events(decision)
+        answers.append({"run": ran[0] if len(ran) == 1 else ran or None, "events": events})
+    return answers
+
+
+def failure_counter(case: Case) -> object:
+    count, failures = FailureCount(), 0
+    for kind, *details in case["when"]:
+        if kind == "ok":
+            count = count.succeed(details[0])
+            continue
+        defaults = (None, None, "job", False, False)
+        reason, checkpoint_id, level, savepoint, stop = (*details, *defaults[len(details) :])
+        count, fails_the_job = count.fail(
+            checkpoint_id,
+            CheckpointFailureReason(reason),
+            tolerable=case["given"]["tolerable_failures"],
+            type=_type(savepoint=savepoint, stops=stop),
+            is_task_level=level == "task",
+        )
+        failures += fails_the_job
+    return {"job_failures": failures}
+
+
+def checkpoint_plan(case: Case) -> object:
+    given = case["given"]
+    if "operator_state_mode" in given:
+        raise NotImplementedError("union list state does not exist in this system")
+    declared = [dict(vertex) for vertex in given.get("vertices", [{"p": 1}])]
+    edges = given.get("edges", [])
+    for index in set(range(len(declared))) - {target for _, target, _ in edges}:
+        declared[index] = {"state": given.get("state", "RUNNING")} | declared[index]
+    plan = calculate(
+        [_vertex(index, vertex) for index, vertex in enumerate(declared)],
+        [
+            Edge(source=str(source), target=str(target), pattern=_pattern(pattern))
+            for source, target, pattern in edges
+        ],
+    )
+    if isinstance(plan, NotAllRequiredTasksRunning):
+        return {"fails": plan.reason.value}
+    assert plan.to_wait_for == plan.to_commit_to
+    return {
+        "trigger": _listed(plan.to_trigger),
+        "wait_and_commit": _listed(plan.to_wait_for),
+        "wait": _listed(plan.to_wait_for),
+        "commit": _listed(plan.to_commit_to),
+        "finished": _listed(plan.finished_subtasks),
+        "fully_finished": [int(uid) for uid in plan.fully_finished],
+    }
+
+
+def retention(case: Case) -> object:
+    given = case["given"]
+    if "properties" in given:
+        name = given["properties"].split()[0]
+        is_savepoint = name not in Retention.__members__
+        policy = Retention.RETAIN_ON_CANCELLATION if is_savepoint else Retention[name]
+        type_ = _type(savepoint=is_savepoint, stops=False)
+        discards = {
+            "subsumed" if ended is None else ended.value: is_discarded(type_, policy, ended)
+            for ended in (None, *ENDS)
+        }
+        return {event: "discard" if gone else "keep" for event, gone in discards.items()}
+    try:
+        num_retained = Checkpointing(num_retained=given["num_retained"]).num_retained
+    except ConfigurationError as error:
+        return {"fails": str(error)}
+    queue = tuple(_completed(entry) for entry in given.get("queue_old_to_new", []))
+    gone = subsumed(queue, num_retained)
+    return {
+        "kept": [c.checkpoint_id for c in queue if c not in gone],
+        "subsumed": [c.checkpoint_id for c in gone],
+    }
+
+
+def shared_registry(case: Case) -> object:
+    registry = SharedStateRegistry()
+    returned: list[list[int]] = []
+    deleted: list[str] = []
+    wrapped: set[str] = set()  # Reused by a changelog, which keeps the restored checkpoint.
+    for step, details in case["when"]:
+        match step:
+            case "reg":
+                key, user, *more = details
+                registry, kept = registry.register(
+                    key,
+                    user,
+                    file=next((other for other in more if isinstance(other, str)), None),
+                    keeps_creator=True in more or key in wrapped,
+                )
+                deleted += [other for other in more if isinstance(other, str) and other != kept]
+            case "restore":
+                restored, keys, kind = details[0], details[1], " ".join(details[2:])
+                is_ours = "NO_CLAIM" not in kind
+                registry = registry.register_all_after_restored(
+                    keys, restored, _kind(kind), ClaimMode.CLAIM if is_ours else ClaimMode.NO_CLAIM
+                )
+                wrapped |= set(keys) if "changelog" in kind else set()
+            case "unused":
+                freed = registry.unregister_unused(details[0])
+                registry = freed.registry
+                returned.append(sorted(freed.still_in_use))
+                deleted += freed.to_delete
+            case "release":
+                freed = registry.release(details)
+                registry = freed.registry
+                deleted += freed.to_delete
+            case _:
+                raise NotImplementedError(f"shared-registry: {step!r}")
+    return {"unused_returns": returned, "deleted": deleted}
+
+
+def key_groups(case: Case) -> object:
+    given = case["given"]
+    try:
+        for parallelism in (given[name] for name in ("p", "old", "new") if name in given):
+            check_parallelism(case["id"], parallelism, given.get("max", parallelism))
+    except ConfigurationError as error:
+        return {"fails": str(error)}
+    match case["when"]:
+        case "ranges":
+            ranges = (
+                key_group_range(given["max"], given["p"], index) for index in range(given["p"])
+            )
+            return [[groups.first, groups.last] for groups in ranges]
+        case "assign keyed state":
+            reads = previous_subtasks(given["max"], given["old"], given["new"])
+            return [list(subtasks) for subtasks in reads]
+        case "computeDefaultMaxParallelism":
+            return [
+                {"p": row["p"], "default_max": default_max_parallelism(row["p"])}
+                for row in case["then"]
+            ]
+    raise NotImplementedError(f"key-groups: {case['when']!r}")
+
+
+def id_counter(case: Case) -> object:
+    counter = CheckpointIdCounter()
+    answers: list[int | None] = []
+    for call in case["when"]:
+        name, *arguments = call if isinstance(call, list) else call.rstrip(")").split("(")
+        match name:
+            case "get":
+                answers.append(counter.get())
+            case "getAndIncrement":
+                taken, counter = counter.get_and_increment()
+                answers.append(taken)
+            case "setCount":
+                counter = counter.at_least(int(arguments[0]))
+                answers.append(None)
+            case _:
+                raise NotImplementedError(f"id-counter: {name!r}")
+    has_nothing_for_void = len(case["then"]) < len(answers)
+    return [given for given in answers if given is not None] if has_nothing_for_void else answers
+
+
+def _situation(step: dict[str, Any]) -> Situation:
+    return Situation(
+        is_triggering=step.get("triggering", False),
+        pending=step.get("pending", 0),
+        cleaning=step.get("cleaning", 0),
+        last_completed_at_ms=step.get("last_completion_ms"),
+        now_ms=step["now_ms"],
+    )
+
+
+def _request(submit: dict[str, Any]) -> CheckpointRequest:
+    return CheckpointRequest(
+        request_id=submit["id"],
+        type=_type(savepoint=submit.get("savepoint", False), stops=False),
+        is_periodic=submit.get("periodic", False),
+        is_forced=submit.get("forced", False),
+        requested_at_ms=submit.get("ts", 0),
+    )
+
+
+def _events(decision: Decision) -> list[list[object]]:
+    events: list[list[object]] = [
+        ["fail", rejection.request.request_id, rejection.reason.value]
+        for rejection in decision.rejected
+    ]
+    if decision.reschedule_in_ms is not None:
+        events.append(["reschedule_in_ms", decision.reschedule_in_ms])
+    return events
+
+
+def _vertex(index: int, declared: dict[str, Any]) -> Vertex:
+    """``state`` is that of every subtask that has not finished, or one state for each subtask."""
+    subtasks = range(declared["p"])
+    state = declared.get("state", "RUNNING")
+    states = state if isinstance(state, list) else [state for _ in subtasks]
+    finished = {i for i in subtasks if states[i] == "FINISHED"} | set(declared.get("finished", []))
+    not_running = {i for i in subtasks if states[i] != "RUNNING"}
+    return Vertex(
+        uid=str(index),
+        parallelism=declared["p"],
+        finished=frozenset(finished),
+        not_running=frozenset(not_running | set(declared.get("not_running", []))) - finished,
+    )
+
+
+def _pattern(name: str) -> DistributionPattern:
+    if name.lower().startswith("all"):
+        return DistributionPattern.ALL_TO_ALL
+    return DistributionPattern[name.upper()]
+
+
+def _listed(subtasks: Subtasks) -> list[list[object]]:
+    return [[int(uid), list(indices)] for uid, indices in subtasks.items()]
+
+
+def _kind(name: str) -> SnapshotKind:
+    if "savepoint" in name:
+        is_canonical = "canonical" in name
+        return SnapshotKind.CANONICAL_SAVEPOINT if is_canonical else SnapshotKind.NATIVE_SAVEPOINT
+    return SnapshotKind.FULL_CHECKPOINT if "full" in name else SnapshotKind.CHECKPOINT
+
+
+def _type(*, savepoint: bool, stops: bool) -> CheckpointType:
+    if stops:
+        return CheckpointType.SAVEPOINT_SUSPEND
+    return CheckpointType.SAVEPOINT if savepoint else CheckpointType.CHECKPOINT
+
+
+def _completed(entry: dict[str, Any]) -> CompletedCheckpoint:
+    return CompletedCheckpoint(
+        checkpoint_id=CheckpointId(entry["id"]),
+        generation=Generation(1),
+        parent=None,
+        type=_type(savepoint=entry["savepoint"], stops=entry.get("sync", False)),
+        triggered_at_ms=0,
+        completed_at_ms=0,
+        drains=False,
+        records=0,
+        checkpointed_bytes=0,
+        full_bytes=0,
+    )
+
+
+AREAS: dict[str, Callable[[Case], object]] = {
+    "request-decider": request_decider,
+    "failure-counter": failure_counter,
+    "pending-ack": pending_ack,
+    "checkpoint-plan": checkpoint_plan,
+    "retention": retention,
+    "shared-registry": shared_registry,
+    "key-groups": key_groups,
+    "id-counter": id_counter,
+}

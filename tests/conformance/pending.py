@@ -1,0 +1,164 @@
+"""The area pending-ack: what acknowledgements, hooks and an abort do to a PendingCheckpoint.
+
+Tasks acknowledge, and the checkpoint ends, by events of the coordinator.  Sources and hooks answer
+to the PendingCheckpoint itself, as they do when it is triggered.  The adapter is also the caller
+who deletes: what an abort lists, and the state of an ack that is UNKNOWN or DISCARDED.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sluice.core.acks import Ack
+from sluice.core.coordinator import step
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation, SubtaskId
+from sluice.core.messages import (
+    AckReceived,
+    CheckpointCompleted,
+    CheckpointFailed,
+    DiscardPending,
+    Event,
+)
+from sluice.core.pending import FIRST_ATTEMPT, AckResult, PendingCheckpoint
+from sluice.core.plan import TaskPlan
+from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.state import CoordinatorState
+from sluice.core.transition import Transition, Verdict
+
+ID, GENERATION = CheckpointId(1), Generation(1)
+ILLEGAL_STATE = "IllegalState"
+
+
+def pending_ack(case: dict[str, Any]) -> object:
+    given = case["given"]
+    pending = PendingCheckpoint(
+        checkpoint_id=ID,
+        parent=None,
+        type=CheckpointType.SAVEPOINT if given.get("savepoint") else CheckpointType.CHECKPOINT,
+        triggered_at_ms=0,
+        expires_at_ms=1,
+        drains=False,
+        records=0,
+        tasks=tuple(
+            TaskPlan(uid=uid, parallelism=1, max_parallelism=1) for uid in given.get("tasks", [])
+        ),
+        coordinators=tuple(given.get("coords", [])),
+        masters=tuple(given.get("masters", [])),
+    )
+    play = _Play(
+        triggered=pending,
+        state=CoordinatorState(
+            status=JobStatus.RUNNING,
+            generation=GENERATION,
+            ids=CheckpointIdCounter().at_least(ID + 1),
+            pending=(pending,),
+        ),
+    )
+    return [play.answer(*step) for step in case["when"]]
+
+
+@dataclass
+class _Play:
+    """One checkpoint, and the states that were deleted so far, in that order.
+
+    ``in_use`` are those that it holds, pending or completed.
+    """
+
+    triggered: PendingCheckpoint
+    state: CoordinatorState
+    in_use: frozenset[str] = frozenset()
+    deleted: list[str] = field(default_factory=list)
+
+    @property
+    def pending(self) -> PendingCheckpoint | None:
+        return self.state.pending_checkpoint(ID)
+
+    def answer(self, kind: str, name: str = "", state: str | None = None) -> object:
+        match kind:
+            case "task":
+                return self.acknowledge_task(name, state)
+            case "coord":
+                return self.acknowledge_coordinator(name, state)
+            case "master":
+                return self.acknowledge_master(name)
+            case "full":
+                return self.pending is not None and self.pending.is_fully_acknowledged
+            case "sub":
+                return (self.pending or self.triggered).can_be_subsumed
+            case "finalize":
+                return self.finalize()
+            case "abort":
+                return self.abort(CheckpointFailureReason(name))
+            case "deleted":
+                return list(self.deleted)
+            case _:
+                raise NotImplementedError(f"pending-ack: {kind!r}")
+
+    def acknowledge_task(self, name: str, state: str | None) -> str:
+        ack = Ack(
+            checkpoint_id=ID,
+            subtask=SubtaskId(name, 0),
+            attempt=FIRST_ATTEMPT,
+            state=() if state is None else (StateHandle(segment=_segment(state)),),
+        )
+        result = self.step(AckReceived(ack=ack)).ack_result
+        assert result is not None
+        return self.settle(result, state)
+
+    def acknowledge_coordinator(self, name: str, state: str | None) -> str:
+        if self.pending is None:
+            return self.settle(AckResult.DISCARDED, state)
+        kept = None if state is None else _segment(state)
+        after, result = self.pending.acknowledge_coordinator(name, kept)
+        self.state = replace(self.state, pending=(after,))
+        return self.settle(result, state)
+
+    def acknowledge_master(self, name: str) -> None:
+        if self.pending is not None:
+            self.state = replace(self.state, pending=(self.pending.acknowledge_master(name),))
+
+    def finalize(self) -> str:
+        if self.pending is None or not self.pending.is_fully_acknowledged:
+            return ILLEGAL_STATE
+        completed = CheckpointCompleted(
+            generation=GENERATION, at_ms=1, checkpoint_id=ID, checkpointed_bytes=0, full_bytes=0
+        )
+        transition = self.step(completed)
+        assert transition.verdict is Verdict.APPLIED
+        return "completed"
+
+    def abort(self, reason: CheckpointFailureReason) -> str:
+        aborted = self.pending
+        failed = CheckpointFailed(generation=GENERATION, at_ms=1, checkpoint_id=ID, reason=reason)
+        transition = self.step(failed)
+        if transition.verdict is Verdict.REFUSED:
+            return ILLEGAL_STATE
+        if aborted is not None:
+            assert DiscardPending(checkpoint_id=ID) in transition.commands
+            self.in_use = frozenset()
+            self.delete(*(segment.key for segment in aborted.states))
+        return "completed" if self.state.completed_checkpoint(ID) else "aborted"
+
+    def step(self, event: Event) -> Transition:
+        transition = step(self.state, event)
+        self.state = transition.state
+        return transition
+
+    def settle(self, result: AckResult, state: str | None) -> str:
+        if self.pending is not None:
+            self.in_use = frozenset(segment.key for segment in self.pending.states)
+        if state is not None and result in (AckResult.UNKNOWN, AckResult.DISCARDED):
+            self.delete(state)
+        return result.name
+
+    def delete(self, *states: str) -> None:
+        """Deleting is idempotent: a state is deleted once, and not while it is in use."""
+        gone = (state for state in states if state not in self.in_use)
+        self.deleted = [*dict.fromkeys((*self.deleted, *gone))]
+
+
+def _segment(name: str) -> SegmentHandle:
+    return SegmentHandle(key=name, size_bytes=1, rows=1, checksum=name)

@@ -1,0 +1,80 @@
+"""Events of the pure core that only the core's own tests need; the others are in ``builders``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluice.core.decider import CheckpointRequest
+from sluice.core.ids import CheckpointId, Generation
+from sluice.core.messages import (
+    AlignmentTimedOut,
+    CheckpointRequested,
+    CheckpointTriggered,
+    Event,
+    HooksRestored,
+    JobFailed,
+    SavepointsReleased,
+    SnapshotsDiscarded,
+    TriggerFailed,
+)
+from sluice.core.plan import CheckpointPlan, SourceCut
+from sluice.core.reasons import CheckpointFailureReason
+from tests.builders import a_plan, a_request
+
+
+def a_periodic(request_id: str = "p", **given: object) -> CheckpointRequest:
+    return a_request(request_id, is_periodic=True, **given)
+
+
+def requested(request: CheckpointRequest, *, at_ms: int = 1_000, generation: int = 1) -> Event:
+    return CheckpointRequested(generation=Generation(generation), at_ms=at_ms, request=request)
+
+
+def triggered_by(request: CheckpointRequest, plan: CheckpointPlan) -> Event:
+    return CheckpointTriggered(generation=plan.generation, plan=plan, request=request)
+
+
+def trigger_failed(
+    request: CheckpointRequest,
+    reason: CheckpointFailureReason = CheckpointFailureReason.IO_EXCEPTION,
+    *,
+    at_ms: int = 2_000,
+    generation: int = 1,
+) -> Event:
+    return TriggerFailed(
+        generation=Generation(generation), at_ms=at_ms, request=request, reason=reason, message="no"
+    )
+
+
+def timed_out(*stages: str, checkpoint_id: int = 1, generation: int = 1) -> Event:
+    return AlignmentTimedOut(
+        generation=Generation(generation),
+        at_ms=2_000,
+        checkpoint_id=CheckpointId(checkpoint_id),
+        stages=stages,
+    )
+
+
+def job_failed(*, at_ms: int = 5_000, generation: int = 1) -> Event:
+    return JobFailed(generation=Generation(generation), at_ms=at_ms, message="a hook failed")
+
+
+def hooks_restored(*, generation: int = 2) -> Event:
+    return HooksRestored(generation=Generation(generation))
+
+
+def released(*savepoints: str, generation: int = 1) -> Event:
+    return SavepointsReleased(generation=Generation(generation), savepoints=savepoints)
+
+
+def discarded(*checkpoints: int, savepoints: tuple[str, ...] = (), generation: int = 1) -> Event:
+    return SnapshotsDiscarded(
+        generation=Generation(generation),
+        checkpoints=tuple(map(CheckpointId, checkpoints)),
+        savepoints=savepoints,
+    )
+
+
+def with_backlog(plan: CheckpointPlan | None = None) -> tuple[SourceCut, ...]:
+    """The sources of a plan that leaves records waiting behind its barrier."""
+    return tuple(replace(cut, is_backlog=True) for cut in (plan or a_plan()).sources)

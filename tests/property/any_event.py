@@ -1,0 +1,164 @@
+"""Any event at all, of any generation, about any checkpoint: what a confused bucket could say.
+
+Ids and generations are small, so that events meet each other.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from sluice.core.acks import Ack, Decline
+from sluice.core.decider import CheckpointRequest
+from sluice.core.ids import SubtaskId
+from sluice.core.messages import (
+    AckReceived,
+    AlignmentTimedOut,
+    AttemptStarted,
+    CheckpointCommitted,
+    CheckpointCompleted,
+    CheckpointFailed,
+    CheckpointRequested,
+    CheckpointTriggered,
+    DeclineReceived,
+    Event,
+    HooksRestored,
+    JobConfiguration,
+    JobFailed,
+    JobRestored,
+    JobStopped,
+    JobSubmitted,
+    SavepointsReleased,
+    SnapshotsDiscarded,
+    TriggerFailed,
+)
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restart import RestartStrategy, RestartType
+from tests.builders import STAGES, SUBTASKS, a_plan
+
+STOPS = (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)
+
+ids = st.integers(1, 9)
+generations = st.integers(0, 4)
+times = st.integers(0, 10**4)
+attempts = st.integers(0, 3)
+types = st.sampled_from(CheckpointType)
+reasons = st.sampled_from(CheckpointFailureReason)
+stages = st.sampled_from([*STAGES, "elsewhere"])
+subtasks = st.sampled_from([*SUBTASKS, SubtaskId("elsewhere", 0), SubtaskId(STAGES[0], 9)])
+limits = st.none() | st.integers(0, 2)
+configurations = st.builds(
+    JobConfiguration,
+    num_retained=st.integers(1, 3),
+    tolerable_failed_checkpoints=limits,
+    max_concurrent=st.integers(1, 3),
+    max_queued=st.integers(1, 3),
+    min_pause_ms=st.sampled_from([0, 0, 500]),
+    interval_during_backlog_ms=st.none() | st.just(700),
+    unaligned=st.booleans(),
+    retention=st.sampled_from(Retention),
+    restart=st.builds(RestartStrategy, type=st.sampled_from(RestartType), attempts=limits),
+)
+requests = st.builds(
+    CheckpointRequest,
+    request_id=st.sampled_from("abcdefgh"),
+    type=st.sampled_from([CheckpointType.CHECKPOINT] * 8 + list(CheckpointType)),
+    is_periodic=st.booleans(),
+    is_forced=st.booleans(),
+    requested_at_ms=times,
+    expires_at_ms=st.sampled_from([None, None, 2_000]),
+)
+origins = st.none() | st.builds(
+    SnapshotOrigin,
+    checkpoint_id=ids,
+    savepoint=st.none() | st.just("theirs"),
+    root=st.sampled_from(["", "s3://other"]),
+)
+
+
+@st.composite
+def triggers(draw: st.DrawFn) -> CheckpointTriggered:
+    checkpoint_id, generation, request = draw(ids), draw(generations), draw(requests)
+    plan = a_plan(
+        checkpoint_id,
+        generation=generation if draw(st.booleans()) else draw(generations),
+        parent=draw(st.none() | st.integers(1, checkpoint_id - 1)) if checkpoint_id > 1 else None,
+        origin=draw(origins),
+        type=request.type,
+        drains=draw(st.booleans()),
+        triggered_at_ms=draw(times),
+    )
+    return CheckpointTriggered(generation=generation, plan=plan, request=request)
+
+
+@st.composite
+def restores(draw: st.DrawFn) -> JobRestored:
+    origin = draw(origins)
+    return JobRestored(
+        at_ms=draw(times),
+        generation=draw(generations),
+        checkpoint_id=draw(st.none() | ids) if origin is None else origin.checkpoint_id,
+        origin=origin,
+        claim_mode=draw(st.sampled_from(ClaimMode)),
+        has_hooks=draw(st.booleans()),
+        configuration=draw(st.none() | configurations),
+    )
+
+
+about_a_checkpoint = {"generation": generations, "at_ms": times, "checkpoint_id": ids}
+answers = {"checkpoint_id": ids, "subtask": subtasks, "attempt": attempts}
+id_lists = st.lists(ids, max_size=3).map(tuple)
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(JobSubmitted, at_ms=times, generation=generations, configuration=configurations),
+    st.builds(CheckpointRequested, generation=generations, at_ms=times, request=requests),
+    triggers(),
+    st.builds(
+        TriggerFailed,
+        generation=generations,
+        at_ms=times,
+        request=requests,
+        reason=reasons,
+        message=st.just("no"),
+    ),
+    st.builds(
+        AttemptStarted, generation=generations, checkpoint_id=ids, stage=stages, attempt=attempts
+    ),
+    st.builds(AckReceived, ack=st.builds(Ack, **answers)),
+    st.builds(
+        DeclineReceived,
+        generation=generations,
+        at_ms=times,
+        decline=st.builds(Decline, **answers, message=st.just("no")),
+    ),
+    st.builds(AlignmentTimedOut, **about_a_checkpoint, stages=st.lists(stages).map(tuple)),
+    st.builds(
+        CheckpointCompleted,
+        **about_a_checkpoint,
+        checkpointed_bytes=st.just(1),
+        full_bytes=st.just(1),
+    ),
+    st.builds(CheckpointCommitted, **about_a_checkpoint, discarded=id_lists),
+    st.builds(
+        CheckpointFailed,
+        **about_a_checkpoint,
+        reason=reasons,
+        is_task_failure=st.booleans(),
+        is_task_level=st.booleans(),
+    ),
+    st.builds(
+        SnapshotsDiscarded,
+        generation=generations,
+        checkpoints=id_lists,
+        savepoints=st.sampled_from([(), ("theirs",)]),
+    ),
+    st.builds(
+        SavepointsReleased,
+        generation=generations,
+        savepoints=st.sampled_from([(), ("theirs",)]),
+    ),
+    st.builds(JobFailed, generation=generations, at_ms=times, message=st.just("no")),
+    restores(),
+    st.builds(HooksRestored, generation=generations),
+    st.builds(JobStopped, at_ms=times, generation=generations, status=st.sampled_from(STOPS)),
+)

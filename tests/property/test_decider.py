@@ -1,0 +1,202 @@
+"""The decider by example: what Flink's own tests cover, and the two rules that are ours.
+
+``test_decider_machine.py`` has any history.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.decider import (
+    CheckpointRequest,
+    Decision,
+    Limits,
+    Rejection,
+    Situation,
+    decide,
+)
+from sluice.core.properties import CheckpointType
+from sluice.core.reasons import CheckpointFailureReason as Reason
+
+NOW_MS = 1_000_000
+IDLE = Situation(now_ms=NOW_MS)
+BUSY = Situation(now_ms=NOW_MS, is_triggering=True)
+
+
+def a_checkpoint(request_id: str = "c", **given: object) -> CheckpointRequest:
+    """Periodic."""
+    return replace(CheckpointRequest(request_id=request_id, requested_at_ms=0), **given)
+
+
+def a_savepoint(request_id: str = "s", **given: object) -> CheckpointRequest:
+    """A person's, not forced."""
+    made = a_checkpoint(request_id, type=CheckpointType.SAVEPOINT, is_periodic=False)
+    return replace(made, **given)
+
+
+def decide_all(
+    *submitted: CheckpointRequest, limits: Limits | None = None, situation: Situation = BUSY
+) -> tuple[tuple[CheckpointRequest, ...], list[Rejection]]:
+    """The queue after these were submitted while the coordinator was triggering."""
+    queue: tuple[CheckpointRequest, ...] = ()
+    rejected: list[Rejection] = []
+    for request in submitted:
+        decision = decide(queue, limits or Limits(), situation, request)
+        assert decision.run is None
+        queue = decision.queue
+        rejected += decision.rejected
+    return queue, rejected
+
+
+def order_of(*submitted: CheckpointRequest) -> list[str]:
+    """The order in which requests run that were submitted in this one."""
+    queue, _ = decide_all(*submitted)
+    ran: list[str] = []
+    while queue:
+        decision = decide(queue, Limits(), IDLE)
+        assert decision.run is not None
+        ran.append(decision.run.request_id)
+        queue = decision.queue
+    return ran
+
+
+def test_a_request_of_an_idle_job_runs_at_once() -> None:
+    assert decide((), Limits(), IDLE, a_checkpoint()) == Decision(queue=(), run=a_checkpoint())
+
+
+def test_without_a_request_nothing_runs() -> None:
+    assert decide((), Limits(), IDLE) == Decision(queue=())
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (a_savepoint("a"), a_checkpoint("b", is_forced=True)),
+        (a_savepoint("a", is_periodic=True, is_forced=True), a_savepoint("b")),
+        (a_savepoint("a"), a_savepoint("b", is_periodic=True)),
+        (a_checkpoint("a", is_periodic=False, requested_at_ms=9), a_checkpoint("b")),
+        (a_checkpoint("a", requested_at_ms=1), a_checkpoint("b", requested_at_ms=2)),
+        (a_savepoint("a", type=CheckpointType.SAVEPOINT_TERMINATE), a_checkpoint("b")),
+    ],
+)
+def test_savepoints_forced_ones_people_and_age_overtake_in_this_order(
+    first: CheckpointRequest, then: CheckpointRequest
+) -> None:
+    assert order_of(then, first) == ["a", "b"]
+    assert order_of(first, then) == ["a", "b"]
+
+
+def test_equals_run_in_the_order_of_their_arrival() -> None:
+    assert order_of(a_checkpoint("z"), a_checkpoint("a"), a_checkpoint("k")) == ["z", "a", "k"]
+
+
+@pytest.mark.parametrize("request_", [a_checkpoint(), a_savepoint(), a_checkpoint(is_forced=True)])
+def test_only_a_forced_request_ignores_the_limit_of_concurrent_checkpoints(
+    request_: CheckpointRequest,
+) -> None:
+    full = replace(IDLE, pending=2)
+
+    decision = decide((), Limits(max_concurrent=2), full, request_)
+
+    expected = (
+        Decision(queue=(), run=request_) if request_.is_forced else Decision(queue=(request_,))
+    )
+    assert decision == expected
+    assert decide((), Limits(max_concurrent=3), full, request_).run == request_
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_too_many_deletions_hold_back_everything(is_forced: bool) -> None:
+    request = a_savepoint(is_forced=is_forced)
+
+    assert decide((), Limits(), replace(IDLE, cleaning=2), request) == Decision(queue=(request,))
+    assert decide((request,), Limits(), replace(IDLE, cleaning=1)).run == request
+
+
+def test_the_pause_drops_a_periodic_checkpoint_and_rearms_the_timer_for_the_rest() -> None:
+    limits = Limits(min_pause_ms=10)
+    soon = replace(IDLE, last_completed_at_ms=NOW_MS - 4)
+
+    decision = decide((), limits, soon, a_checkpoint())
+
+    dropped = Rejection(request=a_checkpoint(), reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS)
+    assert decision == Decision(queue=(), rejected=(dropped,), reschedule_in_ms=6)
+    elapsed = replace(IDLE, last_completed_at_ms=NOW_MS - 10)
+    assert decide((), limits, elapsed, a_checkpoint()).run == a_checkpoint()
+    assert decide((), limits, IDLE, a_checkpoint()).run == a_checkpoint()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        a_checkpoint(is_periodic=False),
+        a_checkpoint(is_forced=True),
+        a_savepoint(),
+        a_savepoint(is_forced=True),
+        a_savepoint(is_forced=True, is_periodic=True),
+    ],
+)
+def test_people_and_force_ignore_the_pause(request_: CheckpointRequest) -> None:
+    situation = replace(IDLE, last_completed_at_ms=NOW_MS)
+
+    assert decide((), Limits(min_pause_ms=10), situation, request_).run == request_
+
+
+def test_a_full_queue_drops_the_lowest_ranked() -> None:
+    limits = Limits(max_queued=2)
+
+    queue, rejected = decide_all(
+        a_checkpoint("p"), a_savepoint("s"), a_savepoint("t"), limits=limits
+    )
+
+    assert [request.request_id for request in queue] == ["s", "t"]
+    assert rejected == [
+        Rejection(request=a_checkpoint("p"), reason=Reason.TOO_MANY_CHECKPOINT_REQUESTS)
+    ]
+
+
+def test_a_full_queue_may_drop_the_newcomer_as_the_lowest_ranked() -> None:
+    queue, rejected = decide_all(a_checkpoint("p"), a_checkpoint("q"), limits=Limits(max_queued=1))
+
+    assert [request.request_id for request in queue] == ["p"]
+    assert [gone.request.request_id for gone in rejected] == ["q"]
+
+
+def test_a_queue_full_of_peoples_requests_drops_the_newcomer_and_runs_nothing() -> None:
+    mine = a_checkpoint("mine", is_periodic=False)
+    newcomer = a_savepoint(is_forced=True)
+
+    decision = decide((mine,), Limits(max_queued=1), IDLE, newcomer)
+
+    refused = Rejection(request=newcomer, reason=Reason.TOO_MANY_CHECKPOINT_REQUESTS)
+    assert decision == Decision(queue=(mine,), rejected=(refused,))
+
+
+def test_submitting_a_queued_request_again_merely_asks_again() -> None:
+    queue, _ = decide_all(a_savepoint("s"), a_checkpoint("c"))
+
+    assert decide(queue, Limits(), BUSY, a_checkpoint("c")) == Decision(queue=queue)
+    decision = decide(queue, Limits(), IDLE, a_checkpoint("c", requested_at_ms=7))
+    assert decision == Decision(queue=(a_checkpoint("c"),), run=a_savepoint("s"))
+
+
+def test_a_queued_request_whose_owner_may_be_dead_expires() -> None:
+    mortal = a_savepoint("mortal", expires_at_ms=NOW_MS)
+    patient = a_savepoint("patient", expires_at_ms=NOW_MS + 1)
+
+    decision = decide((mortal, patient), Limits(), BUSY)
+
+    expired = Rejection(request=mortal, reason=Reason.CHECKPOINT_EXPIRED)
+    assert decision == Decision(queue=(patient,), rejected=(expired,))
+    assert decide((mortal,), Limits(), IDLE, mortal) == Decision(queue=(), rejected=(expired,))
+
+
+def test_an_expired_request_makes_room_for_a_new_one() -> None:
+    mortal = a_savepoint("mortal", expires_at_ms=NOW_MS)
+
+    decision = decide((mortal,), Limits(max_queued=1), BUSY, a_savepoint("new"))
+
+    assert decision.queue == (a_savepoint("new"),)
+    assert [gone.request for gone in decision.rejected] == [mortal]

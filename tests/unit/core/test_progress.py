@@ -1,0 +1,280 @@
+"""A pending checkpoint's acks, declines, attempts and stages that are overtaken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.coordinator import step
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.messages import DiscardPending, Event, FinalizeCheckpoint
+from sluice.core.pending import AckResult
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.state import CoordinatorState
+from sluice.core.transition import Verdict
+from tests.builders import (
+    STAGES,
+    SUBTASKS,
+    TASKS,
+    a_plan,
+    a_submitted,
+    after,
+    all_acks,
+    an_ack,
+    an_attempt,
+    completed,
+    declined,
+    failed,
+    run,
+    triggered,
+)
+from tests.core_events import timed_out
+
+FIRST, SECOND = STAGES
+LAX = (TASKS[0], replace(TASKS[1], may_be_overtaken=True))
+
+
+def a_chain(length: int, **configuration: object) -> CoordinatorState:
+    """Checkpoints 1 to *length* are pending, each the parent of the next."""
+    return after(
+        a_submitted(
+            **{"max_concurrent": length, "tolerable_failed_checkpoints": 9} | configuration
+        ),
+        *(
+            triggered(n, parent=n - 1 or None, triggered_at_ms=1_000 + n)
+            for n in range(1, length + 1)
+        ),
+    )
+
+
+def test_a_trigger_makes_a_pending_checkpoint_and_takes_its_id() -> None:
+    plan = a_plan(1, cause="periodic")
+
+    transition = step(a_submitted(), triggered(1, cause="periodic"))
+
+    (pending,) = transition.state.pending
+    assert (transition.verdict, transition.commands) == (Verdict.APPLIED, ())
+    assert pending.not_yet_acknowledged == SUBTASKS
+    assert (pending.checkpoint_id, pending.records, pending.cause) == (1, 10, "periodic")
+    assert pending.expires_at_ms == plan.expires_at_ms
+    assert transition.state.last_triggered_at_ms == plan.triggered_at_ms
+    assert transition.state.next_checkpoint_id == 2
+
+
+def test_the_last_ack_asks_to_finalize_and_no_earlier_one_does() -> None:
+    state, commands = run(a_submitted(), triggered(), *all_acks()[:-1])
+    assert commands == []
+
+    transition = step(state, all_acks()[-1])
+
+    (command,) = transition.commands
+    assert command == FinalizeCheckpoint(pending=transition.state.pending[0])
+    assert transition.state.pending[0].is_fully_acknowledged
+    assert transition.ack_result is AckResult.SUCCESS
+
+
+def test_a_duplicate_ack_does_not_complete_the_checkpoint() -> None:
+    state = after(a_submitted(), triggered(), *all_acks()[:-1])
+
+    transition = step(state, an_ack(SUBTASKS[0]))
+
+    assert (transition.verdict, transition.ack_result) == (Verdict.IGNORED, AckResult.DUPLICATE)
+    assert (transition.state, transition.commands) == (state, ())
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        an_ack(SUBTASKS[0], attempt=2),
+        an_ack(SubtaskId(FIRST, 2)),
+        an_ack(SubtaskId("elsewhere", 0)),
+    ],
+)
+def test_an_ack_of_a_stranger_is_unknown(stranger: Event) -> None:
+    state = after(a_submitted(), triggered())
+
+    transition = step(state, stranger)
+
+    assert (transition.verdict, transition.ack_result) == (Verdict.IGNORED, AckResult.UNKNOWN)
+    assert transition.state == state
+
+
+@pytest.mark.parametrize("end", [completed(), failed()])
+def test_an_ack_of_a_checkpoint_that_ended_is_discarded(end: Event) -> None:
+    state = after(a_submitted(), triggered(), end)
+
+    transition = step(state, an_ack(SUBTASKS[0]))
+
+    assert transition.ack_result is AckResult.DISCARDED
+    assert transition.state == state
+
+
+def test_acks_reach_the_checkpoint_they_are_for() -> None:
+    state = after(a_chain(2), *all_acks(2)[:-1], an_ack(SUBTASKS[0], checkpoint_id=1))
+
+    _, commands = run(state, all_acks(2)[-1])
+
+    assert state.pending[0].not_yet_acknowledged == SUBTASKS[1:]
+    assert [c.pending.checkpoint_id for c in commands] == [2]
+
+
+def test_a_new_attempt_fences_the_acks_of_the_one_before() -> None:
+    state = after(a_submitted(), triggered(), an_attempt(2))
+
+    old = step(state, an_ack(SUBTASKS[0], attempt=1))
+    new = step(state, an_ack(SUBTASKS[0], attempt=2))
+    other_stage = step(state, an_ack(SUBTASKS[2], attempt=1))
+
+    assert old.ack_result is AckResult.UNKNOWN
+    assert new.ack_result is AckResult.SUCCESS
+    assert other_stage.ack_result is AckResult.SUCCESS
+
+
+def test_a_new_attempt_takes_back_what_the_one_before_acknowledged() -> None:
+    state = after(a_submitted(), triggered(), *all_acks()[:-1])
+
+    retried = after(state, an_attempt(2))
+
+    assert retried.pending[0].not_yet_acknowledged == (*SUBTASKS[:2], SUBTASKS[3])
+    assert step(retried, an_ack(SUBTASKS[0], attempt=2)).ack_result is AckResult.SUCCESS
+    assert step(retried, an_ack(SUBTASKS[3])).commands == ()
+
+
+def test_a_new_attempt_aborts_what_may_have_read_the_state_of_the_one_before() -> None:
+    state = a_chain(3)
+
+    transition = step(state, an_attempt(2, checkpoint_id=2))
+
+    (child,) = transition.state.failed
+    assert [pending.checkpoint_id for pending in transition.state.pending] == [1, 2]
+    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(3)),)
+    assert (child.checkpoint_id, child.reason) == (3, Reason.JOB_FAILOVER_REGION)
+    assert child.message == f"stage {FIRST!r} of checkpoint 2 runs again"
+    assert child.failed_at_ms == child.triggered_at_ms == 1_003
+    assert transition.state.failure_count == state.failure_count
+
+
+@pytest.mark.parametrize("event", [an_attempt(2), an_attempt(1), an_attempt(3, checkpoint_id=9)])
+def test_an_attempt_that_already_runs_or_is_over_is_ignored(event: Event) -> None:
+    state = after(a_submitted(), triggered(), an_attempt(2))
+
+    transition = step(state, event)
+
+    assert (transition.verdict, transition.state) == (Verdict.IGNORED, state)
+
+
+def test_a_decline_aborts_with_the_subtask_and_its_words() -> None:
+    state = after(a_submitted(tolerable_failed_checkpoints=1), triggered())
+
+    transition = step(state, declined(SUBTASKS[3]))
+
+    (remembered,) = transition.state.failed
+    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(1)),)
+    assert remembered.reason is Reason.CHECKPOINT_DECLINED
+    assert remembered.message == "rank_bids/1: no"
+
+
+def test_a_decline_of_an_older_attempt_or_an_ended_checkpoint_is_ignored() -> None:
+    state = after(a_submitted(), triggered(), an_attempt(2))
+
+    assert step(state, declined(attempt=1)).verdict is Verdict.IGNORED
+    assert step(state, declined(attempt=2, checkpoint_id=9)).verdict is Verdict.IGNORED
+    assert step(state, declined(attempt=2)).verdict is Verdict.APPLIED
+
+
+def test_the_coordinator_acknowledges_for_the_stages_that_may_be_overtaken_and_no_other() -> None:
+    state = after(a_submitted(), triggered(tasks=LAX), an_ack(SUBTASKS[2]))
+
+    transition = step(state, timed_out(FIRST, SECOND))
+
+    (pending,) = transition.state.pending
+    assert (transition.verdict, transition.commands) == (Verdict.APPLIED, ())
+    assert pending.overtaken == (SECOND,)
+    assert pending.not_yet_acknowledged == SUBTASKS[:2]
+    assert pending.acks == {}
+    _, commands = run(transition.state, *all_acks()[:2])
+    assert [type(command) for command in commands] == [FinalizeCheckpoint]
+
+
+def test_who_reads_an_overtaken_stage_is_overtaken_with_it_even_if_it_has_answered() -> None:
+    reads = (replace(TASKS[0], may_be_overtaken=True), replace(TASKS[1], reads=FIRST))
+    state = after(a_submitted(), triggered(tasks=reads), *all_acks()[2:])
+
+    transition = step(state, timed_out(FIRST))
+
+    (pending,) = transition.state.pending
+    assert (pending.overtaken, pending.acks) == ((FIRST, SECOND), {})
+    assert transition.commands == (FinalizeCheckpoint(pending=pending),)
+
+
+def test_who_reads_what_was_left_in_flight_before_is_not_overtaken_with_it() -> None:
+    free = replace(TASKS[1], reads=FIRST, is_unaligned=True)
+    tasks = (replace(TASKS[0], may_be_overtaken=True), free)
+    state = after(a_submitted(), triggered(tasks=tasks), *all_acks()[2:3])
+
+    pending = after(state, timed_out(FIRST)).pending[0]
+
+    assert pending.overtaken == (FIRST,)
+    assert pending.not_yet_acknowledged == SUBTASKS[3:]
+
+
+def test_an_overtaken_stage_has_nothing_more_to_say() -> None:
+    state = after(a_submitted(), triggered(tasks=LAX), timed_out(SECOND))
+
+    late = step(state, an_ack(SUBTASKS[2]))
+    unable = step(state, declined(SUBTASKS[2]))
+
+    assert (late.ack_result, late.state) == (AckResult.UNKNOWN, state)
+    assert (unable.verdict, unable.state) == (Verdict.IGNORED, state)
+    assert step(state, declined(SUBTASKS[0])).verdict is Verdict.APPLIED
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        timed_out(FIRST),
+        timed_out("elsewhere"),
+        timed_out(),
+        timed_out(SECOND),
+        timed_out(SECOND, checkpoint_id=9),
+    ],
+    ids=["may not be", "not a stage", "nobody is behind", "is already", "another checkpoint"],
+)
+def test_a_timeout_that_overtakes_nobody_is_ignored(event: Event) -> None:
+    state = after(a_submitted(), triggered(tasks=LAX), timed_out(SECOND))
+
+    transition = step(state, event)
+
+    assert (transition.verdict, transition.state) == (Verdict.IGNORED, state)
+
+
+def test_a_failure_aborts_its_checkpoint_and_those_that_continue_it_but_counts_once() -> None:
+    transition = step(a_chain(3), failed(2))
+
+    state = transition.state
+    assert [pending.checkpoint_id for pending in state.pending] == [1]
+    assert [command.checkpoint_id for command in transition.commands] == [2, 3]
+    assert {f.checkpoint_id: (f.reason, f.message) for f in state.failed} == {
+        2: (Reason.CHECKPOINT_EXPIRED, "because"),
+        3: (Reason.JOB_FAILOVER_REGION, "checkpoint 2, which it continues, was aborted"),
+    }
+    assert (state.failure_count.continuous, state.status) == (1, JobStatus.RUNNING)
+
+
+def test_an_aborted_id_is_not_used_again_by_the_next_chain() -> None:
+    state = after(a_chain(3), failed(2))
+
+    assert step(state, triggered(2, parent=1)).verdict is Verdict.REFUSED
+    assert step(state, triggered(4, parent=1)).verdict is Verdict.APPLIED
+
+
+def test_a_stage_of_another_plan_has_its_own_subtasks() -> None:
+    narrow = (replace(TASKS[0], parallelism=1),)
+
+    state, commands = run(a_submitted(), triggered(1, tasks=narrow), an_ack(SUBTASKS[0]))
+
+    assert isinstance(commands[-1], FinalizeCheckpoint)
+    assert state.pending[0].is_participant(SUBTASKS[0])
+    assert not state.pending[0].is_participant(SUBTASKS[1])

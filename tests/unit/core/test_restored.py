@@ -1,0 +1,148 @@
+"""A job that was restored: where it continues, what it forgets, what it owes first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.coordinator import step
+from sluice.core.ids import CheckpointId
+from sluice.core.messages import DiscardPending, JobConfiguration
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.properties import ClaimMode, JobStatus
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.state import CoordinatorState
+from sluice.core.transition import Verdict
+from tests.builders import (
+    a_checkpoint,
+    a_request,
+    a_submitted,
+    after,
+    completed,
+    failed,
+    ids_of,
+    restored,
+    triggered,
+)
+from tests.core_events import discarded, hooks_restored, released, requested, with_backlog
+
+
+def test_a_restore_takes_the_next_generation_and_aborts_what_is_pending() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+    state = after(state, triggered(3, parent=2), requested(a_request("waits")))
+
+    transition = step(state, restored(1))
+
+    state = transition.state
+    assert transition.verdict is Verdict.APPLIED
+    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(3)),)
+    assert (state.status, state.generation, state.base) == (JobStatus.RUNNING, 2, 1)
+    assert (state.next_checkpoint_id, state.num_restarts) == (4, 1)
+    assert ids_of(state.completed) == [1, 2]
+    assert state.failed[0].reason is Reason.JOB_FAILOVER_REGION
+    assert state.rejection("waits") is Reason.JOB_FAILOVER_REGION
+
+
+def test_a_restore_ends_the_pause_of_a_restarting_job_and_forgets_the_backlog() -> None:
+    state = after(a_submitted(), triggered(sources=with_backlog()), failed(is_task_failure=True))
+    assert state.is_backlog
+
+    state = after(state, restored(None))
+
+    assert (state.status, state.restart_at_ms, state.base) == (JobStatus.RUNNING, None, None)
+    assert not state.is_backlog
+
+
+def test_a_restore_to_an_unknown_checkpoint_is_refused() -> None:
+    state = after(a_submitted(), *a_checkpoint(1))
+
+    transition = step(state, restored(7))
+
+    assert (transition.verdict, transition.state) == (Verdict.REFUSED, state)
+
+
+def test_a_restore_from_a_savepoint_continues_its_id() -> None:
+    origin = SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint="moved-here")
+    state = after(CoordinatorState(), restored(7, generation=1, savepoint="moved-here"))
+    assert (state.base, state.origin, state.next_checkpoint_id) == (7, origin, 8)
+    assert state.latest_completed is None
+
+    state = after(state, *a_checkpoint(8, parent=7, origin=origin))
+
+    assert (state.origin, state.latest_completed) == (None, state.completed[0])
+
+
+def test_a_restore_from_an_older_snapshot_does_not_turn_ids_back() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+
+    assert after(state, restored(1, savepoint="older")).next_checkpoint_id == 3
+    assert after(state, restored(1)).next_checkpoint_id == 3
+    assert after(state, restored(None)).next_checkpoint_id == 3
+
+
+def test_a_restore_may_bring_another_configuration() -> None:
+    wider = JobConfiguration(parallelism=8)
+
+    assert after(a_submitted(), restored(None, configuration=wider)).configuration == wider
+    assert after(a_submitted(num_retained=9), restored(None)).configuration.num_retained == 9
+
+
+def test_dropped_in_flight_data_is_dropped_until_a_checkpoint_without_it_completed() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), restored(1, ignores_in_flight=True))
+    assert state.ignores_in_flight
+
+    state = after(state, triggered(2, parent=1, generation=2), completed(2, generation=2))
+
+    assert not state.ignores_in_flight
+
+
+@pytest.mark.parametrize(
+    ("claim_mode", "claimed"), [(ClaimMode.CLAIM, ("theirs",)), (ClaimMode.NO_CLAIM, ())]
+)
+def test_a_claimed_savepoint_is_ours_until_it_is_deleted(
+    claim_mode: ClaimMode, claimed: tuple[str, ...]
+) -> None:
+    again = restored(7, savepoint="theirs", generation=3, claim_mode=claim_mode)
+    state = after(a_submitted(), restored(7, savepoint="theirs", claim_mode=claim_mode), again)
+    assert (state.claimed_savepoints, state.claim_mode) == (claimed, claim_mode)
+
+    transition = step(state, discarded(savepoints=("theirs",), generation=3))
+
+    assert transition.state.claimed_savepoints == ()
+    assert transition.verdict is (Verdict.APPLIED if claimed else Verdict.IGNORED)
+
+
+def test_a_checkpoint_of_another_root_has_nothing_to_claim() -> None:
+    origin = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other", pipeline="auctions")
+
+    state = after(a_submitted(), restored(7, origin=origin, claim_mode=ClaimMode.CLAIM))
+
+    assert state.claimed_savepoints == ()
+
+
+def test_hooks_are_restored_once_and_by_the_generation_that_restored() -> None:
+    state = after(a_submitted(), restored(None, has_hooks=True))
+    assert state.must_restore_hooks
+
+    transition = step(state, hooks_restored())
+
+    assert transition.state == replace(state, must_restore_hooks=False)
+    assert step(transition.state, hooks_restored()).verdict is Verdict.IGNORED
+    assert step(state, hooks_restored(generation=1)).verdict is Verdict.FENCED
+
+
+def test_nothing_is_restored_from_a_claimed_savepoint_that_is_being_deleted() -> None:
+    claimed = after(a_submitted(), restored(7, savepoint="theirs", claim_mode=ClaimMode.CLAIM))
+
+    in_use = step(claimed, released("theirs", generation=2))
+    free = after(claimed, *a_checkpoint(8, parent=7, generation=2, origin=claimed.origin))
+    releasing = after(free, released("theirs", "not ours", generation=2))
+    again = step(releasing, released("theirs", generation=2))
+    restoring = step(releasing, restored(7, savepoint="theirs", generation=3))
+    gone = after(releasing, discarded(savepoints=("theirs",), generation=2))
+
+    assert in_use.verdict is Verdict.IGNORED
+    assert releasing.releasing_savepoints == ("theirs",)
+    assert (again.verdict, restoring.verdict) == (Verdict.IGNORED, Verdict.REFUSED)
+    assert (gone.claimed_savepoints, gone.releasing_savepoints) == ((), ())

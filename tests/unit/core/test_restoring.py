@@ -1,0 +1,270 @@
+"""What to restore, and whether that can be done: the rules M01 to M06 of the conformance README.
+
+M01 and M02 also promise something of files: that the first checkpoint of NO_CLAIM shares none is
+the plan's ``is_full``, and deleting a claimed savepoint the garbage collector's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention
+from sluice.core.restoring import (
+    Choice,
+    DeclaredStage,
+    FromCheckpoint,
+    FromOrigin,
+    Latest,
+    Observed,
+    Restore,
+    RestoreOptions,
+    Stop,
+    choose,
+    decide,
+)
+from sluice.core.state import CoordinatorState
+from tests.builders import (
+    a_checkpoint,
+    a_submitted,
+    after,
+    completed,
+    restored,
+    stopped,
+    submitted,
+    triggered,
+)
+from tests.core_events import job_failed
+
+NO_CLAIM = RestoreOptions()
+CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
+X = SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint="x")
+ELSEWHERE = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other", pipeline="auctions")
+A = DeclaredStage(uid="a", parallelism=2)
+FILE = SegmentHandle(key="shared/a/1", size_bytes=10, rows=1, checksum="c")
+
+
+def a_stage(uid: str, *, has_state: bool = True, max_parallelism: int = 128) -> StageState:
+    """Of one subtask, whose state is inline."""
+    segment = SegmentHandle(key="", size_bytes=1, rows=1, checksum="c", inline=b"x")
+    state = (StateHandle(segment=segment),) if has_state else ()
+    return StageState(
+        uid=uid,
+        parallelism=1,
+        max_parallelism=max_parallelism,
+        subtasks=(SubtaskState(subtask=SubtaskId(uid, 0), state=state, output=()),),
+        watermark_ms=0,
+        in_flight=(FILE,),
+    )
+
+
+def a_snapshot(*stages: StageState, checkpoint_id: int = 7) -> CheckpointMetadata:
+    return CheckpointMetadata(
+        pipeline="auctions",
+        checkpoint_id=CheckpointId(checkpoint_id),
+        parent=None,
+        generation=Generation(1),
+        type=CheckpointType.CHECKPOINT,
+        triggered_at_ms=0,
+        drains=False,
+        sources=(),
+        stages=stages,
+        committables=(),
+    )
+
+
+def judge(
+    *stages: StageState,
+    declared: DeclaredStage = A,
+    options: RestoreOptions = NO_CLAIM,
+    size: int | None = FILE.size_bytes,
+    source_problems: tuple[str, ...] = (),
+) -> Restore | Stop:
+    observed = Observed(
+        metadata=a_snapshot(*stages), sizes={FILE: size}, source_problems=source_problems
+    )
+    choice = Choice(checkpoint_id=X.checkpoint_id, origin=X)
+    return decide(a_submitted(), choice, observed, [declared], options)
+
+
+def problem_of(decision: Choice | Restore | Stop) -> str:
+    """The one that stops it."""
+    assert isinstance(decision, Stop)
+    (problem,) = decision.problems
+    return problem
+
+
+def test_a_job_without_checkpoints_starts_from_empty() -> None:
+    choice = choose(a_submitted(), Latest(), NO_CLAIM)
+
+    assert choice == Choice(checkpoint_id=None)
+    assert decide(a_submitted(), choice, None, [A], NO_CLAIM) == Restore(choice=choice)
+
+
+def test_the_latest_is_what_the_job_would_continue_now() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+
+    assert choose(state, Latest(), NO_CLAIM) == Choice(checkpoint_id=2)
+    assert choose(after(state, restored(1)), Latest(), NO_CLAIM) == Choice(checkpoint_id=1)
+
+
+def test_m03_a_failure_before_the_first_checkpoint_recovers_from_the_same_snapshot() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), restored(7, savepoint="x"))
+
+    failed = after(state, job_failed(generation=2))
+
+    assert choose(failed, Latest(), NO_CLAIM) == Choice(checkpoint_id=7, origin=X)
+
+
+def test_a_job_whose_checkpoints_went_with_it_does_not_begin_anew_in_silence() -> None:
+    retention = Retention.NEVER_RETAIN_AFTER_TERMINATION
+    ended = after(a_submitted(retention=retention), *a_checkpoint(1), stopped(JobStatus.CANCELED))
+
+    assert problem_of(choose(ended, Latest(), NO_CLAIM)) == (
+        "the job is CANCELED, and its checkpoints were deleted when it ended "
+        "(NEVER_RETAIN_AFTER_TERMINATION); submit it anew, or restore a savepoint"
+    )
+    anew = after(ended, submitted(generation=2))
+    assert choose(anew, Latest(), NO_CLAIM) == Choice(checkpoint_id=None)
+
+
+def test_only_a_retained_checkpoint_can_be_named() -> None:
+    state = after(a_submitted(num_retained=2), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+    state = after(state, *a_checkpoint(3, parent=2))
+
+    assert choose(state, FromCheckpoint(CheckpointId(2)), NO_CLAIM) == Choice(checkpoint_id=2)
+    assert problem_of(choose(state, FromCheckpoint(CheckpointId(1)), NO_CLAIM)) == (
+        "checkpoint 1 is not retained; retained are: 2, 3"
+    )
+    assert problem_of(choose(a_submitted(), FromCheckpoint(CheckpointId(1)), NO_CLAIM)) == (
+        "checkpoint 1 is not retained; retained are: none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "claimed"), [(NO_CLAIM, ()), (CLAIM, ("x",))], ids=["M01", "M02"]
+)
+def test_a_savepoint_is_its_owners_unless_it_is_claimed(
+    options: RestoreOptions, claimed: tuple[str, ...]
+) -> None:
+    choice = choose(a_submitted(), FromOrigin(X), options)
+
+    assert choice == Choice(checkpoint_id=7, origin=X)
+    state = after(a_submitted(), restored(7, savepoint="x", claim_mode=options.claim_mode))
+    assert (state.claimed_savepoints, state.claim_mode) == (claimed, options.claim_mode)
+
+
+def test_a_snapshot_of_another_root_can_be_restored_but_not_claimed() -> None:
+    assert choose(a_submitted(), FromOrigin(ELSEWHERE), NO_CLAIM) == Choice(
+        checkpoint_id=7, origin=ELSEWHERE
+    )
+    assert problem_of(choose(a_submitted(), FromOrigin(ELSEWHERE), CLAIM)) == (
+        "checkpoint 7 of s3://other/auctions lies in another root and cannot be claimed; restore "
+        "it with NO_CLAIM, which copies what it needs with the first checkpoint"
+    )
+
+
+def test_what_is_there_is_restored_with_the_files_it_needs() -> None:
+    assert judge(a_stage("a")) == Restore(choice=Choice(checkpoint_id=7, origin=X), files=(FILE,))
+
+
+def test_m04_state_that_has_no_stage_any_more_is_named_with_the_flag_that_drops_it() -> None:
+    snapshot = (a_stage("a"), a_stage("b"), a_stage("c", has_state=False))
+
+    assert problem_of(judge(*snapshot)) == (
+        "stage 'b' has state but is not in the pipeline any more "
+        "(allow non-restored state to drop it)"
+    )
+
+
+def test_m04_a_stage_without_state_is_skipped() -> None:
+    restore = judge(a_stage("a"), a_stage("b", has_state=False))
+
+    assert isinstance(restore, Restore)
+    assert restore.dropped_stages == ()
+
+
+def test_m04_state_is_dropped_on_demand_and_named() -> None:
+    options = RestoreOptions(allow_non_restored_state=True)
+
+    restore = judge(a_stage("a"), a_stage("b"), options=options)
+
+    assert isinstance(restore, Restore)
+    assert restore.dropped_stages == ("b",)
+
+
+def test_m05_another_max_parallelism_is_refused() -> None:
+    declared = replace(A, max_parallelism=256)
+
+    assert problem_of(judge(a_stage("a"), declared=declared)) == (
+        "stage 'a' declares max parallelism 256, but its state has 128, which is fixed for life"
+    )
+    assert isinstance(judge(a_stage("a"), declared=replace(A, max_parallelism=128)), Restore)
+
+
+def test_m06_a_parallelism_above_the_saved_max_parallelism_is_refused() -> None:
+    snapshot = a_stage("a", max_parallelism=4)
+
+    assert problem_of(judge(snapshot, declared=replace(A, parallelism=5))) == (
+        "stage 'a' has parallelism 5, which exceeds its max parallelism 4"
+    )
+    assert isinstance(judge(snapshot, declared=replace(A, parallelism=4)), Restore)
+
+
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [
+        (None, "shared/a/1 is missing, expected 10 bytes"),
+        (3, "shared/a/1 has 3 bytes, expected 10 bytes"),
+    ],
+)
+def test_a_file_that_is_missing_or_cut_short_is_named(size: int | None, problem: str) -> None:
+    assert problem_of(judge(a_stage("a"), size=size)) == problem
+
+
+def test_every_problem_is_named_at_once() -> None:
+    decision = judge(
+        a_stage("b"), a_stage("a", max_parallelism=1), size=None, source_problems=("offset 9",)
+    )
+
+    assert isinstance(decision, Stop)
+    assert [problem.split()[0] for problem in decision.problems] == [
+        "stage", "stage", "shared/a/1", "offset"
+    ]  # fmt: skip
+
+
+def an_uncommitted() -> CoordinatorState:
+    state = after(a_submitted(), *a_checkpoint(6), triggered(7, parent=6), completed(7))
+    return after(state, job_failed())
+
+
+@pytest.mark.parametrize(
+    ("choice", "replays"),
+    [
+        (Choice(checkpoint_id=CheckpointId(7)), True),
+        (Choice(checkpoint_id=CheckpointId(6)), False),
+        (Choice(checkpoint_id=CheckpointId(7), origin=X), False),
+    ],
+    ids=["its own, not committed", "its own, committed", "another's of the same id"],
+)
+def test_the_commit_of_an_own_checkpoint_is_replayed(choice: Choice, replays: bool) -> None:
+    observed = Observed(metadata=a_snapshot(checkpoint_id=choice.checkpoint_id or 0))
+
+    restore = decide(an_uncommitted(), choice, observed, [], NO_CLAIM)
+
+    assert isinstance(restore, Restore)
+    assert restore.replays_commit is replays
+
+
+def test_in_flight_data_is_dropped_only_of_the_checkpoint_that_was_named() -> None:
+    dropped = judge(a_stage("a"), options=RestoreOptions(ignore_in_flight_of=CheckpointId(7)))
+    kept = judge(a_stage("a"), options=RestoreOptions(ignore_in_flight_of=CheckpointId(6)))
+
+    assert isinstance(dropped, Restore)
+    assert isinstance(kept, Restore)
+    assert (dropped.ignores_in_flight, kept.ignores_in_flight) == (True, False)
