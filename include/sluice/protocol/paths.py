@@ -5,6 +5,7 @@
       checkpoints/{id}/plan                                  immutable
       checkpoints/{id}/acks/{stage}/{subtask}.{attempt}      create-only
       checkpoints/{id}/declines/{stage}/{subtask}.{attempt}  create-only
+      checkpoints/{id}/stages/{stage}.{attempt}              a stage's acks in one object, immutable
       checkpoints/{id}/_metadata                             immutable
       shared/{stage}/{id}-{content}.arrow                    state segments, shared by checkpoints
       streams/{stream}/{id}/{content}.arrow                  stream segments of one epoch
@@ -18,12 +19,16 @@ Numbers are zero-padded, so that listing order is their order.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from sluice.core.ids import SubtaskId
+from sluice.core.ids import CheckpointId, SubtaskId
 
 SEQ_DIGITS = 12
 ID_DIGITS = 10
+
+_ID = rf"([0-9]{{{ID_DIGITS}}})"
+_OF_A_CHECKPOINT = re.compile(rf"(?:checkpoints|streams/[^/]+)/{_ID}/.+|shared/[^/]+/{_ID}-.+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,11 @@ class PipelinePaths:
         """The number of the entry at *key*; the inverse of ``journal_entry``."""
         return int(key.removeprefix(self.journal()))
 
+    def checkpoints(self) -> str:
+        return f"{self.pipeline}/checkpoints/"
+
     def checkpoint(self, checkpoint_id: int) -> str:
-        return f"{self.pipeline}/checkpoints/{checkpoint_id:0{ID_DIGITS}d}/"
+        return f"{self.checkpoints()}{checkpoint_id:0{ID_DIGITS}d}/"
 
     def plan(self, checkpoint_id: int) -> str:
         return f"{self.checkpoint(checkpoint_id)}plan"
@@ -57,21 +65,30 @@ class PipelinePaths:
     def ack(self, checkpoint_id: int, subtask: SubtaskId, attempt: int) -> str:
         return f"{self.acks(checkpoint_id, subtask.stage)}{subtask.index}.{attempt}"
 
+    def stage_acks(self, checkpoint_id: int, stage: str, attempt: int) -> str:
+        return f"{self.checkpoint(checkpoint_id)}stages/{stage}.{attempt}"
+
     def declines(self, checkpoint_id: int) -> str:
         return f"{self.checkpoint(checkpoint_id)}declines/"
 
     def decline(self, checkpoint_id: int, subtask: SubtaskId, attempt: int) -> str:
         return f"{self.declines(checkpoint_id)}{subtask.stage}/{subtask.index}.{attempt}"
 
+    def all_shared(self) -> str:
+        return f"{self.pipeline}/shared/"
+
     def shared_segments(self, stage: str, checkpoint_id: int) -> str:
         """What checkpoint *checkpoint_id* added; a name is never written by another one."""
-        return f"{self.pipeline}/shared/{stage}/{checkpoint_id:0{ID_DIGITS}d}-"
+        return f"{self.all_shared()}{stage}/{checkpoint_id:0{ID_DIGITS}d}-"
 
     def shared_segment(self, stage: str, checkpoint_id: int, content: str) -> str:
         return f"{self.shared_segments(stage, checkpoint_id)}{content}.arrow"
 
+    def all_streams(self) -> str:
+        return f"{self.pipeline}/streams/"
+
     def streams(self, stream: str, checkpoint_id: int) -> str:
-        return f"{self.pipeline}/streams/{stream}/{checkpoint_id:0{ID_DIGITS}d}/"
+        return f"{self.all_streams()}{stream}/{checkpoint_id:0{ID_DIGITS}d}/"
 
     def stream_segment(self, stream: str, checkpoint_id: int, content: str) -> str:
         return f"{self.streams(stream, checkpoint_id)}{content}.arrow"
@@ -94,8 +111,25 @@ class PipelinePaths:
     def savepoint_file(self, name: str, content: str) -> str:
         return f"{self.savepoint(name)}{content}.arrow"
 
+    def savepoint_of(self, key: str) -> str | None:
+        """The name of the savepoint that *key* is a file of; None when it is none's."""
+        name, slash, leaf = key.removeprefix(self.savepoints()).partition("/")
+        is_inside = key.startswith(self.savepoints()) and name and slash and leaf
+        return name if is_inside else None
+
+    def probes(self) -> str:
+        return f"{self.pipeline}/probes/"
+
     def probe(self, token: str) -> str:
-        return f"{self.pipeline}/probes/{token}"
+        return f"{self.probes()}{token}"
+
+    def checkpoint_of(self, key: str) -> CheckpointId | None:
+        """The checkpoint that wrote *key*, below ``checkpoints``, ``shared`` or ``streams``; None
+        for a name that none of the functions above builds.
+        """
+        pipeline, _, path = key.partition("/")
+        found = _OF_A_CHECKPOINT.fullmatch(path) if pipeline == self.pipeline else None
+        return CheckpointId(int(found[1] or found[2])) if found is not None else None
 
 
 def subtask_of_answer(key: str) -> tuple[SubtaskId, int]:

@@ -6,6 +6,7 @@ it did not ask for and a version it does not know, and says what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -14,35 +15,49 @@ import msgspec
 from sluice.core.acks import Ack, Decline
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.messages import (
+    AlignmentTimedOut,
     AttemptStarted,
     CheckpointCommitted,
     CheckpointCompleted,
     CheckpointFailed,
+    CheckpointRequested,
     CheckpointTriggered,
     DeclineReceived,
     Event,
+    HooksRestored,
+    JobFailed,
     JobRestored,
     JobStopped,
     JobSubmitted,
+    SavepointsReleased,
+    SnapshotsDiscarded,
+    TriggerFailed,
 )
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 T = TypeVar("T")
 
 _JOURNALED = {
     cls.__name__: cls
     for cls in (
         JobSubmitted,
+        CheckpointRequested,
         CheckpointTriggered,
+        TriggerFailed,
         AttemptStarted,
         DeclineReceived,
+        AlignmentTimedOut,
         CheckpointCompleted,
         CheckpointCommitted,
+        SavepointsReleased,
+        SnapshotsDiscarded,
         CheckpointFailed,
+        JobFailed,
         JobRestored,
+        HooksRestored,
         JobStopped,
     )
 }
@@ -54,8 +69,13 @@ class _Envelope(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
+class _StageAcks(msgspec.Struct, frozen=True):
+    acks: tuple[Ack, ...]
+
+
 class _EntryBody(msgspec.Struct, frozen=True):
     author: str
+    previous: str
     event_name: str
     event: msgspec.Raw
     state: msgspec.Raw
@@ -63,9 +83,13 @@ class _EntryBody(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """One event, the state it led to, and the token by which its author knows it again."""
+    """One event, the state it led to, and the token by which its author knows it again.
+
+    ``previous`` is the token of the entry before it, so that entries are a chain.
+    """
 
     author: str
+    previous: str
     event: Event
     state: CoordinatorState
 
@@ -74,6 +98,7 @@ def encode_entry(entry: JournalEntry) -> bytes:
     assert type(entry.event).__name__ in _JOURNALED, "acks are not journaled"
     body = _EntryBody(
         author=entry.author,
+        previous=entry.previous,
         event_name=type(entry.event).__name__,
         event=msgspec.Raw(msgspec.json.encode(entry.event)),
         state=msgspec.Raw(msgspec.json.encode(entry.state)),
@@ -90,7 +115,10 @@ def decode_entry(raw: bytes, key: str) -> JournalEntry:
         )
     event = cast("Event", _decode(_JOURNALED[body.event_name], body.event, key))
     return JournalEntry(
-        author=body.author, event=event, state=_decode(CoordinatorState, body.state, key)
+        author=body.author,
+        previous=body.previous,
+        event=event,
+        state=_decode(CoordinatorState, body.state, key),
     )
 
 
@@ -108,6 +136,14 @@ def encode_ack(ack: Ack) -> bytes:
 
 def decode_ack(raw: bytes, key: str) -> Ack:
     return _open("ack", Ack, raw, key)
+
+
+def encode_stage_acks(acks: Sequence[Ack]) -> bytes:
+    return _seal("stage acks", _StageAcks(acks=tuple(acks)))
+
+
+def decode_stage_acks(raw: bytes, key: str) -> list[Ack]:
+    return list(_open("stage acks", _StageAcks, raw, key).acks)
 
 
 def encode_decline(decline: Decline) -> bytes:
@@ -161,6 +197,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         CheckpointPlan,
         CheckpointMetadata,
         Ack,
+        _StageAcks,
         Decline,
         *_JOURNALED.values(),
     )

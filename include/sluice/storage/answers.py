@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sluice.core.acks import Ack, Decline
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.errors import FencedError
 from sluice.protocol.paths import PipelinePaths, subtask_of_answer
-from sluice.protocol.records import decode_ack, decode_decline, encode_ack, encode_decline
-from sluice.storage.object_store import ObjectStore
+from sluice.protocol.records import (
+    decode_ack,
+    decode_decline,
+    decode_stage_acks,
+    encode_ack,
+    encode_decline,
+    encode_stage_acks,
+)
+from sluice.storage.object_store import AlreadyExists, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -46,35 +52,49 @@ class AnswerStore:
             has_plan=self._paths.plan(checkpoint_id) in keys,
         )
 
-    def acks(self, checkpoint_id: CheckpointId, stage: str | None = None) -> list[Ack]:
-        """Every ack of the checkpoint, or of one stage, of whatever attempt, in key order.
+    def acks(
+        self, checkpoint_id: CheckpointId, stage: str, *, attempt: int, parallelism: int
+    ) -> list[Ack]:
+        """The acks of one stage's execution attempt, in subtask order; those there are.
 
-        Raises:
-            FencedError: the checkpoint was discarded while its acks were read.
+        One GET once the stage has ended, else one for each subtask; never a LIST.
         """
-        prefix = self._paths.acks(checkpoint_id, stage)
-        keys = [listed.key for listed in self._store.list(prefix)]
+        key = self._paths.stage_acks(checkpoint_id, stage, attempt)
+        raw = self._store.get(key)
+        if raw is not None:
+            return decode_stage_acks(raw, key)
+        keys = [
+            self._paths.ack(checkpoint_id, SubtaskId(stage, index), attempt)
+            for index in range(parallelism)
+        ]
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
-            return [*pool.map(self._read_ack, keys)]
+            bodies = [*pool.map(self._store.get, keys)]
+        return [
+            decode_ack(body, key)
+            for key, body in zip(keys, bodies, strict=True)
+            if body is not None
+        ]
+
+    def write_stage(self, acks: Sequence[Ack]) -> None:
+        """Put a stage's acks, all of one attempt and every one durable, into one object."""
+        first = acks[0]
+        key = self._paths.stage_acks(first.checkpoint_id, first.subtask.stage, first.attempt)
+        self._store.create(key, encode_stage_acks(sorted(acks, key=lambda ack: ack.subtask)))
 
     def declines(self, checkpoint_id: CheckpointId) -> list[Decline]:
         keys = [listed.key for listed in self._store.list(self._paths.declines(checkpoint_id))]
-        return [decode_decline(self._body(key), key) for key in keys]
+        found = ((key, self._store.get(key)) for key in keys)
+        return [decode_decline(body, key) for key, body in found if body is not None]
 
-    def write_ack(self, ack: Ack) -> None:
-        """Answer once; an earlier ack of this subtask and attempt stays (a retried Spark task)."""
+    def write_ack(self, ack: Ack) -> bytes:
+        """Answer once, and return the ack that counts: an earlier one of this subtask and attempt
+        stays (a retried Spark task).
+        """
         key = self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt)
-        self._store.create(key, encode_ack(ack))
+        raw = encode_ack(ack)
+        result = self._store.create(key, raw)
+        return result.body if isinstance(result, AlreadyExists) else raw
 
     def write_decline(self, decline: Decline) -> None:
         key = self._paths.decline(decline.checkpoint_id, decline.subtask, decline.attempt)
         self._store.create(key, encode_decline(decline))
-
-    def _read_ack(self, key: str) -> Ack:
-        return decode_ack(self._body(key), key)
-
-    def _body(self, key: str) -> bytes:
-        raw = self._store.get(key)
-        if raw is None:
-            raise FencedError(f"{key} was listed and is gone: its checkpoint ended meanwhile")
-        return raw

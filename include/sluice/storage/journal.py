@@ -3,6 +3,11 @@
 Entry ``seq + 1`` is created only if absent, so of any number of coordinators one appends; the
 others reload, step again and retry.  An entry carries the state it led to, so loading is one LIST
 and one GET.  A lost answer is recognised by the author token inside the entry.
+
+Old entries are deleted.  A coordinator that slept for that long could create a number anew that
+was deleted; so an append counts only once a LIST shows that nothing newer was there, or that what
+is newer continues it.  Such a stray entry lies below the newest one, where nobody reads it.
+See docs/adr/0005-journal-truncation.md.
 """
 
 from __future__ import annotations
@@ -12,10 +17,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sluice.core.coordinator import Transition, Verdict, step
+from sluice.core.coordinator import step
 from sluice.core.messages import Event
 from sluice.core.state import CoordinatorState
-from sluice.errors import ProtocolViolation, StoreUnavailable
+from sluice.core.transition import Transition, Verdict
+from sluice.errors import StoreUnavailable
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import JournalEntry, decode_entry, encode_entry
 from sluice.storage.object_store import AlreadyExists, ObjectStore
@@ -23,14 +29,20 @@ from sluice.storage.object_store import AlreadyExists, ObjectStore
 log = logging.getLogger(__name__)
 
 MAX_RACES = 100  # Appends lost in a row before we say that something is wrong.
+MAX_STEPS = 8  # Entries read one by one from a known one, before a LIST is cheaper.
+KEPT_ENTRIES = 400  # About 100 checkpoints of history; twice as many still fit one LIST.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest entry's number, 0 before the first, and the state it carries."""
+    """The newest entry's number, 0 before the first, its author, and the state it carries."""
 
     seq: int
+    author: str
     state: CoordinatorState
+
+
+NOTHING = Head(seq=0, author="", state=CoordinatorState())
 
 
 class Journal:
@@ -38,52 +50,130 @@ class Journal:
         self._store = store
         self._paths = paths
 
-    def load(self) -> Head:
-        """The newest state; that of an empty journal when nobody wrote yet."""
-        newest = ""
-        for listed in self._store.list(self._paths.journal()):
-            newest = listed.key
-        if not newest:
-            return Head(seq=0, state=CoordinatorState())
-        entry = self._read(newest)
-        return Head(seq=self._paths.journal_seq(newest), state=entry.state)
+    def load(self, *, after: int = 0) -> Head:
+        """The newest state; that of an empty journal when nobody wrote yet.
 
-    def append(self, decide: Callable[[CoordinatorState], Event]) -> Transition:
+        *after* is the number of an entry known to have been written.  The few that followed it are
+        read one by one, without a LIST.  That is a hint: what it shows may be out of date, or a
+        stray, so act on it by an append, which makes certain, or load again without it.
+        """
+        return (self._walk(after) if after else None) or self._find()
+
+    def append(
+        self, decide: Callable[[CoordinatorState], Event], *, head: Head | None = None
+    ) -> Transition:
         """Step the newest state by the event that *decide* makes of it, and journal the result.
 
         An event that changes nothing (IGNORED, FENCED, REFUSED) is not journaled; the verdict says
-        so.  The commands of the returned transition are still to be carried out.
+        so.  The commands of the returned transition are still to be carried out.  With *head* the
+        first try does without a load.
         """
+        is_certain = head is None
         for _ in range(MAX_RACES):
-            head = self.load()
+            head = head or self.load()
             event = decide(head.state)
             transition = step(head.state, event)
             if transition.verdict is not Verdict.APPLIED:
-                return transition
-            entry = JournalEntry(author=uuid.uuid4().hex, event=event, state=transition.state)
-            if self._create(head.seq + 1, encode_entry(entry)):
+                if is_certain:
+                    return transition
+                head, is_certain = None, True  # Only what was loaded now may say no.
+                continue
+            entry = JournalEntry(
+                author=uuid.uuid4().hex,
+                previous=head.author,
+                event=event,
+                state=transition.state,
+            )
+            if self._create(head.seq + 1, encode_entry(entry)) and self._is_chained(
+                head.seq + 1, entry.author
+            ):
                 log.info(
                     "journal appended pipeline=%s seq=%d event=%s",
                     self._paths.pipeline, head.seq + 1, type(event).__name__,
                 )  # fmt: skip
                 return transition
+            head, is_certain = None, True
         raise StoreUnavailable(
             f"journal {self._paths.journal()} was won by others {MAX_RACES} times in a row; "
             "too many coordinators append to it"
         )
 
     def entries(self, last: int) -> Iterator[JournalEntry]:
-        """The newest *last* entries, oldest first."""
+        """The newest *last* entries, oldest first; of those still kept."""
+        return (entry for _, entry in self.numbered(last))
+
+    def numbered(self, last: int) -> list[tuple[int, JournalEntry]]:
+        """As ``entries``, each with its number."""
+        found: list[tuple[int, JournalEntry]] = []
+        expected: str | None = None
+        for key in reversed([listed.key for listed in self._store.list(self._paths.journal())]):
+            entry = self._read(key) if len(found) < last else None
+            if entry is None or expected not in (None, entry.author):
+                break
+            found.append((self._paths.journal_seq(key), entry))
+            expected = entry.previous
+        return found[::-1]
+
+    def truncate(self, *, keep: int = KEPT_ENTRIES) -> int:
+        """Delete all but the newest *keep* entries once there are twice as many; return how many.
+
+        The newest entry is never deleted: it is what an append is checked against.
+        """
+        assert keep >= 1
         keys = [listed.key for listed in self._store.list(self._paths.journal())]
-        for key in keys[-last:]:
-            yield self._read(key)
+        if len(keys) < 2 * keep:
+            return 0
+        self._store.delete(keys[:-keep])
+        log.info("journal truncated pipeline=%s entries=%d", self._paths.pipeline, len(keys) - keep)
+        return len(keys) - keep
+
+    def _find(self) -> Head:
+        while True:
+            newest = ""
+            for listed in self._store.list(self._paths.journal()):
+                newest = listed.key
+            if not newest:
+                return NOTHING
+            entry = self._read(newest)
+            if entry is not None:  # Else it was deleted while we slept between the two requests.
+                return _head(self._paths.journal_seq(newest), entry)
+
+    def _walk(self, after: int) -> Head | None:
+        """The last entry of the unbroken row behind *after*; None when that is not to be had."""
+        head: Head | None = None
+        for seq in range(after + 1, after + 1 + MAX_STEPS):
+            entry = self._read(self._paths.journal_entry(seq))
+            if entry is None:
+                return head
+            if head is not None and entry.previous != head.author:
+                return None
+            head = _head(seq, entry)
+        return None
 
     def _create(self, seq: int, raw: bytes) -> bool:
         result = self._store.create(self._paths.journal_entry(seq), raw)
         return not isinstance(result, AlreadyExists) or result.body == raw
 
-    def _read(self, key: str) -> JournalEntry:
+    def _is_chained(self, seq: int, author: str) -> bool:
+        """Whether an unbroken row leads from entry *seq* to the newest one, which is always true.
+
+        Looking at the next entry alone would not do: that one may be a stray, too.
+        """
+        mine = self._paths.journal_entry(seq)
+        for listed in self._store.list(self._paths.journal(), start_after=mine):
+            seq += 1
+            entry = self._read(listed.key)
+            if entry is None or listed.key != self._paths.journal_entry(seq):
+                return False
+            if entry.previous != author:
+                return False
+            author = entry.author
+        return True
+
+    def _read(self, key: str) -> JournalEntry | None:
         raw = self._store.get(key)
-        if raw is None:
-            raise ProtocolViolation(f"{key} was listed and is gone; journal entries are immutable")
-        return decode_entry(raw, key)
+        return None if raw is None else decode_entry(raw, key)
+
+
+def _head(seq: int, entry: JournalEntry) -> Head:
+    return Head(seq=seq, author=entry.author, state=entry.state)

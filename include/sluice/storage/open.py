@@ -40,6 +40,10 @@ class StoreLocation:
         """The place of *key* as a root of its own."""
         return StoreLocation(root=f"{self.root.rstrip('/')}/{key}", endpoint_url=self.endpoint_url)
 
+    def elsewhere(self, root: str) -> StoreLocation:
+        """Another root, on the same server if it is one of S3."""
+        return StoreLocation(root=root, endpoint_url=self.endpoint_url)
+
     def __post_init__(self) -> None:
         _parse(self.root)
         if self.endpoint_url is not None and not re.match(r"https?://[^/]", self.endpoint_url):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,61 @@ def test_the_subtask_and_attempt_of_an_answer_are_read_back(
 
     assert subtask_of_answer(paths.ack(checkpoint_id, subtask, attempt)) == (subtask, attempt)
     assert subtask_of_answer(paths.decline(checkpoint_id, subtask, attempt)) == (subtask, attempt)
+
+
+@given(uids, ids, uids, st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True))
+def test_the_checkpoint_that_wrote_a_key_is_read_back(
+    pipeline: str, checkpoint_id: int, stage: str, content: str
+) -> None:
+    paths = PipelinePaths(pipeline)
+    built = [
+        paths.plan(checkpoint_id),
+        paths.metadata(checkpoint_id),
+        paths.ack(checkpoint_id, SubtaskId(stage, 3), 1),
+        paths.decline(checkpoint_id, SubtaskId(stage, 3), 1),
+        paths.stage_acks(checkpoint_id, stage, 1),
+        paths.shared_segment(stage, checkpoint_id, content),
+        paths.stream_segment(stage, checkpoint_id, content),
+    ]
+
+    assert {paths.checkpoint_of(key) for key in built} == {checkpoint_id}
+    assert {PipelinePaths(f"{pipeline}x").checkpoint_of(key) for key in built} == {None}
+    assert {paths.savepoint_of(key) for key in built} == {None}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "auctions",
+        "auctions/",
+        "auctions/journal/000000000007",
+        "auctions/checkpoints/0000000003",
+        "auctions/checkpoints/0000000003/",
+        "auctions/checkpoints/3/plan",
+        "auctions/checkpoints/00000000031/plan",
+        "auctions/checkpoints/a/0000000003/plan",
+        "auctions/shared/0000000003-c0.arrow",
+        "auctions/shared/a/0000000003/c0.arrow",
+        "auctions/shared/a/0000000003-",
+        "auctions/shared/a/b/0000000003-c0.arrow",
+        "auctions/streams/a/0000000003-c0.arrow",
+        "auctions/streams/a/\u0661000000003/c0.arrow",
+        "auctions/savepoints/mine/_metadata",
+        "other/auctions/checkpoints/0000000003/plan",
+    ],
+)
+def test_no_other_name_is_taken_for_a_checkpoints(key: str) -> None:
+    assert PATHS.checkpoint_of(key) is None
+
+
+def test_the_savepoint_of_a_key_is_read_back() -> None:
+    built = [PATHS.savepoint_metadata("mine"), PATHS.savepoint_file("mine", "c0")]
+    others = ["auctions/savepoints/", "auctions/savepoints/mine", "auctions/savepoints/mine/"]
+    others += ["auctions/savepoints//x", "x/auctions/savepoints/mine/_metadata", PATHS.plan(3)]
+
+    assert {PATHS.savepoint_of(key) for key in built} == {"mine"}
+    assert {PATHS.savepoint_of(key) for key in others} == {None}
 
 
 def test_no_checkpoints_keys_are_anothers() -> None:

@@ -18,9 +18,8 @@ from sluice.core.state import CoordinatorState
 from sluice.protocol.records import JournalEntry, decode_entry, encode_entry
 
 event = JobSubmitted(at_ms=1, generation=1, configuration=JobConfiguration())
-raw = encode_entry(
-    JournalEntry(author="a", event=event, state=step(CoordinatorState(), event).state)
-)
+state = step(CoordinatorState(), event).state
+raw = encode_entry(JournalEntry(author="a", previous="", event=event, state=state))
 barrier = threading.Barrier(16)
 
 def decode():

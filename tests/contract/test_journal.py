@@ -1,0 +1,295 @@
+"""The journal on every kind of store: whoever races, dies, sleeps or loses an answer, one log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sluice.core.ids import Generation
+from sluice.core.messages import HooksRestored, JobRestored
+from sluice.core.transition import Verdict
+from sluice.errors import ProtocolViolation, StoreUnavailable
+from sluice.storage.journal import KEPT_ENTRIES, MAX_STEPS, Head
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+from sluice.storage.patience import PatientStore
+from tests.contract.conftest import environment_with_sluice
+from tests.contract.journals import (
+    PATHS,
+    Interrupted,
+    Lossy,
+    a_journal,
+    append,
+    append_many,
+    keys_in,
+    next_number,
+    number_of,
+    numbers_in,
+)
+from tests.counting import CountingStore
+
+THREADS, EACH = 6, 6
+PROCESSES, EACH_PROCESS = 3, 8
+
+
+def test_an_empty_journal_is_the_beginning(store: ObjectStore) -> None:
+    head = a_journal(store).load()
+
+    assert (head.seq, head.author, head.state.generation) == (0, "", 0)
+    assert numbers_in(store) == []
+    assert a_journal(store).truncate() == 0
+
+
+def test_what_was_appended_is_what_anybody_loads(store: ObjectStore) -> None:
+    assert append_many(store, 3) == [1, 2, 3]
+
+    assert number_of(store) == 3
+    assert keys_in(store) == numbers_in(store) == [1, 2, 3]
+    assert [entry.state.generation for entry in a_journal(store).entries(2)] == [2, 3]
+
+
+def test_racing_threads_share_one_log(store: ObjectStore) -> None:
+    def appends(_: int) -> list[int]:
+        return append_many(store, EACH)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        taken = [number for numbers in pool.map(appends, range(THREADS)) for number in numbers]
+
+    everything = list(range(1, THREADS * EACH + 1))
+    assert sorted(taken) == everything
+    assert keys_in(store) == numbers_in(store) == everything
+
+
+SCRIPT = """
+import sys
+from sluice.storage.open import StoreLocation, open_store
+from tests.contract.journals import append_many
+root, endpoint_url, count = sys.argv[1:]
+store = open_store(StoreLocation(root=root, endpoint_url=endpoint_url or None))
+print("ready", flush=True)
+sys.stdin.readline()
+print(*append_many(store, int(count)))
+"""
+
+
+def test_racing_processes_share_one_log(location: StoreLocation) -> None:
+    if location.root.startswith("memory:"):
+        pytest.skip("memory belongs to one process")
+    command = [sys.executable, "-c", SCRIPT, location.root, location.endpoint_url or ""]
+    racers = [
+        subprocess.Popen(
+            [*command, str(EACH_PROCESS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment_with_sluice(),
+        )
+        for _ in range(PROCESSES)
+    ]
+    for process in racers:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+    for process in racers:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    taken = [int(number) for process in racers for number in process.communicate()[0].split()]
+
+    store = open_store(location)
+    everything = list(range(1, PROCESSES * EACH_PROCESS + 1))
+    assert sorted(taken) == everything
+    assert keys_in(store) == numbers_in(store) == everything
+
+
+@pytest.mark.parametrize("kind", ["create", "get", "list"])
+@pytest.mark.parametrize("after_effect", [False, True], ids=["request lost", "answer lost"])
+def test_a_lost_request_or_answer_is_repeated_and_counts_once(
+    store: ObjectStore, kind: str, after_effect: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    patient = PatientStore(Lossy(store, kind, after_effect=after_effect))
+
+    assert append_many(patient, 4) == [1, 2, 3, 4]
+
+    assert keys_in(store) == numbers_in(store) == [1, 2, 3, 4]
+
+
+def test_who_dies_before_the_answer_has_appended_all_the_same(store: ObjectStore) -> None:
+    append(a_journal(store))
+    dying = Lossy(store, "create", after_effect=True)
+
+    with pytest.raises(StoreUnavailable, match="a create was lost"):
+        append(a_journal(dying))
+
+    assert number_of(store) == 2
+    assert append(a_journal(store)) == 3
+
+
+def test_who_always_loses_the_race_says_so_in_the_end() -> None:
+    store = open_store(StoreLocation(root="memory://always-loses"))
+
+    class Loser(Interrupted):
+        def create(self, key: str, body: bytes) -> object:
+            append(a_journal(self.store))
+            return super().create(key, body)
+
+    with pytest.raises(StoreUnavailable, match="was won by others 100 times in a row"):
+        append(a_journal(Loser(store)))
+
+
+@pytest.mark.parametrize(
+    ("entries", "keep", "deleted"),
+    [(0, 1, 0), (1, 1, 0), (2, 1, 1), (3, 2, 0), (4, 2, 2), (9, 2, 7), (9, 9, 0)],
+)
+def test_only_the_newest_are_kept_once_there_are_twice_as_many(
+    store: ObjectStore, entries: int, keep: int, deleted: int
+) -> None:
+    append_many(store, entries)
+
+    assert a_journal(store).truncate(keep=keep) == deleted
+
+    assert keys_in(store) == numbers_in(store) == list(range(deleted + 1, entries + 1))
+    assert number_of(store) == entries
+    assert append(a_journal(store)) == entries + 1
+
+
+def test_a_listing_of_what_is_kept_is_one_request() -> None:
+    assert 2 * KEPT_ENTRIES < 1_000
+
+
+def test_truncating_while_others_append_loses_nothing(store: ObjectStore) -> None:
+    """Who does not find his entry any more to check it decides again, on the newest state."""
+
+    def appends_and_truncates(_: int) -> tuple[list[int], int]:
+        taken: list[int] = []
+        deleted = 0
+        for _ in range(EACH):
+            taken.append(append(a_journal(store)))
+            deleted += a_journal(store).truncate(keep=THREADS)
+        return taken, deleted
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        outcomes = list(pool.map(appends_and_truncates, range(THREADS)))
+
+    taken = {number for numbers, _ in outcomes for number in numbers}
+    assert sum(deleted for _, deleted in outcomes) > 0
+    assert len(taken) == THREADS * EACH
+    newest, history = number_of(store), numbers_in(store)
+    assert max(taken) <= newest
+    assert history == list(range(newest - len(history) + 1, newest + 1))
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 9, 10])
+def test_a_hint_leads_to_the_newest_entry(store: ObjectStore, after: int) -> None:
+    append_many(store, 10)
+
+    assert a_journal(store).load(after=after) == a_journal(store).load()
+
+
+@pytest.mark.parametrize(
+    ("entries", "after", "lists"), [(5, 4, 0), (5, 1, 0), (5, 5, 1), (MAX_STEPS + 2, 1, 1)]
+)
+def test_a_good_hint_spares_the_listing(entries: int, after: int, lists: int) -> None:
+    store = CountingStore(open_store(StoreLocation(root=f"memory://hint-{entries}-{after}")))
+    append_many(store, entries)
+
+    with store.counted() as asked:
+        head = a_journal(store).load(after=after)
+
+    assert (head.seq, asked["list"]) == (entries, lists)
+
+
+@pytest.mark.parametrize("after", [1, 3, 5, 6, 7])
+def test_a_hint_that_was_truncated_away_still_leads_to_the_newest(
+    store: ObjectStore, after: int
+) -> None:
+    append_many(store, 6)
+    a_journal(store).truncate(keep=2)
+
+    assert a_journal(store).load(after=after).state.generation == 6
+
+
+def test_what_an_old_state_refuses_is_asked_of_the_newest(store: ObjectStore) -> None:
+    """A given head may be out of date: the step from it may only say yes."""
+    journal = a_journal(store)
+    append(journal)
+    old = journal.load()
+    journal.append(
+        lambda state: JobRestored(
+            at_ms=0,
+            generation=Generation(state.generation + 1),
+            checkpoint_id=None,
+            has_hooks=True,
+        )
+    )
+
+    transition = journal.append(lambda state: HooksRestored(generation=state.generation), head=old)
+
+    assert transition.verdict is Verdict.APPLIED
+    assert not journal.load().state.must_restore_hooks
+    again = journal.append(lambda state: HooksRestored(generation=state.generation), head=old)
+    assert again.verdict is Verdict.IGNORED
+
+
+def read_the_head(store: ObjectStore) -> object:
+    return a_journal(store).load()
+
+
+def read_from_a_hint(store: ObjectStore) -> object:
+    return a_journal(store).load(after=1)
+
+
+def read_the_history(store: ObjectStore) -> object:
+    return numbers_in(store)
+
+
+def append_one(store: ObjectStore) -> object:
+    return a_journal(store).append(next_number)
+
+
+@pytest.mark.parametrize("act", [read_the_head, read_from_a_hint, read_the_history, append_one])
+@pytest.mark.parametrize(
+    ("found", "replaced", "message"),
+    [
+        (b'"version":2', b'"version":99', "000000000002 has format version 99; this version of sl"),
+        (b'"JobRestored"', b'"JobTeleported"', "an event 'JobTeleported' that this version of sl"),
+        (b'"journal entry"', b'"plan"', "000000000002 is a plan, not a journal entry"),
+        (b'"author"', b'"editor"', "000000000002 cannot be read as _EntryBody"),
+    ],
+)
+def test_an_entry_that_cannot_be_understood_stops_everybody(
+    act: Callable[[ObjectStore], object], found: bytes, replaced: bytes, message: str
+) -> None:
+    store = open_store(StoreLocation(root="memory://not-understood"))
+    store.delete([listed.key for listed in store.list("")])
+    append_many(store, 2)
+    key = PATHS.journal_entry(2)
+    store.put(key, (store.get(key) or b"").replace(found, replaced))
+
+    with pytest.raises(ProtocolViolation, match=message):
+        act(store)
+
+
+@pytest.mark.parametrize("missing", [1, 3, 5])
+def test_the_history_stops_at_a_gap(store: ObjectStore, missing: int) -> None:
+    append_many(store, 6)
+    store.delete([PATHS.journal_entry(missing)])
+
+    assert numbers_in(store) == list(range(missing + 1, 7))
+    assert number_of(store) == 6
+
+
+def test_a_given_head_spares_the_load() -> None:
+    store = CountingStore(open_store(StoreLocation(root="memory://given-head")))
+    append_many(store, 2)
+    head: Head = a_journal(store).load()
+
+    with store.counted() as asked:
+        a_journal(store).append(next_number, head=head)
+
+    assert dict(asked) == {"create": 1, "list": 1}
