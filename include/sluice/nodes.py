@@ -73,13 +73,16 @@ Operator: TypeAlias = Transform | Lookup | KeyedAggregate | WindowAggregate | To
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceNode:
-    """``is_table``: the whole of it is read at every barrier, and looked up, not streamed."""
+    """``is_table``: the whole of it is read at every barrier, and looked up, not streamed.
+    ``is_induced``: its barriers come from outside; a checkpoint without one reads nothing of it.
+    """
 
     uid: str
     spec: SourceSpec
     event_time: str | None
     out_of_orderness_ms: int
     is_table: bool
+    is_induced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

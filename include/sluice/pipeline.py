@@ -20,6 +20,7 @@ from sluice.aggregates import Aggregate
 from sluice.config import Checkpointing
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.errors import ConfigurationError
+from sluice.hooks import MasterHook, RestoreHook, TriggerHook
 from sluice.nodes import (
     Keep,
     KeyedAggregate,
@@ -51,14 +52,17 @@ class Pipeline:
     uid: str
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     parallelism: int = DEFAULT_PARALLELISM
+    max_parallelism: int | None = None  # None: as Flink derives it from the first parallelism.
     description: str = ""
     sources: dict[str, SourceNode] = field(default_factory=dict[str, SourceNode])
     stages: dict[str, StageNode] = field(default_factory=dict[str, StageNode])
     sinks: dict[str, SinkNode] = field(default_factory=dict[str, SinkNode])
+    hooks: dict[str, MasterHook] = field(default_factory=dict[str, MasterHook])
 
     def __post_init__(self) -> None:
         self._check_uid(self.uid)
-        check_parallelism(self.uid, self.parallelism, default_max_parallelism(self.parallelism))
+        maximum = self.max_parallelism or default_max_parallelism(self.parallelism)
+        check_parallelism(self.uid, self.parallelism, maximum)
 
     def source(
         self,
@@ -68,9 +72,11 @@ class Pipeline:
         event_time: str | None = None,
         out_of_orderness: timedelta = timedelta(0),
         table: bool = False,
+        induced: bool = False,
     ) -> Stream:
         """Read *spec*.  ``event_time`` names the timestamp column that the first stage yields;
-        the watermark trails its largest value per partition by ``out_of_orderness``.
+        the watermark trails its largest value per partition by ``out_of_orderness``.  The barriers
+        of an *induced* source are given with the request for a checkpoint: an upstream commit, say.
         """
         self._check_uid(uid)
         self.sources[uid] = SourceNode(
@@ -79,8 +85,14 @@ class Pipeline:
             event_time=event_time,
             out_of_orderness_ms=out_of_orderness // timedelta(milliseconds=1),
             is_table=table,
+            is_induced=induced,
         )
         return Stream(self, uid, event_time)
+
+    def hook(self, uid: str, *, trigger: TriggerHook, restore: RestoreHook) -> None:
+        """Have *trigger* called with every checkpoint, and *restore* with every restore."""
+        self._check_uid(uid)
+        self.hooks[uid] = MasterHook(uid, trigger, restore)
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -135,10 +147,10 @@ class Pipeline:
             raise ConfigurationError(
                 f"uid {uid!r} is not usable; use up to 63 of a-z, 0-9 and _, starting with a letter"
             )
-        if uid in self.sources or uid in self.stages or uid in self.sinks:
+        if any(uid in declared for declared in (self.sources, self.stages, self.sinks, self.hooks)):
             raise ConfigurationError(
                 f"uid {uid!r} is declared twice in pipeline {self.uid!r}; state is recovered by "
-                "uid, so each source, stage and sink needs its own"
+                "uid, so each source, stage, sink and hook needs its own"
             )
 
 

@@ -18,13 +18,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.connectors.line_scan import FileCut, read_blocks, scan_lines, slices_of
-from sluice.connectors.source import Barrier, SourcePosition, offsets_by_partition
+from sluice.connectors.source import (
+    Barrier,
+    SourcePosition,
+    check_induced,
+    offsets_by_partition,
+)
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.storage.object_store import ObjectStore
@@ -75,9 +80,14 @@ class FilesSource:
         )
 
     def plan(
-        self, position: SourcePosition, *, max_records: int | None, parallelism: int
+        self,
+        position: SourcePosition,
+        *,
+        max_records: int | None,
+        parallelism: int,
+        until: Mapping[str, int] | None = None,
     ) -> Barrier:
-        """Cut the next epoch; reads its bytes once.  See ``Source.plan``."""
+        """Cut the next epoch; reads its bytes once.  See ``Source.plan``; offsets are bytes."""
         assert max_records is None or max_records > 0
         assert parallelism > 0
 
@@ -91,38 +101,42 @@ class FilesSource:
             )
             for name, size in sizes.items()
         } | read
+        ends = dict(sizes)
+        if until is not None:
+            known = {name: (offsets[name].offset, size) for name, size in sizes.items()}
+            check_induced(self.location, until, known)
+            ends = {name: until.get(name, first) for name, (first, _) in known.items()}
         cuts: list[FileCut] = []
         missing = max_records
-        exhausted = self.bounded
-        for name, size in sizes.items():
+        for name, end in ends.items():
             before = offsets[name]
-            if before.sealed or before.offset == size:
+            if before.sealed or before.offset == end:
                 continue
             if missing == 0:
-                exhausted = False
                 break
             cut = scan_lines(
-                self._blocks(name, before.offset, size),
+                self._blocks(name, before.offset, end),
                 before,
-                size=size,
+                size=end,
                 max_records=missing,
-                bounded=self.bounded,
+                bounded=self.bounded and end == sizes[name],
             )
             if cut.records == 0:
                 continue
             cuts.append(cut)
             missing = None if missing is None else missing - cut.records
-            exhausted = exhausted and cut.end == size
             offsets[name] = PartitionOffset(
                 partition=name,
                 offset=cut.end,
                 records=before.records + cut.records,
-                sealed=self.bounded and cut.end == size,
+                sealed=self.bounded and cut.end == sizes[name],
             )
+        rest = any(offsets[name].offset < size for name, size in sizes.items())
         return Barrier(
             position=tuple(offsets[name] for name in sorted(offsets)),
             slices=slices_of(cuts, parallelism),
-            exhausted=exhausted,
+            exhausted=self.bounded and not rest,
+            is_backlog=missing == 0 and rest,
         )
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:

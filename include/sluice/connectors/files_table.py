@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from sluice.connectors.sink import Staged, Unpublished
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.storage.object_store import AlreadyExists, ObjectStore
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 READ_THREADS = 16  # Reading is many small requests; a reader waits for most of each.
 ATTEMPT_TOKEN = re.compile(r"[A-Za-z0-9-]+")
+DATA = "data/"
+DATA_FILE = re.compile(r"data/([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
 
 
 class ManifestFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,11 +110,46 @@ class FilesTable:
             case _:
                 pass  # Created now, or by a call whose answer was lost.
 
+    def is_published(self, checkpoint_id: int) -> bool:
+        return self._manifest(checkpoint_id) is not None
+
     def abort(self, checkpoint_id: int) -> None:
         manifest = self._manifest(checkpoint_id)
         named = {file.file for file in manifest.files} if manifest is not None else set()
         staged = [listed.key for listed in self.store.list(_data_prefix(checkpoint_id))]
         self.store.delete(key for key in staged if key not in named)
+
+    def unpublished(self) -> Unpublished:
+        """See ``Sink``.  Data files are listed before the manifests, so one that is committed in
+        between is named by the time we look.  Costs a GET for each version that added files.
+        """
+        listed = [*self.store.list(DATA)]
+        found = [
+            Staged(
+                file=one.key,
+                checkpoint_id=int(name[1]),
+                size_bytes=one.size_bytes,
+                modified_ms=one.modified_ms,
+            )
+            for one in listed
+            if (name := DATA_FILE.fullmatch(one.key)) is not None
+        ]
+        with_files = {staged.checkpoint_id for staged in found}
+        manifests = self._manifests(one for one in self.versions() if one in with_files)
+        named: set[str] = set()
+        for version, manifest in manifests.items():
+            if manifest is None:
+                place = f"{self.store.root}/{_manifest_key(version)}"
+                raise ProtocolViolation(f"{place} was listed and is gone; nothing may delete it")
+            named |= {file.file for file in manifest.files}
+        return Unpublished(
+            root=self.store.root,
+            staged=tuple(staged for staged in found if staged.file not in named),
+            newest_ms=max((one.modified_ms for one in listed), default=0),
+        )
+
+    def discard(self, files: Iterable[str]) -> None:
+        self.store.delete(files)
 
     def versions(self) -> tuple[int, ...]:
         """Every checkpoint that committed, oldest first, rolled back ones included."""
@@ -134,9 +172,7 @@ class FilesTable:
                 f"{', '.join(map(str, versions)) or 'none'}"
             )
         newest = versions[-1] if version is None else version
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            upto = [checkpoint_id for checkpoint_id in versions if checkpoint_id <= newest]
-            manifests = dict(zip(upto, pool.map(self._manifest, upto), strict=True))
+        manifests = self._manifests(one for one in versions if one <= newest)
         return tuple(reversed([*self._parents(manifests, newest)]))
 
     def read(self, version: int | None = None) -> pa.Table:
@@ -188,6 +224,11 @@ class FilesTable:
                 )
             yield manifest
             checkpoint_id = manifest.parent
+
+    def _manifests(self, versions: Iterable[int]) -> dict[int, Manifest | None]:
+        wanted = [*versions]
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            return dict(zip(wanted, pool.map(self._manifest, wanted), strict=True))
 
     def _manifest(self, checkpoint_id: int) -> Manifest | None:
         key = _manifest_key(checkpoint_id)
@@ -242,7 +283,7 @@ def _newest_rows(table: pa.Table, key: tuple[str, ...]) -> pa.Array:
 
 
 def _data_prefix(checkpoint_id: int) -> str:
-    return f"data/{checkpoint_id:020d}-"
+    return f"{DATA}{checkpoint_id:020d}-"
 
 
 def _manifest_key(checkpoint_id: int) -> str:

@@ -20,11 +20,11 @@ those events seem to be late.  ``id_lead=0`` names only what exists already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.source import Barrier, SourcePosition
+from sluice.connectors.source import Barrier, SourcePosition, check_induced
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 
@@ -106,20 +106,29 @@ class NexmarkSource:
         )
 
     def plan(
-        self, position: SourcePosition, *, max_records: int | None, parallelism: int
+        self,
+        position: SourcePosition,
+        *,
+        max_records: int | None,
+        parallelism: int,
+        until: Mapping[str, int] | None = None,
     ) -> Barrier:
         """Cut the next epoch by arithmetic.  See ``Source.plan``."""
         assert max_records is None or max_records > 0
         assert parallelism > 0
 
         start = position[0].offset if position else 0
-        if self.events is None and max_records is None:
+        if self.events is None and max_records is None and until is None:
             raise ConfigurationError(
                 "this Nexmark source never ends, so an epoch of all its records does not either; "
                 "set max_records, or a number of events"
             )
         limit = MAX_EVENTS if self.events is None else self.events
-        end = max(start, limit if max_records is None else min(limit, start + max_records))
+        readable = limit
+        if until is not None:
+            check_induced("the Nexmark source", until, {PARTITION: (start, limit)})
+            readable = until.get(PARTITION, start)
+        end = max(start, readable if max_records is None else min(readable, start + max_records))
         slices = tuple(
             Slice(partition=PARTITION, start=a, end=b, first_record=a, records=b - a)
             for a, b in _ranges(start, end, parallelism)
@@ -131,6 +140,7 @@ class NexmarkSource:
             position=(after,),
             slices=slices,
             exhausted=self.bounded and end >= limit,
+            is_backlog=self.bounded and end < limit,
         )
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:

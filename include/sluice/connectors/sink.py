@@ -7,13 +7,35 @@ was aborted, it has what was staged deleted.  Either may be repeated, by any pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.core.acks import Committable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """Something staged; ``file`` is what its ``Committable`` calls it."""
+
+    file: str
+    checkpoint_id: int
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpublished:
+    """What no commit names, at ``root``.  ``newest_ms`` is the newest write that was seen there,
+    published or not: the time on the clock of the place.
+    """
+
+    root: str
+    staged: tuple[Staged, ...]
+    newest_ms: int
 
 
 class Sink(Protocol):
@@ -38,6 +60,24 @@ class Sink(Protocol):
         """
         ...
 
+    def is_published(self, checkpoint_id: int) -> bool:
+        """Whether ``commit`` was called for the checkpoint."""
+        ...
+
     def abort(self, checkpoint_id: int) -> None:
         """Delete what was staged for the checkpoint and is not committed.  Idempotent."""
+        ...
+
+    def unpublished(self) -> Unpublished:
+        """Everything staged that no commit names, whichever checkpoint staged it.
+
+        Some of it is yet to be committed: the caller knows of which checkpoints.
+
+        Raises:
+            ProtocolViolation: what a commit names cannot be read.
+        """
+        ...
+
+    def discard(self, files: Iterable[str]) -> None:
+        """Delete *files* of ``unpublished``.  Idempotent."""
         ...

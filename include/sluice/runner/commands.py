@@ -1,5 +1,5 @@
 """Carries out what a transition asks for.  Every command may be repeated, and may be lost: what a
-lost one leaves behind is garbage, found by its key.
+lost one leaves behind is listed in the state, or is garbage that its key gives away.
 """
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ from __future__ import annotations
 import logging
 from typing import assert_never
 
-from sluice.core.completed import CompletedCheckpoint
-from sluice.core.coordinator import Transition
+from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import (
     CommitCheckpoint,
@@ -16,26 +15,35 @@ from sluice.core.messages import (
     DiscardPending,
     FinalizeCheckpoint,
     RestartJob,
+    SnapshotsDiscarded,
+    TriggerCheckpoint,
 )
+from sluice.core.shared_state import SharedStateRegistry
 from sluice.core.state import CoordinatorState
-from sluice.errors import RestoreError
+from sluice.core.transition import Transition
+from sluice.errors import ProtocolViolation, RestoreError
 from sluice.runner.job import Job
+from sluice.runner.savepoints import discard_claimed
 
 log = logging.getLogger(__name__)
 
 
 def carry_out(job: Job, transition: Transition) -> None:
-    """Discard what ended.  Finalizing, committing and restarting are acts of their own tasks."""
+    """Discard what ended.  Triggering, finalizing, committing, restarting are acts of their own."""
+    state = transition.state
     for command in transition.commands:
         match command:
             case DiscardPending():
-                discard_pending(job, transition.state, command.checkpoint_id)
-            case DiscardCompleted():
-                discard_completed(job, transition.state, command.checkpoint)
-            case FinalizeCheckpoint() | CommitCheckpoint() | RestartJob():
+                discard_pending(job, state, command.checkpoint_id)
+            case (
+                DiscardCompleted() | TriggerCheckpoint() | FinalizeCheckpoint()
+                | CommitCheckpoint() | RestartJob()
+            ):  # fmt: skip
                 pass
             case _:
                 assert_never(command)
+    if any(isinstance(command, DiscardCompleted) for command in transition.commands):
+        clean_up(job, state)
 
 
 def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> None:
@@ -62,35 +70,63 @@ def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
     )
 
 
-def discard_completed(job: Job, state: CoordinatorState, checkpoint: CompletedCheckpoint) -> None:
-    """Delete a subsumed checkpoint's files, but those that a retained one names.
+def clean_up(job: Job, state: CoordinatorState) -> None:
+    """Delete what the state lists to be deleted, and journal that it is gone."""
+    gone = discard_subsumed(job, state)
+    transition = job.journal.append(
+        lambda current: SnapshotsDiscarded(generation=current.generation, checkpoints=gone)
+    )
+    assert not transition.commands
+    if transition.state.claimed_savepoints:
+        discard_claimed(job)
 
-    Fails closed: when a retained ``_metadata`` cannot be read, nothing is deleted.
+
+def discard_subsumed(job: Job, state: CoordinatorState) -> tuple[CheckpointId, ...]:
+    """Delete the files of the checkpoints that left the store, but those still in use.
+
+    Fails closed: when a ``_metadata`` cannot be read nothing is deleted, and what is left behind is
+    the garbage collector's to find.  It does not hold up the job.
     """
+    try:
+        retained = [job.metadata(c.checkpoint_id) for c in state.completed]
+        for checkpoint in state.discarding:
+            _discard_completed(job, checkpoint, retained)
+    except (RestoreError, ProtocolViolation) as error:
+        log.error("nothing was discarded, as a retained checkpoint cannot be read: %s", error)  # noqa: TRY400
+    return tuple(checkpoint.checkpoint_id for checkpoint in state.discarding)
+
+
+def _discard_completed(
+    job: Job, checkpoint: CompletedCheckpoint, retained: list[CheckpointMetadata]
+) -> None:
     try:
         gone = job.metadata(checkpoint.checkpoint_id)
     except RestoreError:
         return  # Discarded before; whoever did it read the files' names first.
-    used = {
-        handle.key
-        for retained in state.completed
-        for handle in job.metadata(retained.checkpoint_id).files
-    }
+    registry = SharedStateRegistry()
+    for metadata in (gone, *retained):
+        registry = registry.register_all(_own_files(job, metadata), metadata.checkpoint_id)
+    files = registry.release({gone.checkpoint_id}).to_delete
+    used = {key for metadata in retained for key in _own_files(job, metadata)}
     outputs = [
         handle.key
         for stage in gone.stages
         for subtask in stage.subtasks
         for handle in subtask.output
-        if handle.key
-    ]
-    savepoints = job.paths.savepoints()  # Inherited by a restore, but the user's.
-    files = [
-        handle.key
-        for handle in gone.files
-        if handle.key not in used and not handle.key.startswith(savepoints)
+        if handle.key and handle.key not in used
     ]
     own = [listed.key for listed in job.store.list(job.paths.checkpoint(gone.checkpoint_id))]
-    metadata = job.paths.metadata(gone.checkpoint_id)
-    job.store.delete([*files, *outputs, *(key for key in own if key != metadata)])
-    job.store.delete([metadata])
+    metadata_key = job.paths.metadata(gone.checkpoint_id)
+    job.store.delete([*files, *outputs, *(key for key in own if key != metadata_key)])
+    job.store.delete([metadata_key])
     log.info("checkpoint subsumed checkpoint_id=%d files=%d", gone.checkpoint_id, len(files))
+
+
+def _own_files(job: Job, metadata: CheckpointMetadata) -> list[str]:
+    """What the job itself wrote: what it inherited of a savepoint or another root is not its."""
+    savepoints = job.paths.savepoints()
+    return [
+        handle.key
+        for handle in metadata.files
+        if not handle.root and not handle.key.startswith(savepoints)
+    ]

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 
-from sluice.core.completed import (
-    CheckpointMetadata,
-    CompletedCheckpoint,
-    StageState,
-    SubtaskState,
-)
-from sluice.core.coordinator import Verdict, step
+from sluice.connectors.sink import Sink
+from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import (
-    AckReceived,
-    CheckpointCommitted,
-    CheckpointCompleted,
-    FinalizeCheckpoint,
-)
+from sluice.core.messages import CheckpointCommitted, CheckpointCompleted
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.plan import CheckpointPlan, TaskPlan
+from sluice.core.plan import CheckpointPlan, SnapshotOrigin
+from sluice.core.properties import CheckpointingMode
 from sluice.core.state import CoordinatorState
-from sluice.errors import FencedError, ProtocolViolation, StageFailed
+from sluice.core.transition import Verdict
+from sluice.errors import FencedError, NotYetAcknowledged, ProtocolViolation
 from sluice.protocol.records import decode_metadata, encode_metadata
-from sluice.runner.commands import carry_out
-from sluice.runner.event_time import event_times, output_watermark
-from sluice.runner.job import Job, side_outputs
-from sluice.runner.savepoints import export_savepoint
+from sluice.runner.commands import carry_out, discard_subsumed
+from sluice.runner.job import Job
+from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
+from sluice.runner.savepoints import discard_claimed, export_savepoint
+from sluice.storage.journal import Head
 from sluice.storage.object_store import AlreadyExists
 
 log = logging.getLogger(__name__)
@@ -35,19 +29,25 @@ log = logging.getLogger(__name__)
 def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     """Fold the acks, write ``_metadata``, journal *completed*.  Idempotent.
 
+    With several concurrent checkpoints the parent has to be completed and committed first.
+
     Raises:
-        StageFailed: a planned ack is missing; the message names the subtasks.
+        NotYetAcknowledged: a planned ack is missing; the message names the subtasks.
         FencedError: the checkpoint was aborted, or a newer generation owns the job.
     """
-    state = job.state()
-    done = state.completed_checkpoint(checkpoint_id)
+    plan = job.plan(checkpoint_id)
+    head = job.journal.load(after=plan.journal_seq if plan is not None else 0)
+    if head.state.pending_checkpoint(checkpoint_id) is None:
+        head = job.journal.load()  # It ended, or so it seems: that needs certainty.
+    done = head.state.completed_checkpoint(checkpoint_id)
     if done is not None:
         return done
-    pending = _fully_acknowledged(job, state, checkpoint_id)
-    plan = job.plan(checkpoint_id)
-    if plan is None:
-        raise FencedError(f"checkpoint {checkpoint_id} was aborted while it was finalized")
-    metadata = _write_metadata(job, assemble(job, plan, pending))
+    pending = head.state.pending_checkpoint(checkpoint_id)
+    if pending is None or plan is None:
+        raise FencedError(_why_gone(head.state, checkpoint_id))
+    head = _after_parent(job, head, pending)
+    pending = _acknowledged(job, pending)
+    metadata = _write_metadata(job, assemble(job, head.state, plan, pending))
     acks = pending.acks.values()
     transition = job.journal.append(
         lambda _: CheckpointCompleted(
@@ -56,13 +56,13 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
             checkpoint_id=checkpoint_id,
             checkpointed_bytes=sum(ack.metrics.checkpointed_bytes for ack in acks),
             full_bytes=sum(ack.metrics.full_bytes for ack in acks),
-        )
+        ),
+        head=head,
     )
     completed = transition.state.completed_checkpoint(checkpoint_id)
     if completed is None:
         raise FencedError(_why_gone(transition.state, checkpoint_id))
     if transition.verdict is Verdict.APPLIED:
-        carry_out(job, transition)
         log.info(
             "checkpoint completed checkpoint_id=%d duration_ms=%d bytes=%d",
             checkpoint_id,
@@ -73,100 +73,165 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
 
 
 def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
-    """Have every sink publish the completed checkpoint, then journal *committed*.  Idempotent.
+    """Have every sink publish the completed checkpoint, delete what it subsumed, then journal
+    *committed*.  Idempotent.
 
     Raises:
         FencedError: the checkpoint is not a completed one of this generation.
     """
-    state = job.state()
+    head = job.journal.load()
+    state = head.state
     completed = state.completed_checkpoint(checkpoint_id)
     if completed is None:
         raise FencedError(_why_gone(state, checkpoint_id))
     if completed.is_committed:
         return state
     metadata = job.metadata(checkpoint_id)
+    was_early = state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE
     for uid, sink in job.sinks(state.configuration.params).items():
-        if metadata.tables.get(uid) == checkpoint_id:
+        if metadata.tables.get(uid) == checkpoint_id and not (
+            was_early and sink.is_published(checkpoint_id)
+        ):
             mine = tuple(c for c in metadata.committables if c.sink == uid)
-            sink.commit(checkpoint_id, metadata.previous_tables.get(uid), mine)
+            before = metadata.previous_tables.get(uid)
+            sink.commit(checkpoint_id, _known_version(sink, before, metadata.origin), mine)
     if completed.savepoint_name is not None:
         export_savepoint(job, metadata, completed.savepoint_name)
+    discarded = discard_subsumed(job, state)
     transition = job.journal.append(
         lambda current: CheckpointCommitted(
-            generation=current.generation, at_ms=job.clock(), checkpoint_id=checkpoint_id
-        )
+            generation=current.generation,
+            at_ms=job.clock(),
+            checkpoint_id=checkpoint_id,
+            discarded=discarded,
+        ),
+        head=head,
     )
     carry_out(job, transition)
+    if transition.state.claimed_savepoints:
+        discard_claimed(job)
     log.info("checkpoint committed checkpoint_id=%d", checkpoint_id)
     return transition.state
 
 
-def assemble(job: Job, plan: CheckpointPlan, pending: PendingCheckpoint) -> CheckpointMetadata:
+def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
+    """AT_LEAST_ONCE: show what the sinks of an acknowledged *stage* staged, before the checkpoint
+    completes.  Idempotent.
+    """
+    state = job.state()
+    if state.pending_checkpoint(checkpoint_id) is None:
+        raise FencedError(_why_gone(state, checkpoint_id))
+    for pending in state.pending:  # Those before it first: their versions are what it continues.
+        if pending.checkpoint_id <= checkpoint_id:
+            _publish_early(job, state, pending, stage)
+
+
+def _publish_early(
+    job: Job, state: CoordinatorState, pending: PendingCheckpoint, stage: str
+) -> None:
+    checkpoint_id = pending.checkpoint_id
+    plan = job.plan(checkpoint_id)
+    if plan is None:
+        raise FencedError(f"checkpoint {checkpoint_id} was aborted meanwhile")
+    if stage in plan.finished:
+        return
+    tables = lineage_of(job, state, plan).tables
+    sinks = job.sinks(state.configuration.params)
+    committables = [c for ack in acks_of(job, pending)(stage) for c in ack.committables]
+    for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
+        if not sinks[uid].is_published(checkpoint_id):
+            mine = tuple(c for c in committables if c.sink == uid)
+            before = _known_version(sinks[uid], tables.get(uid), plan.origin)
+            sinks[uid].commit(checkpoint_id, before, mine)
+
+
+def _known_version(sink: Sink, version: int | None, origin: SnapshotOrigin | None) -> int | None:
+    """The version of the table that the commit continues.
+
+    A table under the root of another job stays there: this job's begins anew.
+    """
+    is_elsewhere = origin is not None and origin.root != ""
+    if version is None or (is_elsewhere and not sink.is_published(version)):
+        return None
+    return version
+
+
+def assemble(
+    job: Job, state: CoordinatorState, plan: CheckpointPlan, pending: PendingCheckpoint
+) -> CheckpointMetadata:
     """What a restore will need, from the plan and its acks; equal acks give equal bytes."""
-    parent = job.parent_metadata(plan)
-    stages = tuple(_stage_state(job, plan, task, pending, parent) for task in plan.tasks)
+    lineage = lineage_of(job, state, plan)
+    known = {
+        task.uid: [pending.acks[str(subtask)] for subtask in task.subtasks]
+        for task in plan.tasks
+        if task.uid not in pending.overtaken
+    }
+    running = {
+        task.uid: stage_state(job, plan, pending, task.uid, lineage, known.__getitem__)
+        for task in plan.tasks
+    }
+    finished = {
+        uid: finished_stage(before)
+        for uid in plan.finished
+        if (before := lineage.stage(uid)) is not None
+    }
     committables = tuple(
         committable
         for key in sorted(pending.acks)
         for committable in pending.acks[key].committables
     )
-    starts_lineage = parent is None or parent.generation != plan.generation
-    published = {committable.sink for committable in committables} | set(job.pipeline.sinks)
-    if starts_lineage:
-        published |= set(side_outputs(job.pipeline))
-    tables = dict(parent.tables) if parent is not None else {}
+    staged = {committable.sink for committable in committables}
     return CheckpointMetadata(
         pipeline=job.pipeline.uid,
         checkpoint_id=plan.checkpoint_id,
         parent=plan.parent,
-        parent_savepoint=plan.parent_savepoint,
+        origin=plan.origin,
         generation=plan.generation,
         type=plan.type,
         triggered_at_ms=plan.triggered_at_ms,
         drains=plan.drains,
         sources=plan.sources,
-        stages=stages,
-        committables=committables,
-        previous_tables=tables,
-        tables=tables | dict.fromkeys(sorted(published), int(plan.checkpoint_id)),
-    )
-
-
-def _stage_state(
-    job: Job,
-    plan: CheckpointPlan,
-    task: TaskPlan,
-    pending: PendingCheckpoint,
-    parent: CheckpointMetadata | None,
-) -> StageState:
-    acks = [pending.acks[str(subtask)] for subtask in task.subtasks]
-    return StageState(
-        uid=task.uid,
-        parallelism=task.parallelism,
-        max_parallelism=task.max_parallelism,
-        subtasks=tuple(
-            SubtaskState(subtask=ack.subtask, state=ack.state, output=ack.output) for ack in acks
+        stages=tuple(
+            (running | finished)[uid] for uid in job.pipeline.stages if uid in running | finished
         ),
-        watermark_ms=output_watermark(job, plan, task.uid, acks, parent),
-        event_times_ms=event_times(task.uid, acks, parent),
+        committables=committables,
+        previous_tables=lineage.tables,
+        tables=tables_of(job, plan, lineage) | dict.fromkeys(sorted(staged), plan.checkpoint_id),
+        master_states=plan.master_states,
     )
 
 
-def _fully_acknowledged(
-    job: Job, state: CoordinatorState, checkpoint_id: CheckpointId
-) -> PendingCheckpoint:
-    if state.pending_checkpoint(checkpoint_id) is None:
-        raise FencedError(_why_gone(state, checkpoint_id))
-    for ack in job.answers.acks(checkpoint_id):
-        transition = step(state, AckReceived(ack=ack))
-        state = transition.state
-        for command in transition.commands:
-            if isinstance(command, FinalizeCheckpoint):
-                return command.pending
-    pending = state.pending_checkpoint(checkpoint_id)
-    assert pending is not None
-    missing = ", ".join(str(subtask) for subtask in pending.not_yet_acknowledged)
-    raise StageFailed(f"checkpoint {checkpoint_id} lacks the acks of {missing}")
+def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
+    """Nothing is completed before what it continues is, and is published; *head* once it is."""
+    if pending is not head.state.pending[0]:
+        raise NotYetAcknowledged(
+            f"checkpoint {pending.checkpoint_id} continues checkpoint {pending.parent}, which is "
+            "still pending"
+        )
+    parent = head.state.latest_completed
+    if parent is None or parent.is_committed:
+        return head
+    commit(job, parent.checkpoint_id)
+    return job.journal.load()
+
+
+def _acknowledged(job: Job, pending: PendingCheckpoint) -> PendingCheckpoint:
+    """The checkpoint with the acks in the bucket folded in; one GET a stage at best."""
+    read = (
+        job.answers.acks(
+            pending.checkpoint_id,
+            task.uid,
+            attempt=pending.attempt_of(task.uid),
+            parallelism=task.parallelism,
+        )
+        for task in pending.tasks
+        if task.uid not in pending.overtaken
+    )
+    after = pending.acknowledge_all(chain.from_iterable(read))
+    if not after.is_fully_acknowledged:
+        missing = ", ".join(str(subtask) for subtask in after.not_yet_acknowledged)
+        raise NotYetAcknowledged(f"checkpoint {pending.checkpoint_id} lacks the acks of {missing}")
+    return after
 
 
 def _write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from sluice.connectors.files_table import FilesTable
 from sluice.connectors.sink import Sink
 from sluice.connectors.source import Source
-from sluice.core.completed import CheckpointMetadata
+from sluice.core.completed import CheckpointMetadata, moved_to_root, without_in_flight
 from sluice.core.ids import CheckpointId
-from sluice.core.plan import CheckpointPlan
+from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.pipeline import Pipeline
@@ -58,25 +58,55 @@ class Job:
 
     def metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
         """Raises RestoreError when a completed checkpoint's ``_metadata`` is gone."""
-        return self._metadata_at(self.paths.metadata(checkpoint_id))
+        return self._metadata_at(self.paths.metadata(checkpoint_id), self.store)
 
     def savepoint_metadata(self, name: str) -> CheckpointMetadata:
         """Raises RestoreError when there is no such savepoint."""
-        return self._metadata_at(self.paths.savepoint_metadata(name))
+        return self._metadata_at(self.paths.savepoint_metadata(name), self.store)
 
     def base_metadata(self, state: CoordinatorState) -> CheckpointMetadata | None:
         """What the next epoch continues; None when the job starts from empty."""
-        if state.base_savepoint is not None:
-            return self.savepoint_metadata(state.base_savepoint)
-        return None if state.base is None else self.metadata(state.base)
+        return self._snapshot(state.base, state.origin, ignores_in_flight=state.ignores_in_flight)
 
     def parent_metadata(
         self, child: CheckpointPlan | CheckpointMetadata
     ) -> CheckpointMetadata | None:
-        """What *child* continues: a checkpoint, or the savepoint the job started from."""
-        if child.parent_savepoint is not None:
-            return self.savepoint_metadata(child.parent_savepoint)
-        return None if child.parent is None else self.metadata(child.parent)
+        """What *child* continues, once that is completed: a checkpoint, or where the job began."""
+        ignores = isinstance(child, CheckpointPlan) and child.ignores_in_flight
+        return self._snapshot(child.parent, child.origin, ignores_in_flight=ignores)
+
+    def origin_metadata(self, origin: SnapshotOrigin) -> CheckpointMetadata:
+        """The ``_metadata`` of a savepoint, or of a checkpoint of another root.
+
+        Raises:
+            RestoreError: there is none.
+        """
+        paths = PipelinePaths(origin.pipeline or self.pipeline.uid)
+        key = (
+            paths.savepoint_metadata(origin.savepoint)
+            if origin.savepoint is not None
+            else paths.metadata(origin.checkpoint_id)
+        )
+        if not origin.root:
+            return self._metadata_at(key, self.store)
+        found = self._metadata_at(key, self.store_at(origin.root), paths.pipeline)
+        return moved_to_root(found, origin.root)
+
+    def store_at(self, root: str) -> ObjectStore:
+        """The store of another root, or the job's own for an empty one."""
+        return PatientStore(open_store(self.location.elsewhere(root))) if root else self.store
+
+    def _snapshot(
+        self,
+        checkpoint_id: CheckpointId | None,
+        origin: SnapshotOrigin | None,
+        *,
+        ignores_in_flight: bool,
+    ) -> CheckpointMetadata | None:
+        if checkpoint_id is None:
+            return None
+        metadata = self.metadata(checkpoint_id) if origin is None else self.origin_metadata(origin)
+        return without_in_flight(metadata) if ignores_in_flight else metadata
 
     def source(self, uid: str, params: Mapping[str, str]) -> Source:
         return self.pipeline.sources[uid].spec.open(params, self.location.endpoint_url)
@@ -109,15 +139,17 @@ class Job:
             raise ConfigurationError(f"sink {uid!r} cannot be read back; only a FilesTable can")
         return sink
 
-    def _metadata_at(self, key: str) -> CheckpointMetadata:
-        raw = self.store.get(key)
+    def _metadata_at(
+        self, key: str, store: ObjectStore, pipeline: str | None = None
+    ) -> CheckpointMetadata:
+        raw = store.get(key)
         if raw is None:
             raise RestoreError(
-                f"{self.store.root}/{key} does not exist; list what can be restored with "
+                f"{store.root}/{key} does not exist; list what can be restored with "
                 f"'sluice checkpoints list {self.pipeline.uid}'"
             )
         metadata = decode_metadata(raw, key)
-        if metadata.pipeline != self.pipeline.uid:
+        if metadata.pipeline != (pipeline or self.pipeline.uid):
             raise ProtocolViolation(f"{key} belongs to pipeline {metadata.pipeline!r}")
         return metadata
 

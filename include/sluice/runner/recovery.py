@@ -3,46 +3,47 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never
 
-from sluice.core.completed import CheckpointMetadata
-from sluice.core.coordinator import Verdict, next_generation
 from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.lifecycle import next_generation
 from sluice.core.messages import (
+    AlignmentTimedOut,
+    AttemptStarted,
     CheckpointFailed,
     DeclineReceived,
     JobConfiguration,
     JobRestored,
     JobStopped,
 )
+from sluice.core.pending import FIRST_ATTEMPT
+from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restoring import (
+    DeclaredStage,
+    FromOrigin,
+    Restore,
+    RestoreOptions,
+    RestoreTarget,
+    Stop,
+    choose,
+    decide,
+)
 from sluice.core.state import CoordinatorState
-from sluice.errors import FencedError, RestoreError
+from sluice.core.transition import Verdict
+from sluice.errors import ConfigurationError, FencedError, RestoreError
+from sluice.protocol.paths import PipelinePaths
 from sluice.runner.commands import carry_out
-from sluice.runner.completion import commit
 from sluice.runner.job import Job
+from sluice.runner.observing import as_chosen, observe
+from sluice.runner.resume import resume
+from sluice.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """The latest completed checkpoint of this life of the job; from empty when there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class FromCheckpoint:
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class FromSavepoint:
-    name: str
-
-
-RestoreTarget: TypeAlias = Latest | FromCheckpoint | FromSavepoint
+DEFAULT_OPTIONS = RestoreOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Restored:
     """``checkpoint_id`` None: the job starts from empty state."""
 
     checkpoint_id: CheckpointId | None
-    savepoint: str | None
+    origin: SnapshotOrigin | None
     state: CoordinatorState
 
 
@@ -72,10 +73,12 @@ def fail_checkpoint(
 
     def decide(state: CoordinatorState) -> CheckpointFailed | DeclineReceived:
         pending = state.pending_checkpoint(checkpoint_id)
-        declines = [  # Those of an overtaken attempt mean nothing any more.
+        declines = [  # Those of an overtaken attempt or stage mean nothing any more.
             decline
             for decline in answered
-            if pending is not None and decline.attempt == pending.attempt_of(decline.subtask.stage)
+            if pending is not None
+            and decline.attempt == pending.attempt_of(decline.subtask.stage)
+            and decline.subtask.stage not in pending.overtaken
         ]
         if declines and not is_task_failure:
             return DeclineReceived(generation=generation, at_ms=job.clock(), decline=declines[0])
@@ -99,20 +102,106 @@ def fail_checkpoint(
     return transition.state
 
 
+def start_attempt(job: Job, checkpoint_id: CheckpointId, stage: str) -> int:
+    """Fence the running attempt of *stage*, and return the number of the one to run now.
+
+    Checkpoints that continue this one may have read what the fenced one wrote, so they are aborted.
+
+    Raises:
+        FencedError: the checkpoint is not pending any more.
+    """
+
+    def decide(state: CoordinatorState) -> AttemptStarted:
+        pending = state.pending_checkpoint(checkpoint_id)
+        return AttemptStarted(
+            generation=state.generation,
+            checkpoint_id=checkpoint_id,
+            stage=stage,
+            attempt=pending.attempt_of(stage) + 1 if pending is not None else FIRST_ATTEMPT,
+        )
+
+    transition = job.journal.append(decide)
+    carry_out(job, transition)
+    pending = transition.state.pending_checkpoint(checkpoint_id)
+    if pending is None:
+        raise FencedError(f"checkpoint {checkpoint_id} ended before stage {stage!r} ran again")
+    return pending.attempt_of(stage)
+
+
+def overtake(job: Job, checkpoint_id: CheckpointId, stages: Iterable[str]) -> CoordinatorState:
+    """The aligned checkpoint timeout passed: acknowledge for *stages* that may be overtaken.
+
+    Their running attempts are fenced, and what they have not consumed stays in flight.
+    """
+    plan = job.plan(checkpoint_id)
+    if plan is None:
+        return job.state()
+    transition = job.journal.append(
+        lambda _: AlignmentTimedOut(
+            generation=plan.generation,
+            at_ms=job.clock(),
+            checkpoint_id=checkpoint_id,
+            stages=tuple(stages),
+        )
+    )
+    if transition.verdict is Verdict.APPLIED:
+        pending = transition.state.pending_checkpoint(checkpoint_id)
+        log.warning(
+            "checkpoint became unaligned checkpoint_id=%d overtaken=%s",
+            checkpoint_id, pending.overtaken if pending is not None else (),
+        )  # fmt: skip
+    return transition.state
+
+
+def plan_restore(
+    job: Job,
+    target: RestoreTarget,
+    options: RestoreOptions = DEFAULT_OPTIONS,
+    *,
+    configuration: JobConfiguration | None = None,
+) -> Restore | Stop:
+    """What ``restore`` would do, and every file it would need: the dry run.  Writes nothing."""
+    state = job.state()
+    if state.generation == NO_GENERATION and configuration is None:
+        problem = (
+            f"job {job.pipeline.uid!r} was never submitted in {job.store.root}, so it has no "
+            "parameters; submit it first, or restore it with a configuration"
+        )
+        return Stop(problems=(problem,))
+    options = as_chosen(state, target, options)
+    choice = choose(state, target, options)
+    if isinstance(choice, Stop):
+        return choice
+    continued = configuration or state.configuration
+    try:
+        observed = observe(job, choice, continued)
+    except (RestoreError, ConfigurationError) as error:
+        return Stop(problems=(str(error),))
+    stages = [
+        DeclaredStage(
+            uid=uid,
+            parallelism=job.pipeline.parallelism_of(uid, continued.parallelism),
+            max_parallelism=job.pipeline.max_parallelism,
+        )
+        for uid in job.pipeline.stages
+    ]
+    return decide(state, choice, observed, stages, options)
+
+
 def restore(
     job: Job,
     target: RestoreTarget,
+    options: RestoreOptions = DEFAULT_OPTIONS,
     *,
-    allow_non_restored_state: bool = False,
     only_generation: int | None = None,
     configuration: JobConfiguration | None = None,
 ) -> Restored:
     """Continue the job from *target* under the next generation.
 
-    Everything it needs is verified first; then the fence is journaled, and an unfinished commit of
-    the chosen checkpoint is replayed before anything new.  *configuration* replaces the job's, for
-    another parallelism.  With *only_generation* nothing happens
-    unless the job is still of that generation: a repeated or late restore is harmless.
+    Everything it needs is verified first; then the fence is journaled, and what the job owes from
+    before, as an unfinished commit, is done before anything new.  *configuration* replaces the
+    job's, for another parallelism.  With *only_generation* nothing happens unless the job is still
+    of that generation: a repeated or late restore is harmless.
 
     Raises:
         RestoreError: the target does not exist, or something it needs is gone; all are named.
@@ -124,72 +213,76 @@ def restore(
             f"job {job.pipeline.uid!r} is of generation {state.generation} already; "
             f"this restore was for generation {only_generation}"
         )
-    if state.generation == NO_GENERATION and configuration is None:
-        raise RestoreError(
-            f"job {job.pipeline.uid!r} was never submitted in {job.store.root}, so it has no "
-            "parameters; submit it first, or restore it with a configuration"
+    options = as_chosen(state, target, options)
+    decision = plan_restore(job, target, options, configuration=configuration)
+    if isinstance(decision, Stop):
+        raise RestoreError("the job cannot be restored: " + "; ".join(decision.problems))
+    choice = decision.choice
+    if decision.ignores_in_flight:
+        log.error(
+            "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
+            choice.checkpoint_id,
         )
-    checkpoint_id, savepoint, metadata = _choose(job, state, target)
-    if metadata is not None:
-        continued = replace(state, configuration=configuration or state.configuration)
-        verify(job, metadata, continued, allow_non_restored_state=allow_non_restored_state)
-    generation = next_generation(state)
     transition = job.journal.append(
         lambda _: JobRestored(
             at_ms=job.clock(),
-            generation=generation,
-            checkpoint_id=checkpoint_id,
-            savepoint=savepoint,
+            generation=next_generation(state),
+            checkpoint_id=choice.checkpoint_id,
+            origin=choice.origin,
+            claim_mode=options.claim_mode,
+            ignores_in_flight=decision.ignores_in_flight,
+            has_hooks=bool(job.pipeline.hooks),
             configuration=configuration,
         )
     )
     if transition.verdict is Verdict.FENCED:
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
     if transition.verdict is not Verdict.APPLIED:
-        raise RestoreError(f"checkpoint {checkpoint_id} was discarded while it was chosen")
+        raise RestoreError(f"checkpoint {choice.checkpoint_id} was discarded while it was chosen")
     carry_out(job, transition)
-    chosen = None if checkpoint_id is None else transition.state.completed_checkpoint(checkpoint_id)
-    if chosen is not None and savepoint is None and not chosen.is_committed:
-        commit(job, chosen.checkpoint_id)
+    resume(job, job.journal.load())
     log.info(
-        "job restored pipeline=%s generation=%d checkpoint_id=%s savepoint=%s",
-        job.pipeline.uid, generation, checkpoint_id, savepoint,
+        "job restored pipeline=%s generation=%d checkpoint_id=%s origin=%s",
+        job.pipeline.uid, transition.state.generation, choice.checkpoint_id, choice.origin,
     )  # fmt: skip
-    return Restored(checkpoint_id=checkpoint_id, savepoint=savepoint, state=job.state())
+    return Restored(checkpoint_id=choice.checkpoint_id, origin=choice.origin, state=job.state())
 
 
-def verify(
+def savepoint_target(job: Job, name: str) -> FromOrigin:
+    """Raises RestoreError when there is no such savepoint."""
+    checkpoint_id = job.savepoint_metadata(name).checkpoint_id
+    return FromOrigin(SnapshotOrigin(checkpoint_id=checkpoint_id, savepoint=name))
+
+
+def foreign_target(
     job: Job,
-    metadata: CheckpointMetadata,
-    state: CoordinatorState,
+    root: str,
     *,
-    allow_non_restored_state: bool,
-) -> None:
-    """Raises RestoreError unless every stage, file and source position is there; names all gaps."""
-    problems = [
-        f"stage {stage.uid!r} has state but is not in the pipeline any more "
-        "(allow non-restored state to drop it)"
-        for stage in metadata.stages
-        if stage.has_state and stage.uid not in job.pipeline.stages and not allow_non_restored_state
-    ]
-    sizes = {
-        listed.key: listed.size_bytes
-        for prefix in sorted({handle.key.rpartition("/")[0] for handle in metadata.files})
-        for listed in job.store.list(f"{prefix}/")
-    }
-    for handle in metadata.files:
-        found = sizes.get(handle.key)
-        if found != handle.size_bytes:
-            state_of_it = "is missing" if found is None else f"has {found} bytes"
-            problems.append(f"{handle.key} {state_of_it}, expected {handle.size_bytes} bytes")
-    for cut in metadata.sources:
-        if cut.uid in job.pipeline.sources and cut.position:
-            source = job.source(cut.uid, state.configuration.params)
-            source.plan(cut.position, max_records=1, parallelism=1)  # Says what is gone.
-    if problems:
-        raise RestoreError(
-            f"checkpoint {metadata.checkpoint_id} cannot be restored: " + "; ".join(problems)
-        )
+    pipeline: str | None = None,
+    checkpoint_id: CheckpointId | None = None,
+    savepoint: str | None = None,
+) -> FromOrigin:
+    """A checkpoint of another *root*, by default its latest completed one, or a savepoint there.
+
+    Raises:
+        RestoreError: there is none.
+    """
+    uid = pipeline or job.pipeline.uid
+    origin = SnapshotOrigin(
+        checkpoint_id=checkpoint_id or CheckpointId(0),
+        savepoint=savepoint,
+        root=root,
+        pipeline=uid,
+    )
+    if savepoint is not None:
+        found = job.origin_metadata(origin).checkpoint_id
+        return FromOrigin(replace(origin, checkpoint_id=found))
+    if checkpoint_id is None:
+        latest = Journal(job.store_at(root), PipelinePaths(uid)).load().state.latest_completed
+        if latest is None:
+            raise RestoreError(f"job {uid!r} has no completed checkpoint in {root}")
+        return FromOrigin(replace(origin, checkpoint_id=latest.checkpoint_id))
+    return FromOrigin(origin)
 
 
 def stop(job: Job, status: JobStatus) -> CoordinatorState:
@@ -199,23 +292,3 @@ def stop(job: Job, status: JobStatus) -> CoordinatorState:
     )
     carry_out(job, transition)
     return transition.state
-
-
-def _choose(
-    job: Job, state: CoordinatorState, target: RestoreTarget
-) -> tuple[CheckpointId | None, str | None, CheckpointMetadata | None]:
-    match target:
-        case Latest():
-            return state.base, state.base_savepoint, job.base_metadata(state)
-        case FromCheckpoint(checkpoint_id):
-            if state.completed_checkpoint(checkpoint_id) is None:
-                retained = ", ".join(str(c.checkpoint_id) for c in state.completed) or "none"
-                raise RestoreError(
-                    f"checkpoint {checkpoint_id} is not retained; retained are: {retained}"
-                )
-            return checkpoint_id, None, job.metadata(checkpoint_id)
-        case FromSavepoint(name):
-            metadata = job.savepoint_metadata(name)
-            return metadata.checkpoint_id, name, metadata
-        case _:
-            assert_never(target)

@@ -2,6 +2,9 @@
 
 The copy shares no file with the job and is never deleted by it; recovery of the job itself never
 depends on the copy.  See docs/adr/0003-savepoints.md.
+
+Only who restores it with CLAIM gives it to the job, which then deletes it once no checkpoint reads
+it any more.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from sluice.core.completed import CheckpointMetadata
+from sluice.core.completed import CheckpointMetadata, with_files
 from sluice.core.handles import SegmentHandle
-from sluice.errors import ConfigurationError, RestoreError
+from sluice.core.messages import SavepointsReleased, SnapshotsDiscarded
+from sluice.core.state import CoordinatorState
+from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.protocol.records import encode_metadata
 from sluice.runner.job import Job
 
@@ -32,67 +37,83 @@ def check_savepoint_name(name: str) -> str:
     return name
 
 
-def require_free_name(job: Job, name: str) -> str:
-    """The *name* of a savepoint to be; raises ConfigurationError when it is bad or taken."""
+def require_free_name(job: Job, name: str, state: CoordinatorState, *, request_id: str) -> None:
+    """Raises ConfigurationError when the name is bad, or another savepoint has it or will."""
     if job.store.get(job.paths.savepoint_metadata(check_savepoint_name(name))) is not None:
         raise ConfigurationError(
             f"savepoint {name!r} exists in {job.store.root} and is never overwritten; "
             "choose another name"
         )
-    return name
+    if name in state.claimed_savepoints:
+        raise ConfigurationError(
+            f"savepoint {name!r} was claimed by the job and is not deleted yet; choose another name"
+        )
+    to_be = [(r.request_id, r.savepoint_name) for r in state.queue]
+    to_be += [(p.request_id, p.savepoint_name) for p in state.pending]
+    if any(taken == name and other != request_id for other, taken in to_be):
+        raise ConfigurationError(f"savepoint {name!r} is being taken; choose another name")
 
 
 def export_savepoint(job: Job, metadata: CheckpointMetadata, name: str) -> None:
     """Copy every file of the checkpoint, then write the copy's ``_metadata`` last.  Idempotent."""
     moved = {
-        handle.key: replace(handle, key=job.paths.savepoint_file(name, handle.checksum))
+        handle.key: replace(handle, key=job.paths.savepoint_file(name, handle.checksum), root="")
         for handle in metadata.files
     }
 
     def copy(handle: SegmentHandle) -> None:
-        raw = job.store.get(handle.key)
+        raw = job.store_at(handle.root).get(handle.key)
         if raw is None:
             raise RestoreError(f"{handle.key} is gone; savepoint {name!r} cannot be completed")
         job.store.put(moved[handle.key].key, raw)
 
     with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
         list(pool.map(copy, {handle.key: handle for handle in metadata.files}.values()))
-    copied = _relocate(metadata, moved)
+    copied = with_files(metadata, lambda handle: moved[handle.key])
     job.store.create(job.paths.savepoint_metadata(name), encode_metadata(copied))
     log.info("savepoint written name=%s checkpoint_id=%d", name, metadata.checkpoint_id)
 
 
+def discard_claimed(job: Job) -> tuple[str, ...]:
+    """Delete the claimed savepoints that the job does not read any more, and journal that they are
+    gone; return their names.  Fails closed, and does not hold up the job.  Their release is
+    journaled before: from then on no restore can go back to one.
+
+    ``_metadata`` goes first, for it is what makes a savepoint: a crash leaves files that nobody can
+    restore, never a savepoint that lacks some.  (A checkpoint's goes last, for only it knows its
+    files; these all lie below the name.)  The name stays in the state until all are gone, so
+    whoever comes next goes on.
+    """
+    state = job.state()
+    if not state.claimed_savepoints:
+        return ()
+    try:
+        retained = [job.metadata(checkpoint.checkpoint_id) for checkpoint in state.completed]
+    except (RestoreError, ProtocolViolation) as error:
+        log.error("no savepoint was discarded, as a retained checkpoint is unreadable: %s", error)  # noqa: TRY400
+        return ()
+    read = {job.paths.savepoint_of(one.key) for metadata in retained for one in metadata.files}
+    if state.origin is not None:
+        read.add(state.origin.savepoint)
+    unread = tuple(name for name in state.claimed_savepoints if name not in read)
+    transition = job.journal.append(  # A restore in between has fenced it.
+        lambda _: SavepointsReleased(generation=state.generation, savepoints=unread)
+    )
+    gone = transition.state.releasing_savepoints
+    for name in gone:
+        job.store.delete([job.paths.savepoint_metadata(name)])
+        job.store.delete([listed.key for listed in job.store.list(job.paths.savepoint(name))])
+        log.info("claimed savepoint discarded name=%s", name)
+    if gone:
+        job.journal.append(
+            lambda current: SnapshotsDiscarded(generation=current.generation, savepoints=gone)
+        )
+    return gone
+
+
 def savepoint_names(job: Job) -> list[str]:
     """Complete savepoints, in name order."""
-    prefix = job.paths.savepoint("")[:-1]
-    names = []
-    for listed in job.store.list(prefix):
-        name, _, leaf = listed.key.removeprefix(prefix).partition("/")
-        if leaf == "_metadata":
-            names.append(name)
-    return names
-
-
-def _relocate(metadata: CheckpointMetadata, moved: dict[str, SegmentHandle]) -> CheckpointMetadata:
-    stages = tuple(
-        replace(
-            stage,
-            subtasks=tuple(
-                replace(
-                    subtask,
-                    output=(),
-                    state=tuple(
-                        replace(h, segment=moved.get(h.segment.key, h.segment))
-                        for h in subtask.state
-                    ),
-                )
-                for subtask in stage.subtasks
-            ),
-        )
-        for stage in metadata.stages
+    found = (
+        (job.paths.savepoint_of(one.key), one.key) for one in job.store.list(job.paths.savepoints())
     )
-    sources = tuple(
-        replace(cut, table=moved[cut.table.key]) if cut.table is not None else cut
-        for cut in metadata.sources
-    )
-    return replace(metadata, stages=stages, sources=sources)
+    return [name for name, key in found if name and key == job.paths.savepoint_metadata(name)]

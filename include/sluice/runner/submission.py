@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from sluice.config import check_max_records
-from sluice.core.coordinator import Verdict, next_generation
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
+from sluice.core.lifecycle import next_generation
 from sluice.core.messages import JobConfiguration, JobSubmitted
 from sluice.core.state import CoordinatorState
+from sluice.core.transition import Verdict
 from sluice.errors import ConfigurationError
 from sluice.params import resolve
 from sluice.pipeline import Pipeline
@@ -35,7 +36,8 @@ def configure(
     check_max_records(max_records_per_epoch)
     if parallelism is not None:
         for stage in pipeline.stages:
-            check_parallelism(stage, parallelism, default_max_parallelism(parallelism))
+            maximum = pipeline.max_parallelism or default_max_parallelism(parallelism)
+            check_parallelism(stage, parallelism, maximum)
     checkpointing = pipeline.checkpointing
     return JobConfiguration(
         params=resolve(pipeline.params, params, pipeline.uid),
@@ -43,10 +45,25 @@ def configure(
         max_records_per_epoch=max_records_per_epoch or checkpointing.max_records_per_epoch,
         num_retained=checkpointing.num_retained,
         tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
-        min_pause_ms=checkpointing.min_pause // timedelta(milliseconds=1),
-        retention=checkpointing.retention,
+        max_concurrent=checkpointing.max_concurrent_checkpoints,
+        min_pause_ms=milliseconds(checkpointing.min_pause),
+        interval_during_backlog_ms=(
+            None
+            if checkpointing.interval_during_backlog is None
+            else milliseconds(checkpointing.interval_during_backlog)
+        ),
+        mode=checkpointing.mode,
+        unaligned=checkpointing.unaligned,
+        aligned_timeout_ms=milliseconds(checkpointing.aligned_checkpoint_timeout),
+        checkpoints_after_tasks_finish=checkpointing.checkpoints_after_tasks_finish,
+        inline_threshold_bytes=checkpointing.data_inline_threshold,
+        retention=checkpointing.externalized_checkpoint_retention,
         restart=checkpointing.restart_strategy,
     )
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
 
 
 def check_sources(

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeAlias
 
-from sluice.core.completed import CheckpointMetadata
-from sluice.core.coordinator import Verdict
+from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
-from sluice.core.key_groups import check_parallelism, default_max_parallelism
-from sluice.core.messages import CheckpointTriggered
-from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
-from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.messages import CheckpointRequested, CheckpointTriggered, TriggerFailed
+from sluice.core.plan import CheckpointPlan
+from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.requests import Examination, Standing, examine
 from sluice.core.state import CoordinatorState
-from sluice.errors import StoreUnavailable
+from sluice.core.transition import Verdict
+from sluice.errors import SluiceError, StoreUnavailable
 from sluice.protocol.records import encode_plan
-from sluice.runner.completion import commit
+from sluice.runner.commands import carry_out
 from sluice.runner.job import Job
+from sluice.runner.planning import Barriers, NoPlan, make_plan, pin_outside
+from sluice.runner.resume import resume
 from sluice.runner.savepoints import require_free_name
-from sluice.runner.tables import write_table
+from sluice.storage.journal import Head
 from sluice.storage.object_store import Created
 
 log = logging.getLogger(__name__)
@@ -35,14 +38,26 @@ class Triggered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotTriggered:
-    """The request decider dropped the request; ``reason`` is None when there was nothing to do."""
+class Queued:
+    """The request waits; ask again with the same ``request_id``."""
 
-    reason: CheckpointFailureReason | None
+    request_id: str
     message: str
 
 
-TriggerOutcome: TypeAlias = Triggered | NotTriggered
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTriggered:
+    """The request was dropped; ``reason`` is None when there was nothing to do.
+
+    ``retry_in_ms`` says when a periodic one may be repeated.
+    """
+
+    reason: CheckpointFailureReason | None
+    message: str
+    retry_in_ms: int | None = None
+
+
+TriggerOutcome: TypeAlias = Triggered | Queued | NotTriggered
 
 
 def trigger(
@@ -52,139 +67,132 @@ def trigger(
     cause: str = "periodic",
     savepoint_name: str | None = None,
     is_periodic: bool = True,
+    is_forced: bool = False,
+    request_id: str | None = None,
+    barriers: Barriers | None = None,
 ) -> TriggerOutcome:
     """Start checkpoint n, or say why not.  Never an error for what can normally happen.
+
+    A request keeps its *request_id*: asking again looks after it, and finds the checkpoint that it
+    became.  Who waits comes back before the checkpoint timeout, or the request is dropped.
+    *barriers* are an end offset per source and partition where somebody else decides the cut.
 
     Raises:
         ConfigurationError: a source cannot be read as declared, or the savepoint exists.
         RestoreError: the checkpoint that the epoch continues is gone.
     """
-    if savepoint_name is not None:
-        require_free_name(job, savepoint_name)
-    state = job.state()
-    refusal = why_not(state, job.clock(), is_periodic=is_periodic)
-    if refusal is not None:
-        return refusal
-    if state.base is not None and (latest := state.latest_completed) and not latest.is_committed:
-        commit(job, latest.checkpoint_id)  # Its own task died; nothing new before it is published.
-        state = job.state()
-    base = job.base_metadata(state)
-    cuts = tuple(_cut(job, state, uid, base) for uid in job.pipeline.sources)
-    streams = {source.uid for source in job.pipeline.stream_sources()}
-    exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)
-    plan = CheckpointPlan(
-        checkpoint_id=state.next_checkpoint_id,
-        generation=state.generation,
-        parent=state.base,
-        parent_savepoint=state.base_savepoint,
+    now_ms = job.clock()
+    timeout_ms = job.pipeline.checkpointing.timeout // timedelta(milliseconds=1)
+    request = CheckpointRequest(
+        request_id=request_id or uuid.uuid4().hex,
         type=type,
-        triggered_at_ms=job.clock(),
-        expires_at_ms=job.clock() + job.pipeline.checkpointing.timeout // timedelta(milliseconds=1),
-        drains=exhausted or type is CheckpointType.SAVEPOINT_TERMINATE,
-        sources=cuts,
-        tasks=_tasks(job, state, base),
+        is_periodic=is_periodic,
+        is_forced=is_forced,
+        requested_at_ms=now_ms,
+        expires_at_ms=now_ms + timeout_ms,
+        savepoint_name=savepoint_name,
         cause=cause,
     )
-    if is_periodic and not plan.drains and plan.records == 0:
-        return NotTriggered(reason=None, message="no new records since the last checkpoint")
-    return _journal(job, state, plan, savepoint_name)
+    head = job.journal.load()
+    known = _already_pending(job, head.state, request)
+    if known is not None:
+        return known
+    head = resume(job, head)
+    examined = examine(head.state, request, now_ms)
+    try:
+        if savepoint_name is not None:
+            require_free_name(job, savepoint_name, head.state, request_id=request.request_id)
+        is_now = examined.standing is Standing.RUNS
+        plan = _write_plan(job, head, request, barriers or {}) if is_now else None
+    except SluiceError as error:
+        _withdraw(job, head, request, error)
+        raise
+    if plan is None:
+        return _not_now(job, head, request, examined)
+    if isinstance(plan, NoPlan):
+        _withdraw(job, head, request, None)
+        return NotTriggered(reason=plan.reason, message=plan.message)
+    return _journal(job, head, plan, request)
 
 
-def why_not(state: CoordinatorState, now_ms: int, *, is_periodic: bool) -> NotTriggered | None:
-    """Why a request does not run now, or None."""
-    if state.status is not JobStatus.RUNNING:
-        return NotTriggered(
-            reason=CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN,
-            message=f"the job is {state.status.value}",
-        )
-    if len(state.pending) >= state.configuration.max_concurrent:
-        pending = state.pending[0].checkpoint_id
-        return NotTriggered(
-            reason=CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS,
-            message=f"checkpoint {pending} is still pending",
-        )
-    since_ms = None if state.last_completed_at_ms is None else now_ms - state.last_completed_at_ms
-    rest_ms = 0 if since_ms is None else state.configuration.min_pause_ms - since_ms
-    if is_periodic and rest_ms > 0:
-        return NotTriggered(
-            reason=CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
-            message=f"min_pause lasts {rest_ms} ms more",
-        )
+def _already_pending(
+    job: Job, state: CoordinatorState, request: CheckpointRequest
+) -> Triggered | None:
+    """An earlier call journaled it, and died or lost the answer before it could say so."""
+    for pending in state.pending:
+        if pending.request_id == request.request_id:
+            plan = job.plan(pending.checkpoint_id)
+            return None if plan is None else Triggered(plan=plan)
     return None
 
 
-def _cut(job: Job, state: CoordinatorState, uid: str, base: CheckpointMetadata | None) -> SourceCut:
-    source = job.source(uid, state.configuration.params)
-    previous = base.source(uid) if base is not None else None
-    if job.pipeline.sources[uid].is_table:
-        return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
-    barrier = source.plan(
-        previous.position if previous is not None else (),
-        max_records=state.configuration.max_records_per_epoch,
-        parallelism=_first_parallelism(job, state, uid),
+def _not_now(
+    job: Job, head: Head, request: CheckpointRequest, examined: Examination
+) -> TriggerOutcome:
+    if examined.after != head.state:
+        transition = job.journal.append(
+            lambda state: CheckpointRequested(
+                generation=state.generation, at_ms=request.requested_at_ms, request=request
+            ),
+            head=head,
+        )
+        examined = examine(transition.state, request, request.requested_at_ms)
+    if examined.standing is Standing.REJECTED:
+        return _rejected(examined)
+    return Queued(request_id=request.request_id, message=examined.message)
+
+
+def _withdraw(job: Job, head: Head, request: CheckpointRequest, error: SluiceError | None) -> None:
+    """No plan came of the request: it leaves the queue, and a store that failed is counted."""
+    is_io = isinstance(error, StoreUnavailable)
+    is_queued = any(r.request_id == request.request_id for r in head.state.queue)
+    if not (is_io or is_queued):
+        return
+    reason = (
+        CheckpointFailureReason.IO_EXCEPTION
+        if is_io
+        else CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
     )
-    return SourceCut(
-        uid=uid,
-        position=barrier.position,
-        slices=barrier.slices,
-        exhausted=barrier.exhausted,
+    transition = job.journal.append(
+        lambda _: TriggerFailed(
+            generation=head.state.generation,
+            at_ms=job.clock(),
+            request=request,
+            reason=reason,
+            message=str(error or "there was nothing to do"),
+        )
     )
+    carry_out(job, transition)
 
 
-def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:
-    override = state.configuration.parallelism
-    return max(
-        job.pipeline.parallelism_of(stage.uid, override)
-        for stage in job.pipeline.stages.values()
-        if stage.input == source
+def _write_plan(
+    job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
+) -> CheckpointPlan | NoPlan:
+    """The plan, durable under the first free id."""
+    plan = make_plan(job, head, request, barriers)
+    for _ in range(MAX_ORPHANED_PLANS):
+        if isinstance(plan, NoPlan):
+            return plan
+        pinned = pin_outside(job, head.state, plan)  # Under the plan's id: an abort finds it.
+        if isinstance(pinned, NoPlan):
+            return pinned
+        raw = encode_plan(pinned)
+        result = job.store.create(job.paths.plan(plan.checkpoint_id), raw)
+        if isinstance(result, Created) or result.body == raw:
+            return pinned
+        plan = replace(plan, checkpoint_id=CheckpointId(plan.checkpoint_id + 1))
+    raise StoreUnavailable(
+        f"{MAX_ORPHANED_PLANS} checkpoint ids in a row are taken in {job.store.root}"
     )
-
-
-def _write_tables(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> CheckpointPlan:
-    """Pin every table source as of this barrier; an unchanged one keeps its segment."""
-    params = state.configuration.params
-    cuts = tuple(
-        replace(cut, table=write_table(job, cut.uid, params, plan.checkpoint_id, cut.table))
-        if job.pipeline.sources[cut.uid].is_table
-        else cut
-        for cut in plan.sources
-    )
-    return replace(plan, sources=cuts)
-
-
-def _tasks(
-    job: Job, state: CoordinatorState, base: CheckpointMetadata | None
-) -> tuple[TaskPlan, ...]:
-    tasks: list[TaskPlan] = []
-    for uid in job.pipeline.stages:
-        parallelism = job.pipeline.parallelism_of(uid, state.configuration.parallelism)
-        before = base.stage(uid) if base is not None else None
-        max_parallelism = before.max_parallelism if before else default_max_parallelism(parallelism)
-        check_parallelism(uid, parallelism, max_parallelism)
-        tasks.append(TaskPlan(uid=uid, parallelism=parallelism, max_parallelism=max_parallelism))
-    return tuple(tasks)
 
 
 def _journal(
-    job: Job, state: CoordinatorState, plan: CheckpointPlan, savepoint_name: str | None
+    job: Job, head: Head, plan: CheckpointPlan, request: CheckpointRequest
 ) -> TriggerOutcome:
-    """Write the plan under the first free id, then journal it; losing the race is an outcome."""
-    unpinned = plan
-    for _ in range(MAX_ORPHANED_PLANS):
-        plan = _write_tables(job, state, unpinned)  # Under the plan's id: an abort finds them.
-        raw = encode_plan(plan)
-        result = job.store.create(job.paths.plan(plan.checkpoint_id), raw)
-        if isinstance(result, Created) or result.body == raw:
-            break
-        unpinned = replace(unpinned, checkpoint_id=CheckpointId(plan.checkpoint_id + 1))
-    else:
-        raise StoreUnavailable(
-            f"{MAX_ORPHANED_PLANS} checkpoint ids in a row are taken in {job.store.root}"
-        )
+    """Journal the plan; losing the race is an outcome."""
     transition = job.journal.append(
-        lambda _: CheckpointTriggered(
-            generation=plan.generation, plan=plan, savepoint_name=savepoint_name
-        )
+        lambda _: CheckpointTriggered(generation=plan.generation, plan=plan, request=request),
+        head=head,
     )
     if transition.verdict is Verdict.APPLIED:
         log.info(
@@ -192,7 +200,16 @@ def _journal(
             plan.checkpoint_id, plan.parent, plan.records, plan.type.value,
         )  # fmt: skip
         return Triggered(plan=plan)
-    return why_not(transition.state, job.clock(), is_periodic=False) or NotTriggered(
-        reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE,
-        message="another coordinator triggered or restored first",
+    known = _already_pending(job, transition.state, request)
+    if known is not None:
+        return known
+    examined = examine(transition.state, request, request.requested_at_ms)
+    if examined.standing is Standing.REJECTED:
+        return _rejected(examined)
+    return Queued(request_id=request.request_id, message="another coordinator was faster")
+
+
+def _rejected(examined: Examination) -> NotTriggered:
+    return NotTriggered(
+        reason=examined.reason, message=examined.message, retry_in_ms=examined.retry_in_ms
     )

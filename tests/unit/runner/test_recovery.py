@@ -7,29 +7,22 @@ from datetime import timedelta
 
 import pytest
 
-from sluice import aggregates as agg
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import AttemptStarted
-from sluice.core.properties import CheckpointType, JobStatus, Retention
+from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.errors import ConfigurationError, FencedError, RestoreError
-from sluice.params import param
-from sluice.pipeline import Pipeline
+from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
+from sluice.errors import FencedError, RestoreError
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.recovery import (
-    FromCheckpoint,
-    FromSavepoint,
-    Latest,
     fail_checkpoint,
     restore,
+    savepoint_target,
     stop,
 )
-from sluice.runner.savepoints import check_savepoint_name, savepoint_names
 from sluice.runner.submission import configure, submit
-from sluice.sinks import FilesTable
-from sluice.sources import Nexmark
 from tests.builders import (
     STAGES,
     SUBTASKS,
@@ -37,26 +30,16 @@ from tests.builders import (
     a_job,
     a_pipeline,
     a_running_job,
-    acknowledge,
-    decline,
-    ids_of,
     keys_of,
     published_records,
     results,
-    state_records,
-    take_checkpoint,
     trigger_one,
 )
+from tests.subtasks import acknowledge, decline, state_records, take_checkpoint
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 EXPIRED, TASK_FAILURE = Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE
 SAVEPOINT = CheckpointType.SAVEPOINT
-
-
-def a_savepoint(job: Job, name: str = "mine", **given: object) -> CheckpointId:
-    return take_checkpoint(
-        job, **{"type": SAVEPOINT, "savepoint_name": name, "is_periodic": False} | given
-    )
 
 
 def read_from(job: Job, checkpoint_id: CheckpointId) -> list[int]:
@@ -73,7 +56,7 @@ def test_a_failed_stage_is_restored_from_the_latest_completed_checkpoint() -> No
 
     restored = restore(job, Latest(), only_generation=state.generation)
 
-    assert (restored.checkpoint_id, restored.savepoint) == (1, None)
+    assert (restored.checkpoint_id, restored.origin) == (1, None)
     assert (restored.state.status, restored.state.generation) == (JobStatus.RUNNING, 2)
     again = take_checkpoint(job)
     assert again == 3
@@ -153,7 +136,7 @@ def test_missing_metadata_is_named_with_what_to_do() -> None:
     with pytest.raises(RestoreError, match=r"_metadata does not exist; .*'sluice checkpoints list"):
         restore(job, Latest())
     with pytest.raises(RestoreError, match=r"savepoints/nobodys/_metadata does not exist"):
-        restore(job, FromSavepoint("nobodys"))
+        savepoint_target(job, "nobodys")
 
 
 def test_state_of_a_removed_stage_is_refused_unless_it_may_be_dropped() -> None:
@@ -163,7 +146,7 @@ def test_state_of_a_removed_stage_is_refused_unless_it_may_be_dropped() -> None:
 
     with pytest.raises(RestoreError, match="stage 'rank_bids' has state but is not in the pipel"):
         restore(smaller, Latest())
-    restore(smaller, Latest(), allow_non_restored_state=True)
+    restore(smaller, Latest(), RestoreOptions(allow_non_restored_state=True))
 
     assert read_from(smaller, take_checkpoint(smaller)) == list(range(20))
 
@@ -226,156 +209,21 @@ def test_a_restore_may_change_the_parallelism_and_the_state_is_cut_anew() -> Non
     assert read_from(job, wide) == list(range(20))
     restore(job, Latest(), configuration=configure(job.pipeline, {}, parallelism=1))
     assert read_from(job, take_checkpoint(job)) == list(range(30))
-    restore(job, Latest(), configuration=configure(job.pipeline, {}, parallelism=200))
-    with pytest.raises(ConfigurationError, match=r"parallelism 200.* max_parallelism 128"):
-        trigger_one(job)
+    with pytest.raises(RestoreError, match=r"parallelism 200, which exceeds its max parallelism"):
+        restore(job, Latest(), configuration=configure(job.pipeline, {}, parallelism=200))
 
 
-def test_a_savepoint_is_self_contained() -> None:
-    root = "memory://a-savepoint-alone"
-    outside = a_pipeline(location="memory://a-table-elsewhere")
-    job = a_job(outside, root=root)
-    submit(job, configure(outside, {}))
-    take_checkpoint(job)
-    taken = a_savepoint(job)
-    job.store.delete([key for key in keys_of(job) if "/savepoints/" not in key])
-
-    restored = restore(job, FromSavepoint("mine"), configuration=configure(outside, {}))
-
-    assert (restored.checkpoint_id, restored.savepoint) == (taken, "mine")
-    assert savepoint_names(job) == ["mine"]
-    after = take_checkpoint(job)
-    assert after == taken + 1
-    assert read_from(job, after) == list(range(30))
-    assert published_records(job) == list(range(30))
-
-
-def test_a_savepoint_shares_no_file_with_the_job() -> None:
+def test_a_max_parallelism_is_fixed_for_life() -> None:
     job = a_running_job()
     take_checkpoint(job)
-    taken = a_savepoint(job)
+    job.pipeline.max_parallelism = 64
 
-    copied = {handle.key for handle in job.savepoint_metadata("mine").files}
+    with pytest.raises(RestoreError, match=r"'count_bids' declares max parallelism 64, but its st"):
+        restore(job, Latest())
+    job.pipeline.max_parallelism = 128
+    restore(job, Latest())
 
-    assert copied
-    assert all(key.startswith("auctions/savepoints/mine/") for key in copied)
-    assert not copied & {handle.key for handle in job.metadata(taken).files}
-    assert job.savepoint_metadata("mine").checkpoint_id == taken
-
-
-def test_a_subsumed_savepoint_and_one_restored_from_keep_every_byte() -> None:
-    job = a_running_job(a_pipeline(num_retained=1))
-    a_savepoint(job)
-    before = {key: job.store.get(key) for key in keys_of(job, "auctions/savepoints/")}
-    restore(job, FromSavepoint("mine"))
-    take_checkpoint(job)
-    plan = trigger_one(job)
-    compacted = [replace(ack, state=ack.state[-1:]) for ack in acknowledge(job, plan)]
-    job.store.delete(keys_of(job, job.paths.acks(plan.checkpoint_id)))
-    for ack in compacted:  # Nothing of the savepoint is inherited any more.
-        job.answers.write_ack(ack)
-
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
-    stop(job, JobStatus.CANCELED)
-
-    assert {key: job.store.get(key) for key in keys_of(job, "auctions/savepoints/")} == before
-
-
-@pytest.mark.xfail(strict=True, reason="state inherited from a savepoint is named in place")
-def test_after_its_first_checkpoint_the_job_needs_the_savepoint_no_more() -> None:
-    job = a_running_job()
-    a_savepoint(job)
-    restore(job, FromSavepoint("mine"))
-
-    first = take_checkpoint(job)
-
-    named = [handle.key for handle in job.metadata(first).files]
-    assert not [key for key in named if "/savepoints/" in key]
-
-
-def test_until_then_a_failure_recovers_from_the_savepoint_again() -> None:
-    job = a_running_job()
-    a_savepoint(job)
-    restore(job, FromSavepoint("mine"))
-    plan = trigger_one(job)
-    fail_checkpoint(job, plan.checkpoint_id, TASK_FAILURE, "lost", is_task_failure=True)
-
-    restored = restore(job, Latest())
-
-    assert (restored.checkpoint_id, restored.savepoint) == (1, "mine")
-    assert read_from(job, take_checkpoint(job)) == list(range(20))
-
-
-def test_a_restore_elsewhere_is_verified_with_the_parameters_it_is_given() -> None:
-    pipeline = Pipeline("auctions")
-    events = pipeline.source("events", Nexmark(param("events")))
-    stream = events.key_by("bid_auction").aggregate("count_bids", bids=agg.count())
-    stream.sink("results", FilesTable("memory://results-of-a-moved-job"))
-    job = a_job(pipeline)
-    submit(job, configure(pipeline, {"events": "30"}, max_records_per_epoch=10))
-    a_savepoint(job)
-    job.store.delete([key for key in keys_of(job) if "/savepoints/" not in key])
-
-    restored = restore(
-        job, FromSavepoint("mine"), configuration=configure(pipeline, {"events": "40"})
-    )
-
-    assert restored.state.configuration.params == {"events": "40"}
-
-
-@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "x" * 129])
-def test_a_savepoint_name_that_is_no_key_is_refused(name: str) -> None:
-    assert check_savepoint_name("2024-01-01_before.upgrade") == "2024-01-01_before.upgrade"
-
-    with pytest.raises(ConfigurationError, match=r"savepoint name .* is not usable; use up to 128"):
-        check_savepoint_name(name)
-
-
-def test_stopping_with_a_savepoint_suspends_and_draining_finishes() -> None:
-    suspended, drained = a_running_job(), a_running_job()
-
-    a_savepoint(suspended, type=CheckpointType.SAVEPOINT_SUSPEND)
-    a_savepoint(drained, type=CheckpointType.SAVEPOINT_TERMINATE)
-
-    assert suspended.state().status is JobStatus.SUSPENDED
-    assert drained.state().status is JobStatus.FINISHED
-    assert drained.metadata(ONE).drains
-    assert restore(suspended, Latest()).state.status is JobStatus.RUNNING
-
-
-def test_restoring_a_suspending_savepoint_whose_commit_died_resumes_the_job() -> None:
-    job = a_running_job()
-    plan = trigger_one(job, type=CheckpointType.SAVEPOINT_SUSPEND, savepoint_name="mine")
-    acknowledge(job, plan)
-    finalize(job, ONE)
-
-    assert restore(job, Latest()).state.status is JobStatus.RUNNING
-
-
-def test_cancelling_aborts_what_is_pending_and_keeps_what_retention_keeps() -> None:
-    job = a_running_job()
-    take_checkpoint(job)
-    trigger_one(job)
-
-    state = stop(job, JobStatus.CANCELED)
-
-    assert (state.status, state.pending, ids_of(state.completed)) == (JobStatus.CANCELED, (), [1])
-    assert not keys_of(job, job.paths.checkpoint(TWO))
-    assert restore(job, Latest()).checkpoint_id == 1
-
-
-def test_cancelling_deletes_the_checkpoints_of_a_job_that_retains_none() -> None:
-    job = a_running_job(a_pipeline(retention=Retention.NEVER_RETAIN_AFTER_TERMINATION))
-    take_checkpoint(job)
-    a_savepoint(job)
-
-    stop(job, JobStatus.CANCELED)
-
-    assert not keys_of(job, job.paths.checkpoint(ONE))
-    assert savepoint_names(job) == ["mine"]
-    assert published_records(job) == list(range(20))
-    assert restore(job, FromSavepoint("mine")).checkpoint_id == 2
+    assert {stage.max_parallelism for stage in job.metadata(take_checkpoint(job)).stages} == {128}
 
 
 def test_a_resubmitted_job_reads_from_the_start_and_its_ids_go_on() -> None:

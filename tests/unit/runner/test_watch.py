@@ -9,9 +9,11 @@ from sluice.core.messages import AttemptStarted
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
+from sluice.core.restoring import Latest
 from sluice.runner.completion import finalize
+from sluice.runner.history import history
 from sluice.runner.job import Job
-from sluice.runner.recovery import Latest, fail_checkpoint, restore
+from sluice.runner.recovery import fail_checkpoint, restore
 from sluice.runner.watch import Watched, watch
 from tests.builders import (
     STAGES,
@@ -20,13 +22,11 @@ from tests.builders import (
     a_job,
     a_pipeline,
     a_running_job,
-    acknowledge,
-    decline,
     keys_of,
     published_records,
-    take_checkpoint,
     trigger_one,
 )
+from tests.subtasks import acknowledge, decline, take_checkpoint
 
 ONE = CheckpointId(1)
 MINUTE_MS = 60_000
@@ -169,3 +169,18 @@ def test_a_restored_job_is_not_restored_again_for_the_same_failure() -> None:
 
     assert watch(job) == NOTHING
     assert job.state().generation == 2
+
+
+def test_the_journal_is_kept_short() -> None:
+    job, _ = a_watched_job()
+    for _ in range(3):
+        take_checkpoint(job)
+    before = job.state()
+    assert len(keys_of(job, job.paths.journal())) == 10
+
+    watch(job, kept_entries=4)
+
+    assert len(keys_of(job, job.paths.journal())) == 4
+    assert job.state() == before
+    assert [record.id for record in history(job)] == [1, 2, 3]
+    assert take_checkpoint(job) == 4

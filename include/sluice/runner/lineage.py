@@ -1,0 +1,236 @@
+"""What a checkpoint continues: its parent's stages, sources and tables.
+
+The parent is completed and described by its ``_metadata``, or, with several concurrent checkpoints,
+still pending; then a stage of it is known as soon as its subtasks have acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sluice.core.acks import Ack
+from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
+from sluice.core.handles import SegmentHandle
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
+from sluice.core.state import CoordinatorState
+from sluice.core.watermarks import MIN_WATERMARK
+from sluice.errors import FencedError, NotYetAcknowledged
+from sluice.runner.event_time import event_times, output_watermark
+from sluice.runner.job import Job, side_outputs
+
+
+class Lineage(Protocol):
+    """``stage`` and ``source`` are None for what the parent did not have."""
+
+    def stage(self, uid: str) -> StageState | None:
+        """Raises NotYetAcknowledged when the parent is pending and its stage still runs."""
+        ...
+
+    def max_parallelism(self, uid: str) -> int | None: ...
+
+    def is_finished(self, uid: str) -> bool: ...
+
+    def was_overtaken(self, uid: str) -> bool: ...
+
+    def source(self, uid: str) -> SourceCut | None: ...
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Per sink, the checkpoint whose commit made the version of its table."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedParent:
+    """``metadata`` None: the job starts from empty state."""
+
+    metadata: CheckpointMetadata | None
+
+    def stage(self, uid: str) -> StageState | None:
+        return self.metadata.stage(uid) if self.metadata is not None else None
+
+    def max_parallelism(self, uid: str) -> int | None:
+        stage = self.stage(uid)
+        return stage.max_parallelism if stage is not None else None
+
+    def is_finished(self, uid: str) -> bool:
+        stage = self.stage(uid)
+        return stage is not None and stage.is_finished
+
+    def was_overtaken(self, uid: str) -> bool:
+        stage = self.stage(uid)
+        return stage is not None and stage.is_overtaken
+
+    def source(self, uid: str) -> SourceCut | None:
+        return self.metadata.source(uid) if self.metadata is not None else None
+
+    @property
+    def tables(self) -> dict[str, int]:
+        return dict(self.metadata.tables) if self.metadata is not None else {}
+
+
+@dataclass(frozen=True, slots=True)
+class PendingParent:
+    """Always aligned: unaligned checkpoints are not concurrent, so nothing is in flight."""
+
+    job: Job
+    plan: CheckpointPlan
+    pending: PendingCheckpoint
+    before: Lineage
+
+    def stage(self, uid: str) -> StageState | None:
+        if uid in self.plan.finished:
+            return self.before.stage(uid)
+        if all(task.uid != uid for task in self.plan.tasks):
+            return None
+        return stage_state(
+            self.job, self.plan, self.pending, uid, self.before, acks_of(self.job, self.pending)
+        )
+
+    def max_parallelism(self, uid: str) -> int | None:
+        known = {task.uid: task.max_parallelism for task in self.plan.tasks}
+        return known.get(uid, self.before.max_parallelism(uid))
+
+    def is_finished(self, uid: str) -> bool:
+        return uid in self.plan.finished
+
+    def was_overtaken(self, uid: str) -> bool:
+        return uid in self.pending.overtaken
+
+    def source(self, uid: str) -> SourceCut | None:
+        return next((cut for cut in self.plan.sources if cut.uid == uid), None)
+
+    @property
+    def tables(self) -> dict[str, int]:
+        return tables_of(self.job, self.plan, self.before)
+
+
+def lineage_of_tip(job: Job, state: CoordinatorState) -> Lineage:
+    """What a checkpoint triggered now continues."""
+    if state.pending:
+        return _pending_parent(job, state, state.pending[-1])
+    return CompletedParent(job.base_metadata(state))
+
+
+def lineage_of(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Lineage:
+    """What *plan*, of a pending checkpoint of *state*, continues."""
+    parent = None if plan.parent is None else state.pending_checkpoint(plan.parent)
+    if parent is not None and plan.origin is None:
+        return _pending_parent(job, state, parent)
+    return CompletedParent(job.parent_metadata(plan))
+
+
+def acks_of(job: Job, pending: PendingCheckpoint) -> Callable[[str], list[Ack]]:
+    """Reads the acks of a stage of *pending*: those of the attempt that counts, in order."""
+    parallelism = {task.uid: task.parallelism for task in pending.tasks}
+
+    def read(stage: str) -> list[Ack]:
+        acks = job.answers.acks(
+            pending.checkpoint_id,
+            stage,
+            attempt=pending.attempt_of(stage),
+            parallelism=parallelism[stage],
+        )
+        if len(acks) != parallelism[stage]:
+            raise NotYetAcknowledged(
+                f"{len(acks)} of {parallelism[stage]} subtasks of stage {stage!r} have "
+                f"acknowledged checkpoint {pending.checkpoint_id}"
+            )
+        return acks
+
+    return read
+
+
+def stage_state(
+    job: Job,
+    plan: CheckpointPlan,
+    pending: PendingCheckpoint,
+    uid: str,
+    lineage: Lineage,
+    acks: Callable[[str], list[Ack]],
+) -> StageState:
+    """The stage as this checkpoint leaves it, from its acks and those of what it reads."""
+    task, before = plan.task(uid), lineage.stage(uid)
+    if uid in pending.overtaken:
+        upstream = _upstream(job, pending, plan, uid, acks)
+        return _overtaken(task, before, upstream)
+    mine = acks(uid)
+    upstream = _upstream(job, pending, plan, uid, acks) if task.is_unaligned else []
+    return StageState(
+        uid=uid,
+        parallelism=task.parallelism,
+        max_parallelism=task.max_parallelism,
+        subtasks=tuple(
+            SubtaskState(subtask=ack.subtask, state=ack.state, output=ack.output) for ack in mine
+        ),
+        watermark_ms=output_watermark(job, plan, uid, mine, before),
+        in_flight=_sealed(upstream),
+        in_flight_schema=upstream[0].schema if upstream else b"",
+        event_times_ms=event_times(mine, before),
+    )
+
+
+def finished_stage(before: StageState) -> StageState:
+    """A stage that ended at an earlier barrier: its state stays, its files are older."""
+    return replace(_without_output(before), is_finished=True, is_overtaken=False)
+
+
+def tables_of(job: Job, plan: CheckpointPlan, lineage: Lineage) -> dict[str, int]:
+    """Per sink the checkpoint that makes its table's version, once *plan* is committed.
+
+    A sink whose stage has finished keeps the version it has.  The first checkpoint of a generation
+    publishes every table, side outputs too: a restore may have rolled them back.
+    """
+    running = {task.uid for task in plan.tasks}
+    published = {uid for uid, sink in job.pipeline.sinks.items() if sink.input in running}
+    if plan.starts_lineage:
+        published |= {*job.pipeline.sinks, *side_outputs(job.pipeline)}
+    return lineage.tables | dict.fromkeys(sorted(published), int(plan.checkpoint_id))
+
+
+def _pending_parent(job: Job, state: CoordinatorState, pending: PendingCheckpoint) -> PendingParent:
+    plan = job.plan(pending.checkpoint_id)
+    if plan is None:
+        raise FencedError(f"checkpoint {pending.checkpoint_id} was aborted meanwhile")
+    return PendingParent(job, plan, pending, lineage_of(job, state, plan))
+
+
+def _upstream(
+    job: Job,
+    pending: PendingCheckpoint,
+    plan: CheckpointPlan,
+    uid: str,
+    acks: Callable[[str], list[Ack]],
+) -> list[Ack]:
+    """The acks of the stage that *uid* reads, when that one ran in this epoch."""
+    producer = job.pipeline.stages[uid].input
+    ran = any(task.uid == producer for task in plan.tasks) and producer not in pending.overtaken
+    return acks(producer) if ran else []
+
+
+def _sealed(upstream: list[Ack]) -> tuple[SegmentHandle, ...]:
+    return tuple(segment for ack in upstream for segment in ack.output)
+
+
+def _overtaken(task: TaskPlan, before: StageState | None, upstream: list[Ack]) -> StageState:
+    """As the parent left it; what it did not consume of this epoch joins what is in flight."""
+    stage = before or StageState(
+        uid=task.uid,
+        parallelism=task.parallelism,
+        max_parallelism=task.max_parallelism,
+        subtasks=tuple(SubtaskState(subtask=s, state=(), output=()) for s in task.subtasks),
+        watermark_ms=MIN_WATERMARK,
+    )
+    return replace(
+        _without_output(stage),
+        in_flight=(*stage.in_flight, *_sealed(upstream)),
+        in_flight_schema=upstream[0].schema if upstream else stage.in_flight_schema,
+        is_overtaken=True,
+    )
+
+
+def _without_output(stage: StageState) -> StageState:
+    return replace(stage, subtasks=tuple(replace(subtask, output=()) for subtask in stage.subtasks))

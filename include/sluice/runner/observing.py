@@ -1,0 +1,76 @@
+"""What a restore knows before it decides: what was chosen before, and what is seen of the snapshot:
+its ``_metadata``, its files, its sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.handles import SegmentHandle
+from sluice.core.messages import JobConfiguration
+from sluice.core.restoring import Choice, Latest, Observed, RestoreOptions, RestoreTarget
+from sluice.core.state import CoordinatorState
+from sluice.errors import ConfigurationError
+from sluice.runner.job import Job
+
+
+def as_chosen(
+    state: CoordinatorState, target: RestoreTarget, options: RestoreOptions
+) -> RestoreOptions:
+    """A failure before the first checkpoint changes nothing of what a person chose with the origin,
+    or chose to drop.
+    """
+    if not isinstance(target, Latest):
+        return options
+    ignored = state.base if state.ignores_in_flight else None
+    return replace(
+        options,
+        claim_mode=options.claim_mode if state.origin is None else state.claim_mode,
+        ignore_in_flight_of=options.ignore_in_flight_of or ignored,
+    )
+
+
+def observe(job: Job, choice: Choice, configuration: JobConfiguration) -> Observed | None:
+    """Look at the snapshot, one LIST per folder of its files, and ask its sources.
+
+    Raises:
+        RestoreError: there is no such snapshot.
+    """
+    if choice.checkpoint_id is None:
+        return None
+    metadata = (
+        job.metadata(choice.checkpoint_id)
+        if choice.origin is None
+        else job.origin_metadata(choice.origin)
+    )
+    return Observed(
+        metadata=metadata,
+        sizes=_sizes(job, metadata),
+        source_problems=_source_problems(job, metadata, configuration),
+    )
+
+
+def _sizes(job: Job, metadata: CheckpointMetadata) -> dict[SegmentHandle, int | None]:
+    found: dict[tuple[str, str], int] = {}
+    for root in sorted({handle.root for handle in metadata.files}):
+        store = job.store_at(root)
+        here = [handle.key for handle in metadata.files if handle.root == root]
+        for folder in sorted({key.rpartition("/")[0] for key in here}):
+            found |= {(root, listed.key): listed.size_bytes for listed in store.list(f"{folder}/")}
+    return {handle: found.get((handle.root, handle.key)) for handle in metadata.files}
+
+
+def _source_problems(
+    job: Job, metadata: CheckpointMetadata, configuration: JobConfiguration
+) -> list[str]:
+    problems: list[str] = []
+    for cut in metadata.sources:
+        if cut.uid not in job.pipeline.sources or not cut.position:
+            continue
+        try:
+            source = job.source(cut.uid, configuration.params)
+            source.plan(cut.position, max_records=1, parallelism=1)
+        except ConfigurationError as error:
+            problems.append(str(error))
+    return problems

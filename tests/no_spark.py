@@ -1,0 +1,132 @@
+"""The real ``run_stage`` and the real subtasks, with lists of rows in the place of Spark.
+
+Everything that touches the store is real; only reading, shuffling and scheduling are not Spark's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from sluice.connectors.source import Source
+from sluice.core.handles import SegmentHandle
+from sluice.core.key_groups import key_group_of, subtask_of
+from sluice.core.plan import Slice, TaskPlan
+from sluice.nodes import StageNode
+from sluice.runtime.output import SOURCE
+from sluice.runtime.state.cache import SegmentCache
+from sluice.runtime.state.segments import HASH
+from sluice.spark.reading import SOURCE_TYPE, _with_origin
+from sluice.storage.open import StoreLocation
+
+STAGE = "sluice.spark.stage"
+Around = Callable[[str], AbstractContextManager[Any]]
+Subtask = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A DataFrame's place: a table for each partition."""
+
+    partitions: Sequence[pa.Table]
+    around: Around
+
+    @property
+    def schema(self) -> Any:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.partitions[0].schema)
+
+    def mapInArrow(self, subtask: Subtask, _: str) -> Rows:  # noqa: N802 - Spark's
+        answers: list[pa.Table] = []
+        for index, table in enumerate(self.partitions):
+            with self.around("subtask"), _in_task(index):
+                answers.append(pa.Table.from_batches([*subtask(iter(table.to_batches()))]))
+        return Rows(answers, self.around)
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [row for table in self.partitions for row in table.to_pylist()]
+
+
+@contextmanager
+def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
+    """Within the block ``run_stage(job, None, ...)`` runs here, in this thread.
+
+    *around* is entered with "read" for what a stage reads, and "subtask" for each subtask.
+    """
+
+    def read_slices(_: object, source: Source, slices: Sequence[Slice], parallelism: int) -> Rows:
+        schema = source.schema().append(pa.field(SOURCE, SOURCE_TYPE))
+        with around("read"):
+            batches = [
+                _with_origin(batch, piece.partition, record, schema)
+                for piece in slices
+                for batch, record in _numbered(source, piece)
+            ]
+        return spread(pa.Table.from_batches(batches, schema=schema), parallelism)
+
+    def read_segments(
+        _: object,
+        location: StoreLocation,
+        segments: Sequence[SegmentHandle],
+        schema: pa.Schema,
+        parallelism: int,
+    ) -> Rows:
+        cache = SegmentCache(location)
+        with around("read"):
+            tables = [cache.open(handle).cast(schema) for handle in segments]
+        return spread(pa.concat_tables([schema.empty_table(), *tables]), parallelism)
+
+    def spread(whole: pa.Table, parallelism: int) -> Rows:
+        return Rows([whole, *[whole.slice(0, 0)] * (parallelism - 1)], around)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{STAGE}.read_slices", read_slices)
+        patch.setattr(f"{STAGE}.read_segments", read_segments)
+        patch.setattr(f"{STAGE}.place_by_key", _place_by_key)
+        yield
+
+
+def _numbered(source: Source, piece: Slice) -> Iterator[tuple[pa.RecordBatch, int]]:
+    record = piece.first_record
+    for batch in source.read(piece):
+        yield batch, record
+        record += batch.num_rows
+
+
+def _place_by_key(rows: Rows, node: StageNode, task: TaskPlan) -> Rows:
+    """As the real one, with a hash of its own."""
+    frame = pl.from_arrow(pa.concat_tables(rows.partitions))
+    assert isinstance(frame, pl.DataFrame)
+    needed = node.keys if node.needed_columns is None else (*node.keys, *node.needed_columns)
+    frame = frame.select([*dict.fromkeys(needed)])
+    hashes = frame.select(node.keys).hash_rows().reinterpret(signed=True)
+    owners = [
+        subtask_of(
+            key_group_of(hash_, task.max_parallelism), task.max_parallelism, task.parallelism
+        )
+        for hash_ in hashes
+    ]
+    placed = frame.with_columns(hashes.alias(HASH), pl.Series("owner", owners, pl.Int64))
+    partitions = [
+        placed.filter(pl.col("owner") == index).drop("owner").to_arrow()
+        for index in range(task.parallelism)
+    ]
+    return Rows(partitions, rows.around)
+
+
+@contextmanager
+def _in_task(index: int) -> Iterator[None]:
+    class Context:
+        def partitionId(self) -> int:  # noqa: N802 - Spark's
+            return index
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark.TaskContext.get", Context)
+        yield

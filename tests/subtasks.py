@@ -1,0 +1,293 @@
+"""Subtasks that answer without Spark: their segments, staged files and acks are real.
+
+A stage that reads a source absorbs the records of its slices; one behind another stage absorbs the
+records of the segments that it reads, and no others.  So ``state_records`` tells whether a
+checkpoint is one consistent cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from sluice.core.acks import Ack, Committable, Decline, SubtaskMetrics
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.handles import MIN_HASH, SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.key_groups import hash_range, key_group_of, key_group_range, subtask_of
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.plan import CheckpointPlan, TaskPlan
+from sluice.core.properties import CheckpointType
+from sluice.protocol.records import decode_ack
+from sluice.runner.completion import commit, finalize
+from sluice.runner.job import Job
+from sluice.runner.lineage import lineage_of
+from sluice.runner.stage_input import StageInput, stage_input
+from sluice.runtime.state.segments import HASH, checksum, decode_segment, encode_segment
+from sluice.sinks import open_sink
+from sluice.spark.stage import assigned_state
+from tests.builders import trigger_one
+
+RECORDS = pa.schema([(HASH, pa.int64()), ("record", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """What all subtasks of one execution attempt are told: what ``run_stage`` hands to Spark."""
+
+    job: Job
+    plan: CheckpointPlan
+    task: TaskPlan
+    attempt: int
+    state: tuple[tuple[StateHandle, ...], ...]
+    given: StageInput
+    records: tuple[int, ...]
+    inline_threshold_bytes: int
+    writes_state: bool
+    compacts: bool
+
+    @property
+    def has_input(self) -> bool:
+        return self.job.pipeline.source_of(self.task.uid) is not None or bool(self.given.schema)
+
+
+def take_checkpoint(job: Job, **given: object) -> CheckpointId:
+    """Trigger, acknowledge, finalize, commit."""
+    plan = trigger_one(job, **given)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
+    return plan.checkpoint_id
+
+
+def a_savepoint(job: Job, name: str = "mine", **given: object) -> CheckpointId:
+    usual = {"type": CheckpointType.SAVEPOINT, "savepoint_name": name, "is_periodic": False}
+    return take_checkpoint(job, **usual | given)
+
+
+def acknowledge(
+    job: Job,
+    plan: CheckpointPlan,
+    stage: str | None = None,
+    *,
+    attempt: int = 1,
+    only: Iterable[int] | None = None,
+    writes_state: bool = True,
+    compacts: bool = False,
+) -> list[Ack]:
+    """Answer as the subtasks of *stage*, or of all stages not yet overtaken, would; return the acks
+    that count.  With *only* the stage does not end: its acks are not bundled.  Who *compacts*
+    leaves one segment, of all that its state has absorbed.
+    """
+    counted: list[Ack] = []
+    for task in plan.tasks:
+        if stage not in (None, task.uid) or (stage is None and is_overtaken(job, plan, task)):
+            continue
+        told = _deploy(job, plan, task, attempt, writes_state=writes_state, compacts=compacts)
+        answered = [
+            decode_ack(job.answers.write_ack(_snapshot(told, index)), "ack")
+            for index in (range(task.parallelism) if only is None else only)
+        ]
+        if only is None:
+            job.answers.write_stage(answered)
+        counted += answered
+    return counted
+
+
+def is_overtaken(job: Job, plan: CheckpointPlan, task: TaskPlan) -> bool:
+    return task.uid in _pending(job, plan).overtaken
+
+
+def decline(job: Job, checkpoint_id: int, subtask: SubtaskId, *, attempt: int = 1) -> None:
+    job.answers.write_decline(
+        Decline(
+            checkpoint_id=CheckpointId(checkpoint_id),
+            subtask=subtask,
+            attempt=attempt,
+            message="the input is odd",
+        )
+    )
+
+
+def state_records(job: Job, metadata: CheckpointMetadata, stage: str) -> list[int]:
+    """Every record that the stage's state has absorbed, each as often as it was."""
+    kept = metadata.stage(stage)
+    assert kept is not None
+    handles = [handle for subtask in kept.subtasks for handle in subtask.state]
+    return sorted(record for handle in handles for record in handle_records(job, handle))
+
+
+def in_flight_records(job: Job, metadata: CheckpointMetadata, stage: str) -> list[int]:
+    """Every record that another stage sent, and *stage* has not absorbed."""
+    kept = metadata.stage(stage)
+    assert kept is not None
+    return sorted(record for handle in kept.in_flight for record in read_records(job, handle))
+
+
+def handle_records(job: Job, handle: StateHandle) -> list[int]:
+    return [
+        record
+        for record in read_records(job, handle.segment)
+        if handle.first_hash <= hash_of(record) <= handle.last_hash
+    ]
+
+
+def read_records(job: Job, segment: SegmentHandle) -> list[int]:
+    table = decode_segment(_body(job, segment), checksum=segment.checksum, name=segment.key)
+    return [row["record"] for row in table.to_pylist()]
+
+
+def hash_of(record: int) -> int:
+    digest = hashlib.blake2b(str(record).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) + MIN_HASH
+
+
+def _pending(job: Job, plan: CheckpointPlan) -> PendingCheckpoint:
+    """As the journal has it; to a zombie the checkpoint still looks as it was triggered."""
+    return job.state().pending_checkpoint(plan.checkpoint_id) or PendingCheckpoint.of(plan)
+
+
+def _deploy(
+    job: Job, plan: CheckpointPlan, task: TaskPlan, attempt: int, **behaviour: bool
+) -> _Stage:
+    state = job.state()
+    lineage = lineage_of(job, state, plan)
+    source = job.pipeline.source_of(task.uid)
+    if source is not None:
+        given = StageInput()
+        records = [
+            piece.first_record + number
+            for piece in plan.source(source.uid).slices
+            for number in range(piece.records)
+        ]
+    else:
+        given = stage_input(job, plan, _pending(job, plan), task.uid, lineage)
+        records = [record for segment in given.segments for record in read_records(job, segment)]
+    return _Stage(
+        job=job,
+        plan=plan,
+        task=task,
+        attempt=attempt,
+        state=assigned_state(lineage.stage(task.uid), task),
+        given=given,
+        records=tuple(records),
+        inline_threshold_bytes=state.configuration.inline_threshold_bytes,
+        **behaviour,
+    )
+
+
+def _snapshot(told: _Stage, index: int) -> Ack:
+    """What it inherits, and one new segment of the records whose key groups it owns."""
+    task, state = told.task, told.state[index]
+    blank = Ack(
+        checkpoint_id=told.plan.checkpoint_id,
+        subtask=SubtaskId(task.uid, index),
+        attempt=told.attempt,
+        state=state,
+        watermark_ms=None if told.job.pipeline.source_of(task.uid) else told.given.watermark_ms,
+    )
+    if not told.has_input:
+        return blank  # No stage before it has run yet.
+    mine = [record for record in told.records if _owner(record, task) == index]
+    if told.compacts:
+        state, kept = (), [n for handle in state for n in handle_records(told.job, handle)]
+        state = _with_segment(told, index, state, [*kept, *mine])
+    elif told.writes_state:
+        state = _with_segment(told, index, state, mine)
+    if told.plan.is_full:
+        state = tuple(_copied(told, index, handle) for handle in state)
+    rows = _table(mine)
+    return replace(
+        blank,
+        state=state,
+        output=_output(told, index, rows),
+        schema=RECORDS.serialize().to_pybytes(),
+        committables=_staged(told, index, rows),
+        metrics=SubtaskMetrics(checkpointed_bytes=10, full_bytes=10 * len(state)),
+    )
+
+
+def _table(records: list[int]) -> pa.Table:
+    ordered = sorted(records, key=hash_of)
+    return pa.table(
+        [pa.array(map(hash_of, ordered), pa.int64()), pa.array(ordered, pa.int64())], schema=RECORDS
+    )
+
+
+def _with_segment(
+    told: _Stage, index: int, state: tuple[StateHandle, ...], records: list[int]
+) -> tuple[StateHandle, ...]:
+    task = told.task
+    if not records or not told.job.pipeline.stages[task.uid].keys:
+        return state
+    groups = key_group_range(task.max_parallelism, task.parallelism, index)
+    first_hash, last_hash = hash_range(task.max_parallelism, groups)
+    segment = _write_state(told, index, encode_segment(_table(records)), len(records))
+    return (*state, StateHandle(segment=segment, first_hash=first_hash, last_hash=last_hash))
+
+
+def _owner(record: int, task: TaskPlan) -> int:
+    group = key_group_of(hash_of(record), task.max_parallelism)
+    return subtask_of(group, task.max_parallelism, task.parallelism)
+
+
+def _write_state(told: _Stage, index: int, body: bytes, rows: int) -> SegmentHandle:
+    segment = SegmentHandle(
+        key="", size_bytes=len(body), rows=rows, checksum=checksum(body), inline=body
+    )
+    if len(body) < told.inline_threshold_bytes:
+        return segment
+    key = _state_key(told, index, segment.checksum)
+    told.job.store.put(key, body)
+    return replace(segment, key=key, inline=None)
+
+
+def _copied(told: _Stage, index: int, handle: StateHandle) -> StateHandle:
+    key = _state_key(told, index, handle.segment.checksum)
+    if handle.segment.key in ("", key):
+        return handle
+    told.job.store.put(key, _body(told.job, handle.segment))
+    return replace(handle, segment=replace(handle.segment, key=key, root=""))
+
+
+def _state_key(told: _Stage, index: int, digest: str) -> str:
+    name = f"{index:05d}-{digest}"
+    return told.job.paths.shared_segment(told.task.uid, told.plan.checkpoint_id, name)
+
+
+def _output(told: _Stage, index: int, rows: pa.Table) -> tuple[SegmentHandle, ...]:
+    has_consumers = any(s.input == told.task.uid for s in told.job.pipeline.stages.values())
+    if not (rows.num_rows and has_consumers):
+        return ()
+    body, name = encode_segment(rows), f"{index:05d}-{told.attempt}"
+    key = told.job.paths.stream_segment(told.task.uid, told.plan.checkpoint_id, name)
+    told.job.store.put(key, body)
+    return (
+        SegmentHandle(key=key, size_bytes=len(body), rows=rows.num_rows, checksum=checksum(body)),
+    )
+
+
+def _staged(told: _Stage, index: int, rows: pa.Table) -> tuple[Committable, ...]:
+    job, params = told.job, told.job.state().configuration.params
+    staged = [
+        open_sink(node, params, job.location, job.paths).stage(
+            rows.drop_columns([HASH]),
+            checkpoint_id=told.plan.checkpoint_id,
+            subtask=index,
+            attempt_token=f"{told.attempt}-{secrets.token_hex(4)}",
+        )
+        for node in job.pipeline.sinks_of(told.task.uid)
+    ]
+    return tuple(committable for committable in staged if committable is not None)
+
+
+def _body(job: Job, segment: SegmentHandle) -> bytes:
+    if segment.inline is not None:
+        return segment.inline
+    body = job.store_at(segment.root).get(segment.key)
+    assert body is not None, f"{segment.key} is missing from {segment.root or job.store.root}"
+    return body

@@ -1,0 +1,148 @@
+"""AT_LEAST_ONCE: rows show as soon as their stage has answered, and an abort takes them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluice.config import CheckpointingMode
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.restoring import Latest
+from sluice.errors import FencedError, NotYetAcknowledged
+from sluice.runner.completion import commit, finalize, publish_early
+from sluice.runner.job import Job
+from sluice.runner.recovery import fail_checkpoint, restore, start_attempt
+from tests.builders import (
+    STAGES,
+    a_pipeline,
+    a_running_job,
+    published_records,
+    results,
+    trigger_one,
+)
+from tests.subtasks import acknowledge, state_records, take_checkpoint
+
+COUNT, RANK = STAGES
+ONE, TWO = CheckpointId(1), CheckpointId(2)
+
+
+def an_early_job(**checkpointing: Any) -> Job:
+    return a_running_job(
+        a_pipeline(
+            mode=CheckpointingMode.AT_LEAST_ONCE, tolerable_failed_checkpoints=9, **checkpointing
+        )
+    )
+
+
+def answer(job: Job, plan: CheckpointPlan, stage: str, *, attempt: int = 1) -> None:
+    """As ``run_stage`` does: acknowledge, then show."""
+    acknowledge(job, plan, stage, attempt=attempt)
+    publish_early(job, plan.checkpoint_id, stage)
+
+
+def complete(job: Job, checkpoint_id: CheckpointId) -> None:
+    finalize(job, checkpoint_id)
+    commit(job, checkpoint_id)
+
+
+def test_rows_show_once_their_stage_has_answered() -> None:
+    job = an_early_job()
+    plan = trigger_one(job)
+    answer(job, plan, COUNT)
+    assert published_records(job) == []
+    with pytest.raises(NotYetAcknowledged, match="0 of 2 subtasks of stage 'rank_bids'"):
+        publish_early(job, ONE, RANK)
+
+    answer(job, plan, RANK)
+
+    assert published_records(job) == list(range(10))
+    publish_early(job, ONE, RANK)
+    complete(job, ONE)
+    assert published_records(job) == list(range(10))
+    assert job.metadata(ONE).tables["results"] == 1
+
+
+def test_what_was_shown_too_early_is_replaced_after_an_abort() -> None:
+    job = an_early_job()
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    answer(job, plan, COUNT)
+    answer(job, plan, RANK)
+
+    fail_checkpoint(job, TWO, Reason.CHECKPOINT_EXPIRED, "too slow")
+
+    assert published_records(job) == list(range(20))  # Once or more: two is still to be replaced.
+    with pytest.raises(FencedError, match="checkpoint 2 was aborted"):
+        publish_early(job, TWO, RANK)
+    third = trigger_one(job)
+    answer(job, third, COUNT)
+    answer(job, third, RANK)
+    assert [manifest.checkpoint_id for manifest in results(job).chain()] == [1, 3]
+    complete(job, third.checkpoint_id)
+    assert published_records(job) == list(range(20))
+
+
+def test_after_a_failure_every_row_is_there_once() -> None:
+    job = an_early_job()
+    for number in range(1, 6):
+        plan = trigger_one(job)
+        answer(job, plan, COUNT)
+        answer(job, plan, RANK)
+        if number in (2, 4):
+            fail_checkpoint(
+                job, plan.checkpoint_id, Reason.TASK_FAILURE, "lost", is_task_failure=True
+            )
+            restore(job, Latest())
+        else:
+            complete(job, plan.checkpoint_id)
+
+    assert published_records(job) == list(range(30))
+    assert state_records(job, job.metadata(plan.checkpoint_id), RANK) == list(range(30))
+
+
+def test_another_attempt_of_a_stage_that_has_shown_its_rows_does_not_show_them_twice() -> None:
+    job = an_early_job()
+    plan = trigger_one(job)
+    answer(job, plan, COUNT)
+    answer(job, plan, RANK)
+    start_attempt(job, ONE, RANK)
+    answer(job, plan, RANK, attempt=2)
+
+    complete(job, ONE)
+
+    assert published_records(job) == list(range(10))
+
+
+def test_a_commit_shows_what_nobody_showed_early() -> None:
+    job = an_early_job()
+
+    take_checkpoint(job)
+
+    assert published_records(job) == list(range(10))
+
+
+def test_overlapping_epochs_show_in_order() -> None:
+    job = an_early_job(max_concurrent_checkpoints=2)
+    one, two = trigger_one(job), trigger_one(job)
+    acknowledge(job, one)
+    acknowledge(job, two)
+
+    publish_early(job, TWO, RANK)  # The driver of one's stage has not come to it yet.
+
+    assert results(job).versions() == (1, 2)
+    assert published_records(job) == list(range(20))
+    complete(job, ONE)
+    complete(job, TWO)
+    assert published_records(job) == list(range(20))
+
+
+def test_exactly_once_shows_nothing_before_the_checkpoint_is_complete() -> None:
+    job = a_running_job()
+    acknowledge(job, trigger_one(job))
+
+    finalize(job, ONE)
+
+    assert results(job).versions() == ()

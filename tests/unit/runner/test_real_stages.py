@@ -1,0 +1,194 @@
+"""The real stages and subtasks, without Spark: whatever the mode, the same windows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice import aggregates as agg
+from sluice.config import Checkpointing, CheckpointingMode
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
+from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.restoring import Latest
+from sluice.pipeline import Pipeline
+from sluice.runner.completion import commit, finalize
+from sluice.runner.job import Job
+from sluice.runner.recovery import fail_checkpoint, overtake, restore, savepoint_target
+from sluice.runner.trigger import Triggered, trigger
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice.spark.stage import run_stage
+from sluice.windows import Tumbling
+from tests.builders import a_running_job, trigger_one
+from tests.no_spark import Rows, stages_without_spark
+
+EVENTS, EPOCH = 1_000, 150
+READ, PASS, WINDOW, COUNT = "read", "pass_on", "per_second", "count_windows"
+
+
+def unchanged(rows: Rows) -> Rows:
+    return rows
+
+
+def a_windowed_job(**checkpointing: Any) -> Job:
+    """Two transforms, a window of 10 ms, a running count; every row is in one window."""
+    checkpointing = {
+        "max_records_per_epoch": EPOCH,
+        "tolerable_failed_checkpoints": 99,
+    } | checkpointing
+    pipeline = Pipeline("bids", Checkpointing(**checkpointing), parallelism=2)
+    columns = ("bid_auction", "date_time")
+    events = pipeline.source("events", Nexmark(EVENTS, columns=columns), event_time="date_time")
+    passed: Any = events.transform(READ, unchanged).transform(PASS, unchanged)
+    windows = passed.key_by("bid_auction").window(
+        WINDOW, Tumbling(timedelta(milliseconds=10)), bids=agg.count()
+    )
+    counted = windows.key_by("bid_auction").aggregate(COUNT, n=agg.count(), bids=agg.sum("bids"))
+    counted.sink("counts", FilesTable(upsert_key=("bid_auction",)))
+    return a_running_job(pipeline)
+
+
+@pytest.fixture(autouse=True)
+def without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    with stages_without_spark():
+        yield
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[dict[str, Any]]:
+    with stages_without_spark():
+        return outcome_of(a_windowed_job(), one_by_one)
+
+
+def run(job: Job, plan: CheckpointPlan, *stages: str) -> None:
+    for stage in stages or [task.uid for task in plan.tasks]:
+        run_stage(job, None, plan.checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
+
+
+def complete(job: Job, checkpoint_id: CheckpointId) -> None:
+    finalize(job, checkpoint_id)
+    metadata = job.metadata(checkpoint_id)
+    parent = job.parent_metadata(metadata)
+    for stage in metadata.stages:
+        before = None if parent is None else parent.stage(stage.uid)
+        assert before is None or before.watermark_ms <= stage.watermark_ms, stage.uid
+    commit(job, checkpoint_id)
+
+
+def one_by_one(job: Job) -> None:
+    plan = trigger_one(job)
+    run(job, plan)
+    complete(job, plan.checkpoint_id)
+
+
+def last_stage_first(job: Job) -> None:
+    """Possible when no stage waits for another."""
+    plan = trigger_one(job)
+    waits = not all(task.is_unaligned for task in plan.tasks[1:])
+    run(job, plan, *[task.uid for task in plan.tasks][:: 1 if waits else -1])
+    complete(job, plan.checkpoint_id)
+
+
+def always_behind(*stages: str) -> Callable[[Job], None]:
+    def act(job: Job) -> None:
+        plan = trigger_one(job)
+        behind = [t.uid for t in plan.tasks if t.may_be_overtaken and t.uid in stages]
+        first = min((i for i, t in enumerate(plan.tasks) if t.uid in behind), default=None)
+        late = [t.uid for t in plan.tasks[first:] if t.may_be_overtaken] if behind else []
+        run(job, plan, *[t.uid for t in plan.tasks if t.uid not in late])
+        overtake(job, plan.checkpoint_id, late)
+        complete(job, plan.checkpoint_id)
+
+    return act
+
+
+def now_and_then(act: Callable[[Job], None]) -> Callable[[Job], None]:
+    def acts(job: Job) -> None:
+        one_by_one(job)
+        if job.state().status is JobStatus.RUNNING:
+            act(job)
+
+    return acts
+
+
+def two_at_once(job: Job) -> None:
+    """The first two stages of the next epoch run before the last two of this one."""
+    plans: deque[CheckpointPlan] = deque()
+    while job.state().status is JobStatus.RUNNING:
+        outcome = trigger(job)
+        if isinstance(outcome, Triggered):
+            run(job, outcome.plan, READ, PASS)
+            plans.append(outcome.plan)
+            if len(plans) == 1:
+                continue
+        plan = plans.popleft()
+        run(job, plan, WINDOW, COUNT)
+        complete(job, plan.checkpoint_id)
+
+
+def with_failures(act: Callable[[Job], None]) -> Callable[[Job], None]:
+    def fails_first(job: Job) -> None:
+        plan = trigger_one(job)
+        run(job, plan, READ)
+        lost = Reason.TASK_FAILURE
+        fail_checkpoint(job, plan.checkpoint_id, lost, "lost", is_task_failure=True)
+        restore(job, Latest())
+        act(job)
+
+    return fails_first
+
+
+def with_savepoints(job: Job) -> None:
+    """Every epoch starts from the savepoint that the one before it took."""
+    name = f"s{job.state().next_checkpoint_id}"
+    plan = trigger_one(job, type=CheckpointType.SAVEPOINT, savepoint_name=name, is_periodic=False)
+    run(job, plan)
+    complete(job, plan.checkpoint_id)
+    if job.state().status is JobStatus.RUNNING:
+        restore(job, savepoint_target(job, name))
+        one_by_one(job)
+
+
+def outcome_of(job: Job, act: Callable[[Job], None]) -> list[dict[str, Any]]:
+    while job.state().status is JobStatus.RUNNING:
+        act(job)
+    assert job.state().status is JobStatus.FINISHED
+    assert not job.side_table(f"{WINDOW}.late").read().num_rows
+    return sorted(job.result_table({}).read().to_pylist(), key=lambda row: row["bid_auction"] or 0)
+
+
+UNALIGNED: dict[str, Any] = {"unaligned": True}
+TIMEOUT: dict[str, Any] = {"unaligned": True, "aligned_checkpoint_timeout": timedelta(seconds=1)}
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "act"),
+    [
+        ({}, with_failures(one_by_one)),
+        ({}, with_savepoints),
+        ({"mode": CheckpointingMode.AT_LEAST_ONCE}, with_failures(one_by_one)),
+        ({"max_concurrent_checkpoints": 2}, two_at_once),
+        (UNALIGNED, last_stage_first),
+        (UNALIGNED, with_failures(last_stage_first)),
+        (UNALIGNED, with_savepoints),
+        (TIMEOUT, one_by_one),
+        (TIMEOUT, always_behind(COUNT)),
+        (TIMEOUT, always_behind(WINDOW)),
+        (TIMEOUT, always_behind(PASS)),
+        (TIMEOUT, now_and_then(always_behind(PASS))),
+        (TIMEOUT, with_failures(always_behind(WINDOW))),
+    ],
+)
+def test_every_mode_gives_the_same_result(
+    expected: list[dict[str, Any]], checkpointing: dict[str, Any], act: Callable[[Job], None]
+) -> None:
+    assert sum(row["bids"] for row in expected if row["bid_auction"] is not None) > EVENTS * 0.9
+    assert outcome_of(a_windowed_job(**checkpointing), act) == expected
