@@ -23,9 +23,6 @@ from sluice.runtime.state.keyed import (
 from sluice.runtime.state.segments import checksum, encode_segment
 from sluice.runtime.workspace import Workspace
 
-# Flink's state.storage.fs.memory-threshold: below it a file costs more than it holds.
-INLINE_BYTES = 20 * 1024
-
 
 class KeyedSnapshot:
     def __init__(self, work: Workspace, schema: pa.Schema) -> None:
@@ -52,6 +49,10 @@ class KeyedSnapshot:
 
         Returns every live segment, oldest first: what the parent had, and what changed.
         """
+        state = self._merge(output)
+        return tuple(map(self._copied, state)) if self._work.spec.is_full else state
+
+    def _merge(self, output: Output) -> tuple[StateHandle, ...]:
         schema = self._operator.state_schema
         inherited = self._work.spec.state[self._work.subtask.index]
         runs = [
@@ -79,6 +80,14 @@ class KeyedSnapshot:
             delta = merge_runs(schema, newest, drop_tombstones=not kept)
         return (*kept, self._write(delta, min_time(schema, delta)))
 
+    def _copied(self, handle: StateHandle) -> StateHandle:
+        """The segment as a file of this checkpoint: it was a savepoint's, or another root's."""
+        segment, key = handle.segment, self._work.state_key(handle.segment.checksum)
+        if segment.inline is not None or segment.key == key:
+            return handle
+        self._work.upload(key, self._work.cache.read(segment))
+        return replace(handle, segment=replace(segment, key=key, root=""))
+
     def _write(self, table: pa.Table, min_time_ms: int | None) -> StateHandle:
         body = encode_segment(table)
         digest = checksum(body)
@@ -88,10 +97,8 @@ class KeyedSnapshot:
         segment = SegmentHandle(
             key="", size_bytes=len(body), rows=table.num_rows, checksum=digest, inline=body
         )
-        if len(body) >= INLINE_BYTES:
-            key = self._work.paths.shared_segment(
-                spec.stage.uid, spec.checkpoint_id, f"{subtask.index:05d}-{digest}"
-            )
+        if len(body) >= spec.inline_threshold_bytes:
+            key = self._work.state_key(digest)
             self._work.upload(key, body)
             segment = replace(segment, key=key, inline=None)
             self._work.cache.add(segment, body)

@@ -29,12 +29,12 @@ from sluice.storage.answers import AnswerStore
 from sluice.storage.open import open_store
 from sluice.storage.patience import PatientStore
 
-RESULT_SCHEMA = "subtask int, rows_in long, rows_out long, checkpointed_bytes long"
+RESULT_SCHEMA = "ack binary"
 CHUNK_ROWS = 1_000_000  # Pre-aggregated at a time: bounds memory, large enough to be vectorized.
 
 
 def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function that ``mapInArrow`` runs; yields one row about what was done."""
+    """The function that ``mapInArrow`` runs; yields the ack that counts, as it is in the bucket."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -51,7 +51,7 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
         subtask=SubtaskId(spec.task.uid, index),
         store=store,
         paths=PipelinePaths(spec.pipeline),
-        cache=SegmentCache(store),
+        cache=SegmentCache(spec.location, store),
         token=f"{spec.attempt}-{uuid.uuid4().hex[:8]}",
     )
     answers = AnswerStore(store, work.paths)
@@ -69,15 +69,7 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
             )
         raise
     _fault_strikes(work)
-    answers.write_ack(ack)
-    yield pa.RecordBatch.from_pydict(
-        {
-            "subtask": pa.array([index], pa.int32()),
-            "rows_in": pa.array([ack.metrics.rows_in], pa.int64()),
-            "rows_out": pa.array([ack.metrics.rows_out], pa.int64()),
-            "checkpointed_bytes": pa.array([ack.metrics.checkpointed_bytes], pa.int64()),
-        }
-    )
+    yield pa.RecordBatch.from_pydict({"ack": pa.array([answers.write_ack(ack)], pa.binary())})
 
 
 def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:

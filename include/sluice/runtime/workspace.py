@@ -21,8 +21,9 @@ from sluice.storage.open import StoreLocation
 class SubtaskSpec:
     """Everything a subtask needs, as plain data: it is pickled into the Spark task.
 
-    ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range.
-    ``input_schema`` is the serialized Arrow schema of the rows, known even when there are none.
+    ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range;
+    with ``is_full`` the snapshot shares no file with it.  ``input_schema`` is the serialized Arrow
+    schema of the rows, known even when there are none.
     """
 
     location: StoreLocation
@@ -40,6 +41,8 @@ class SubtaskSpec:
     watermark_ms: int
     reads_source: bool
     measures_event_time: bool
+    is_full: bool = False
+    inline_threshold_bytes: int = 0
     fault: Fault | None = None
 
 
@@ -55,6 +58,12 @@ class Workspace:
     token: str  # Distinguishes two Spark tasks that run the same subtask and attempt.
     uploaded_bytes: int = 0
     upload_ms: int = 0
+
+    def state_key(self, digest: str) -> str:
+        """Where a state segment of this checkpoint and subtask goes; named by its content."""
+        return self.paths.shared_segment(
+            self.spec.stage.uid, self.spec.checkpoint_id, f"{self.subtask.index:05d}-{digest}"
+        )
 
     def upload(self, key: str, body: bytes) -> None:
         started = time.monotonic()

@@ -1,29 +1,40 @@
-"""Drives a job in one process: the same coordinator and stages as the DAGs, without Airflow."""
+"""Drives a job in one process: the same coordinator and stages as the DAGs, without Airflow.
+
+Stages run in threads, each as soon as what it reads and what it continues is sealed.  So with
+several concurrent checkpoints a stage is on epoch n + 1 while the one behind it is on n, and in
+unaligned checkpoints no stage waits for another.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restoring import Latest
 from sluice.errors import StageFailed
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import Latest, fail_checkpoint, restore
-from sluice.runner.trigger import Triggered, trigger
+from sluice.runner.recovery import fail_checkpoint, overtake, restore
+from sluice.runner.trigger import NotTriggered, Queued, Triggered, TriggerOutcome, trigger
 from sluice.spark.stage import run_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+QUEUE_POLL_S = 0.5  # How often a request that another coordinator holds back is repeated.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,13 @@ class Epoch:
     seconds: float
     completed: CompletedCheckpoint | None
     failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    plan: CheckpointPlan
+    stages: dict[str, Future[float]]
+    started: float = field(default_factory=time.monotonic)
 
 
 def run_epochs(
@@ -55,59 +73,175 @@ def run_epochs(
         StageFailed: the restart strategy gave up; the job is FAILED.
     """
     completed = 0
-    while epochs is None or completed < epochs:
-        outcome = trigger(job, cause="sluice run")
-        if not isinstance(outcome, Triggered):
-            if outcome.reason is not None or not drain:
-                break  # The job ended, or there is nothing new to read.
+    with _Driver(job, spark) as driver:
+        while True:
+            has_room = driver.in_flight < job.state().configuration.max_concurrent
+            is_wanted = epochs is None or completed + driver.in_flight < epochs
+            if has_room and is_wanted and driver.begin(drain=drain):
+                continue
+            if not driver.in_flight:
+                return job.state().status
+            epoch = driver.end_oldest()
+            report(epoch)
+            if epoch.completed is not None:
+                completed += 1
+            else:
+                driver.abandon()
+                _recover(job, epoch.failure or "")
+
+
+class _Driver:
+    """The epochs under way, old to new, and the threads that run their stages."""
+
+    def __init__(self, job: Job, spark: SparkSession) -> None:
+        self._job = job
+        self._spark = spark
+        threads = len(job.pipeline.stages) * (job.state().configuration.max_concurrent + 1)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="stage")
+        self._running: deque[_Running] = deque()
+        self._request_id = uuid.uuid4().hex
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abandon()
+        self._pool.shutdown()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    def begin(self, *, drain: bool) -> bool:
+        """Trigger the next checkpoint and start its stages; False when there is none to take."""
+        outcome = self._request()
+        may_drain = drain and not self._running
+        if isinstance(outcome, NotTriggered) and outcome.reason is None and may_drain:
             outcome = trigger(
-                job,
+                self._job,
                 type=CheckpointType.SAVEPOINT_TERMINATE,
                 cause="sluice run --drain",
                 is_periodic=False,
             )
-            if not isinstance(outcome, Triggered):
-                break
-        epoch = _take(job, spark, outcome.plan)
-        report(epoch)
-        if epoch.completed is not None:
-            completed += 1
+        if not isinstance(outcome, Triggered):
+            return False
+        plan = outcome.plan
+        before = self._running[-1].stages if self._running else {}
+        stages: dict[str, Future[float]] = {}
+        for task in plan.tasks:  # In topological order, so nobody waits for a thread behind him.
+            sealed = [before[task.uid]] if task.uid in before else []
+            producer = self._job.pipeline.stages[task.uid].input
+            if producer in stages and not task.is_unaligned:
+                sealed.append(stages[producer])
+            stages[task.uid] = self._pool.submit(self._run, plan, task.uid, sealed)
+        self._running.append(_Running(plan=plan, stages=stages))
+        return True
+
+    def _request(self) -> TriggerOutcome:
+        """Ask for a checkpoint.  What holds it back may be an epoch of our own, which is to end
+        first; else another coordinator's, or a pause: wait.
+        """
+        while True:
+            outcome = trigger(self._job, cause="sluice run", request_id=self._request_id)
+            if not isinstance(outcome, Queued):
+                self._request_id = uuid.uuid4().hex
+            if isinstance(outcome, Triggered) or self._running:
+                return outcome
+            if isinstance(outcome, Queued):
+                time.sleep(QUEUE_POLL_S)
+            elif outcome.retry_in_ms is not None:
+                time.sleep(outcome.retry_in_ms / 1000)
+            else:
+                return outcome
+
+    def end_oldest(self) -> Epoch:
+        """Wait for the stages of the oldest epoch, then complete and commit it, or abort it."""
+        epoch = self._running.popleft()
+        plan = epoch.plan
+        overtaken = self._await(epoch)
+        stages = {uid: stage for uid, stage in epoch.stages.items() if uid not in overtaken}
+        late = [uid for uid, stage in stages.items() if not stage.done()]
+        completed, failure = None, _first_failure(stages)
+        if failure is not None:
+            self._fail(epoch, CheckpointFailureReason.TASK_FAILURE, failure)
+        elif late:
+            failure = f"{', '.join(late)} did not acknowledge in time"
+            self._fail(epoch, CheckpointFailureReason.CHECKPOINT_EXPIRED, failure)
         else:
-            _recover(job, epoch.failure or "")
-    return job.state().status
-
-
-def _take(job: Job, spark: SparkSession, plan: CheckpointPlan) -> Epoch:
-    started = time.monotonic()
-    stage_seconds: dict[str, float] = {}
-    try:
-        for stage in job.pipeline.stages:
-            before = time.monotonic()
-            run_stage(job, spark, plan.checkpoint_id, stage, attempt=FIRST_ATTEMPT)
-            stage_seconds[stage] = time.monotonic() - before
-    except StageFailed as error:
-        fail_checkpoint(
-            job,
-            plan.checkpoint_id,
-            CheckpointFailureReason.TASK_FAILURE,
-            str(error),
-            is_task_failure=True,
-        )
+            completed = finalize(self._job, plan.checkpoint_id)
+            commit(self._job, plan.checkpoint_id)
+        self._stop(epoch)
         return Epoch(
             plan=plan,
-            stage_seconds=stage_seconds,
-            seconds=time.monotonic() - started,
-            completed=None,
-            failure=str(error),
+            stage_seconds={uid: stage.result() for uid, stage in stages.items() if completed},
+            seconds=time.monotonic() - epoch.started,
+            completed=completed,
+            failure=failure,
         )
-    completed = finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
-    return Epoch(
-        plan=plan,
-        stage_seconds=stage_seconds,
-        seconds=time.monotonic() - started,
-        completed=completed,
-    )
+
+    def abandon(self) -> None:
+        """What is still under way continues an epoch that failed: stop it and forget it."""
+        for epoch in self._running:
+            self._stop(epoch)
+        self._running.clear()
+
+    def _await(self, epoch: _Running) -> set[str]:
+        """Return the stages that were overtaken: the aligned checkpoint timeout passed them by."""
+        may_be = {task.uid for task in epoch.plan.tasks if task.may_be_overtaken}
+        if may_be:
+            aligned_ms = self._job.state().configuration.aligned_timeout_ms
+            _wait(epoch.stages.values(), aligned_ms / 1000 - (time.monotonic() - epoch.started))
+        behind = {uid for uid in may_be if not epoch.stages[uid].done()}
+        if behind:
+            state = overtake(self._job, epoch.plan.checkpoint_id, behind)
+            pending = state.pending_checkpoint(epoch.plan.checkpoint_id)
+            behind = set(pending.overtaken if pending is not None else ())
+        rest_ms = epoch.plan.expires_at_ms - self._job.clock()
+        _wait([stage for uid, stage in epoch.stages.items() if uid not in behind], rest_ms / 1000)
+        return behind
+
+    def _fail(self, epoch: _Running, reason: CheckpointFailureReason, message: str) -> None:
+        is_task_failure = reason is CheckpointFailureReason.TASK_FAILURE
+        checkpoint_id = epoch.plan.checkpoint_id
+        fail_checkpoint(self._job, checkpoint_id, reason, message, is_task_failure=is_task_failure)
+
+    def _stop(self, epoch: _Running) -> None:
+        """Free the cores of what still runs.  The coordinator does not depend on it."""
+        for uid, stage in epoch.stages.items():
+            if not stage.done() and not stage.cancel():
+                self._spark.interruptTag(_tag(self._job, epoch.plan, uid))
+        wait(epoch.stages.values())
+
+    def _run(self, plan: CheckpointPlan, uid: str, sealed: list[Future[float]]) -> float:
+        for other in sealed:
+            other.result()
+        started = time.monotonic()
+        tag = _tag(self._job, plan, uid)
+        self._spark.addTag(tag)
+        try:
+            run_stage(self._job, self._spark, plan.checkpoint_id, uid, attempt=FIRST_ATTEMPT)
+        finally:
+            self._spark.removeTag(tag)
+        return time.monotonic() - started
+
+
+def _first_failure(stages: dict[str, Future[float]]) -> str | None:
+    """The error of the first stage that failed; those behind it failed because of it.
+
+    Raises:
+        Exception: what failed was not a stage but sluice itself.
+    """
+    for stage in stages.values():
+        error = stage.exception() if stage.done() else None
+        if isinstance(error, StageFailed):
+            return str(error)
+        if error is not None:
+            raise error
+    return None
+
+
+def _wait(stages: Iterable[Future[float]], seconds: float) -> None:
+    wait(stages, timeout=max(0.0, seconds), return_when=FIRST_EXCEPTION)
 
 
 def _recover(job: Job, failure: str) -> None:
@@ -118,3 +252,7 @@ def _recover(job: Job, failure: str) -> None:
         restore(job, Latest(), only_generation=state.generation)
     elif state.status is not JobStatus.RUNNING:
         raise StageFailed(f"job {job.pipeline.uid!r} is {state.status.value}: {failure}")
+
+
+def _tag(job: Job, plan: CheckpointPlan, uid: str) -> str:
+    return f"{job.pipeline.uid}-{plan.checkpoint_id}-{uid}"

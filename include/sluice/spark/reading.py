@@ -17,8 +17,7 @@ from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
-from sluice.storage.open import StoreLocation, open_store
-from sluice.storage.patience import PatientStore
+from sluice.storage.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +58,7 @@ def read_segments(
     shares = share(segments, parallelism)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        cache = SegmentCache(PatientStore(open_store(location)))
+        cache = SegmentCache(location)
         for index in _partitions(batches):
             for handle in shares[index]:
                 yield from cache.open(handle).cast(schema).to_batches(max_chunksize=BATCH_ROWS)

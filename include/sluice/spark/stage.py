@@ -13,20 +13,25 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sluice.core.acks import Ack
-from sluice.core.completed import CheckpointMetadata, StageState
+from sluice.core.completed import StageState
 from sluice.core.handles import StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.messages import JobConfiguration
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
+from sluice.core.properties import CheckpointingMode
+from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.errors import FencedError, SluiceError, StageFailed
 from sluice.faults import fault_from_environment
 from sluice.nodes import Lookup, Operator, StageNode, Transform
 from sluice.params import value_of
-from sluice.runner.event_time import output_watermark
+from sluice.protocol.records import decode_ack
+from sluice.runner.completion import publish_early
 from sluice.runner.job import Job
+from sluice.runner.lineage import lineage_of
+from sluice.runner.stage_input import StageInput, stage_input
 from sluice.runtime.state.cache import SegmentCache
 from sluice.runtime.state.segments import HASH
 from sluice.runtime.subtask import RESULT_SCHEMA, run_subtask
@@ -48,64 +53,96 @@ def run_stage(
 
     Raises:
         StageFailed: the Spark job failed; the message carries its first cause.
+        NotYetAcknowledged: what the stage reads, or continues, is not sealed yet.
         FencedError: the checkpoint is not pending any more, or another attempt took over.
     """
-    plan, pending, configuration = _still_pending(job, checkpoint_id, stage, attempt)
-    parent = job.parent_metadata(plan)
-    task = plan.task(stage)
+    plan = job.plan(checkpoint_id)
+    if plan is None:
+        raise FencedError(f"checkpoint {checkpoint_id} is not pending any more")
+    state = job.journal.load(after=plan.journal_seq).state
+    if state.pending_checkpoint(checkpoint_id) is None:
+        state = job.state()  # It ended, or so it seems: that needs certainty.
+    pending = _still_pending(state, checkpoint_id, stage, attempt)
+    lineage = lineage_of(job, state, plan)
     node = job.pipeline.stages[stage]
-    upstream = _acks_of_input(job, plan, pending, node)
-    try:
-        rows = _input(job, spark, plan, node, configuration, upstream)
-        rows = _apply(job, spark, plan, node, configuration, rows)
-        if node.keys:
-            rows = place_by_key(rows, node, task)
-        spec = _spec(job, plan, node, task, configuration, parent, upstream, rows, attempt)
-        rows.mapInArrow(lambda batches: run_subtask(spec, batches), RESULT_SCHEMA).collect()
-    except SluiceError:
-        raise
-    except Exception as error:
-        raise StageFailed(_first_cause(job, plan, stage, error)) from error
-    missing = job.answers.observe(checkpoint_id).missing(task.subtasks, attempt)
+    reads_source = node.input in job.pipeline.sources
+    given = StageInput() if reads_source else stage_input(job, plan, pending, stage, lineage)
+    before, task = lineage.stage(stage), plan.task(stage)
+    if reads_source or given.schema:
+        acks = _run(job, spark, plan, node, state.configuration, given, before, attempt)
+    else:
+        acks = _acknowledge_nothing(job, plan, task, given, before, attempt)
+    missing = set(task.subtasks) - {ack.subtask for ack in acks}
     if missing:
-        names = ", ".join(str(subtask) for subtask in missing)
+        names = ", ".join(str(subtask) for subtask in sorted(missing))
         raise StageFailed(f"Spark finished stage {stage!r} without an ack of {names}")
+    job.answers.write_stage(acks)
+    if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
+        publish_early(job, checkpoint_id, stage)
     log.info("stage acknowledged checkpoint_id=%d stage=%s", checkpoint_id, stage)
 
 
 def _still_pending(
-    job: Job, checkpoint_id: CheckpointId, stage: str, attempt: int
-) -> tuple[CheckpointPlan, PendingCheckpoint, JobConfiguration]:
-    state = job.state()
+    state: CoordinatorState, checkpoint_id: CheckpointId, stage: str, attempt: int
+) -> PendingCheckpoint:
     pending = state.pending_checkpoint(checkpoint_id)
-    plan = job.plan(checkpoint_id)
-    if pending is None or plan is None:
+    if pending is None:
         raise FencedError(f"checkpoint {checkpoint_id} is not pending any more")
+    if stage in pending.overtaken:
+        raise FencedError(f"stage {stage!r} was overtaken in checkpoint {checkpoint_id}")
     if attempt != pending.attempt_of(stage):
         raise FencedError(
             f"stage {stage!r} of checkpoint {checkpoint_id} is at attempt "
             f"{pending.attempt_of(stage)}; attempt {attempt} was overtaken"
         )
-    return plan, pending, state.configuration
+    return pending
 
 
-def _acks_of_input(
-    job: Job, plan: CheckpointPlan, pending: PendingCheckpoint, node: StageNode
+def _run(
+    job: Job,
+    spark: SparkSession,
+    plan: CheckpointPlan,
+    node: StageNode,
+    configuration: JobConfiguration,
+    given: StageInput,
+    before: StageState | None,
+    attempt: int,
 ) -> list[Ack]:
-    """The acks of the stage that *node* reads, in subtask order; empty when it reads a source."""
-    if node.input in job.pipeline.sources:
-        return []
-    attempt = pending.attempt_of(node.input)
+    try:
+        rows = _input(job, spark, plan, node, configuration, given)
+        rows = _apply(job, spark, plan, node, configuration, rows)
+        if node.keys:
+            rows = place_by_key(rows, node, plan.task(node.uid))
+        spec = _spec(job, plan, node, configuration, given, before, rows, attempt)
+        done = rows.mapInArrow(lambda batches: run_subtask(spec, batches), RESULT_SCHEMA).collect()
+    except SluiceError:
+        raise
+    except Exception as error:
+        raise StageFailed(_first_cause(job, plan, node.uid, error)) from error
+    return [decode_ack(bytes(row["ack"]), f"ack of {node.uid}") for row in done]
+
+
+def _acknowledge_nothing(
+    job: Job,
+    plan: CheckpointPlan,
+    task: TaskPlan,
+    given: StageInput,
+    before: StageState | None,
+    attempt: int,
+) -> list[Ack]:
+    """An unaligned stage whose input has not begun to flow: its subtasks have nothing to do."""
     acks = [
-        ack for ack in job.answers.acks(plan.checkpoint_id, node.input) if ack.attempt == attempt
-    ]
-    expected = plan.task(node.input).parallelism
-    if len(acks) != expected:
-        raise StageFailed(
-            f"stage {node.uid!r} reads {node.input!r}, of which {len(acks)} of {expected} "
-            "subtasks have acknowledged"
+        Ack(
+            checkpoint_id=plan.checkpoint_id,
+            subtask=subtask,
+            attempt=attempt,
+            state=state,
+            watermark_ms=given.watermark_ms,
         )
-    return sorted(acks, key=lambda ack: ack.subtask)
+        for subtask, state in zip(task.subtasks, assigned_state(before, task), strict=True)
+    ]
+    raw = [job.answers.write_ack(ack) for ack in acks]
+    return [decode_ack(body, f"ack of {task.uid}") for body in raw]
 
 
 def _input(
@@ -114,15 +151,14 @@ def _input(
     plan: CheckpointPlan,
     node: StageNode,
     configuration: JobConfiguration,
-    upstream: list[Ack],
+    given: StageInput,
 ) -> DataFrame:
     parallelism = plan.task(node.uid).parallelism
     if node.input in job.pipeline.sources:
         source = job.source(node.input, configuration.params)
         return read_slices(spark, source, plan.source(node.input).slices, parallelism)
-    segments = [handle for ack in upstream for handle in ack.output]
-    schema = pa.ipc.read_schema(pa.py_buffer(upstream[0].schema))
-    return read_segments(spark, job.location, segments, schema, parallelism)
+    schema = pa.ipc.read_schema(pa.py_buffer(given.schema))
+    return read_segments(spark, job.location, given.segments, schema, parallelism)
 
 
 def _apply(
@@ -153,7 +189,7 @@ def _look_up(
 
     handle = plan.source(lookup.table).table
     assert handle is not None, "a plan pins every table source"
-    pinned = SegmentCache(job.store).open(handle)
+    pinned = SegmentCache(job.location, job.store).open(handle)
     table = spark.createDataFrame(pinned).selectExpr(
         *(f"{expression} AS {column}" for column, expression in lookup.on.items())
     )
@@ -182,20 +218,15 @@ def _spec(
     job: Job,
     plan: CheckpointPlan,
     node: StageNode,
-    task: TaskPlan,
     configuration: JobConfiguration,
-    parent: CheckpointMetadata | None,
-    upstream: list[Ack],
+    given: StageInput,
+    before: StageState | None,
     rows: DataFrame,
     attempt: int,
 ) -> SubtaskSpec:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    source = job.pipeline.source_of(node.uid)
-    before = parent.stage(node.input) if parent is not None else None
-    watermark_ms = (
-        output_watermark(job, plan, node.input, upstream, parent) if upstream else MIN_WATERMARK
-    )
+    source, task = job.pipeline.source_of(node.uid), plan.task(node.uid)
     return SubtaskSpec(
         location=job.location,
         pipeline=job.pipeline.uid,
@@ -207,11 +238,13 @@ def _spec(
         attempt=attempt,
         params=dict(configuration.params),
         input_schema=to_arrow_schema(rows.schema, timezone="UTC").serialize().to_pybytes(),
-        state=assigned_state(parent.stage(node.uid) if parent is not None else None, task),
-        previous_watermark_ms=before.watermark_ms if before is not None else MIN_WATERMARK,
-        watermark_ms=watermark_ms,
+        state=assigned_state(before, task),
+        previous_watermark_ms=before.watermark_ms if before and not source else MIN_WATERMARK,
+        watermark_ms=given.watermark_ms,
         reads_source=source is not None,
         measures_event_time=source is not None and source.event_time is not None and not node.keys,
+        is_full=plan.is_full,
+        inline_threshold_bytes=configuration.inline_threshold_bytes,
         fault=fault_from_environment(),
     )
 

@@ -16,6 +16,8 @@ from sluice.core.handles import SegmentHandle
 from sluice.errors import CorruptSegment
 from sluice.runtime.state.segments import checksum, decode_segment, open_segment
 from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+from sluice.storage.patience import PatientStore
 
 ENVIRONMENT_VARIABLE = "SLUICE_CACHE_DIR"
 MAX_BYTES = 8 * 1024**3  # Room for a few times the state that fits one executor's memory.
@@ -28,10 +30,18 @@ def default_folder() -> Path:
 
 
 class SegmentCache:
+    """Of the root *location*; *store* is an open client of it, if there is one."""
+
     def __init__(
-        self, store: ObjectStore, *, folder: Path | None = None, max_bytes: int = MAX_BYTES
+        self,
+        location: StoreLocation,
+        store: ObjectStore | None = None,
+        *,
+        folder: Path | None = None,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
-        self._store = store
+        self._location = location
+        self._store = store or PatientStore(open_store(location))
         self._folder = folder or default_folder()
         self._max_bytes = max_bytes
 
@@ -49,12 +59,24 @@ class SegmentCache:
             return open_segment(path, checksum=None, name=handle.key)
         except OSError:
             pass  # Not here, or evicted between the two calls.
-        body = self._store.get(handle.key)
-        if body is None:
-            raise CorruptSegment(f"segment {handle.key} is missing from {self._store.root}")
+        body = self.read(handle)
         table = decode_segment(body, checksum=handle.checksum, name=handle.key)
         self._keep(path, body)
         return table
+
+    def read(self, handle: SegmentHandle) -> bytes:
+        """The file's bytes as they are in the bucket, or in the other root that the handle names.
+
+        Raises:
+            CorruptSegment: there is no such object.
+        """
+        store = self._store
+        if handle.root:
+            store = PatientStore(open_store(self._location.elsewhere(handle.root)))
+        body = store.get(handle.key)
+        if body is None:
+            raise CorruptSegment(f"segment {handle.key} is missing from {store.root}")
+        return body
 
     def add(self, handle: SegmentHandle, body: bytes) -> None:
         """Keep what this executor just uploaded: the next epoch reads it here."""
