@@ -45,6 +45,13 @@ def _files(tmp_path: Path) -> list[str]:
         (["run", "auctions", "--max-records-per-epoch", "0"], "max_records_per_epoch is 0"),
         (["run", "auctions", "--output", "result.txt"], "name it .parquet or .json or .csv"),
         (["side-output", "auctions", "nothing"], "bid_statistics.malformed"),
+        (["restore", "nothing"], "there is no pipeline 'nothing'; declared are auctions"),
+        (["restore", "auctions"], "was never submitted in file://"),
+        (["cancel", "auctions"], "start it with 'sluice run auctions'"),
+        (["gc", "auctions", "--grace", "soon"], "--grace 'soon' is not understood; write 90s"),
+        (["orphans", "auctions", "--root", "s3://b"], "cannot be a bucket's name"),
+        (["journal", "nothing"], "there is no pipeline 'nothing'"),
+        (["checkpoints", "show", "auctions", "7"], "checkpoint 7 is not retained; retained are"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_1(

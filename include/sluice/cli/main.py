@@ -1,4 +1,4 @@
-"""``sluice``: run a pipeline in one process, look at its checkpoints and side outputs.
+"""``sluice``: run a pipeline in one process; look at its checkpoints, restore it, clean up.
 
 Every error is one sentence on stderr that names the thing and the fix, and exit code 1.
 """
@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from sluice.cli import cancel, checkpoint, garbage, journal, restore, show
 from sluice.cli import run as run_command
-from sluice.cli import show
 from sluice.errors import SluiceError
 
 app = typer.Typer(
@@ -23,12 +23,19 @@ app = typer.Typer(
 checkpoints = typer.Typer(help="Look at a job's checkpoints.", no_args_is_help=True)
 app.add_typer(checkpoints, name="checkpoints")
 
-app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    run_command.run
-)
+# The parameters of a pipeline are options, too.
+TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+app.command("run", context_settings=TAKES_PARAMETERS)(run_command.run)
 app.command("pipelines")(show.pipelines)
 app.command("side-output")(show.side_output_rows)
+app.command("restore", context_settings=TAKES_PARAMETERS)(restore.restore)
+app.command("cancel")(cancel.cancel)
+app.command("journal")(journal.journal)
+app.command("orphans")(garbage.orphans)
+app.command("gc")(garbage.gc)
 checkpoints.command("list")(show.checkpoints)
+checkpoints.command("show")(checkpoint.show)
 
 
 def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:

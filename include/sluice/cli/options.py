@@ -1,15 +1,18 @@
-"""What several commands take: where the root is, and the parameters of a pipeline."""
+"""What several commands take: the job, where its root is, parameters, periods of time."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
+from sluice.declarations import load_pipeline
 from sluice.errors import ConfigurationError
+from sluice.runner.job import Job, open_job
 from sluice.storage.open import StoreLocation
 
 ROOT_VARIABLE = "SLUICE_ROOT"
@@ -29,6 +32,10 @@ EndpointUrl: TypeAlias = Annotated[
     str | None,
     typer.Option("--endpoint-url", help="An S3 server other than AWS, e.g. http://127.0.0.1:4566."),
 ]
+Params: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--param", help="A parameter as name=value; or simply --name value."),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
@@ -38,6 +45,27 @@ def location(root: str | None, endpoint_url: str | None) -> StoreLocation:
     if named is None:
         named = f"file://{Path(DEFAULT_FOLDER).resolve()}"
     return StoreLocation(root=named, endpoint_url=endpoint_url)
+
+
+def declared_job(pipeline: str, root: str | None, endpoint_url: str | None) -> Job:
+    """Raises ConfigurationError when there is no such pipeline; nothing is read yet."""
+    return open_job(load_pipeline(pipeline), location(root, endpoint_url))
+
+
+def never_submitted(job: Job) -> str:
+    uid = job.pipeline.uid
+    return (
+        f"job {uid!r} was never submitted in {job.store.root}; start it with 'sluice run {uid}', "
+        "or name another --root"
+    )
+
+
+def period_ms(name: str, text: str) -> int:
+    """What ``90s``, ``30m``, ``1h`` or ``2d`` means; *name* is the option's, for the message."""
+    found = re.fullmatch(r"([0-9]+)([smhd])", text)
+    if found is None:
+        raise ConfigurationError(f"{name} {text!r} is not understood; write 90s, 30m, 1h or 2d")
+    return int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
 
 
 def parameters(pairs: Sequence[str], extra: Sequence[str]) -> dict[str, str]:

@@ -11,17 +11,26 @@ import msgspec
 import typer
 from rich.console import Console
 
-from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, location, parameters
+from sluice.cli.options import (
+    AsJson,
+    EndpointUrl,
+    Params,
+    PipelineName,
+    Root,
+    declared_job,
+    parameters,
+)
+from sluice.cli.printing import duration, print_json, size
 from sluice.cli.result import check_result_file, final_table, write_result
-from sluice.cli.show import checkpoint_table, duration, size
+from sluice.cli.show import checkpoint_table
 from sluice.core.messages import JobConfiguration
 from sluice.core.properties import JobStatus
-from sluice.declarations import load_pipeline
+from sluice.core.restoring import Latest
 from sluice.devstack.java import find_java
 from sluice.errors import ConfigurationError
 from sluice.runner.history import CheckpointRecord, history
-from sluice.runner.job import Job, open_job, side_outputs, verify_store
-from sluice.runner.recovery import Latest, restore, stop
+from sluice.runner.job import Job, side_outputs, verify_store
+from sluice.runner.recovery import restore, stop
 from sluice.runner.submission import configure, submit
 from sluice.spark.epochs import Epoch, run_epochs
 from sluice.spark.session import local_session
@@ -57,9 +66,7 @@ def run(
         int | None, typer.Option(help="How many records an epoch takes from each source at most.")
     ] = None,
     parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
-    param: Annotated[
-        list[str] | None, typer.Option(help="A parameter as name=value; or simply --name value.")
-    ] = None,
+    param: Params = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start from empty state, even if a run was interrupted.")
     ] = False,
@@ -75,10 +82,9 @@ def run(
     started = time.monotonic()
     check_result_file(output)
     console = Console(stderr=True)
-    declared = load_pipeline(pipeline)
-    job = open_job(declared, location(root, endpoint_url))
+    job = declared_job(pipeline, root, endpoint_url)
     configuration = configure(
-        declared,
+        job.pipeline,
         parameters(param or [], context.args),
         parallelism=parallelism,
         max_records_per_epoch=max_records_per_epoch,
@@ -155,7 +161,7 @@ def _summarize(
         side_outputs={uid: rows for uid, rows in sides.items() if rows},
     )
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(summary)).decode())
+        print_json(summary)
         return
     console.print(checkpoint_table(records))
     console.print(

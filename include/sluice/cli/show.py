@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, location
-from sluice.declarations import load_pipeline, load_pipelines
+from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
+from sluice.cli.printing import duration, print_json, size
+from sluice.declarations import load_pipelines
 from sluice.errors import ConfigurationError
 from sluice.runner.history import CheckpointRecord, history
-from sluice.runner.job import open_job, side_outputs
+from sluice.runner.job import side_outputs
 from sluice.runner.savepoints import savepoint_names
 
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
@@ -32,7 +33,7 @@ def pipelines(as_json: AsJson = False) -> None:
             }
             for p in declared
         ]
-        typer.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
+        print_json(rows)
         return
     table = Table("pipeline", "stages", "parameters", "what it does")
     for p in declared:
@@ -50,10 +51,10 @@ def checkpoints(
     as_json: AsJson = False,
 ) -> None:
     """List a job's checkpoints: id, type, status, duration, size; and its savepoints by name."""
-    job = open_job(load_pipeline(pipeline), location(root, endpoint_url))
+    job = declared_job(pipeline, root, endpoint_url)
     records = history(job)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(records)).decode())
+        print_json(records)
         return
     console = Console()
     console.print(f"{pipeline} is {job.state().status.value} in {job.store.root}", highlight=False)
@@ -70,13 +71,12 @@ def side_output_rows(
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Print the rows of a side output as JSON lines: where each came from, and why it is there."""
-    declared = load_pipeline(pipeline)
-    known = side_outputs(declared)
+    job = declared_job(pipeline, root, endpoint_url)
+    known = side_outputs(job.pipeline)
     if side_output not in known:
         raise ConfigurationError(
             f"there is no side output {side_output!r}; {pipeline} has {', '.join(known)}"
         )
-    job = open_job(declared, location(root, endpoint_url))
     for row in job.side_table(side_output).read().to_pylist():
         typer.echo(msgspec.json.encode(row).decode())
 
@@ -98,15 +98,3 @@ def checkpoint_table(records: list[CheckpointRecord]) -> Table:
             ": ".join(part for part in (record.reason, record.message) if part),
         )
     return table
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def size(size_bytes: int) -> str:
-    """Decimal units, as Flink's UI: 3.2 MB."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.1f} {unit}"
-    return f"{size_bytes} B"

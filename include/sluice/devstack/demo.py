@@ -15,8 +15,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from sluice.cli.printing import duration, size
 from sluice.cli.result import final_table
-from sluice.cli.show import checkpoint_table, duration, size
+from sluice.cli.show import checkpoint_table
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState

@@ -14,7 +14,8 @@ import pytest
 from sluice.cli.result import check_result_file, final_table, write_result
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
-from tests.builders import a_job, a_pipeline, a_running_job, take_checkpoint
+from tests.builders import a_job, a_pipeline, a_running_job
+from tests.subtasks import take_checkpoint
 
 NOON = datetime(2015, 7, 15, 12, tzinfo=UTC)
 TABLE = pa.table(

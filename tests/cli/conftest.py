@@ -1,0 +1,61 @@
+"""A job in memory, and the command line in this process, to which its pipeline is declared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sluice.cli.main import main
+from sluice.runner.job import Job
+from tests.builders import a_job, a_pipeline, a_running_job
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> str:
+        """The one sentence of a mistake."""
+        assert self.code == 1
+        (sentence,) = self.err.splitlines()
+        return sentence
+
+
+Sluice = Callable[..., Answer]
+
+
+@pytest.fixture
+def job() -> Job:
+    return a_running_job()
+
+
+@pytest.fixture
+def new_job() -> Job:
+    return a_job()
+
+
+@pytest.fixture
+def sluice(job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sluice:
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": a_pipeline()}.__getitem__)
+    monkeypatch.setenv("SLUICE_ROOT", job.store.root)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Answer(code=int(ended.value.code or 0), out=out, err=err)
+
+    return run

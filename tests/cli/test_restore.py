@@ -1,0 +1,235 @@
+"""``sluice restore`` and ``sluice cancel``: what they do, what they say, what they refuse."""
+
+from __future__ import annotations
+
+from sluice.core.ids import CheckpointId
+from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
+from sluice.runner.job import Job, open_job
+from sluice.runner.recovery import stop
+from sluice.runner.submission import configure, submit
+from sluice.storage.open import StoreLocation
+from tests.builders import STAGES, a_pipeline, ids_of, keys_of, published_records, trigger_one
+from tests.cli.conftest import Sluice
+from tests.subtasks import a_savepoint, take_checkpoint
+
+ONE = CheckpointId(1)
+
+
+def test_without_a_name_it_is_the_latest_checkpoint(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    take_checkpoint(job)
+
+    answer = sluice("restore", "auctions")
+
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == "auctions is RUNNING from checkpoint 2, generation 2\n"
+    assert (job.state().base, job.state().generation) == (2, 2)
+
+
+def test_a_job_without_a_checkpoint_starts_from_empty(sluice: Sluice) -> None:
+    assert sluice("restore", "auctions").out.startswith("auctions is RUNNING from the empty state")
+
+
+def test_a_checkpoint_is_restored_by_its_id(job: Job, sluice: Sluice) -> None:
+    for _ in range(3):
+        take_checkpoint(job)
+
+    answer = sluice("restore", "auctions", "--checkpoint", 1, "--json")
+
+    assert answer.json == {
+        "pipeline": "auctions",
+        "checkpoint": 1,
+        "origin": None,
+        "generation": 2,
+        "status": "RUNNING",
+    }
+    take_checkpoint(job)
+    assert published_records(job) == list(range(20))
+
+
+def test_a_savepoint_is_restored_by_its_name_and_claimed_if_asked(job: Job, sluice: Sluice) -> None:
+    a_savepoint(job)
+    take_checkpoint(job)
+
+    answer = sluice("restore", "auctions", "--savepoint", "mine")
+    assert answer.out == "auctions is RUNNING from savepoint mine, generation 2\n"
+    assert job.state().claim_mode is ClaimMode.NO_CLAIM
+
+    sluice("restore", "auctions", "--savepoint=mine", "--claim-mode", "claim")
+    assert job.state().claim_mode is ClaimMode.CLAIM
+    assert job.state().claimed_savepoints == ("mine",)
+
+
+def test_a_job_begins_in_a_new_root_from_a_checkpoint_of_another(
+    job: Job, new_job: Job, sluice: Sluice
+) -> None:
+    take_checkpoint(job)
+    command = ("restore", "auctions", "--root", new_job.store.root)
+
+    answer = sluice(*command, "--from-root", job.store.root, "--parallelism", 3)
+
+    assert answer.out.startswith(f"auctions is RUNNING from checkpoint 1 of {job.store.root}")
+    assert new_job.state().configuration.parallelism == 3
+    take_checkpoint(new_job)
+    assert published_records(new_job) == list(range(10, 20))
+
+
+def test_a_savepoint_of_another_pipeline_in_another_root(
+    job: Job, new_job: Job, sluice: Sluice
+) -> None:
+    a_savepoint(job)
+    command = ("restore", "auctions", "--root", new_job.store.root, "--savepoint", "mine")
+
+    answer = sluice(*command, "--from-root", job.store.root, "--from-pipeline", "bids")
+
+    assert "bids/savepoints/mine/_metadata does not exist" in answer.error
+    assert keys_of(new_job) == []
+
+
+def test_the_jobs_own_root_is_not_another_one(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+
+    answer = sluice("restore", "auctions", "--from-root", f"{job.store.root}/")
+
+    assert answer.out == "auctions is RUNNING from checkpoint 1, generation 2\n"
+    assert job.state().origin is None
+
+
+def test_parallelism_and_parameters_replace_what_the_job_had_and_the_rest_stays(
+    job: Job, sluice: Sluice
+) -> None:
+    take_checkpoint(job)
+    before = job.state().configuration
+
+    sluice("restore", "auctions", "--parallelism", 5)
+
+    after = job.state().configuration
+    assert after.parallelism == 5
+    assert after.params == before.params
+    assert after.max_records_per_epoch == before.max_records_per_epoch == 10
+    sluice("restore", "auctions")
+    assert job.state().configuration == after
+
+
+def test_data_in_flight_is_dropped_only_when_its_checkpoint_is_named(
+    job: Job, sluice: Sluice
+) -> None:
+    take_checkpoint(job)
+
+    plain = sluice("restore", "auctions", "--dry-run", "--json")
+    dropping = sluice("restore", "auctions", "--ignore-in-flight-of", 1, "--dry-run", "--json")
+
+    assert not plain.json["ignores_in_flight"]
+    assert dropping.json["ignores_in_flight"]
+    printed = sluice("restore", "auctions", "--ignore-in-flight-of=1", "--dry-run")
+    assert "its data in flight is dropped, and those rows are lost" in printed.out
+
+
+def test_state_of_a_stage_that_is_gone_is_dropped_only_if_allowed(sluice: Sluice) -> None:
+    stages = (*STAGES, "gone")
+    job = open_job(a_pipeline(stages=stages), StoreLocation(root="memory://with-more-stages"))
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+    command = ("restore", "auctions", "--root", job.store.root)
+
+    assert "stage 'gone' has state but is not in the pipeline any more" in sluice(*command).error
+    dry = sluice(*command, "--allow-non-restored-state", "--dry-run")
+    assert "the state of gone is dropped" in dry.out
+    assert sluice(*command, "--allow-non-restored-state").code == 0
+
+
+def test_a_dry_run_lists_every_file_with_its_size_and_changes_nothing(
+    job: Job, sluice: Sluice
+) -> None:
+    take_checkpoint(job)
+    take_checkpoint(job)
+    before = keys_of(job)
+    files = job.metadata(CheckpointId(2)).files
+
+    printed = sluice("restore", "auctions", "--dry-run")
+    as_json = sluice("restore", "auctions", "--dry-run", "--json")
+
+    assert keys_of(job) == before
+    assert printed.code == as_json.code == 0
+    assert all(file.key in printed.out for file in files)
+    assert f"would restore checkpoint 2: {len(files)} files" in printed.out
+    assert as_json.json["can_restore"]
+    assert as_json.json["total_bytes"] == sum(file.size_bytes for file in files)
+    assert [(f["key"], f["size_bytes"]) for f in as_json.json["files"]] == [
+        (file.key, file.size_bytes) for file in files
+    ]
+    assert {f["written_by"] for f in as_json.json["files"]} == {1, 2}
+
+
+def test_a_dry_run_names_everything_that_is_missing(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    gone = [file.key for file in job.metadata(ONE).files][:2]
+    job.store.delete(gone)
+
+    printed = sluice("restore", "auctions", "--dry-run")
+    as_json = sluice("restore", "auctions", "--dry-run", "--json")
+
+    assert printed.error == "error: the job cannot be restored: 2 problems, see above"
+    assert [line.partition(" ")[0] for line in printed.out.splitlines()] == gone
+    assert (as_json.code, as_json.err) == (1, "")
+    assert (as_json.json["can_restore"], len(as_json.json["problems"])) == (False, 2)
+    assert gone[0] in sluice("restore", "auctions").error
+
+
+def test_mistakes_are_refused_in_one_sentence(job: Job, new_job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    before = keys_of(job)
+
+    def error(*arguments: object) -> str:
+        return sluice("restore", "auctions", *arguments).error
+
+    assert "exclude one another" in error("--checkpoint", 1, "--savepoint", "mine")
+    assert "--from-pipeline needs --from-root" in error("--from-pipeline", "bids")
+    assert "checkpoint 9 is not retained; retained are: 1" in error("--checkpoint", 9)
+    assert "savepoints/mine/_metadata does not exist" in error("--savepoint", "mine")
+    assert "has no completed checkpoint in memory://else" in error("--from-root", "memory://else")
+    assert "cannot be claimed" in error("--from-root=memory://else", "--checkpoint=1",
+                                        "--claim-mode=CLAIM")  # fmt: skip
+    assert "has no parameter 'dryrun'" in error("--dryrun", "yes")
+    assert "write s3://" in error("--from-root", "nowhere")
+    assert "parallelism" in error("--parallelism", 10_000)
+    assert "was never submitted" in error("--root", new_job.store.root)
+    assert "was never submitted" in error("--root", new_job.store.root, "--checkpoint", 1)
+    assert keys_of(job) == before
+
+
+def test_cancelling_ends_the_job_and_tells_what_is_left(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    trigger_one(job)
+
+    answer = sluice("cancel", "auctions", "--json")
+
+    assert answer.json == {
+        "pipeline": "auctions",
+        "status": "CANCELED",
+        "aborted": [2],
+        "retained": [1],
+    }
+    assert (job.state().status, ids_of(job.state().completed)) == (JobStatus.CANCELED, [1])
+    again = sluice("cancel", "auctions")
+    assert (again.code, again.out) == (0, "auctions is CANCELED; retained checkpoints: 1\n")
+
+
+def test_what_has_ended_or_never_began_is_not_cancelled(
+    job: Job, new_job: Job, sluice: Sluice
+) -> None:
+    drain = CheckpointType.SAVEPOINT_TERMINATE
+    a_savepoint(job, type=drain)
+    assert job.state().status is JobStatus.FINISHED
+
+    assert "job 'auctions' is FINISHED" in sluice("cancel", "auctions").error
+    never = sluice("cancel", "auctions", "--root", new_job.store.root)
+    assert "was never submitted" in never.error
+    assert keys_of(new_job) == []
+
+
+def test_a_cancelled_job_is_restored(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    stop(job, JobStatus.CANCELED)
+
+    assert sluice("restore", "auctions").out.startswith("auctions is RUNNING from checkpoint 1")
