@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, Param, TaskGroup, TriggerRule
 
-from sluice.core.properties import JobStatus
+from sluice.core.properties import ClaimMode, JobStatus
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
 from sluice.pipeline import Pipeline
@@ -74,6 +74,19 @@ RESTORE_FORM = {
         title="Allow non-restored state",
         description="Drop the state of stages that the pipeline no longer has",
     ),
+    "claim_mode": Param(
+        ClaimMode.NO_CLAIM.value,
+        enum=[mode.value for mode in ClaimMode],
+        title="Claim mode",
+        description="CLAIM: the job owns the savepoint, and deletes it once nothing uses it",
+    ),
+    "ignore_in_flight_of": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="UNSAFE: ignore in-flight data of checkpoint",
+        description="Last resort: the rows that this checkpoint left in flight are lost",
+    ),
     "only_generation": Param(
         None,
         type=["null", "integer"],
@@ -106,6 +119,7 @@ def _checkpoint_dag(pipeline: Pipeline) -> DAG:
         pipeline,
         pipeline.uid,
         schedule=pipeline.checkpointing.interval,
+        max_active_runs=pipeline.checkpointing.max_concurrent_checkpoints,
         params={"fault": FAULT},
         doc_md=describe(pipeline),
     ) as dag:
@@ -147,6 +161,8 @@ def _checkpoint_tasks(pipeline: Pipeline, trigger_class: type[TriggerOperator]) 
     trigger = trigger_class(task_id="trigger", **common, **IDEMPOTENT)
     tasks: list[BaseOperator] = [trigger]
     acknowledged: dict[str, AwaitAcksSensor] = {}
+    checkpointing = pipeline.checkpointing
+    from_the_start = checkpointing.unaligned and not checkpointing.aligned_checkpoint_timeout
     for stage in _topological(pipeline):
         if stage.uid in TASK_IDS:
             raise ConfigurationError(
@@ -169,7 +185,10 @@ def _checkpoint_tasks(pipeline: Pipeline, trigger_class: type[TriggerOperator]) 
         # All sensors start at once: starting one takes the triggerer up to two seconds, which
         # otherwise every stage would add to the checkpoint.
         trigger >> await_acks
-        acknowledged.get(stage.input, trigger) >> snapshot
+        waits_for = trigger if from_the_start else acknowledged.get(stage.input, trigger)
+        (
+            waits_for >> snapshot
+        )  # Of an aligned one among them, `snapshot` itself waits for its input.
         acknowledged[stage.uid] = await_acks
         tasks += [snapshot, await_acks]
     finalize = FinalizeOperator(task_id="finalize", **common, **IDEMPOTENT)
@@ -192,6 +211,7 @@ def _dag(
     dag_id: str,
     *,
     schedule: timedelta | None = None,
+    max_active_runs: int = 1,
     **kwargs: Any,  # noqa: ANN401 - Airflow's
 ) -> DAG:
     return DAG(
@@ -199,7 +219,7 @@ def _dag(
         schedule=schedule,
         start_date=START,
         catchup=False,
-        max_active_runs=1,
+        max_active_runs=max_active_runs,
         tags=["sluice", pipeline.uid],
         **kwargs,
     )

@@ -53,8 +53,10 @@ def draw(pipeline: Pipeline) -> list[str]:
 
 def _promise(pipeline: Pipeline) -> str:
     checkpointing = pipeline.checkpointing
+    interval = checkpointing.interval
+    when = f"every **{_words(interval)}**" if interval is not None else "**by hand** only"
     return (
-        f"A checkpoint every **{_words(checkpointing.interval)}**, given up after "
+        f"A checkpoint {when}, given up after "
         f"{_words(checkpointing.timeout)}; the newest {checkpointing.num_retained} are retained. "
         f"After {checkpointing.tolerable_failed_checkpoints} tolerated failures, or at once when a "
         f"stage fails, `{pipeline.uid}__restore` continues from the latest completed one."

@@ -10,8 +10,9 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import (
@@ -21,12 +22,9 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import StartTriggerArgs
 
-from sluice.core.messages import AttemptStarted
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.state import CoordinatorState
-from sluice.errors import FencedError
+from sluice.errors import FencedError, NotYetAcknowledged
 from sluice.faults import FAULT_VARIABLE, Fault, fault_from_environment, parse_fault
 from sluice.pipeline import Pipeline
 from sluice_airflow.failures import airflow_failures
@@ -37,14 +35,15 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sluice.runner.job import Job
-    from sluice.runner.trigger import NotTriggered, TriggerOutcome
+    from sluice.runner.trigger import NotTriggered, Triggered
 
 log = logging.getLogger(__name__)
 
-PENDING_POLL_S = 0.5  # How often a savepoint looks whether the pending checkpoint has ended.
+QUEUE_POLL_S = 0.5  # How often a queued request is looked after, and an unsealed input.
 TRIGGER_GRACE = timedelta(minutes=1)  # The trigger knows the deadline; this is for its death.
 RESCHEDULE_AFTER = timedelta(milliseconds=100)
 
+T = TypeVar("T")
 Summary: TypeAlias = dict[str, int | str | None]
 
 
@@ -87,12 +86,27 @@ class TriggerOperator(CheckpointOperator):
             "type": plan.type.value,
         }
 
-    def request(self, job: Job, cause: str, context: Context) -> TriggerOutcome:
+    def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
         """A person's run is not periodic: no pause holds it back, and it may be empty."""
-        from sluice.runner.trigger import trigger
-
         is_periodic = context["dag_run"].run_type == "scheduled"
-        return trigger(job, cause=cause, is_periodic=is_periodic)
+        return self.wait_for(job, cause=cause, is_periodic=is_periodic)
+
+    def wait_for(self, job: Job, *, cause: str, **request: Any) -> Triggered | NotTriggered:  # noqa: ANN401 - trigger's
+        """Ask until the request decider lets the request start, or drops it.
+
+        A retry finds what its first try had queued; a run that was rejected, and that a person
+        cleared, asks anew.
+        """
+        from sluice.runner.trigger import Queued, trigger
+
+        was_rejected = job.state().rejection(cause) is not None
+        request_id = f"{cause} {job.clock()}" if was_rejected else cause
+        while True:
+            outcome = trigger(job, cause=cause, request_id=request_id, **request)
+            if not isinstance(outcome, Queued):
+                return outcome
+            log.info("checkpoint queued: %s", outcome.message)
+            time.sleep(QUEUE_POLL_S)
 
     def _submit(self, job: Job) -> None:
         from sluice.runner.job import verify_store
@@ -105,26 +119,21 @@ class TriggerOperator(CheckpointOperator):
 class TriggerSavepointOperator(TriggerOperator):
     """Start a savepoint, after whatever checkpoint is pending; ``stop`` ends the job with it."""
 
-    def request(self, job: Job, cause: str, context: Context) -> TriggerOutcome:
-        from sluice.runner.trigger import NotTriggered, trigger
+    def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
+        from sluice.runner.trigger import NotTriggered
 
         params = context["params"]
         name = params["name"] or default_savepoint_name(context["run_id"])
-        give_up = time.monotonic() + self.pipeline.checkpointing.timeout.total_seconds()
-        while True:
-            outcome = trigger(
-                job,
-                type=SAVEPOINT_TYPES[params["stop"]],
-                cause=cause,
-                savepoint_name=name,
-                is_periodic=False,
-            )
-            if not isinstance(outcome, NotTriggered):
-                return outcome
-            is_busy = outcome.reason is CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
-            if not is_busy or time.monotonic() >= give_up:
-                raise AirflowFailException(f"savepoint {name!r}: {explain(outcome)}")
-            time.sleep(PENDING_POLL_S)
+        outcome = self.wait_for(
+            job,
+            type=SAVEPOINT_TYPES[params["stop"]],
+            cause=cause,
+            savepoint_name=name,
+            is_periodic=False,
+        )
+        if isinstance(outcome, NotTriggered):
+            raise AirflowFailException(f"savepoint {name!r}: {explain(outcome)}")
+        return outcome
 
 
 class SnapshotOperator(CheckpointOperator):
@@ -147,26 +156,17 @@ class SnapshotOperator(CheckpointOperator):
             from sluice.spark.stage import run_stage
 
             spark = connect(Settings.from_environment().spark_remote, self.pipeline.uid)
-            run_stage(job, spark, pending.checkpoint_id, self.stage, attempt=attempt)
+            once_sealed(
+                lambda: run_stage(job, spark, pending.checkpoint_id, self.stage, attempt=attempt)
+            )
 
     def _attempt(self, job: Job, pending: PendingCheckpoint, *, is_retry: bool) -> int:
         """The execution attempt to run as; a retry fences all earlier ones in the journal first."""
         if not is_retry:
             return pending.attempt_of(self.stage)
+        from sluice.runner.recovery import start_attempt
 
-        def decide(state: CoordinatorState) -> AttemptStarted:
-            current = state.pending_checkpoint(pending.checkpoint_id) or pending
-            return AttemptStarted(
-                generation=state.generation,
-                checkpoint_id=pending.checkpoint_id,
-                stage=self.stage,
-                attempt=current.attempt_of(self.stage) + 1,
-            )
-
-        after = job.journal.append(decide).state.pending_checkpoint(pending.checkpoint_id)
-        if after is None:
-            raise FencedError(f"checkpoint {pending.checkpoint_id} ended before its retry began")
-        return after.attempt_of(self.stage)
+        return start_attempt(job, pending.checkpoint_id, self.stage)
 
     def _strike(self, fault: Fault | None, checkpoint_id: int) -> None:
         if fault is None:
@@ -222,7 +222,7 @@ class FinalizeOperator(CheckpointOperator):
         with airflow_failures():
             job = self.open_job()
             checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
-            completed = finalize(job, checkpoint_id)
+            completed = once_sealed(lambda: finalize(job, checkpoint_id))
         return {
             "checkpoint_id": completed.checkpoint_id,
             "records": completed.records,
@@ -239,14 +239,13 @@ class CommitOperator(CheckpointOperator):
         super().__init__(pipeline=pipeline, outlets=[self.asset], **kwargs)
 
     def execute(self, context: Context) -> Summary:
-        from sluice.runner.completion import commit
+        from sluice.runner.completion import commit, finalize
 
         with airflow_failures():
             job = self.open_job()
             checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
-            state = commit(job, checkpoint_id)
-        completed = state.completed_checkpoint(checkpoint_id)
-        assert completed is not None, "a committed checkpoint is retained until the next one"
+            completed = finalize(job, checkpoint_id)  # Which has happened: this tells of it.
+            commit(job, checkpoint_id)
         summary: Summary = {
             "checkpoint_id": completed.checkpoint_id,
             "records": completed.records,
@@ -261,6 +260,19 @@ SAVEPOINT_TYPES = {
     "suspend": CheckpointType.SAVEPOINT_SUSPEND,
     "drain": CheckpointType.SAVEPOINT_TERMINATE,
 }
+
+
+def once_sealed(act: Callable[[], T]) -> T:
+    """Repeat *act* while what it reads or continues still runs, as concurrent checkpoints do.
+
+    It ends: a checkpoint that stays pending is aborted by its timeout, which *act* then meets.
+    """
+    while True:
+        try:
+            return act()
+        except NotYetAcknowledged as error:
+            log.info("waiting: %s", error)
+            time.sleep(QUEUE_POLL_S)
 
 
 def checkpoints_asset(pipeline: str) -> Asset:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.errors import ConfigurationError, FencedError
-from sluice.pipeline import Pipeline
+from sluice.core.properties import ClaimMode, JobStatus
+from sluice.core.restoring import RestoreOptions
+from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice_airflow.failures import airflow_failures
 from sluice_airflow.operators import CheckpointOperator, Summary
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.core.completed import CheckpointMetadata
+    from sluice.core.restoring import RestoreTarget
     from sluice.core.state import CoordinatorState
     from sluice.runner.job import Job
-    from sluice.runner.recovery import RestoreTarget
 
 log = logging.getLogger(__name__)
 
@@ -30,26 +28,35 @@ class VerifyOperator(CheckpointOperator):
     """Changes nothing: names the checkpoint, or everything that is missing to restore it."""
 
     def execute(self, context: Context) -> Summary:
-        from sluice.runner.recovery import verify
+        from sluice.core.restoring import Stop
+        from sluice.runner.recovery import plan_restore
+        from sluice.runner.submission import configure
 
         params = context["params"]
         with airflow_failures():
             job = self.open_job()
-            state = _configured(job.state(), self.pipeline)
+            state = job.state()
             _check_generation(state, params)
-            metadata = _metadata(job, state, target_of(params))
-            if metadata is None:
-                log.info("will restore: the empty state; no checkpoint was completed yet")
-                return {"checkpoint_id": None}
-            allow = bool(params["allow_non_restored_state"])
-            verify(job, metadata, state, allow_non_restored_state=allow)
-        size_bytes = sum(handle.size_bytes for handle in metadata.files)
-        log.info(
-            "will restore: checkpoint_id=%d type=%s stages=%s files=%d bytes=%d",
-            metadata.checkpoint_id, metadata.type.value,
-            ",".join(stage.uid for stage in metadata.stages), len(metadata.files), size_bytes,
-        )  # fmt: skip
-        return {"checkpoint_id": metadata.checkpoint_id, "bytes": size_bytes}
+            is_new = state.status is JobStatus.CREATED
+            decision = plan_restore(
+                job,
+                target_of(job, params),
+                options_of(params),
+                configuration=configure(self.pipeline, {}) if is_new else None,
+            )
+            if isinstance(decision, Stop):
+                raise RestoreError("; ".join(decision.problems))
+        size_bytes = sum(handle.size_bytes for handle in decision.files)
+        checkpoint_id = decision.choice.checkpoint_id
+        if checkpoint_id is None:
+            log.info("will restore: the empty state; no checkpoint was completed yet")
+        else:
+            log.info(
+                "will restore: %s files=%d bytes=%d replays_commit=%s dropped_stages=%s",
+                decision.choice.origin or f"checkpoint {checkpoint_id}", len(decision.files),
+                size_bytes, decision.replays_commit, ",".join(decision.dropped_stages),
+            )  # fmt: skip
+        return {"checkpoint_id": checkpoint_id, "bytes": size_bytes}
 
 
 class RestoreOperator(CheckpointOperator):
@@ -72,24 +79,26 @@ class RestoreOperator(CheckpointOperator):
                 time.sleep(pause_s)
             restored = restore(
                 job,
-                target_of(params),
-                allow_non_restored_state=bool(params["allow_non_restored_state"]),
+                target_of(job, params),
+                options_of(params),
                 only_generation=params["only_generation"],
             )
         return {
             "checkpoint_id": restored.checkpoint_id,
-            "savepoint": restored.savepoint,
+            "savepoint": restored.origin.savepoint if restored.origin is not None else None,
             "generation": restored.state.generation,
         }
 
 
-def target_of(params: Mapping[str, Any]) -> RestoreTarget:
+def target_of(job: Job, params: Mapping[str, Any]) -> RestoreTarget:
     """What the form asks for.
 
     Raises:
         ConfigurationError: the chosen target is not named.
+        RestoreError: there is no such savepoint.
     """
-    from sluice.runner.recovery import FromCheckpoint, FromSavepoint, Latest
+    from sluice.core.restoring import FromCheckpoint, Latest
+    from sluice.runner.recovery import savepoint_target
 
     match params["target"]:
         case "latest":
@@ -97,7 +106,7 @@ def target_of(params: Mapping[str, Any]) -> RestoreTarget:
         case "checkpoint" if params["checkpoint_id"] is not None:
             return FromCheckpoint(CheckpointId(params["checkpoint_id"]))
         case "savepoint" if params["savepoint"]:
-            return FromSavepoint(params["savepoint"])
+            return savepoint_target(job, params["savepoint"])
         case "checkpoint":
             raise ConfigurationError("target is 'checkpoint', but checkpoint_id is empty; give one")
         case "savepoint":
@@ -108,6 +117,16 @@ def target_of(params: Mapping[str, Any]) -> RestoreTarget:
             )
 
 
+def options_of(params: Mapping[str, Any]) -> RestoreOptions:
+    """The rest of the form; a run that a failure started gives only some of it."""
+    ignored = params.get("ignore_in_flight_of")
+    return RestoreOptions(
+        allow_non_restored_state=bool(params["allow_non_restored_state"]),
+        claim_mode=ClaimMode[params.get("claim_mode") or ClaimMode.NO_CLAIM.value],
+        ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
+    )
+
+
 def _check_generation(state: CoordinatorState, params: Mapping[str, Any]) -> None:
     only = params["only_generation"]
     if only is not None and state.generation != only:
@@ -115,28 +134,3 @@ def _check_generation(state: CoordinatorState, params: Mapping[str, Any]) -> Non
             f"the job is of generation {state.generation} already; "
             f"this restore was for generation {only}"
         )
-
-
-def _configured(state: CoordinatorState, pipeline: Pipeline) -> CoordinatorState:
-    """A job that was never submitted has no parameters yet: those that a submission would fix."""
-    from sluice.runner.submission import configure
-
-    if state.status is not JobStatus.CREATED:
-        return state
-    return replace(state, configuration=configure(pipeline, {}))
-
-
-def _metadata(
-    job: Job, state: CoordinatorState, target: RestoreTarget
-) -> CheckpointMetadata | None:
-    from sluice.runner.recovery import FromCheckpoint, FromSavepoint, Latest
-
-    match target:
-        case Latest():
-            return job.base_metadata(state)
-        case FromCheckpoint(checkpoint_id):
-            return job.metadata(checkpoint_id)
-        case FromSavepoint(name):
-            return job.savepoint_metadata(name)
-        case _:
-            assert_never(target)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
+from sluice.core.messages import AlignmentTimedOut
 from sluice.core.pending import PendingCheckpoint
 from sluice.protocol.paths import PipelinePaths
 from sluice.storage.answers import Answers, AnswerStore
@@ -57,6 +58,7 @@ class StageWatch:
         self._cause = cause
         self._pending: PendingCheckpoint | None = None
         self._looks = 0
+        self._aligned_timeout_ms = 0
 
     def look(self) -> Sight:
         found = self._pending or self._read_journal()
@@ -77,6 +79,7 @@ class StageWatch:
 
     def _read_journal(self) -> PendingCheckpoint | Sight:
         state = self._journal.load().state
+        self._aligned_timeout_ms = state.configuration.aligned_timeout_ms
         pending = pending_of(state, self._cause)
         if pending is not None:
             return pending
@@ -84,6 +87,19 @@ class StageWatch:
         if completed is not None:
             return Acknowledged(f"checkpoint {completed.checkpoint_id} is completed")
         return Lost(f"the checkpoint of {self._cause} was aborted")
+
+    def _overtake(self, pending: PendingCheckpoint) -> bool:
+        """The aligned checkpoint timeout passed: whether the coordinator acknowledged for it."""
+        transition = self._journal.append(
+            lambda state: AlignmentTimedOut(
+                generation=state.generation,
+                at_ms=time.time_ns() // 1_000_000,
+                checkpoint_id=pending.checkpoint_id,
+                stages=(self._stage,),
+            )
+        )
+        after = transition.state.pending_checkpoint(pending.checkpoint_id)
+        return after is not None and self._stage in after.overtaken
 
     def _has_newer_attempt(self, pending: PendingCheckpoint, answers: Answers) -> bool:
         """An attempt is journaled before it runs, so its answers show that we are behind."""
@@ -102,19 +118,26 @@ class StageWatch:
             if subtask.stage == self._stage and of_attempt == attempt
         )
         missing = answers.missing(task.subtasks, attempt)
+        if self._stage in pending.overtaken:
+            return Acknowledged("overtaken: its input stays in flight")
         if declined:
             return Lost(f"subtask {declined[0]} declined checkpoint {pending.checkpoint_id}")
         if not missing:
             return Acknowledged(f"{task.parallelism} of {task.parallelism}")
         if not answers.has_plan:
             return Lost(f"checkpoint {pending.checkpoint_id} was aborted")
-        if time.time_ns() // 1_000_000 >= pending.expires_at_ms:
+        now_ms = time.time_ns() // 1_000_000
+        waited_ms = now_ms - pending.triggered_at_ms
+        if now_ms >= pending.expires_at_ms:
             waited_s = (pending.expires_at_ms - pending.triggered_at_ms) // 1_000
             names = ", ".join(map(str, missing))
             return Lost(
                 f"checkpoint {pending.checkpoint_id} expired after {waited_s} s; {names} did not "
                 "acknowledge"
             )
+        is_late = task.may_be_overtaken and waited_ms >= self._aligned_timeout_ms
+        if is_late and self._overtake(pending):
+            return Acknowledged("overtaken: its input stays in flight")
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         done = task.parallelism - len(missing)
         return Waiting(f"{done} of {task.parallelism}, waiting for {missing[0]}{others}")

@@ -24,8 +24,9 @@ RETRY_DELAY = timedelta(seconds=5)
 
 DOC = """\
 Reads only the bucket: expires checkpoints past their timeout, aborts declined ones, commits what
-was completed and not committed, restores a job whose restart nobody carried out.  Every action is
-idempotent.  A job that was never submitted is left alone.
+was completed and not committed, restores a job whose restart nobody carried out; once in about 100
+checkpoints collects garbage.  Every action is idempotent.  A job that was never submitted is left
+alone.
 """
 
 

@@ -54,6 +54,22 @@ def test_a_checkpoint_is_drawn_as_in_the_module(dag_id: str) -> None:
     }
 
 
+def test_in_unaligned_checkpoints_no_stage_waits_for_another() -> None:
+    aligned_first = a_pipeline(unaligned=True, aligned_checkpoint_timeout=timedelta(seconds=1))
+
+    assert edges(the_dags(a_pipeline(unaligned=True))["demo"])["trigger"] == {
+        *("bids.snapshot", "bids.await_acks", "by_auction.snapshot", "by_auction.await_acks"),
+        "abort",
+    }
+    assert edges(the_dags(aligned_first)["demo"]) == edges(the_dags()["demo"])
+
+
+def test_as_many_runs_are_active_as_checkpoints_may_be_pending() -> None:
+    dags = the_dags(a_pipeline(max_concurrent_checkpoints=3))
+
+    assert (dags["demo"].max_active_runs, dags["demo__savepoint"].max_active_runs) == (3, 1)
+
+
 def test_stages_that_read_the_same_stream_run_side_by_side() -> None:
     pipeline = a_pipeline()
     bids = pipeline.source("more", Nexmark()).transform("split", lambda rows: rows)

@@ -19,6 +19,7 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import StageFailed
 from sluice.params import param
 from sluice.runner.recovery import fail_checkpoint, stop
+from sluice.runner.submission import configure, submit
 from sluice.sources import Nexmark
 from sluice_airflow.abort import RestartOperator, abort_on_failure
 from sluice_airflow.operators import (
@@ -72,11 +73,77 @@ def test_a_trigger_that_died_after_it_journaled_is_adopted_by_its_retry(root: st
     assert len(a_job(root).state().pending) == 1
 
 
-def test_a_dropped_request_skips_the_run_and_names_the_reason(root: str) -> None:
+def test_a_request_waits_for_the_pending_checkpoint(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trigger(run_id="run-1")
 
-    with pytest.raises(AirflowSkipException, match="TOO_MANY_CHECKPOINT_REQUESTS: checkpoint 1 is"):
+    def meanwhile(_: float) -> None:
+        queued = [request.cause for request in a_job(root).state().queue]
+        assert queued == ["airflow:demo/run-2"]
+        for stage in ("bids", "by_auction"):
+            snapshot(stage, run_id="run-1")
+        finalize(run_id="run-1")
+        commit(run_id="run-1")
+
+    monkeypatch.setattr("sluice_airflow.operators.time.sleep", meanwhile)
+
+    second = trigger(run_id="run-2")
+
+    assert second == {"checkpoint_id": 2, "records": 1_000, "parent": 1, "type": "CHECKPOINT"}
+    assert a_job(root).state().queue == ()
+
+
+def test_a_request_that_was_rejected_while_it_waited_skips_the_run(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger(run_id="run-1")
+    monkeypatch.setattr(
+        "sluice_airflow.operators.time.sleep", lambda _: stop(a_job(root), JobStatus.CANCELED)
+    )
+
+    with pytest.raises(AirflowSkipException, match="CHECKPOINT_COORDINATOR_SUSPEND: it was rej"):
         trigger(run_id="run-2")
+
+
+def test_a_run_that_was_rejected_and_is_cleared_asks_anew(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger(run_id="run-1")
+    job = a_job(root)
+
+    def meanwhile(_: float) -> None:
+        stop(job, JobStatus.CANCELED)
+        submit(job, configure(job.pipeline, {}))
+
+    monkeypatch.setattr("sluice_airflow.operators.time.sleep", meanwhile)
+    with pytest.raises(AirflowSkipException, match="CHECKPOINT_COORDINATOR_SUSPEND"):
+        trigger(run_id="run-2")
+
+    again = trigger(run_id="run-2", try_number=2)
+
+    assert again == {"checkpoint_id": 2, "records": 1_000, "parent": None, "type": "CHECKPOINT"}
+
+
+def test_a_concurrent_checkpoint_is_finalized_after_the_one_it_continues(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    concurrent = a_pipeline(max_concurrent_checkpoints=2)
+    submit(a_job(root, concurrent), configure(concurrent, {}))
+    for run_id in ("run-1", "run-2"):
+        trigger(run_id=run_id)
+        for stage in ("bids", "by_auction"):
+            snapshot(stage, run_id=run_id)
+    order: list[object] = []
+
+    def meanwhile(_: float) -> None:
+        order.append(finalize(run_id="run-1"))
+
+    monkeypatch.setattr("sluice_airflow.operators.time.sleep", meanwhile)
+    order.append(finalize(run_id="run-2"))
+
+    assert [getattr(one, "get", dict)("checkpoint_id") for one in order] == [1, 2]
+    assert [c.is_committed for c in a_job(root).state().completed] == [True, False]
 
 
 def test_a_stopped_job_skips_the_run(root: str) -> None:
@@ -204,7 +271,7 @@ def test_abort_and_callback_in_any_order_fail_the_job_over_once(root: str) -> No
 
     state = a_job(root).state()
     assert state.status is JobStatus.RESTARTING
-    assert state.restarts.failures == 1
+    assert state.restarts.attempts == 1
     assert [f.message for f in state.failed] == ["the snapshot task of stage 'bids' failed: boom"]
 
 

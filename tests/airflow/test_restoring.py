@@ -60,7 +60,7 @@ def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
     [
         ({"target": "checkpoint"}, "checkpoint_id is empty"),
         ({"target": "savepoint"}, "savepoint is empty"),
-        ({"target": "checkpoint", "checkpoint_id": 9}, "does not exist"),
+        ({"target": "checkpoint", "checkpoint_id": 9}, "checkpoint 9 is not retained"),
         ({"target": "savepoint", "savepoint": "none-such"}, "does not exist"),
         ({"target": "newest"}, "choose latest, checkpoint or savepoint"),
     ],

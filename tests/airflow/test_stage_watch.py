@@ -144,3 +144,21 @@ def test_a_checkpoint_of_another_run_is_not_ours(root: str, cause: str) -> None:
     watch = StageWatch(job.location, pipeline="demo", stage="bids", cause=cause)
 
     assert watch.look() == Lost(f"the checkpoint of {cause} was aborted")
+
+
+def test_a_stage_that_is_behind_is_overtaken_when_its_time_to_align_has_passed(root: str) -> None:
+    short, long = timedelta(milliseconds=1), timedelta(minutes=5)
+    job = a_pending_checkpoint(root, unaligned=True, aligned_checkpoint_timeout=short)
+    acknowledge(job, 1, "bids", 0)
+    time.sleep(0.01)
+
+    source_stage, behind = a_watch(job, "bids").look(), a_watch(job, "by_auction").look()
+
+    assert source_stage == Waiting("1 of 2, waiting for bids/1")  # It has nothing to align.
+    assert behind == Acknowledged("overtaken: its input stays in flight")
+    assert a_watch(job, "by_auction").look() == behind
+    assert job.state().pending[0].overtaken == ("by_auction",)
+    patient = a_pending_checkpoint(
+        f"{root}/patient", unaligned=True, aligned_checkpoint_timeout=long
+    )
+    assert isinstance(a_watch(patient, "by_auction").look(), Waiting)
