@@ -1,0 +1,30 @@
+"""What is raised when an invariant does not hold."""
+
+from __future__ import annotations
+
+INVARIANTS = {
+    0: "without faults the job comes to itself and takes a checkpoint",
+    1: "at most one canonical outcome per checkpoint id, whatever the number of coordinators",
+    2: "completed implies every planned ack, of the planned attempts, and readable files",
+    3: "a restore set is one consistent cut",
+    4: "a file that a retained checkpoint or a savepoint names is never deleted",
+    5: "an effect of epoch n only after n is completed, exactly once, before that of n + 1",
+    6: "ids grow, and are never reused",
+    7: "a late ack, a duplicate, a zombie, a second scheduler change nothing visible",
+    8: "the output under any schedule of kills is the output without failures",
+    9: "a savepoint's bytes never change, and the job needs it no more after its first checkpoint",
+    10: "after a generation is fenced nothing of an older one becomes true",
+}
+
+
+class Broken(AssertionError):
+    """Invariant *number* does not hold: *what* happened, to which thing."""
+
+    def __init__(self, number: int, what: str, detail: str = "") -> None:
+        super().__init__(number, what, detail)
+        self.number = number
+        self.what = what
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"invariant {self.number} ({INVARIANTS[self.number]}): {self.what}: {self.detail}"

@@ -1,0 +1,265 @@
+"""What coordinators, a restorer, a watchdog, a person, time and the bucket do."""
+
+from __future__ import annotations
+
+from string import digits
+from typing import Any
+
+from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.messages import AttemptStarted
+from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
+from sluice.core.state import CoordinatorState
+from sluice.runner.completion import commit, finalize
+from sluice.runner.garbage import collect_garbage
+from sluice.runner.history import history
+from sluice.runner.recovery import (
+    fail_checkpoint,
+    overtake,
+    restore,
+    savepoint_target,
+    stop,
+)
+from sluice.runner.submission import configure, submit
+from sluice.runner.trigger import Queued, Triggered, trigger
+from sluice.runner.watch import watch
+from tests.simulation.acts import act
+from tests.simulation.tables import published_rows
+from tests.simulation.world import World
+
+REASONS = (Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE, Reason.FINALIZE_CHECKPOINT_FAILURE)
+STOPS = (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)
+WITHOUT_DIGITS = str.maketrans("", "", digits)  # Ids differ when an earlier turn is left out.
+TYPES = (
+    *[CheckpointType.CHECKPOINT] * 14,
+    *[CheckpointType.SAVEPOINT] * 4,
+    CheckpointType.SAVEPOINT_SUSPEND,
+    CheckpointType.SAVEPOINT_TERMINATE,
+)
+
+
+def _is_idle(world: World) -> bool:
+    head = world.head
+    has_room = len(head.pending) < head.configuration.max_concurrent
+    return head.status is JobStatus.RUNNING and has_room
+
+
+def _is_acknowledged(world: World) -> bool:
+    return any(
+        all(world.is_sealed(pending, depth) for depth in range(len(world.stages)))
+        for pending in world.head.pending[:1]
+    )
+
+
+def _is_unpublished(world: World) -> bool:
+    latest = world.head.latest_completed
+    return latest is not None and not latest.is_committed
+
+
+def _some_id(world: World) -> CheckpointId:
+    """Most often the one that is next; now and then one whose actor was asleep, or too early."""
+    if world.head.pending and world.chance(0.7):
+        return world.head.pending[0].checkpoint_id
+    newest = world.head.next_checkpoint_id - 1
+    return CheckpointId(max(1, newest - world.random.choice([0, 0, 0, 0, 1, 2])))
+
+
+@act(weight=lambda world: 8 if world.head.generation == NO_GENERATION else 0.5)
+def submits(world: World) -> str:
+    parallelism = world.random.choice([1, 2, 2, 3])
+    submit(world.job, configure(world.job.pipeline, {}, parallelism=parallelism))
+    return f"with parallelism {parallelism}"
+
+
+@act(weight=lambda world: 25 if _is_idle(world) else 1)
+def triggers(world: World) -> str:
+    type_, name = world.random.choice(TYPES), None
+    if type_.is_savepoint:
+        is_taken = world.chance(0.3) and world.savepoints
+        name = world.savepoints[-1] if is_taken else f"s{len(world.savepoints) + 1}"
+        world.savepoints.append(name)
+    request = {
+        "type": type_,
+        "savepoint_name": name,
+        "is_periodic": world.chance(0.2),
+        "is_forced": world.chance(0.1),
+        "request_id": f"r{world.random.getrandbits(32)}",
+    }
+    return _asks(world, request)
+
+
+@act(weight=lambda world: 6 if world.queued else 0)
+def asks_again(world: World) -> str:
+    """The owner of a queued request looks after it; some never do."""
+    if not world.queued:
+        return "nobody"
+    request = world.queued.pop(world.random.randrange(len(world.queued)))
+    return _asks(world, request)
+
+
+def _asks(world: World, request: dict[str, Any]) -> str:
+    outcome = trigger(world.job, **request)
+    if isinstance(outcome, Queued):
+        world.queued.append(request)
+    if not isinstance(outcome, Triggered):
+        return str(outcome)
+    plan = outcome.plan
+    world.witness.was_told_triggered(plan)
+    return f"{plan.checkpoint_id} {plan.type.value} {plan.records} records after {plan.parent}"
+
+
+def _urge_to_finalize(world: World) -> float:
+    """Less when others follow: they may be done before it is completed."""
+    if not _is_acknowledged(world):
+        return 1 if world.head.pending else 0.3
+    return 5 if len(world.head.pending) > 1 else 30
+
+
+@act(weight=_urge_to_finalize)
+def finalizes(world: World) -> str:
+    checkpoint_id = _some_id(world)
+    finalize(world.job, checkpoint_id)
+    world.witness.was_told_completed(checkpoint_id)
+    return f"{checkpoint_id}"
+
+
+@act(weight=lambda world: 15 if _is_unpublished(world) else 0.5)
+def commits(world: World) -> str:
+    checkpoint_id = _some_id(world)
+    commit(world.job, checkpoint_id)
+    world.witness.was_told_committed(checkpoint_id)
+    return f"{checkpoint_id}"
+
+
+@act(weight=0.6)
+def fails(world: World) -> str:
+    checkpoint_id, reason = _some_id(world), world.random.choice(REASONS)
+    is_task_failure = reason is Reason.TASK_FAILURE
+    fail_checkpoint(world.job, checkpoint_id, reason, "x", is_task_failure=is_task_failure)
+    return f"{checkpoint_id} {reason.value}"
+
+
+@act(weight=lambda world: 0.8 if world.head.pending else 0.1)
+def retries(world: World) -> str:
+    """A stage runs again, as a retried Airflow task would."""
+    pending, stage = world.pending(), world.random.choice(world.stages)
+
+    def decide(state: CoordinatorState) -> AttemptStarted:
+        current = state.pending_checkpoint(pending.checkpoint_id) or pending
+        return AttemptStarted(
+            generation=state.generation,
+            checkpoint_id=pending.checkpoint_id,
+            stage=stage,
+            attempt=current.attempt_of(stage) + 1,
+        )
+
+    verdict = world.job.journal.append(decide).verdict
+    return f"{stage} of {pending.checkpoint_id}: {verdict.name}"
+
+
+@act(weight=lambda world: 1 if world.head.status is JobStatus.RUNNING else 8)
+def restores(world: World) -> str:
+    """Latest, or what is named; now and then with another parallelism."""
+    retained = [c.checkpoint_id for c in reversed(world.head.completed)]
+    target: RestoreTarget = world.random.choice(
+        [
+            *[Latest()] * 2,
+            FromCheckpoint(world.pick(retained, retained.index) if retained else CheckpointId(1)),
+            savepoint_target(world.job, world.pick(world.savepoints))
+            if world.savepoints
+            else Latest(),
+        ]
+    )
+    parallelism = world.random.choice([None, None, 1, 2, 3])
+    configuration = (
+        None if parallelism is None else configure(world.job.pipeline, {}, parallelism=parallelism)
+    )
+    only = world.head.generation if world.chance(0.5) else None
+    claim_mode = world.random.choice([*ClaimMode])
+    restored = restore(
+        world.job,
+        target,
+        RestoreOptions(claim_mode=claim_mode),
+        only_generation=only,
+        configuration=configuration,
+    )
+    name = restored.origin.savepoint if restored.origin is not None else None
+    world.witness.was_told_restored(restored.checkpoint_id, name)
+    what = f"{name or restored.checkpoint_id} {claim_mode.value}"
+    return f"{type(target).__name__} -> {what}, parallelism {parallelism}"
+
+
+@act(weight=lambda world: 2 if world.head.configuration.unaligned and world.head.pending else 0)
+def overtakes(world: World) -> str:
+    """The aligned checkpoint timeout passed, or somebody's clock says so."""
+    pending, stages = world.pending(), world.random.sample(world.stages, len(world.stages))
+    behind = stages[: world.random.randint(1, len(stages))]
+    state = overtake(world.job, pending.checkpoint_id, behind)
+    after = state.pending_checkpoint(pending.checkpoint_id)
+    return f"{after.overtaken if after is not None else 'nothing'} of {pending.checkpoint_id}"
+
+
+@act(weight=0.5)
+def truncates(world: World) -> str:
+    """Far shorter than it is kept in earnest, so that who sleeps meets it."""
+    return f"{world.job.journal.truncate(keep=world.random.choice([1, 2, 4]))} entries"
+
+
+@act(weight=0.5)
+def collects(world: World) -> str:
+    return f"{len(collect_garbage(world.job, grace_ms=0).files)} files"
+
+
+@act(weight=0.15)
+def stops(world: World) -> str:
+    return stop(world.job, world.random.choice(STOPS)).status.value
+
+
+@act(weight=2)
+def watches(world: World) -> str:
+    grace_ms = world.random.choice([0, 60_000])
+    kept = world.random.choice([1, 3, 8])
+    return "; ".join(watch(world.job, commit_grace_ms=grace_ms, kept_entries=kept).actions)
+
+
+@act(weight=0.5)
+def looks(world: World) -> str:
+    """Somebody reads the results, or the history page."""
+    if world.chance(0.3):
+        return f"{len(history(world.job))} checkpoints"
+    return f"{len(published_rows(world))} rows"
+
+
+@act(weight=2)
+def waits(world: World) -> str:
+    jump_ms = world.random.choice([1, 500, 2_000, 61_000])
+    world.time.advance(jump_ms)
+    return f"{jump_ms} ms"
+
+
+@act(weight=0.5)
+def sets_its_clock(world: World) -> str:
+    """Forward or back; at most ten minutes off."""
+    clock = world.me.clock
+    jump_ms = world.random.choice([-300_000, -61_000, -1_000, 1_000, 61_000, 300_000])
+    clock.skew_ms = max(-600_000, min(600_000, clock.skew_ms + jump_ms))
+    return f"by {jump_ms} ms"
+
+
+@act(weight=lambda world: 6 if world.bucket.under_way else 0)
+def arrives(world: World) -> str:
+    """A request that was given up long ago."""
+    under_way = world.bucket.under_way
+    if not under_way:
+        return "nothing"
+    one = world.pick(under_way, lambda request: request.label.translate(WITHOUT_DIGITS))
+    under_way.remove(one)
+    one.apply()
+    return one.label
+
+
+@act(weight=0.3)
+def restarts_the_bucket(world: World) -> str:
+    world.bucket.down_for = world.random.choice([1, 4, 15, 40])
+    return f"for {world.bucket.down_for} calls"

@@ -1,0 +1,304 @@
+"""The ten invariants of DESIGN section 8, checked on every change of the bucket as it happens.
+
+ 1. One canonical outcome per checkpoint id: ``_appended`` (a fold, each number once), ``_ended``;
+    whoever is told an outcome is told that one (``was_told_...``, ``was_answered``).
+ 2. Completed implies every planned ack, of one attempt that counted, and files that are readable
+    with their checksums: ``snapshots.check_completed``; what a pending checkpoint will need stays:
+    ``deletes``.
+ 3. A restore set is one consistent cut, every stage at the barrier of the sources:
+    ``snapshots.check_cut``, when it completes, when it is restored, and at the end.
+ 4. What a retained checkpoint or a savepoint names is never deleted: ``deletes``.
+ 5. An effect of epoch n only once n is completed, exactly once, after its parent's:
+    ``tables.check_published``; a restore has replayed the commit: ``was_told_restored``.
+ 6. Ids grow and are never reused: ``_triggered``, and plans are never rewritten (``wrote``).
+ 7. Zombies and duplicates change nothing visible: the first ack stays (``wrote``), the metadata and
+    the manifest hold exactly what the acks that count staged (``check_completed``, ``_published``).
+ 8. The output is that without failures: row by row for every manifest (``check_published``), and as
+    a reader sees the whole table, at any moment and at the end (``tables.published_rows``).
+ 9. A savepoint's bytes never change: ``wrote``, ``deletes``, ``at_the_end``; it is complete and
+    names nothing of the job (``snapshots.check_savepoint``); the job needs it no more after its
+    first checkpoint (``check_completed``).
+10. Nothing of a fenced generation becomes true: ``_appended``.
+
+ 0. Not one of the ten, but without it they are cheap: when the faults end, the job comes to itself
+    and takes checkpoints.  See ``liveness``.
+
+To add one, give it a number and a sentence in ``INVARIANTS``, and raise ``Broken`` where it shows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from sluice.core import coordinator
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.messages import (
+    CheckpointCommitted,
+    CheckpointCompleted,
+    CheckpointTriggered,
+    Event,
+    JobRestored,
+    JobSubmitted,
+)
+from sluice.core.plan import CheckpointPlan
+from sluice.core.properties import ClaimMode
+from sluice.core.state import CoordinatorState
+from sluice.core.transition import Verdict
+from sluice.protocol.paths import PipelinePaths, subtask_of_answer
+from sluice.protocol.records import JournalEntry, decode_ack, decode_entry, decode_metadata
+from tests.builders import SINK
+from tests.simulation.broken import Broken
+from tests.simulation.machines import Tried
+from tests.simulation.snapshots import (
+    absorbed_by_the_last,
+    check_completed,
+    check_cut,
+    check_savepoint,
+    files_of_ack,
+    staged_files,
+)
+from tests.simulation.tables import Manifest, check_published, published_rows
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+PATHS = PipelinePaths("auctions")
+JOURNAL, CHECKPOINTS, SAVEPOINTS = PATHS.journal(), "auctions/checkpoints/", PATHS.savepoints()
+MANIFESTS = f"{PATHS.table(SINK)}/_manifests/"
+
+
+class Invariants:
+    """Knows all that ever became true, and refuses what must not."""
+
+    world: World
+
+    def __init__(self) -> None:
+        self.head = CoordinatorState()
+        self.entries: dict[str, bytes] = {}  # Of the journal, also those that are gone.
+        self.plans: dict[int, CheckpointPlan] = {}
+        self.ended: dict[int, str] = {}
+        self.committed: set[int] = set()
+        self.metadata: dict[int, CheckpointMetadata] = {}
+        self.consumed: dict[int, int] = {}
+        self.attempts: dict[int, list[dict[str, int]]] = {}  # That ever counted, per checkpoint.
+        self.ack_files: dict[tuple[int, str, int], set[str]] = {}  # By id, stage and attempt.
+        self.acknowledged: dict[tuple[int, str, int], set[int]] = {}
+        self.restored: set[tuple[int | None, str | None]] = set()
+        self.savepoints: dict[str, CheckpointMetadata] = {}
+        self.savepoint_bytes: dict[str, bytes] = {}
+        self.claimed: set[str] = set()  # Ever.
+        self.manifests: dict[int, Manifest] = {}
+        self._needed: dict[str, tuple[int, str]] | None = None
+
+    def wrote(self, key: str, body: bytes, before: bytes | None) -> None:
+        if before is not None and before != body:
+            raise Broken(_number_of(key), "an object was rewritten with other bytes", key)
+        if key.startswith(JOURNAL):
+            if before is not None:
+                raise Broken(1, "a journal entry was written twice", key)
+            if key not in self.entries:  # Else a stray, which nobody may believe.
+                self.entries[key] = body
+                self._appended(decode_entry(body, key))
+        elif key.startswith(CHECKPOINTS) and "/acks/" in key:
+            subtask, attempt = subtask_of_answer(key)
+            ack = decode_ack(body, key)
+            whose = (ack.checkpoint_id, subtask.stage, attempt)
+            self.ack_files.setdefault(whose, set()).update({key}, files_of_ack(ack))
+            self.acknowledged.setdefault(whose, set()).add(subtask.index)
+        elif key.startswith(SAVEPOINTS):
+            self.savepoint_bytes[key] = body
+            if key.endswith("/_metadata"):
+                name = key.removeprefix(SAVEPOINTS).partition("/")[0]
+                self.savepoints[name] = check_savepoint(self, name, decode_metadata(body, key))
+                self._needed = None
+        elif key.startswith(MANIFESTS) and before is None:
+            self._published(json.loads(body))
+
+    def deletes(self, key: str) -> None:
+        if key.startswith(JOURNAL) and key == max(self.entries):
+            raise Broken(1, "the newest journal entry is deleted", key)
+        if key.startswith(SAVEPOINTS):
+            self._deletes_of_savepoint(key)
+        if self._needed is None:
+            self._needed = self._what_is_needed()
+        if key in self._needed:
+            number, why = self._needed[key]
+            raise Broken(number, f"a file is deleted that {why}", key)
+        for pending in self.head.pending:
+            mine = [PATHS.plan(pending.checkpoint_id)]
+            for task in pending.tasks:
+                attempt = pending.attempt_of(task.uid)
+                mine += self.ack_files.get((pending.checkpoint_id, task.uid, attempt), ())
+            if key in mine:
+                raise Broken(2, "a file is deleted that a pending checkpoint will need", key)
+
+    def _deletes_of_savepoint(self, key: str) -> None:
+        """Only a claimed one goes, and then its metadata first: else it would look whole."""
+        name = key.removeprefix(SAVEPOINTS).partition("/")[0]
+        if name not in self.claimed:
+            raise Broken(9, "a savepoint's file is deleted", key)
+        if self.head.origin is not None and self.head.origin.savepoint == name:
+            raise Broken(4, "a savepoint is deleted that the job will restore", key)
+        if key.endswith("/_metadata"):
+            self.savepoints.pop(name, None)
+            self._needed = None
+        elif name in self.savepoints:
+            raise Broken(9, "a savepoint's file is deleted before its metadata", key)
+        self.savepoint_bytes.pop(key, None)
+
+    def was_answered(self, tried: Tried, was_told_applied: bool) -> None:
+        """A coordinator *tried* to create these objects, and was told what became of its event."""
+        mine = {key for key, body in tried if self.entries.get(key) == body}
+        if not was_told_applied:  # Who slept through a truncation decides again: it is so already.
+            mine = {key for key in mine if self.read(key) is not None}
+        wrote = len(mine)
+        if wrote != int(was_told_applied):
+            told = "applied" if was_told_applied else "not applied"
+            raise Broken(1, "an append's answer is not true", f"wrote {wrote}, told {told}")
+
+    def was_told_triggered(self, plan: CheckpointPlan) -> None:
+        if self.plans.get(plan.checkpoint_id) != plan:
+            raise Broken(1, "triggered, but not journaled", f"{plan.checkpoint_id}")
+
+    def was_told_completed(self, checkpoint_id: int) -> None:
+        if self.ended.get(checkpoint_id) != "completed":
+            raise Broken(1, "finalized, but not completed", f"{checkpoint_id}")
+
+    def was_told_committed(self, checkpoint_id: int) -> None:
+        is_subsumed = self.head.completed_checkpoint(checkpoint_id) is None
+        if checkpoint_id not in self.manifests:
+            raise Broken(1, "committed, but not published", f"{checkpoint_id}")
+        if checkpoint_id not in self.committed and not is_subsumed:
+            raise Broken(1, "committed, but not journaled", f"{checkpoint_id}")
+
+    def was_told_restored(self, checkpoint_id: int | None, savepoint: str | None) -> None:
+        if (checkpoint_id, savepoint) not in self.restored:
+            raise Broken(1, "restored, but not journaled", f"{checkpoint_id} {savepoint}")
+        is_own = savepoint is None and checkpoint_id is not None
+        if is_own and checkpoint_id not in self.committed:
+            raise Broken(5, "a restore did not replay the commit", f"{checkpoint_id}")
+
+    def at_the_end(self) -> None:
+        """What is retained can be restored, what is committed is published, savepoints whole."""
+        for retained in self.head.completed:
+            check_cut(self, self.metadata[retained.checkpoint_id])
+            if retained.is_committed and retained.checkpoint_id not in self.manifests:
+                raise Broken(5, "committed, but not published", f"{retained.checkpoint_id}")
+        for metadata in self.savepoints.values():
+            check_cut(self, metadata)
+        for key, body in self.savepoint_bytes.items():
+            if self.read(key) != body:
+                raise Broken(9, "a savepoint's file is not what was written", key)
+        published_rows(self.world)
+        newest = max(self.committed)
+        if max(self.manifests) != newest or self.head.base not in (None, newest):
+            raise Broken(8, "the newest version is not the latest checkpoint", f"{self.head.base}")
+
+    def read(self, key: str) -> bytes | None:
+        return self.world.bucket.objects.get(key)
+
+    def _appended(self, entry: JournalEntry) -> None:
+        before, event, after = self.head, entry.event, entry.state
+        transition = coordinator.step(before, event)
+        if (transition.verdict, transition.state) != (Verdict.APPLIED, after):
+            raise Broken(1, "the journal is no fold of its events", type(event).__name__)
+        if isinstance(event, JobSubmitted | JobRestored):
+            if event.generation <= before.generation:
+                raise Broken(10, "a generation was taken twice", f"{event.generation}")
+        elif event.generation != before.generation:
+            raise Broken(10, "an overtaken generation wrote", type(event).__name__)
+        if isinstance(event, CheckpointTriggered):
+            self._triggered(event.plan)
+        self._ended(before, after, event)
+        if isinstance(event, CheckpointCompleted):
+            metadata = check_completed(self, event.checkpoint_id, before)
+            self.metadata[event.checkpoint_id] = metadata
+            self.consumed[event.checkpoint_id] = absorbed_by_the_last(self, metadata)
+        if isinstance(event, CheckpointCommitted):
+            self.committed.add(event.checkpoint_id)
+        if isinstance(event, JobRestored):
+            self._restored(event)
+        self.head = after
+        self._needed = None
+
+    def _triggered(self, plan: CheckpointPlan) -> None:
+        checkpoint_id = plan.checkpoint_id
+        if self.plans and checkpoint_id <= max(self.plans):
+            raise Broken(6, "an id does not grow", f"{checkpoint_id}")
+        if self.read(PATHS.plan(checkpoint_id)) is None:
+            raise Broken(2, "a checkpoint is pending without its plan", f"{checkpoint_id}")
+        self.plans[checkpoint_id] = plan
+
+    def _ended(self, before: CoordinatorState, after: CoordinatorState, event: Event) -> None:
+        now = {pending.checkpoint_id for pending in after.pending}
+        for pending in before.pending:
+            checkpoint_id = pending.checkpoint_id
+            if checkpoint_id not in now:
+                is_completed = isinstance(event, CheckpointCompleted) and (
+                    event.checkpoint_id == checkpoint_id
+                )
+                outcome = "completed" if is_completed else "aborted"
+                if self.ended.setdefault(checkpoint_id, outcome) != outcome:
+                    raise Broken(1, "a checkpoint ended twice", f"{checkpoint_id}")
+        for pending in after.pending:
+            if pending.checkpoint_id in self.ended:
+                raise Broken(1, "an ended checkpoint came back", f"{pending.checkpoint_id}")
+            self.attempts.setdefault(pending.checkpoint_id, []).append(dict(pending.attempts))
+        for completed in after.completed:
+            if self.ended.get(completed.checkpoint_id) != "completed":
+                raise Broken(1, "retained, but never completed", f"{completed.checkpoint_id}")
+
+    def _restored(self, event: JobRestored) -> None:
+        name = event.origin.savepoint if event.origin is not None else None
+        self.restored.add((event.checkpoint_id, name))
+        if name is not None and event.claim_mode is ClaimMode.CLAIM:
+            self.claimed.add(name)
+        if name is not None:
+            metadata = self.savepoints.get(name)
+        elif event.checkpoint_id is None:
+            return
+        elif self.head.completed_checkpoint(event.checkpoint_id) is None:
+            metadata = None
+        else:
+            metadata = self.metadata[event.checkpoint_id]
+        if metadata is None or metadata.checkpoint_id != event.checkpoint_id:
+            raise Broken(3, "restored from what is not completed", f"{event.checkpoint_id}")
+        check_cut(self, metadata)
+
+    def _published(self, manifest: dict[str, Any]) -> None:
+        made = Manifest(manifest["checkpoint_id"], manifest["parent"], _names(manifest))
+        check_published(self, made)
+        self.manifests[made.checkpoint_id] = made
+        self._needed = None
+
+    def _what_is_needed(self) -> dict[str, tuple[int, str]]:
+        """By key, the invariant and who names it."""
+        needed: dict[str, tuple[int, str]] = {}
+        for manifest in self.manifests.values():
+            needed |= dict.fromkeys(manifest.files, (5, "is published"))
+        for metadata in self.savepoints.values():
+            needed |= dict.fromkeys((f.key for f in metadata.files), (4, "a savepoint names"))
+        if self.claimed:  # What becomes of those is checked by name.
+            needed = {k: v for k, v in needed.items() if not k.startswith(SAVEPOINTS)}
+        for retained in self.head.completed:
+            metadata = self.metadata[retained.checkpoint_id]
+            names = {handle.key for handle in metadata.files} | staged_files(metadata)
+            names.add(PATHS.metadata(retained.checkpoint_id))
+            needed |= dict.fromkeys(names, (4, "a retained checkpoint names"))
+        return needed
+
+
+def _names(manifest: dict[str, Any]) -> frozenset[str]:
+    return frozenset(f"{PATHS.table(SINK)}/{file['file']}" for file in manifest["files"])
+
+
+def _number_of(key: str) -> int:
+    """Whose bytes these are."""
+    if key.startswith(SAVEPOINTS):
+        return 9
+    if key.startswith(JOURNAL):
+        return 1
+    if key.startswith(MANIFESTS):
+        return 5
+    return 6 if key.endswith("/plan") else 7

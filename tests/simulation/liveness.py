@@ -1,0 +1,79 @@
+"""Invariant 0: when the faults end, the job comes to itself and takes checkpoints."""
+
+from __future__ import annotations
+
+from sluice.core.ids import NO_GENERATION
+from sluice.core.properties import JobStatus
+from sluice.core.restoring import Latest
+from sluice.errors import SluiceError
+from sluice.runner.completion import commit, finalize
+from sluice.runner.recovery import restore
+from sluice.runner.submission import configure, submit
+from sluice.runner.trigger import Triggered, trigger
+from sluice.runner.watch import watch
+from tests.simulation.broken import Broken
+from tests.simulation.subtasks import STEPS, advance, executions
+from tests.simulation.world import World
+
+MAX_ROUNDS = 6
+LONG_MS = 10_000_000  # Longer than any timeout, pause or skew.
+
+
+def settle(world: World) -> None:
+    """Whoever looks after the job next finds it in order; every coordinator can lead it on."""
+    try:
+        with world.in_peace(0):
+            for request in world.bucket.under_way[::2]:  # The others come when all is over.
+                request.apply()
+        for actor in range(len(world.coordinators)):
+            with world.in_peace(actor):
+                _comes_to_itself(world)
+                _takes_a_checkpoint(world)
+        with world.in_peace(0):
+            for request in world.bucket.under_way[1::2]:
+                request.apply()
+    except SluiceError as error:
+        raise Broken(
+            0, "an act fails without a fault", f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _comes_to_itself(world: World) -> None:
+    """The watchdog restarts what can restart; a person restores what ended, and finds it."""
+    job = world.job
+    for _ in range(MAX_ROUNDS):
+        world.time.advance(LONG_MS)
+        watch(job)
+        state = job.state()
+        latest = state.latest_completed
+        is_committed = latest is None or latest.is_committed
+        if state.generation == NO_GENERATION:
+            submit(job, configure(job.pipeline, {}))
+        elif state.status is JobStatus.RUNNING and not state.pending and is_committed:
+            return
+        elif state.status in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING):
+            continue
+        elif state.base is None:  # Its checkpoints went with its end.
+            submit(job, configure(job.pipeline, {}))
+        else:
+            restore(job, Latest())
+    raise Broken(0, "the job does not come to itself", str(job.state().status))
+
+
+def _takes_a_checkpoint(world: World) -> None:
+    job = world.job
+    outcome = trigger(job, is_periodic=False)
+    if not isinstance(outcome, Triggered):
+        raise Broken(0, "no checkpoint can be triggered", str(outcome))
+    plan = outcome.plan
+    for stage in [task.uid for task in plan.tasks]:
+        pending = job.state().pending_checkpoint(plan.checkpoint_id)
+        if pending is None:
+            raise Broken(0, "a checkpoint ends without a reason", f"{plan.checkpoint_id}")
+        for one in executions(world, plan, pending, stage, pending.attempt_of(stage)):
+            for _ in range(STEPS):
+                advance(world, one)
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
+    if plan.checkpoint_id not in world.witness.committed:
+        raise Broken(0, "a checkpoint cannot be committed", f"{plan.checkpoint_id}")

@@ -1,0 +1,79 @@
+"""The machines that coordinators run on: a handle on the job, and a clock of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.core.transition import Transition, Verdict
+from sluice.protocol.paths import PipelinePaths
+from sluice.runner.job import Job
+from sluice.storage.answers import AnswerStore
+from sluice.storage.journal import Journal
+from tests.builders import ManualClock
+from tests.simulation.bucket import LossyStore, RepeatingStore
+
+Tried = list[tuple[str, bytes]]  # What somebody tried to write, and where.
+
+
+@dataclass(slots=True)
+class SkewedClock:
+    """A machine's own idea of the time: minutes off, and now and then somebody sets it."""
+
+    time: ManualClock
+    skew_ms: int
+
+    def __call__(self) -> int:
+        return self.time.now_ms + self.skew_ms
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """Its handle on the job lives until it dies, with whatever the handle remembers."""
+
+    job: Job
+    clock: SkewedClock
+
+
+class WatchedJournal(Journal):
+    """Whoever is told that an event became true, or that it did not, is told the truth.
+
+    *tried* is what the act under way tried to write so far; *check* is asked after each append.
+    """
+
+    def __init__(
+        self,
+        store: RepeatingStore,
+        paths: PipelinePaths,
+        tried: Callable[[], Tried],
+        check: Callable[[Tried, bool], None],
+    ) -> None:
+        super().__init__(store, paths)
+        self._tried = tried
+        self._check = check
+
+    def append(self, *given: Any, **options: Any) -> Transition:
+        tried = self._tried()
+        before = len(tried)
+        transition = super().append(*given, **options)
+        self._check(tried[before:], transition.verdict is Verdict.APPLIED)
+        return transition
+
+
+def a_coordinator(
+    template: Job,
+    clock: SkewedClock,
+    store: LossyStore,
+    tried: Callable[[], Tried],
+    check: Callable[[Tried, bool], None],
+) -> Coordinator:
+    patient = RepeatingStore(store, lambda key, body: tried().append((key, body)))
+    job = replace(
+        template,
+        store=patient,
+        journal=WatchedJournal(patient, template.paths, tried, check),
+        answers=AnswerStore(patient, template.paths),
+        clock=clock,
+    )
+    return Coordinator(job, clock)

@@ -1,0 +1,56 @@
+"""Faults planted in the core one at a time: a proof that the simulation would see them.
+
+To add one, write a function in ``planted_rules`` or ``planted_files`` that patches the product, say
+in its docstring what is wrong, and name the invariants that may catch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.simulation import planted_files, planted_rules  # noqa: F401 - they register theirs
+from tests.simulation.planting import MUTATIONS
+from tests.simulation.play import Failure, simulate, simulated
+from tests.simulation.seeds import pool_of, workers
+
+MAX_SEEDS = 300  # The rarest of them needs a tenth of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    name: str
+    seed: int
+    failure: Failure
+
+    def __str__(self) -> str:
+        number, what = self.failure.kind
+        return f"{what} (invariant {number})" if isinstance(number, int) else f"{number} in {what}"
+
+    @property
+    def is_as_expected(self) -> bool:
+        return self.failure.kind[0] in MUTATIONS[self.name].caught_by
+
+
+def hunt(name: str, seeds: range = range(MAX_SEEDS)) -> Caught | None:
+    """Play seeds with the fault planted, until one fails."""
+    with simulated(MUTATIONS[name].plant):
+        for seed in seeds:
+            failure = simulate(seed).failure
+            if failure is not None:
+                return Caught(name, seed, failure)
+    return None
+
+
+def hunt_all(names: Iterable[str] = ()) -> dict[str, Caught | None]:
+    wanted = [*names] or [*MUTATIONS]
+    with pool_of(workers()) as pool:
+        return dict(zip(wanted, pool.map(hunt, wanted), strict=True))
+
+
+def table(hunted: dict[str, Caught | None]) -> str:
+    lines = ["| mutation | what is wrong | caught by | seeds |", "|---|---|---|---|"]
+    for name, caught in hunted.items():
+        seeds = f"none of {MAX_SEEDS}" if caught is None else caught.seed + 1
+        lines.append(f"| {name} | {MUTATIONS[name].wrong} | {caught or '**nothing**'} | {seeds} |")
+    return "\n".join(lines)

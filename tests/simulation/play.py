@@ -1,0 +1,109 @@
+"""Play one seed, or a script that was kept of it; say whether and how it fails."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+import sluice.storage.open
+from sluice.protocol import records
+from sluice.storage.answers import ThreadPoolExecutor
+from sluice.storage.memory import assert_is_key
+from tests.simulation import coordinators, subtasks  # noqa: F401 - they register their acts
+from tests.simulation.broken import Broken
+from tests.simulation.bucket import InlinePool, LossyStore
+from tests.simulation.invariants import Invariants
+from tests.simulation.liveness import settle
+from tests.simulation.script import Turn
+from tests.simulation.world import Line, World
+
+Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+DECODERS = ("decode_entry", "decode_plan", "decode_ack", "decode_decline", "decode_metadata",
+    "decode_stage_acks",
+)  # fmt: skip
+OURS, PLANTING = ("sluice.", "tests.simulation."), "tests.simulation.planted"
+MEMORY = 2_000  # Decoded objects; more than one seed has.
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """``kind`` is equal for what is probably the same bug."""
+
+    kind: tuple[object, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    seed: int
+    script: Sequence[Turn]
+    history: Sequence[Line]
+    failure: Failure | None
+
+
+def simulate(seed: int, script: Sequence[Turn] | None = None) -> Run:
+    """One world from its beginning to its end.  Call it within ``simulated``."""
+    invariants = Invariants()
+    world = World(seed, invariants, script)
+    _current[0] = world
+    failure = None
+    try:
+        world.play()
+        settle(world)
+        invariants.at_the_end()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is why the seed fails
+        failure = _failure(world.failure or error)
+    return Run(seed, world.director.script, world.history, failure)
+
+
+@contextmanager
+def simulated(plant: Plant | None = None) -> Iterator[None]:
+    """The seams: stores, threads and time are the world's; equal bytes are decoded once.
+
+    *plant* makes the product wrong, see ``mutations``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sluice.storage.open, "open_store", _open_store)
+        replace_everywhere(patch, ThreadPoolExecutor, InlinePool)
+        for pure in (*(getattr(records, name) for name in DECODERS), assert_is_key):
+            replace_everywhere(patch, pure, lru_cache(MEMORY)(pure))
+        if plant is not None:
+            plant(patch)
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def replace_everywhere(patch: pytest.MonkeyPatch, real: Any, fake: Any) -> None:
+    """Wherever one of our modules imports *real*, it finds *fake*; but in those that plant it."""
+    for name, module in [*sys.modules.items()]:
+        if name.startswith(OURS) and not name.startswith(PLANTING):
+            for attribute, value in [*vars(module).items()]:
+                if value is real:
+                    patch.setattr(module, attribute, fake)
+
+
+_current: dict[int, World] = {}  # The one that plays, at 0.
+
+
+def _open_store(location: sluice.storage.open.StoreLocation) -> LossyStore:
+    return _current[0].open_store(location)
+
+
+def _failure(error: Exception) -> Failure:
+    if isinstance(error, Broken):
+        return Failure((error.number, error.what), str(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].name}"
+    return Failure((type(error).__name__, place), f"{type(error).__name__} in {place}: {error}")

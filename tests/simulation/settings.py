@@ -1,0 +1,89 @@
+"""What kind of world it is: drawn once per seed, before anything happens in it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import cache
+from random import Random
+
+from sluice.core.properties import Retention
+from sluice.core.restart import RestartStrategy, RestartType
+from sluice.runner.job import Job
+from tests.builders import a_job, a_pipeline
+from tests.simulation.dataflow import UIDS
+
+ROOT = "memory://simulated"
+TURNS = (40, 80, 120, 160)  # What comes in between and the settling make it some twenty more.
+STAGES = (1, 2, 2, 2, 3)
+SKEWS_MS = (0, 0, -1_000, 5_000, -120_000, 180_000)
+BOUNDED = 45  # Records of a source that ends.
+RETENTIONS = (*[Retention.RETAIN_ON_CANCELLATION] * 3, *Retention)
+RESTARTS = (
+    *[RestartStrategy(type=RestartType.FIXED_DELAY, delay_ms=1_000)] * 4,
+    RestartStrategy(type=RestartType.FIXED_DELAY, delay_ms=1_000, attempts=2),
+    RestartStrategy(type=RestartType.EXPONENTIAL_DELAY),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """How the pipeline takes them: the fields of ``Checkpointing`` that differ between worlds."""
+
+    num_retained: int
+    tolerable_failed_checkpoints: int
+    externalized_checkpoint_retention: Retention
+    restart_strategy: RestartStrategy
+    max_concurrent_checkpoints: int
+    unaligned: bool
+    aligned_checkpoint_timeout: timedelta
+    min_pause: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    stages: tuple[str, ...]
+    events: int  # 0: the source never ends.
+    checkpoints: Checkpoints
+    skews_ms: tuple[int, ...]  # One for each coordinator.
+    turns: int
+
+    @classmethod
+    def of(cls, seed: int) -> Settings:
+        random = Random(f"world {seed}")
+        is_unaligned = random.random() < 0.3
+        is_concurrent = not is_unaligned and random.random() < 0.4
+        return cls(
+            stages=UIDS[: random.choice(STAGES)],
+            events=random.choice([0, 0, 0, BOUNDED]),
+            checkpoints=Checkpoints(
+                num_retained=random.choice([1, 2, 3]),
+                tolerable_failed_checkpoints=random.choice([0, 1]),
+                externalized_checkpoint_retention=random.choice(RETENTIONS),
+                restart_strategy=random.choice(RESTARTS),
+                max_concurrent_checkpoints=random.choice([2, 3]) if is_concurrent else 1,
+                unaligned=is_unaligned,
+                aligned_checkpoint_timeout=timedelta(
+                    seconds=random.choice([0, 1]) if is_unaligned else 0
+                ),
+                min_pause=timedelta(seconds=0 if is_concurrent else random.choice([0, 0, 1])),
+            ),
+            skews_ms=tuple(random.choice(SKEWS_MS) for _ in range(random.choice([1, 2, 2, 3]))),
+            turns=random.choice(TURNS),
+        )
+
+    def job(self) -> Job:
+        """A handle to make others from: its store is not the world's."""
+        return _job(self.stages, self.events, self.checkpoints)
+
+
+@cache
+def _job(stages: tuple[str, ...], events: int, checkpoints: Checkpoints) -> Job:
+    pipeline = a_pipeline(
+        stages=stages,
+        events=events,
+        max_records_per_epoch=5,
+        timeout=timedelta(minutes=1),
+        **asdict(checkpoints) | {"restart_strategy": checkpoints.restart_strategy},
+    )
+    return a_job(pipeline, root=ROOT)

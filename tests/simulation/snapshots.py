@@ -1,0 +1,170 @@
+"""What a completed checkpoint or a savepoint must be, read from the bucket when it becomes true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from sluice.core.acks import Ack
+from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
+from sluice.core.handles import SegmentHandle
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.state import CoordinatorState
+from sluice.protocol.paths import PipelinePaths
+from sluice.protocol.records import decode_ack, decode_metadata
+from tests.builders import SINK
+from tests.simulation.broken import Broken
+from tests.simulation.dataflow import checksum, live_rows, reference, rows_of
+
+if TYPE_CHECKING:
+    from tests.simulation.invariants import Invariants
+
+PATHS = PipelinePaths("auctions")
+
+
+def check_completed(
+    seen: Invariants, checkpoint_id: int, before: CoordinatorState
+) -> CheckpointMetadata:
+    """Every planned ack, of one planned attempt a stage; every file; one consistent cut."""
+    key = PATHS.metadata(checkpoint_id)
+    raw = seen.read(key)
+    if raw is None:
+        raise Broken(2, "completed without metadata", key)
+    metadata = decode_metadata(raw, key)
+    pending = before.pending_checkpoint(checkpoint_id)
+    if pending is None:
+        raise Broken(1, "completed, but it was not pending", f"{checkpoint_id}")
+    if metadata.generation != before.generation:
+        raise Broken(10, "completed with metadata of another generation", key)
+    if metadata.parent != before.base:
+        raise Broken(3, "completed on another parent", f"{metadata.parent}, not {before.base}")
+    if [s.uid for s in metadata.stages if not s.is_finished] != [t.uid for t in pending.tasks]:
+        raise Broken(2, "completed with other stages than planned", key)
+    acks = _acks(seen, checkpoint_id)
+    for stage in metadata.stages:
+        if not stage.is_finished and not stage.is_overtaken:
+            _check_acks(seen, metadata, stage, acks, pending)
+    _check_files(seen, _files(metadata), 2)
+    check_cut(seen, metadata)
+    claimed = tuple(map(PATHS.savepoint, before.claimed_savepoints))
+    for name in _in_savepoints(metadata):
+        if not name.startswith(claimed):
+            raise Broken(9, "the job still needs a savepoint", name)
+    return metadata
+
+
+def check_cut(seen: Invariants, metadata: CheckpointMetadata) -> None:
+    """Every stage has absorbed the records before the barrier, each once, but for those that are in
+    flight to it: what the stage before it has said and it has not read.
+    """
+    upstream = metadata.sources[0].position[0].offset
+    for depth, stage in enumerate(metadata.stages):
+        absorbed = sorted(
+            row
+            for subtask in stage.subtasks
+            for handle in subtask.state
+            for row in live_rows(depth, handle, _body(seen, handle.segment, 2))
+        )
+        if absorbed != reference(depth, len(absorbed)):
+            what = "a stage's state is not that of a barrier"
+            raise Broken(3, what, f"{stage.uid} at {metadata.checkpoint_id}")
+        in_flight = sorted(r for f in stage.in_flight for r in rows_of(_body(seen, f, 2)))
+        missing = reference(depth - 1, upstream)[len(absorbed) :] if depth else []
+        if len(absorbed) + len(in_flight) != upstream or in_flight != missing:
+            what = "what a stage has not absorbed is not in flight to it"
+            raise Broken(3, what, f"{stage.uid} at {metadata.checkpoint_id}")
+        upstream = len(absorbed)
+
+
+def absorbed_by_the_last(seen: Invariants, metadata: CheckpointMetadata) -> int:
+    """How many records the last stage, which feeds the sink, has absorbed."""
+    depth, stage = len(metadata.stages) - 1, metadata.stages[-1]
+    return sum(
+        len(live_rows(depth, handle, _body(seen, handle.segment, 2)))
+        for subtask in stage.subtasks
+        for handle in subtask.state
+    )
+
+
+def check_savepoint(
+    seen: Invariants, name: str, metadata: CheckpointMetadata
+) -> CheckpointMetadata:
+    """A copy of a completed checkpoint, whole, and sharing no file with the job."""
+    source = seen.metadata.get(metadata.checkpoint_id)
+    if source is None:
+        raise Broken(9, "a savepoint of what is not completed", name)
+    for handle in metadata.files:
+        if not handle.key.startswith(PATHS.savepoint(name)):
+            raise Broken(9, "a savepoint names a file of the job", handle.key)
+    _check_files(seen, metadata.files, 9)
+    check_cut(seen, metadata)
+    return metadata
+
+
+def files_of_ack(ack: Ack) -> set[str]:
+    segments = [*(handle.segment for handle in ack.state), *ack.output]
+    return {s.key for s in segments if s.key} | {_staged(c.file) for c in ack.committables}
+
+
+def staged_files(metadata: CheckpointMetadata) -> set[str]:
+    return {_staged(committable.file) for committable in metadata.committables}
+
+
+def _check_acks(
+    seen: Invariants,
+    metadata: CheckpointMetadata,
+    stage: StageState,
+    acks: list[Ack],
+    pending: PendingCheckpoint,
+) -> None:
+    """What the stage keeps and stages is what all its subtasks acknowledged in one attempt."""
+    counted = {a.get(stage.uid, 1) for a in seen.attempts[pending.checkpoint_id]}
+    what = "a subtask is completed without its ack"
+    for attempt in counted:
+        mine = [ack for ack in acks if ack.subtask.stage == stage.uid and ack.attempt == attempt]
+        if {ack.subtask.index for ack in mine} != set(range(stage.parallelism)):
+            continue
+        kept = [ack for part in stage.subtasks for ack in mine if _is_kept(part, ack)]
+        if len(kept) == stage.parallelism:
+            what = "something else is to be published than was acknowledged"
+            staged = {c for ack in kept for c in ack.committables}
+            if staged == {c for c in metadata.committables if c.sink == SINK} or not staged:
+                return
+    raise Broken(2 if "without" in what else 7, what, f"{stage.uid} of {metadata.checkpoint_id}")
+
+
+def _is_kept(kept: SubtaskState, ack: Ack) -> bool:
+    return (kept.subtask, kept.state, kept.output) == (ack.subtask, ack.state, ack.output)
+
+
+def _check_files(seen: Invariants, files: Iterable[SegmentHandle], number: int) -> None:
+    for handle in files:
+        _body(seen, handle, number)
+
+
+def _body(seen: Invariants, segment: SegmentHandle, number: int) -> bytes:
+    body = segment.inline if segment.inline is not None else seen.read(segment.key)
+    if body is None:
+        raise Broken(number, "a file is missing", segment.key)
+    if checksum(body) != segment.checksum:
+        raise Broken(number, "a file does not match its checksum", segment.key)
+    return body
+
+
+def _files(metadata: CheckpointMetadata) -> list[SegmentHandle]:
+    """State and output; what is staged is read when it is published."""
+    outputs = [o for stage in metadata.stages for part in stage.subtasks for o in part.output]
+    return [*metadata.files, *outputs]
+
+
+def _in_savepoints(metadata: CheckpointMetadata) -> list[str]:
+    return [f.key for f in metadata.files if f.key.startswith(PATHS.savepoints())]
+
+
+def _acks(seen: Invariants, checkpoint_id: int) -> list[Ack]:
+    objects, keys = seen.world.bucket.objects, seen.world.bucket.keys(PATHS.acks(checkpoint_id))
+    return [decode_ack(objects[key], key) for key in keys]
+
+
+def _staged(file: str) -> str:
+    return f"{PATHS.table(SINK)}/{file}"
