@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+CORE_TESTS := tests/unit tests/property tests/conformance
+
+SEEDS ?= 10000
 PIPELINE ?= auctions
 INPUT ?=
 ALLOWLIST ?=
@@ -46,9 +49,20 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test e2e check lock
-test: setup  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
-	@$(BIN)/pytest -q
+.PHONY: test coverage sim bench e2e check lock
+test: coverage  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
+	@$(BIN)/pytest -q $(CORE_TESTS:%=--ignore=%)
+
+coverage: setup  ## Run the tests that prove the pure core; every branch of it is to be taken
+	@$(BIN)/coverage run --branch --source include/sluice/core -m pytest -q $(CORE_TESTS)
+	@$(BIN)/coverage report --fail-under=100 --skip-covered --show-missing
+
+sim: setup  ## Play SEEDS worlds (10,000) in which everything fails, and plant faults that it must see
+	@$(BIN)/python -m tests.simulation $(SEEDS)
+	@$(BIN)/python -m tests.simulation --mutations
+
+bench: setup  ## Finalize at 26 and 1,000 subtasks, in memory and on S3: time, requests, bytes
+	@$(BIN)/python -m bench.finalize
 
 e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
 	@SLUICE_E2E=all $(BIN)/pytest -q tests/e2e
