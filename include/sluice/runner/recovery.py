@@ -241,11 +241,14 @@ def restore(
         raise RestoreError(f"checkpoint {choice.checkpoint_id} was discarded while it was chosen")
     carry_out(job, transition)
     resume(job, job.journal.load())
+    after = job.state()
+    if after.generation != transition.state.generation:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
     log.info(
         "job restored pipeline=%s generation=%d checkpoint_id=%s origin=%s",
         job.pipeline.uid, transition.state.generation, choice.checkpoint_id, choice.origin,
     )  # fmt: skip
-    return Restored(checkpoint_id=choice.checkpoint_id, origin=choice.origin, state=job.state())
+    return Restored(checkpoint_id=choice.checkpoint_id, origin=choice.origin, state=after)
 
 
 def savepoint_target(job: Job, name: str) -> FromOrigin:

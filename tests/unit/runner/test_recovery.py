@@ -14,6 +14,7 @@ from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.errors import FencedError, RestoreError
+from sluice.runner import recovery
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.recovery import (
@@ -23,6 +24,7 @@ from sluice.runner.recovery import (
     stop,
 )
 from sluice.runner.submission import configure, submit
+from sluice.storage.journal import Head
 from tests.builders import (
     STAGES,
     SUBTASKS,
@@ -290,3 +292,21 @@ def test_a_job_without_restarts_left_fails_and_can_be_restored_by_a_person() -> 
     assert state.status is JobStatus.FAILED
     assert restore(job, Latest()).state.status is JobStatus.RUNNING
     assert isinstance(job.clock, ManualClock)
+
+
+def test_a_restore_that_another_one_overtakes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would tell of a checkpoint whose commit nobody replayed."""
+    job = a_running_job()
+    take_checkpoint(job)
+    resume = recovery.resume
+
+    def meanwhile(job: Job, head: Head) -> Head:
+        monkeypatch.setattr(recovery, "resume", resume)
+        restore(job, Latest())
+        return resume(job, job.journal.load())
+
+    monkeypatch.setattr(recovery, "resume", meanwhile)
+
+    with pytest.raises(FencedError, match="another coordinator restored job 'auctions' meanwhile"):
+        restore(job, Latest())
+    assert job.state().generation == 3
