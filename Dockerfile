@@ -4,8 +4,8 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/sluice
-COPY requirements.txt pyproject.toml README.md requirements.in ./
-RUN pip install --no-cache-dir uv && uv pip install --system --compile-bytecode -r requirements.txt
+COPY requirements.txt overrides.txt pyproject.toml README.md requirements.in ./
+RUN pip install --no-cache-dir uv && uv pip install --system --compile-bytecode --override overrides.txt -r requirements.txt
 COPY include include
 RUN uv pip install --system --no-deps .
 COPY dags dags
