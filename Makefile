@@ -14,6 +14,7 @@ INPUT ?=
 ALLOWLIST ?=
 EVENTS ?=
 PARAMS ?=
+export WORKLOAD ENGINES REPETITIONS SCALE
 DEMO_PARAMS = $(if $(INPUT),--param "input=$(INPUT)") $(if $(ALLOWLIST),--param "allowlist=$(ALLOWLIST)") \
 	$(if $(EVENTS),--param "events=$(EVENTS)") $(foreach pair,$(PARAMS),--param "$(pair)")
 
@@ -31,7 +32,7 @@ $(READY): requirements-dev.txt pyproject.toml
 		echo "error: $(PYTHON) cannot create a virtual environment; on Debian: sudo apt-get install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@echo "installing into $(VENV) (1.2 GB; a minute or two)"
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements-dev.txt
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --override overrides.txt -r requirements-dev.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
@@ -49,7 +50,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test coverage sim bench e2e check lock
+.PHONY: test coverage sim nexmark bench bench-finalize bench-flink e2e check lock
 test: coverage  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
 	@$(BIN)/pytest -q $(CORE_TESTS:%=--ignore=%)
 
@@ -61,8 +62,18 @@ sim: setup  ## Play SEEDS worlds (10,000) in which everything fails, and plant f
 	@$(BIN)/python -m tests.simulation $(SEEDS)
 	@$(BIN)/python -m tests.simulation --mutations
 
-bench: setup  ## Finalize at 26 and 1,000 subtasks, in memory and on S3: time, requests, bytes
+nexmark: setup  ## The Nexmark queries cut into 1, 7 and 40 epochs, for 1 and 3 subtasks; minutes
+	@SLUICE_NEXMARK=all $(BIN)/pytest -q tests/spark/test_nexmark.py
+
+bench: setup  ## Beside Spark Structured Streaming, Flink and Polars; WORKLOAD=name runs one
+	@$(BIN)/python -m bench.run
+
+bench-finalize: setup  ## Finalize at 26 and 1,000 subtasks, in memory and on S3: time, requests, bytes
 	@$(BIN)/python -m bench.finalize
+
+bench-flink: setup  ## Install Flink (750 MB) for make bench, into .sluice/flink-venv
+	@test -x .sluice/flink-venv/bin/python || $(PYTHON) -m venv .sluice/flink-venv
+	@$(BIN)/uv pip install --quiet --python .sluice/flink-venv/bin/python apache-flink==2.3.0
 
 e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
 	@SLUICE_E2E=all $(BIN)/pytest -q tests/e2e

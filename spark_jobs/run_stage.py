@@ -28,7 +28,7 @@ def main(
     """Run one stage of one pending checkpoint; fails when it does not acknowledge."""
     job = open_job(load_pipeline(pipeline), StoreLocation(root=root, endpoint_url=endpoint_url))
     spark = SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    run_stage(job, spark, CheckpointId(checkpoint_id), stage, attempt=attempt)
+    run_stage(job, spark, CheckpointId(checkpoint_id), stage, attempt=attempt).compact()
 
 
 if __name__ == "__main__":

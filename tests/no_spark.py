@@ -19,13 +19,14 @@ from sluice.core.handles import SegmentHandle
 from sluice.core.key_groups import key_group_of, subtask_of
 from sluice.core.plan import Slice, TaskPlan
 from sluice.nodes import StageNode
+from sluice.runtime.operators.build import build_operator
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
 from sluice.runtime.state.segments import HASH
+from sluice.spark.keying import KeyedRows
 from sluice.spark.reading import SOURCE_TYPE, _with_origin
 from sluice.storage.open import StoreLocation
 
-STAGE = "sluice.spark.stage"
 Around = Callable[[str], AbstractContextManager[Any]]
 Subtask = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -42,6 +43,10 @@ class Rows:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return from_arrow_schema(self.partitions[0].schema)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.partitions[0].column_names)
 
     def mapInArrow(self, subtask: Subtask, _: str) -> Rows:  # noqa: N802 - Spark's
         answers: list[pa.Table] = []
@@ -87,9 +92,9 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
         return Rows([whole, *[whole.slice(0, 0)] * (parallelism - 1)], around)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{STAGE}.read_slices", read_slices)
-        patch.setattr(f"{STAGE}.read_segments", read_segments)
-        patch.setattr(f"{STAGE}.place_by_key", _place_by_key)
+        patch.setattr("sluice.spark.rows.read_slices", read_slices)
+        patch.setattr("sluice.spark.rows.read_segments", read_segments)
+        patch.setattr("sluice.spark.deployment.keyed_rows", _keyed_rows)
         yield
 
 
@@ -100,12 +105,12 @@ def _numbered(source: Source, piece: Slice) -> Iterator[tuple[pa.RecordBatch, in
         record += batch.num_rows
 
 
-def _place_by_key(rows: Rows, node: StageNode, task: TaskPlan) -> Rows:
-    """As the real one, with a hash of its own."""
+def _keyed_rows(inputs: Sequence[Rows], node: StageNode, task: TaskPlan, _: object) -> KeyedRows:
+    """As the real one for one input, with a hash of its own, and nothing pre-aggregated."""
+    (rows,) = inputs
     frame = pl.from_arrow(pa.concat_tables(rows.partitions))
     assert isinstance(frame, pl.DataFrame)
-    needed = node.keys if node.needed_columns is None else (*node.keys, *node.needed_columns)
-    frame = frame.select([*dict.fromkeys(needed)])
+    frame = frame.drop(SOURCE, strict=False)
     hashes = frame.select(node.keys).hash_rows().reinterpret(signed=True)
     owners = [
         subtask_of(
@@ -118,7 +123,9 @@ def _place_by_key(rows: Rows, node: StageNode, task: TaskPlan) -> Rows:
         placed.filter(pl.col("owner") == index).drop("owner").to_arrow()
         for index in range(task.parallelism)
     ]
-    return Rows(partitions, rows.around)
+    schema = partitions[0].schema.serialize().to_pybytes()
+    tables = build_operator(node, [placed.drop("owner").schema]).tables
+    return KeyedRows(rows=Rows(partitions, rows.around), schemas=(schema,), tables=tables)
 
 
 @contextmanager

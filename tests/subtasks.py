@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sluice.core.acks import Ack, Committable, Decline, SubtaskMetrics
-from sluice.core.completed import CheckpointMetadata
+from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.key_groups import hash_range, key_group_of, key_group_range, subtask_of
@@ -23,13 +23,13 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.properties import CheckpointType
 from sluice.protocol.records import decode_ack
+from sluice.runner.assignment import assigned_state
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.lineage import lineage_of
 from sluice.runner.stage_input import StageInput, stage_input
 from sluice.runtime.state.segments import HASH, checksum, decode_segment, encode_segment
 from sluice.sinks import open_sink
-from sluice.spark.stage import assigned_state
 from tests.builders import trigger_one
 
 RECORDS = pa.schema([(HASH, pa.int64()), ("record", pa.int64())])
@@ -43,6 +43,7 @@ class _Stage:
     plan: CheckpointPlan
     task: TaskPlan
     attempt: int
+    before: StageState | None
     state: tuple[tuple[StateHandle, ...], ...]
     given: StageInput
     records: tuple[int, ...]
@@ -52,7 +53,7 @@ class _Stage:
 
     @property
     def has_input(self) -> bool:
-        return self.job.pipeline.source_of(self.task.uid) is not None or bool(self.given.schema)
+        return self.given.is_known
 
 
 def take_checkpoint(job: Job, **given: object) -> CheckpointId:
@@ -125,7 +126,9 @@ def in_flight_records(job: Job, metadata: CheckpointMetadata, stage: str) -> lis
     """Every record that another stage sent, and *stage* has not absorbed."""
     kept = metadata.stage(stage)
     assert kept is not None
-    return sorted(record for handle in kept.in_flight for record in read_records(job, handle))
+    return sorted(
+        record for handle in kept.in_flight_segments for record in read_records(job, handle)
+    )
 
 
 def handle_records(job: Job, handle: StateHandle) -> list[int]:
@@ -156,22 +159,25 @@ def _deploy(
 ) -> _Stage:
     state = job.state()
     lineage = lineage_of(job, state, plan)
-    source = job.pipeline.source_of(task.uid)
-    if source is not None:
-        given = StageInput()
-        records = [
-            piece.first_record + number
-            for piece in plan.source(source.uid).slices
-            for number in range(piece.records)
-        ]
-    else:
-        given = stage_input(job, plan, _pending(job, plan), task.uid, lineage)
-        records = [record for segment in given.segments for record in read_records(job, segment)]
+    given = stage_input(job, plan, _pending(job, plan), task.uid, lineage)
+    records = [
+        piece.first_record + number
+        for source in job.pipeline.sources_of(task.uid)
+        for piece in plan.source(source.uid).slices
+        for number in range(piece.records)
+    ]
+    records += [
+        record
+        for stream in given.streams.values()
+        for segment in stream.segments
+        for record in read_records(job, segment)
+    ]
     return _Stage(
         job=job,
         plan=plan,
         task=task,
         attempt=attempt,
+        before=lineage.stage(task.uid),
         state=assigned_state(lineage.stage(task.uid), task),
         given=given,
         records=tuple(records),
@@ -188,7 +194,7 @@ def _snapshot(told: _Stage, index: int) -> Ack:
         subtask=SubtaskId(task.uid, index),
         attempt=told.attempt,
         state=state,
-        watermark_ms=None if told.job.pipeline.source_of(task.uid) else told.given.watermark_ms,
+        watermark_ms=told.given.watermark_ms(told.before),
     )
     if not told.has_input:
         return blank  # No stage before it has run yet.
@@ -260,8 +266,7 @@ def _state_key(told: _Stage, index: int, digest: str) -> str:
 
 
 def _output(told: _Stage, index: int, rows: pa.Table) -> tuple[SegmentHandle, ...]:
-    has_consumers = any(s.input == told.task.uid for s in told.job.pipeline.stages.values())
-    if not (rows.num_rows and has_consumers):
+    if not (rows.num_rows and told.job.pipeline.consumers_of(told.task.uid)):
         return ()
     body, name = encode_segment(rows), f"{index:05d}-{told.attempt}"
     key = told.job.paths.stream_segment(told.task.uid, told.plan.checkpoint_id, name)

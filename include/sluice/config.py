@@ -27,6 +27,7 @@ __all__ = [
     "CheckpointingMode",
     "RestartStrategy",
     "Retention",
+    "StateBackend",
     "check_max_records",
     "exponential_delay",
     "failure_rate",
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 MINIMAL_CHECKPOINT_TIME = timedelta(milliseconds=10)  # Flink's CheckpointConfig constant.
 MAXIMAL_PAUSE = timedelta(days=365)  # Flink's CheckpointCoordinator cuts a longer one to this.
+MINIMAL_SUBTASK_MEMORY = 1024**2  # One Arrow batch of a few columns.
+MAXIMAL_RUNS = 1_000  # Every lookup of an epoch searches every run: more is no use to anybody.
 MAXIMAL_INLINE_BYTES = 1_048_576  # Flink's FileSystemCheckpointStorage constant.
 
 _WANTED: dict[type, str] = {
@@ -98,6 +101,30 @@ class Checkpointing:
             self.min_pause,
         )
         object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBackend:
+    """How a subtask keeps its state.  It changes no result, so it may change at any time.
+
+    ``memory_per_subtask``, in bytes, is what an epoch's groups, the state they touch and the output
+    may take together; what is more goes through local disk.  ``max_runs`` is how many sorted runs a
+    lookup may have to search: beyond it an epoch merges them itself, and does not wait for the
+    compaction behind it; 1 keeps all state in one run.
+    """
+
+    memory_per_subtask: int = 512 * 1024**2  # Half of what a Spark task of 2 GB cores may take.
+    max_runs: int = 16
+
+    def __post_init__(self) -> None:
+        _check_types("state backend", self)
+        if self.memory_per_subtask < MINIMAL_SUBTASK_MEMORY:
+            raise ConfigurationError(
+                f"memory_per_subtask is {self.memory_per_subtask}; use {MINIMAL_SUBTASK_MEMORY} "
+                "bytes or more"
+            )
+        if not 1 <= self.max_runs <= MAXIMAL_RUNS:
+            raise ConfigurationError(f"max_runs is {self.max_runs}; use 1 to {MAXIMAL_RUNS}")
 
 
 def check_max_records(value: int | None) -> None:
@@ -270,7 +297,7 @@ def _checked(strategy: RestartStrategy) -> RestartStrategy:
     return strategy
 
 
-def _check_types(subject: str, given: Checkpointing | RestartStrategy) -> None:
+def _check_types(subject: str, given: Checkpointing | RestartStrategy | StateBackend) -> None:
     for name, hint in get_type_hints(type(given)).items():
         _check_type(f"{subject} {name}", getattr(given, name), get_args(hint) or (hint,))
 

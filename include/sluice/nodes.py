@@ -1,74 +1,16 @@
-"""What a declaration is made of: operators, and the sources, stages and sinks that hold them.
+"""What a declaration is made of: sources, stages with their inputs, and sinks.
 
-Plain frozen data without behaviour; ``sluice.pipeline`` builds it, Spark's workers receive it.
+Plain frozen data; ``sluice.pipeline`` builds it, Spark's workers receive it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from sluice.aggregates import Aggregate
-from sluice.params import Param
+from sluice.operations import Lookup, Operation, Transform, Union
 from sluice.sinks import SinkSpec
 from sluice.sources import SourceSpec
-from sluice.windows import Tumbling
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-Keep = Literal["matched", "unmatched"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transform:
-    """Any DataFrame -> DataFrame that needs no other row: it runs in Spark's JVM.
-
-    The rows carry ``_source`` (partition, record); keep it, and sluice can say where a row came
-    from.  A row whose ``_malformed`` column is not null goes to the side output ``malformed``.
-    """
-
-    function: Callable[..., DataFrame]
-    arguments: Mapping[str, str | int | Param]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
-    """Rows against a small table as of the same barrier, by a broadcast join."""
-
-    table: str
-    on: Mapping[str, str]  # Column of the stream -> SQL expression over the table.
-    keep: Keep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedAggregate:
-    keys: tuple[str, ...]
-    aggregates: Mapping[str, Aggregate]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowAggregate:
-    keys: tuple[str, ...]
-    window: Tumbling
-    aggregates: Mapping[str, Aggregate]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopN:
-    """Per key the *n* rows with the largest ``by``; ``unique`` identifies a row that is updated.
-
-    ``by`` must never decrease for a row (Flink's UpdatableTopNFunction): counts and maxima do not.
-    """
-
-    keys: tuple[str, ...]
-    n: int
-    by: str
-    unique: tuple[str, ...]
-
-
-Operator: TypeAlias = Transform | Lookup | KeyedAggregate | WindowAggregate | TopN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,40 +25,56 @@ class SourceNode:
     out_of_orderness_ms: int
     is_table: bool
     is_induced: bool = False
+    idle_after_ms: int | None = None  # A partition silent for so long does not hold others back.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What a stage reads of one producer, a source or another stage.
+
+    ``where`` and ``select`` are Spark SQL over a source's rows, applied as they are read;
+    ``renames`` are columns that the stage knows by another name, old -> new.
+    """
+
+    producer: str
+    event_time: str | None = None
+    where: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    renames: Mapping[str, str] = field(default_factory=dict[str, str])
+    keys: tuple[str, ...] = ()
+    key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])  # Spark SQL.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageNode:
-    """Flink's operator chain of one operator with its filter, projection and sinks."""
+    """Flink's operator chain of one operator with its filter, projection and sinks.
+
+    Rows of the result replace earlier ones that are equal in the columns ``updates``; without such
+    columns the result is append-only.
+    """
 
     uid: str
-    operator: Operator
-    input: str
-    event_time: str | None  # The input's.
+    operation: Operation
+    inputs: tuple[Input, ...]
     parallelism: int | None = None
-    key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])
-    where: tuple[str, ...] = ()  # SQL over the operator's result.
+    ttl_ms: int | None = None  # Of the state of a key that nobody wrote any more.
+    where: tuple[str, ...] = ()  # SQL over the operation's result.
     select: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
+    reads_updates: bool = False  # An input's rows are replaced by later ones.
+
+    @property
+    def is_stateful(self) -> bool:
+        return not isinstance(self.operation, Transform | Lookup | Union)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        match self.operator:
-            case KeyedAggregate() | WindowAggregate() | TopN():
-                return self.operator.keys
-            case _:
-                return ()
+        """The key columns, under the names they have in the state: those of the first input."""
+        return self.inputs[0].keys
 
     @property
-    def needed_columns(self) -> tuple[str, ...] | None:
-        """What a keyed stage shuffles beside its keys; None is everything."""
-        match self.operator:
-            case KeyedAggregate(aggregates=aggregates):
-                wanted = [a.column for a in aggregates.values()]
-            case WindowAggregate(aggregates=aggregates):
-                wanted = [self.event_time, *(a.column for a in aggregates.values())]
-            case _:
-                return None
-        return tuple(dict.fromkeys(name for name in wanted if name is not None))
+    def producers(self) -> tuple[str, ...]:
+        return tuple(given.producer for given in self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,20 @@ if TYPE_CHECKING:
 
 MALFORMED = "malformed"  # Side output: rows that could not be read, with where they came from.
 LATE = "late"  # Side output: rows behind the watermark.
+LATE_RIGHT = "late_right"  # The same of a join's second input.
 
 
 class SinkSpec(Protocol):
     @property
     def params(self) -> tuple[Param, ...]: ...
+
+    @property
+    def upsert_key(self) -> tuple[str, ...]:
+        """The newest row of equal values in these columns counts; empty: rows are appended.
+
+        Rows with a true ``_deleted`` take away what has their key.
+        """
+        ...
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> Sink:
         """*default* is the place under the job's root that is used when none is named."""

@@ -185,10 +185,9 @@ def _checkpoint_tasks(pipeline: Pipeline, trigger_class: type[TriggerOperator]) 
         # All sensors start at once: starting one takes the triggerer up to two seconds, which
         # otherwise every stage would add to the checkpoint.
         trigger >> await_acks
-        waits_for = trigger if from_the_start else acknowledged.get(stage.input, trigger)
-        (
-            waits_for >> snapshot
-        )  # Of an aligned one among them, `snapshot` itself waits for its input.
+        sealed = [] if from_the_start else pipeline.upstream_of(stage.uid)
+        # Of an aligned one among them, `snapshot` itself waits for its input.
+        ([acknowledged[producer] for producer in sealed] or [trigger]) >> snapshot
         acknowledged[stage.uid] = await_acks
         tasks += [snapshot, await_acks]
     finalize = FinalizeOperator(task_id="finalize", **common, **IDEMPOTENT)

@@ -34,8 +34,8 @@ def draw(pipeline: Pipeline) -> list[str]:
     def consumers(producer: str, depth: int) -> None:
         pad = "   " * depth + "└─ "
         for stage in pipeline.stages.values():
-            if stage.input == producer:
-                kind = type(stage.operator).__name__
+            if producer in stage.producers:
+                kind = type(stage.operation).__name__
                 by = f" by {', '.join(stage.keys)}" if stage.keys else ""
                 lines.append(f"{pad}{stage.uid}  {kind}{by} x{pipeline.parallelism_of(stage.uid)}")
                 consumers(stage.uid, depth + 1)

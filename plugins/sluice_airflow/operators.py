@@ -156,9 +156,10 @@ class SnapshotOperator(CheckpointOperator):
             from sluice.spark.stage import run_stage
 
             spark = connect(Settings.from_environment().spark_remote, self.pipeline.uid)
-            once_sealed(
+            acknowledged = once_sealed(
                 lambda: run_stage(job, spark, pending.checkpoint_id, self.stage, attempt=attempt)
             )
+            acknowledged.compact()  # The checkpoint goes on meanwhile: it waits for the acks alone.
 
     def _attempt(self, job: Job, pending: PendingCheckpoint, *, is_retry: bool) -> int:
         """The execution attempt to run as; a retry fences all earlier ones in the journal first."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from sluice.connectors.files import FilesSource
 from sluice.core.plan import PartitionOffset
 from sluice.errors import ConfigurationError
 from sluice.storage.open import StoreLocation, open_store
+from tests.contract.source_rules import check_replay
 
 
 def lines_after(source: FilesSource, position: tuple[PartitionOffset, ...]) -> list[str]:
@@ -42,6 +45,25 @@ def test_one_object_is_read_alone(location: StoreLocation) -> None:
     assert lines_after(source, ()) == ["1", "2"]
     version, table = source.snapshot()
     assert (len(version), table["file"].to_pylist()) == (32, ["a.log", "a.log"])
+
+
+def test_every_cut_of_plain_and_compressed_files_gives_the_same_lines(
+    location: StoreLocation,
+) -> None:
+    store = open_store(location)
+    store.put("logs/a.log", b"1\n2\nlast")
+    store.put("logs/b.gz", gzip.compress(b"1\n2\n") + gzip.compress(b"3\n\nlast") + b"\0" * 9)
+    store.put("logs/c.gz", gzip.compress(b""))
+    store.put("logs/d.gz", b"")
+    source = FilesSource(f"{location.root}/logs", endpoint_url=location.endpoint_url)
+    expected = [
+        {"line": line, "file": file, "line_number": number}
+        for file, lines in [("a.log", "1 2 last"), ("b.gz", "1 2 3  last")]
+        for number, line in enumerate(lines.split(" "), 1)
+    ]
+
+    for cuts in ([], [(1, 1)] * 9, [(4, 2)] * 2, [(3, 3)] * 3):
+        check_replay(source, cuts, expected, files=4)
 
 
 def test_nothing_at_all_is_reported(location: StoreLocation) -> None:

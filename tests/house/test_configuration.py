@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from sluice import config
-from sluice.config import Checkpointing
+from sluice.config import Checkpointing, StateBackend
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
@@ -32,6 +32,14 @@ def test_the_page_has_every_field_with_its_default() -> None:
     default = Checkpointing()
 
     documented = [(row["field"], value(row["default here"])) for row in table("field")]
+
+    assert documented == [(field.name, getattr(default, field.name)) for field in fields(default)]
+
+
+def test_the_page_has_every_option_of_the_state_backend_with_its_default() -> None:
+    default = StateBackend()
+
+    documented = [(row["option"], value(row["default here"])) for row in table("option")]
 
     assert documented == [(field.name, getattr(default, field.name)) for field in fields(default)]
 

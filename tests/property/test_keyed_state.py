@@ -1,201 +1,219 @@
-"""Keyed state against a dictionary, whatever is merged, sliced, deleted, or shares a hash.
+"""Keyed state against a dictionary, whatever is merged, cut, sliced, deleted, or shares a hash.
 
-Method: keys are few and their hashes fewer, so most lookups meet true collisions; merging and
-slicing happen at random points; after each epoch everything that can be read is compared.
+Method: see ``keyed_world``; after the last epoch everything that can be read is compared.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import polars as pl
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
-from sluice.runtime.state.keyed import (
-    GROWTH,
-    MAX_RUNS,
-    KeyedState,
-    Run,
-    StateSchema,
-    delta_table,
-    merge_runs,
-    min_time,
-    runs_to_merge,
+from sluice.runtime.state.keyed import KeyedState, Run, StateSchema, delta_table
+from sluice.runtime.state.segments import DELETED, HASH, WRITTEN, encode_segment
+from tests.property.keyed_world import (
+    MORTAL,
+    SCHEMA,
+    TTL_MS,
+    Epoch,
+    Identity,
+    Key,
+    Value,
+    World,
+    a_delta,
+    a_hash,
+    a_run,
+    are_disjoint,
+    frame_of,
+    histories,
+    identities,
+    ids,
+    is_sorted,
+    keys,
+    names,
+    played,
+    ranges,
+    rows_of,
+    schemas,
 )
-from sluice.runtime.state.segments import DELETED, HASH, checksum, decode_segment, encode_segment
 
-SCHEMA = StateSchema(
-    columns=pl.Schema(
-        {
-            "id": pl.Int64(),
-            "name": pl.String(),
-            "start": pl.Int64(),
-            "at": pl.Int64(),
-            "value": pl.Int64(),
-        }
-    ),
-    key_columns=("id", "name"),
-    sub_key_columns=("start",),
-    time_column="at",
-)
 PER_KEY = StateSchema(
     columns=pl.Schema({"id": pl.Int64(), "name": pl.String(), "value": pl.Int64()}),
     key_columns=("id", "name"),
 )
-
-Key = tuple[int, int | None, str | None]  # hash, id, name
-Identity = tuple[int, int | None, str | None, int]
-Value = tuple[int | None, int]  # at, value
-
-ids = st.sampled_from([None, 0, 1])  # Few, so that epochs meet in the same rows.
-names = st.sampled_from([None, "b"])
-identities = st.tuples(ids, names, st.integers(0, 1)).map(
-    lambda identity: (a_hash(identity[0], identity[1]), *identity)
-)
-values = st.tuples(st.none() | st.integers(-5, 20), st.integers(0, 3))
+NOTHING = (None,) * len(SCHEMA.live)
 
 
-def a_hash(key_id: int | None, name: str | None) -> int:
-    """A function of the key with three values, the extremes among them."""
-    return (MIN_HASH, 7, MAX_HASH)[((key_id or 0) + len(name or "")) % 3]
-
-
-@dataclass(frozen=True)
-class Epoch:
-    upserts: dict[Identity, Value]
-    deletes: set[Identity]
-    merged: int  # How many of the newest runs are merged afterwards.
-    watermark_ms: int
-
-
-epochs = st.lists(
-    st.builds(
-        Epoch,
-        upserts=st.dictionaries(identities, values, max_size=8),
-        deletes=st.sets(identities, max_size=4),
-        merged=st.integers(1, 4),
-        watermark_ms=st.integers(-6, 21),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-def rows_of(live: dict[Identity, Value]) -> set[tuple[object, ...]]:
-    return {(*identity, *value) for identity, value in live.items()}
-
-
-def a_delta(epoch: Epoch) -> pa.Table:
-    schema = SCHEMA.live
-    upserts = [(*identity, *value) for identity, value in epoch.upserts.items()]
-    deletes = [(*identity, None, None) for identity in epoch.deletes]
-    return delta_table(
-        SCHEMA,
-        pl.DataFrame(upserts, schema=schema, orient="row"),
-        pl.DataFrame(deletes, schema=schema, orient="row").select(SCHEMA.identity),
-    )
-
-
-def a_run(table: pa.Table) -> Run:
-    """As a subtask sees it: through the bytes of a segment."""
-    body = encode_segment(table)
-    stored = decode_segment(body, checksum=checksum(body), name="run")
-    return Run(table=stored, min_time_ms=min_time(SCHEMA, stored))
-
-
-def play(history: list[Epoch]) -> tuple[list[Run], dict[Identity, Value]]:
-    runs: list[Run] = []
-    live: dict[Identity, Value] = {}
-    for epoch in history:
-        runs.append(a_run(a_delta(epoch)))
-        live = {k: v for k, v in live.items() if k not in epoch.deletes} | epoch.upserts
-        newest = runs[-epoch.merged :]
-        merged = merge_runs(SCHEMA, newest, drop_tombstones=len(newest) == len(runs))
-        runs[-epoch.merged :] = [a_run(merged)]
-    return runs, live
+def state_of(world: World) -> KeyedState:
+    return KeyedState(world.schema, world.runs, now_ms=world.now_ms)
 
 
 def check_reads(state: KeyedState, live: dict[Identity, Value], wanted: set[Key]) -> None:
-    keys = pl.DataFrame(
-        list(wanted), schema={name: SCHEMA.live[name] for name in SCHEMA.key}, orient="row"
-    )
-
     scanned = state.scan()
-    looked_up = state.lookup(keys)
+    looked_up = state.lookup(frame_of(wanted, SCHEMA.key))
 
     assert scanned.schema == looked_up.schema == SCHEMA.live
     assert set(scanned.rows()) == rows_of(live)
     assert scanned.height == len(live)
-    assert scanned.rows() == scanned.sort(SCHEMA.identity).rows()
+    assert is_sorted(scanned, SCHEMA.identity)
     assert looked_up.rows() == [row for row in scanned.rows() if row[:3] in wanted]
 
 
-@settings(max_examples=25, deadline=None)
-@given(epochs, st.sets(identities.map(lambda identity: identity[:3]), max_size=6))
+def check_finds(state: KeyedState, live: dict[Identity, Value], wanted: Sequence[Identity]) -> None:
+    found = state.find(frame_of(wanted, SCHEMA.identity))
+
+    assert found.schema == SCHEMA.live
+    assert found.rows() == [(*i, *live[i]) if i in live else NOTHING for i in wanted]
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories, schemas, st.sets(keys, max_size=6))
 def test_reading_equals_a_dictionary_whatever_was_merged(
-    history: list[Epoch], wanted: set[Key]
+    history: list[Epoch], schema: StateSchema, wanted: set[Key]
 ) -> None:
-    runs, live = play(history)
+    world = played(history, schema)
 
-    check_reads(KeyedState(SCHEMA, runs), live, wanted)
+    check_reads(state_of(world), world.live, wanted)
 
 
-@settings(max_examples=20, deadline=None)
-@given(epochs, st.sets(identities.map(lambda identity: identity[:3])), st.data())
-def test_a_slice_holds_exactly_the_rows_between_its_bounds(
-    history: list[Epoch], wanted: set[Key], data: st.DataObject
+@settings(max_examples=40, deadline=None)
+@given(histories, schemas, st.lists(identities, unique=True))
+def test_finding_answers_each_identity_in_its_place(
+    history: list[Epoch], schema: StateSchema, wanted: list[Identity]
 ) -> None:
-    runs, live = play(history)
-    bound = st.sampled_from([MIN_HASH, MIN_HASH + 1, 6, 7, 8, MAX_HASH - 1, MAX_HASH])
-    first, last = sorted([data.draw(bound), data.draw(bound)])
-    sliced = [
-        Run(table=r.table, first_hash=first, last_hash=last, min_time_ms=r.min_time_ms)
-        for r in runs
-    ]
-    inside = {identity: value for identity, value in live.items() if first <= identity[0] <= last}
+    world = played(history, schema)
 
-    check_reads(KeyedState(SCHEMA, sliced), inside, wanted)
-    merged = a_run(merge_runs(SCHEMA, sliced, drop_tombstones=True))
-    check_reads(KeyedState(SCHEMA, [merged]), inside, wanted)
-    assert merged.table.num_rows == len(inside)
+    check_finds(state_of(world), world.live, wanted)
 
 
-@settings(max_examples=25, deadline=None)
-@given(epochs)
-def test_due_rows_are_the_live_ones_whose_newest_time_has_come(history: list[Epoch]) -> None:
-    runs, live = play(history)
-    watermark_ms = history[-1].watermark_ms
+@settings(max_examples=40, deadline=None)
+@given(histories, schemas, st.integers(-6, 21))
+def test_due_rows_are_the_live_ones_whose_newest_time_has_come(
+    history: list[Epoch], schema: StateSchema, watermark_ms: int
+) -> None:
+    world = played(history, schema)
 
-    due = KeyedState(SCHEMA, runs).due(watermark_ms)
+    due = state_of(world).due(watermark_ms)
 
     expected = {
         identity: value
-        for identity, value in live.items()
+        for identity, value in world.live.items()
         if value[0] is not None and value[0] <= watermark_ms
     }
     assert set(due.rows()) == rows_of(expected)
-    assert due.rows() == due.sort(SCHEMA.identity).rows()
+    assert is_sorted(due, SCHEMA.identity)
 
 
-@settings(max_examples=20, deadline=None)
-@given(epochs, st.lists(identities, unique=True))
-def test_finding_answers_each_identity_in_its_place(
-    history: list[Epoch], wanted: list[Identity]
+@settings(max_examples=30, deadline=None)
+@given(histories, st.integers(-6, 21), st.integers(-6, 21))
+def test_what_was_due_before_can_be_left_out(history: list[Epoch], after: int, now: int) -> None:
+    state = state_of(played(history))
+
+    due = state.due(now, after_ms=after)
+
+    assert due.rows() == state.due(now).filter(pl.col("at") > after).rows()
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories, schemas, st.sets(keys), st.lists(identities, unique=True), ranges)
+def test_a_slice_holds_exactly_the_rows_between_its_bounds(
+    history: list[Epoch],
+    schema: StateSchema,
+    wanted: set[Key],
+    found: list[Identity],
+    between: tuple[int, int],
 ) -> None:
-    runs, live = play(history)
-    frame = pl.DataFrame(
-        wanted, schema={name: SCHEMA.live[name] for name in SCHEMA.identity}, orient="row"
-    )
+    world = played(history, schema)
+    first, last = between
+    state = state_of(world)
+    inside = {i: value for i, value in world.live.items() if first <= i[0] <= last}
 
-    found = KeyedState(SCHEMA, runs).find(frame)
+    part = state.slice(first, last)
 
-    nothing = (None,) * len(SCHEMA.live)
-    assert found.schema == SCHEMA.live
-    assert found.rows() == [(*i, *live[i]) if i in live else nothing for i in wanted]
+    check_reads(part, inside, wanted)
+    check_finds(part, inside, found)
+    check_reads(part.slice(MIN_HASH, MAX_HASH), inside, wanted)
+    check_reads(state, world.live, wanted)
+    assert max(world.opened.values()) <= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(histories, schemas, st.sets(keys), ranges)
+def test_a_run_is_cut_to_its_bounds_as_after_a_rescale(
+    history: list[Epoch], schema: StateSchema, wanted: set[Key], between: tuple[int, int]
+) -> None:
+    world = played(history, schema)
+    first, last = between
+    runs = [
+        replace(run, first_hash=max(first, run.first_hash), last_hash=min(last, run.last_hash))
+        for run in world.runs
+        if run.first_hash <= last and run.last_hash >= first
+    ]
+    inside = {i: value for i, value in world.live.items() if first <= i[0] <= last}
+
+    check_reads(KeyedState(schema, runs, now_ms=world.now_ms), inside, wanted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories, schemas, st.integers(1, 9))
+def test_scanning_in_pieces_yields_what_scanning_does(
+    history: list[Epoch], schema: StateSchema, max_rows: int
+) -> None:
+    state = state_of(played(history, schema))
+
+    pieces = [*state.scan_pieces(max_rows)]
+
+    assert pl.concat([SCHEMA.live.to_frame(), *pieces]).equals(state.scan())
+    assert all(0 < p.height <= max_rows or p[HASH].n_unique() == 1 for p in pieces)
+    assert are_disjoint(pieces)
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories, schemas, st.sets(identities, min_size=1))
+def test_only_segments_that_can_hold_what_is_wanted_are_opened_and_only_once(
+    history: list[Epoch], schema: StateSchema, wanted: set[Identity]
+) -> None:
+    world = played(history, schema)
+    world.opened.clear()
+    state = state_of(world)
+    hashes = {identity[0] for identity in wanted}
+    possible = [r for r in world.runs if any(r.first_hash <= h <= r.last_hash for h in hashes)]
+
+    for part in (state, state.slice(min(hashes), max(hashes))):
+        part.find(frame_of(wanted, SCHEMA.identity))
+        part.lookup(frame_of({identity[:3] for identity in wanted}, SCHEMA.key))
+
+    assert sum(world.opened.values()) <= len(possible)
+    assert set(world.opened.values()) <= {1}
+
+
+def test_threads_that_read_slices_of_one_state_open_a_run_once() -> None:
+    world = World(SCHEMA)
+    rows = [(n, n, "b", 0) for n in range(4)]
+    run = world.segment(a_delta(Epoch({row: (None, row[0]) for row in rows})), 0, 3)
+    state = KeyedState(SCHEMA, [replace(run, table=slowly(run.table))])
+
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda row: state.slice(row[0], row[0]).scan().rows(), rows)
+
+    assert [*found] == [[(*row, None, row[0])] for row in rows]
+    assert world.opened == {0: 1}
+
+
+def slowly(opening: Callable[[], pa.Table]) -> Callable[[], pa.Table]:
+    def opened() -> pa.Table:
+        time.sleep(0.05)
+        return opening()
+
+    return opened
 
 
 @settings(max_examples=15, deadline=None)
@@ -219,52 +237,23 @@ def test_a_state_without_sub_keys_keeps_one_row_per_key(
 
 
 @settings(max_examples=15, deadline=None)
-@given(epochs, st.randoms(use_true_random=False))
+@given(histories, st.randoms(use_true_random=False))
 def test_a_delta_does_not_depend_on_the_order_of_its_rows(history: list[Epoch], random) -> None:
     epoch = history[0]
     shuffled = list(epoch.upserts.items())
     random.shuffle(shuffled)
 
-    again = Epoch(dict(shuffled), epoch.deletes, merged=1, watermark_ms=0)
+    again = Epoch(dict(shuffled), epoch.deletes)
 
     assert encode_segment(a_delta(again)) == encode_segment(a_delta(epoch))
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.integers(1, 1_000_000), min_size=1, max_size=60))
-def test_the_policy_bounds_the_runs_and_keeps_them_shrinking(deltas: list[int]) -> None:
-    counts: list[int] = []
-
-    for delta in deltas:
-        counts.append(delta)
-        count = runs_to_merge(counts)
-        counts[-count:] = [sum(counts[-count:])]
-
-        assert len(counts) <= MAX_RUNS
-        assert all(older >= GROWTH * newer for older, newer in pairwise(counts))
-
-
-def test_equal_deltas_are_rewritten_a_logarithmic_number_of_times() -> None:
-    counts: list[int] = []
-    written = 0
-
-    for _ in range(4_096):
-        counts.append(1)
-        count = runs_to_merge(counts)
-        counts[-count:] = [sum(counts[-count:])]
-        written += counts[-1]
-
-    assert written / 4_096 < 8
-    assert len(counts) <= 12
-
-
 def test_a_deleted_row_is_neither_found_nor_looked_up_nor_due() -> None:
     kept, deleted = (7, 1, "b", 0), (7, 1, "b", 1)
-    first = Epoch({kept: (1, 1), deleted: (1, 2)}, set(), merged=1, watermark_ms=0)
-    second = Epoch({}, {deleted}, merged=1, watermark_ms=0)
+    first = Epoch({kept: (1, 1), deleted: (1, 2)})
+    second = Epoch({}, {deleted})
     state = KeyedState(SCHEMA, [a_run(a_delta(first)), a_run(a_delta(second))])
-    schema = {name: SCHEMA.live[name] for name in SCHEMA.identity}
-    both = pl.DataFrame([deleted, kept], schema=schema, orient="row")
+    both = frame_of([deleted, kept], SCHEMA.identity)
 
     found = state.find(both)
 
@@ -273,15 +262,74 @@ def test_a_deleted_row_is_neither_found_nor_looked_up_nor_due() -> None:
     assert state.due(1).rows() == [(*kept, 1, 1)]
 
 
-def test_a_hash_full_of_tombstones_is_merged_away_only_with_the_oldest_run() -> None:
-    first = Epoch({(7, 1, "b", 0): (1, 1)}, set(), merged=1, watermark_ms=0)
-    second = Epoch({}, {(7, 1, "b", 0)}, merged=1, watermark_ms=0)
-    runs = [a_run(a_delta(first)), a_run(a_delta(second))]
+def test_a_run_in_which_nothing_is_due_is_searched_but_not_read() -> None:
+    row = (7, 1, "b", 0)
+    world = World(SCHEMA)
+    world.play(Epoch({row: (50, 1)}))
+    world.play(Epoch({(8, 2, "b", 0): (60, 1)}))
+    world.opened.clear()
 
-    kept = merge_runs(SCHEMA, runs[1:], drop_tombstones=False)
-    gone = merge_runs(SCHEMA, runs, drop_tombstones=True)
+    assert state_of(world).due(49).is_empty()
+    assert world.opened.total() == 0
+    assert state_of(world).due(50).rows() == [(*row, 50, 1)]
 
-    assert kept.column(DELETED).to_pylist() == [True]
-    assert kept.column(HASH).to_pylist() == [7]
-    assert gone.num_rows == 0
-    assert runs[1].min_time_ms is None
+
+def test_a_delta_says_when_its_rows_were_written_and_reading_does_not() -> None:
+    epoch = Epoch({(7, 1, "b", 0): (1, 1)}, {(8, 2, "b", 0)})
+
+    table = a_delta(epoch, MORTAL, 1_234)
+
+    assert table.column_names == [*MORTAL.live, WRITTEN, DELETED]
+    assert table.column(WRITTEN).to_pylist() == [1_234, 1_234]
+    assert table.column(DELETED).to_pylist() == [False, True]
+    assert KeyedState(MORTAL, [a_run(table, MORTAL)]).scan().schema == SCHEMA.live
+
+
+@pytest.mark.parametrize(("age_ms", "is_there"), [(TTL_MS - 1, True), (TTL_MS, False)])
+def test_a_row_lives_until_its_ttl_has_passed_since_its_last_write(
+    age_ms: int, is_there: bool
+) -> None:
+    row = (7, 1, "b", 0)
+    runs = [a_run(a_delta(Epoch({row: (1, n)}), MORTAL, 100 + n), MORTAL) for n in (0, 1)]
+
+    state = KeyedState(MORTAL, runs, now_ms=101 + age_ms)
+
+    expected = [(*row, 1, 1)] if is_there else []
+    assert state.scan().rows() == expected
+    assert state.lookup(frame_of([row[:3]], SCHEMA.key)).rows() == expected
+    assert state.find(frame_of([row], SCHEMA.identity)).rows() == (expected or [NOTHING])
+    assert state.due(1).rows() == expected
+
+
+def test_an_expired_run_is_not_opened() -> None:
+    world = World(MORTAL)
+    old = world.segment(a_delta(Epoch({(7, 1, "b", 0): (1, 1)}), MORTAL, 100), 7)
+    new = world.segment(a_delta(Epoch({(7, 1, "b", 1): (1, 2)}), MORTAL, 101), 7)
+    state = KeyedState(MORTAL, [old, new], now_ms=100 + TTL_MS)
+
+    assert state.scan().rows() == [(7, 1, "b", 1, 1, 2)]
+    assert state.due(1).height == 1
+    assert world.opened == {0: 0, 1: 1}
+
+
+def test_an_expired_version_hides_an_older_one_that_was_written_by_a_clock_ahead() -> None:
+    row = (7, 1, "b", 0)
+    older = a_run(a_delta(Epoch({row: (1, 1)}), MORTAL, 105), MORTAL)
+    newer = a_run(a_delta(Epoch({row: (1, 2)}), MORTAL, 100), MORTAL)
+
+    state = KeyedState(MORTAL, [older, newer], now_ms=100 + TTL_MS)
+
+    assert state.scan().is_empty()
+    assert state.find(frame_of([row], SCHEMA.identity)).rows() == [NOTHING]
+
+
+def test_expired_rows_beside_living_ones_of_other_hashes_are_not_opened() -> None:
+    old = a_delta(Epoch({(7, 1, "b", 0): (1, 1)}), MORTAL, 100)
+    new = a_delta(Epoch({(-1, 2, None, 0): (1, 1)}), MORTAL, 105)
+    world = World(MORTAL)
+    runs = [world.segment(new, -1, -1), world.segment(old, 7, 7)]
+
+    rows = KeyedState(MORTAL, runs, now_ms=100 + TTL_MS).scan().rows()
+
+    assert rows == [(-1, 2, None, 0, 1, 1)]
+    assert world.opened == {0: 1, 1: 0}

@@ -1,4 +1,4 @@
-"""Operators against a few lines of Python, whatever the cuts, the order and the hashes.
+"""Running aggregates against a few lines of Python, whatever the cuts, the order and the hashes.
 
 Method: a history of epochs is played through partial, combine and process, every epoch's changes
 becoming a run of state; keys are few and hashes fewer.  A second play cuts the same epochs into
@@ -8,21 +8,31 @@ other chunks, in another order: every frame must be the same, row by row.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 from random import Random
 
 import polars as pl
-import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice import aggregates as agg
+from sluice.aggregates import Aggregate
+from sluice.core.watermarks import MAX_WATERMARK
+from sluice.operations import KeyedAggregate as Declared
 from sluice.runtime.operators.aggregate import KeyedAggregate
-from sluice.runtime.operators.operator import MAX_WATERMARK, MIN_WATERMARK, Operator, Watermarks
-from sluice.runtime.operators.top_n import TopN
-from sluice.runtime.operators.windows import TumblingWindow
+from sluice.runtime.operators.operator import FILTER, WEIGHT, EpochTime
 from sluice.runtime.state.segments import HASH
+from tests.property.played import (
+    AGGREGATES,
+    WHERES,
+    WithColumns,
+    a_result,
+    a_stage,
+    histories,
+    in_order,
+    play,
+    rows,
+    seeds,
+)
 from tests.property.subtask import (
     INPUT,
     Epoch,
@@ -30,60 +40,17 @@ from tests.property.subtask import (
     Subtask,
     check_cuts_decide_nothing,
     check_subtasks_share_the_work,
-    in_chunks,
 )
 
-AGGREGATES = {
-    "rows": agg.count(),
-    "values": agg.count("value"),
-    "total": agg.sum("value"),
-    "least": agg.min("value"),
-    "last_seen": agg.max("at"),
-    "different": agg.count_distinct("value"),
-}
-SIZE_MS = 10
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-ids = st.sampled_from([None, 0, 1])
-names = st.sampled_from([None, "a", "b"])
-values = st.none() | st.integers(-3, 3)
-instants = st.integers(-35_000, 35_000).map(lambda us: EPOCH + timedelta(microseconds=us))
-rows = st.tuples(ids, names, values, st.none() | instants)
-histories = st.lists(st.lists(rows, max_size=8), min_size=1, max_size=4)
-seeds = st.integers(0, 2**32).map(Random)
+def an_aggregate(ttl_ms: int | None = None) -> WithColumns:
+    stage = a_stage(Declared(aggregates=AGGREGATES), ttl_ms=ttl_ms)
+    return WithColumns(KeyedAggregate(stage, INPUT), WHERES)
 
 
-def an_aggregate() -> KeyedAggregate:
-    return KeyedAggregate(uid="agg", keys=["id", "name"], aggregates=AGGREGATES, schema=INPUT)
-
-
-def a_window(size_ms: int = SIZE_MS) -> TumblingWindow:
-    return TumblingWindow(
-        uid="win",
-        keys=["id", "name"],
-        size_ms=size_ms,
-        event_time="at",
-        aggregates=AGGREGATES,
-        schema=INPUT,
-    )
-
-
-def a_result(group: Iterable[Row]) -> Row:
-    """What ``AGGREGATES`` are of these rows, by definition."""
-    group = list(group)
-    numbers = [row[2] for row in group if row[2] is not None]
-    times = [row[3] for row in group if row[3] is not None]
-    return (
-        len(group),
-        len(numbers),
-        sum(numbers) if numbers else None,
-        min(numbers, default=None),
-        max(times, default=None),
-        len(set(numbers)),
-    )
-
-
-# --- aggregate ------------------------------------------------------------------------------------
+def one(aggregate: Aggregate, schema: pl.Schema = INPUT) -> Subtask:
+    stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"])
+    return Subtask(KeyedAggregate(stage, schema), [schema], key_count=1)
 
 
 @settings(max_examples=14, deadline=None)
@@ -91,7 +58,7 @@ def a_result(group: Iterable[Row]) -> Row:
 def test_an_aggregate_outputs_the_result_of_every_key_whose_result_changed(
     history: list[Epoch], random: Random
 ) -> None:
-    subtask = Subtask(an_aggregate(), INPUT)
+    subtask = Subtask(an_aggregate(), [INPUT])
     seen: dict[Row, list[Row]] = defaultdict(list)
 
     for epoch in history:
@@ -100,182 +67,218 @@ def test_an_aggregate_outputs_the_result_of_every_key_whose_result_changed(
             seen[row[:2]].append(row)
         after = {key: a_result(group) for key, group in seen.items()}
 
-        outcome = subtask.play(in_chunks(epoch, random), Watermarks(), merge=random.random() < 0.3)
+        outcome = play(subtask, epoch, random)
 
-        changed = {(*key, *res) for key, res in after.items() if before.get(key) != res}
-        assert set(outcome.output.rows()) == changed
-        assert outcome.output.height == outcome.upserts.height == len(changed)
-        assert outcome.deletes.is_empty()
-    assert subtask.state.scan().height == len(seen)
+        changed = [key for key, result in after.items() if before.get(key) != result]
+        assert in_order(outcome.output) == in_order([(*key, *after[key]) for key in changed])
+        former = [(*key, *before[key]) for key in changed if key in before]
+        assert in_order(outcome.retracted) == in_order(former)
+        assert all(changes.deletes.is_empty() for changes in outcome.changes.values())
+    state = subtask.state()
+    assert state["groups"].scan().height == len(seen)
+    distinct = {
+        (*row[:2], row[2]) for group in seen.values() for row in group if row[2] is not None
+    }
+    assert set(state["distinct:different"].scan().drop(HASH).rows()) == distinct
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(histories)
 def test_an_aggregate_does_not_depend_on_chunks_order_or_subtasks(history: list[Epoch]) -> None:
-    marks = [Watermarks()] * len(history)
+    one_by_one = [[epoch] for epoch in history]
+    times = [EpochTime()] * len(history)
 
-    check_cuts_decide_nothing(an_aggregate(), INPUT, history, marks)
-    check_subtasks_share_the_work(an_aggregate(), INPUT, history, marks)
+    check_cuts_decide_nothing(an_aggregate(), [INPUT], one_by_one, times)
+    check_subtasks_share_the_work(an_aggregate(), [INPUT], one_by_one, times)
 
 
 def test_rows_that_change_nothing_write_nothing() -> None:
-    least = KeyedAggregate(
-        uid="agg", keys=["id"], aggregates={"least": agg.min("value")}, schema=INPUT
-    )
-    subtask = Subtask(least, INPUT)
+    subtask = one(agg.min("value"))
 
-    first = subtask.play([[(1, "a", 3, None), (2, "b", None, None)]], Watermarks())
-    outcome = subtask.play([[(1, "a", 5, None), (2, "b", None, None)]], Watermarks())
+    first = subtask.play([[(1, "a", 3, None), (2, "b", None, None)]], time=EpochTime())
+    outcome = subtask.play([[(1, "a", 5, None), (2, "b", None, None)]], time=EpochTime())
 
     assert sorted(first.output.rows()) == [(1, 3), (2, None)]  # A new key is news, even of nulls.
     assert outcome.output.is_empty()
-    assert outcome.upserts.is_empty()
+    assert outcome.changes["groups"].upserts.is_empty()
 
 
-# --- windows --------------------------------------------------------------------------------------
+def test_a_mean_that_stays_the_same_is_written_but_not_yielded() -> None:
+    subtask = one(agg.avg("value"))
+
+    subtask.play([[(1, "a", 3, None)]], time=EpochTime())
+    outcome = subtask.play([[(1, "a", 2, None), (1, "a", 4, None)]], time=EpochTime())
+
+    assert outcome.output.is_empty()
+    assert outcome.changes["groups"].upserts.height == 1
 
 
-@st.composite
-def windowed_histories(draw: st.DrawFn) -> tuple[list[Epoch], list[Watermarks]]:
-    history = draw(histories)
-    ends = sorted(draw(st.integers(-40, 40)) for _ in history)
-    if draw(st.booleans()):
-        ends[-1] = MAX_WATERMARK
-    starts = [MIN_WATERMARK, *ends[:-1]]
-    return history, [
-        Watermarks(previous_ms=start, current_ms=end)
-        for start, end in zip(starts, ends, strict=True)
-    ]
+def test_a_value_of_a_key_that_has_many_is_counted_once() -> None:
+    subtask = one(agg.count_distinct("value"))
+    many = [(1, "a", value, None) for value in range(40)]
+
+    first = subtask.play([[*many[:30], (2, "a", 1, None)]], time=EpochTime())
+    second = subtask.play([[*many[20:], (2, "a", 1, None), (2, "a", 2, None)]], time=EpochTime())
+
+    assert in_order(first.output) == [(1, 30), (2, 1)]
+    assert in_order(second.output) == [(1, 40), (2, 2)]
+    assert second.changes["distinct:result"].upserts["result"].to_list() == [2, *range(30, 40)]
 
 
-@settings(max_examples=14, deadline=None)
-@given(windowed_histories(), seeds)
-@example(([[(None, None, 1, EPOCH)]], [Watermarks(current_ms=9)]), Random(0))
-@example(([[(None, None, 1, EPOCH)]], [Watermarks(current_ms=8)]), Random(0))
-def test_a_window_fires_once_with_every_row_that_was_not_late(
-    played: tuple[list[Epoch], list[Watermarks]], random: Random
-) -> None:
-    subtask = Subtask(a_window(), INPUT)
-    waiting: dict[tuple[Row, int], list[Row]] = defaultdict(list)
+# --- changelogs -----------------------------------------------------------------------------------
 
-    for epoch, marks in zip(*played, strict=True):
-        late = []
-        for row in epoch:
-            start = row[3] and (row[3] - EPOCH) // timedelta(milliseconds=SIZE_MS) * SIZE_MS
-            if start is None or start + SIZE_MS - 1 <= marks.previous_ms:
-                late.append(row)
-            else:
-                waiting[row[:2], start].append(row)
-        fired = [w for w in waiting if w[1] + SIZE_MS - 1 <= marks.current_ms]
-        expected = {window_row(*window, waiting.pop(window)) for window in fired}
-
-        outcome = subtask.play(in_chunks(epoch, random), marks, merge=random.random() < 0.3)
-
-        assert set(outcome.output.rows()) == expected
-        assert outcome.output.height == len(expected)
-        assert outcome.output.equals(outcome.output.sort("window_start", "id", "name"))
-        assert sorted(outcome.late.rows(), key=repr) == sorted(late, key=repr)
-    assert subtask.state.scan().height == len(waiting)
+CHANGELOG = pl.Schema({**INPUT, "weight": pl.Int8()})
+RETRACTABLE = {
+    "rows": agg.count(),
+    "values": agg.count("value"),
+    "total": agg.sum("value"),
+    "mean": agg.avg("value"),
+    "positive_total": agg.sum("value", where="value > 0"),
+    "positive_rows": agg.count(where="value > 0"),
+}
 
 
-def window_row(key: Row, start_ms: int, group: list[Row]) -> Row:
-    start = EPOCH + timedelta(milliseconds=start_ms)
-    return (*key, start, start + timedelta(milliseconds=SIZE_MS), *a_result(group))
-
-
-@settings(max_examples=8, deadline=None)
-@given(windowed_histories())
-def test_windows_do_not_depend_on_chunks_order_or_subtasks(
-    played: tuple[list[Epoch], list[Watermarks]],
-) -> None:
-    check_cuts_decide_nothing(a_window(), INPUT, *played)
-    check_subtasks_share_the_work(a_window(), INPUT, *played)
-
-
-def test_a_window_fires_in_an_epoch_without_rows_and_leaves_no_state() -> None:
-    subtask = Subtask(a_window(), INPUT)
-    subtask.play([[(1, "a", 7, EPOCH)]], Watermarks(current_ms=8))
-
-    outcome = subtask.play([[]], Watermarks(previous_ms=8, current_ms=9))
-
-    assert outcome.output.rows() == [window_row((1, "a"), 0, [(1, "a", 7, EPOCH)])]
-    assert subtask.state.scan().is_empty()
-
-
-# --- top n ----------------------------------------------------------------------------------------
-
-RANKED = pl.Schema(
-    {
-        "id": pl.Int64(),
-        "name": pl.String(),
-        "item": pl.String(),
-        "by": pl.Int64(),
-        "note": pl.Int32(),
+def a_changelog_aggregate() -> WithColumns:
+    stage = a_stage(Declared(aggregates=RETRACTABLE), reads_updates=True)
+    added = {
+        FILTER + name: pl.col("value") > 0
+        for name, aggregate in RETRACTABLE.items()
+        if aggregate.where
     }
-)
+    operator = KeyedAggregate(stage, CHANGELOG)
+    return WithColumns(operator, {**added, WEIGHT: pl.col("weight")})
+
+
+def a_retractable_result(group: list[Row]) -> Row:
+    numbers = [row[2] for row in group if row[2] is not None]
+    positive = [number for number in numbers if number > 0]
+    return (
+        len(group),
+        len(numbers),
+        sum(numbers) if numbers else None,
+        sum(numbers) / len(numbers) if numbers else None,
+        sum(positive) if positive else None,
+        len(positive),
+    )
 
 
 @st.composite
-def growing_histories(draw: st.DrawFn) -> list[Epoch]:
-    """Upserts on (id, name, item) in which ``by`` never decreases."""
-    reached: dict[Row, int] = defaultdict(int)
+def changelogs(draw: st.DrawFn) -> list[Epoch]:
+    """Epochs of rows that come and rows that are taken back, these having come before."""
+    present: list[Row] = []
     history = []
     for _ in range(draw(st.integers(1, 4))):
-        epoch = []
-        for key in draw(st.lists(st.tuples(ids, names, st.sampled_from("uvwx")), max_size=10)):
-            reached[key] += draw(st.integers(0, 2))
-            epoch.append((*key, reached[key], reached[key] % 2))
-        history.append(epoch)
+        came = draw(st.lists(rows, max_size=6))
+        present += came
+        gone = draw(st.lists(st.sampled_from(present), max_size=6)) if present else []
+        gone = [
+            row for index, row in enumerate(gone) if gone[:index].count(row) < present.count(row)
+        ]
+        for row in gone:
+            present.remove(row)
+        history.append([*((*row, 1) for row in came), *((*row, -1) for row in gone)])
     return history
 
 
-def a_top_n(n: int = 2) -> TopN:
-    return TopN(uid="top", keys=["id", "name"], n=n, by="by", unique=["item"], schema=RANKED)
-
-
-def ranking(latest: dict[Row, Row], n: int) -> set[Row]:
-    by_key: dict[Row, list[Row]] = defaultdict(list)
-    for row in latest.values():
-        by_key[row[:2]].append(row)
-    return {
-        (*key, rank, *row[2:])
-        for key, group in by_key.items()
-        for rank, row in enumerate(sorted(group, key=lambda r: (-r[3], r[2]))[:n], start=1)
-    }
-
-
-@settings(max_examples=14, deadline=None)
-@given(growing_histories(), st.integers(1, 3), seeds)
-def test_top_n_outputs_the_ranks_that_changed(history: list[Epoch], n: int, random: Random) -> None:
-    subtask = Subtask(a_top_n(n), RANKED)
-    latest: dict[Row, Row] = {}
+@settings(max_examples=20, deadline=None)
+@given(changelogs(), seeds)
+def test_rows_of_a_changelog_are_taken_back(history: list[Epoch], random: Random) -> None:
+    subtask = Subtask(a_changelog_aggregate(), [CHANGELOG])
+    present: dict[Row, list[Row]] = defaultdict(list)
 
     for epoch in history:
-        before = ranking(latest, n)
-        latest |= {row[:3]: row for row in epoch}
+        before = {key: a_retractable_result(group) for key, group in present.items() if group}
+        for row in epoch:
+            if row[4] > 0:
+                present[row[:2]].append(row[:4])
+        for row in epoch:
+            if row[4] < 0:
+                present[row[:2]].remove(row[:4])
+        after = {key: a_retractable_result(group) for key, group in present.items() if group}
 
-        outcome = subtask.play(in_chunks(epoch, random), Watermarks(), merge=random.random() < 0.3)
+        outcome = play(subtask, epoch, random)
 
-        after = ranking(latest, n)
-        assert set(outcome.output.rows()) == after - before
-        assert outcome.output.height == outcome.upserts.height == len(after - before)
-        assert set(subtask.state.scan().drop(HASH).rows()) == after
-
-
-@settings(max_examples=8, deadline=None)
-@given(growing_histories())
-def test_top_n_does_not_depend_on_chunks_order_or_subtasks(history: list[Epoch]) -> None:
-    marks = [Watermarks()] * len(history)
-
-    check_cuts_decide_nothing(a_top_n(), RANKED, history, marks)
-    check_subtasks_share_the_work(a_top_n(), RANKED, history, marks)
+        news = [(*key, *result) for key, result in after.items() if before.get(key) != result]
+        former = [(*key, *result) for key, result in before.items() if after.get(key) != result]
+        assert in_order(outcome.output) == in_order(news)
+        assert in_order(outcome.retracted) == in_order(former)
+        assert subtask.state()["groups"].scan().height == len(after)
 
 
-@pytest.mark.parametrize("operator", [an_aggregate(), a_window()])
-def test_an_empty_epoch_has_the_types_of_a_full_one(operator: Operator) -> None:
-    subtask = Subtask(operator, INPUT)
+@settings(max_examples=6, deadline=None)
+@given(changelogs())
+def test_a_changelog_does_not_depend_on_chunks_order_or_subtasks(history: list[Epoch]) -> None:
+    one_by_one = [[epoch] for epoch in history]
+    times = [EpochTime()] * len(history)
 
-    outcome = subtask.play([[], []], Watermarks(current_ms=MAX_WATERMARK))
+    check_cuts_decide_nothing(a_changelog_aggregate(), [CHANGELOG], one_by_one, times)
+    check_subtasks_share_the_work(a_changelog_aggregate(), [CHANGELOG], one_by_one, times)
+
+
+# --- time to live ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=12, deadline=None)
+@given(histories, seeds, st.lists(st.integers(0, 8), min_size=4, max_size=4))
+def test_a_key_nobody_touched_for_its_ttl_starts_anew(
+    history: list[Epoch], random: Random, pauses: list[int]
+) -> None:
+    stage = a_stage(Declared(aggregates={"least": agg.min("value")}), ttl_ms=10)
+    subtask = Subtask(KeyedAggregate(stage, INPUT), [INPUT])
+    seen: dict[Row, list[Row]] = defaultdict(list)
+    touched_ms: dict[Row, int] = {}
+    now_ms = 0
+
+    for epoch, pause in zip(history, pauses, strict=False):
+        now_ms += pause
+        for key in [key for key, then_ms in touched_ms.items() if then_ms <= now_ms - 10]:
+            del seen[key], touched_ms[key]
+        before = {key: least(group) for key, group in seen.items()}
+        for row in epoch:
+            seen[row[:2]].append(row)
+            touched_ms[row[:2]] = now_ms
+
+        outcome = play(subtask, epoch, random, EpochTime(processing_time_ms=now_ms))
+
+        after = {key: least(group) for key, group in seen.items()}
+        news = [(*key, result) for key, result in after.items() if before.get(key, 9) != result]
+        assert in_order(outcome.output) == in_order(news)
+        assert subtask.state(now_ms)["groups"].scan().height == len(seen)
+
+
+def least(group: list[Row]) -> int | None:
+    return min((row[2] for row in group if row[2] is not None), default=None)
+
+
+def test_distinct_values_live_as_long_as_they_keep_coming() -> None:
+    stage = a_stage(Declared(aggregates={"result": agg.count_distinct("value")}), ttl_ms=10)
+    subtask = Subtask(KeyedAggregate(stage, INPUT), [INPUT])
+
+    for now_ms in (0, 6, 12):
+        outcome = subtask.play([[(1, "a", 7, None)]], time=EpochTime(processing_time_ms=now_ms))
+
+    assert outcome.output.is_empty()
+    assert subtask.state(21)["distinct:result"].scan()["result"].to_list() == [7]
+    assert subtask.state(22)["distinct:result"].scan().is_empty()
+
+
+# --- edges ----------------------------------------------------------------------------------------
+
+
+def test_an_empty_epoch_has_the_types_of_a_full_one() -> None:
+    operator = an_aggregate()
+    subtask = Subtask(operator, [INPUT])
+
+    outcome = subtask.play([[], []], time=EpochTime(watermark_ms=MAX_WATERMARK))
 
     assert outcome.output.is_empty()
     assert outcome.output.schema == operator.output_schema
+
+
+def test_an_aggregate_needs_the_columns_it_reads_and_no_other() -> None:
+    stage = a_stage(
+        Declared(aggregates={"total": agg.sum("value"), "top": agg.last("name"), "n": agg.count()}),
+        keys=["id"],
+    )
+
+    assert KeyedAggregate(stage, INPUT).needed_columns() == ("value", "name", "at")

@@ -40,7 +40,9 @@ def plans(draw: st.DrawFn) -> list[TaskPlan]:
             max_parallelism=128,
             is_unaligned=draw(st.booleans()),
             may_be_overtaken=draw(st.booleans()),
-            reads=draw(st.sampled_from(["", *stages_[:place]])),
+            reads=tuple(draw(st.sets(st.sampled_from(stages_[:place]), max_size=2)))
+            if place
+            else (),
         )
         for place, uid in enumerate(stages_)
     ]
@@ -65,7 +67,7 @@ class Checklist:
     def __init__(self, plan: list[TaskPlan]) -> None:
         self.parallelism = {task.uid: task.parallelism for task in plan}
         self.lax = {task.uid for task in plan if task.may_be_overtaken}
-        self.readers = [(t.reads, t.uid) for t in plan if t.reads and not t.is_unaligned]
+        self.readers = [(r, t.uid) for t in plan for r in t.reads if not t.is_unaligned]
         self.attempt = dict.fromkeys([*STAGES, "elsewhere"], 1)
         self.overtaken: set[str] = set()
         self.answered: list[tuple[str, int, str]] = []

@@ -27,11 +27,11 @@ from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition, Verdict
 from sluice.errors import NotYetAcknowledged
 from sluice.runner import completion, recovery, watch
+from sluice.runner.assignment import assigned_state
 from sluice.runner.job import Job
 from sluice.runner.lineage import stage_state
 from sluice.runner.observing import observe
 from sluice.runner.planning import make_plan
-from sluice.spark.stage import assigned_state
 from sluice.storage.answers import AnswerStore
 from tests.simulation.planting import mutation
 from tests.simulation.play import replace_everywhere

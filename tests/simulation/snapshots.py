@@ -68,7 +68,7 @@ def check_cut(seen: Invariants, metadata: CheckpointMetadata) -> None:
         if absorbed != reference(depth, len(absorbed)):
             what = "a stage's state is not that of a barrier"
             raise Broken(3, what, f"{stage.uid} at {metadata.checkpoint_id}")
-        in_flight = sorted(r for f in stage.in_flight for r in rows_of(_body(seen, f, 2)))
+        in_flight = sorted(r for f in stage.in_flight_segments for r in rows_of(_body(seen, f, 2)))
         missing = reference(depth - 1, upstream)[len(absorbed) :] if depth else []
         if len(absorbed) + len(in_flight) != upstream or in_flight != missing:
             what = "what a stage has not absorbed is not in flight to it"

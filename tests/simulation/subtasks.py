@@ -11,10 +11,10 @@ from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.errors import StageFailed
+from sluice.runner.assignment import assigned_state
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, lineage_of
-from sluice.runner.stage_input import StageInput, stage_input
-from sluice.spark.stage import assigned_state
+from sluice.runner.stage_input import stage_input
 from sluice.storage.open import StoreLocation
 from tests.builders import SINK, records_of
 from tests.simulation.acts import act
@@ -160,8 +160,8 @@ def executions(
     task, depth = plan.task(stage), world.stages.index(stage)
     lineage = lineage_of(world.job, world.job.state(), plan)
     states = assigned_state(lineage.stage(stage), task)
-    given = stage_input(world.job, plan, pending, stage, lineage) if depth > 0 else StageInput()
-    inputs = given.segments
+    given = stage_input(world.job, plan, pending, stage, lineage)
+    inputs = tuple(segment for one in given.streams.values() for segment in one.segments)
     return [
         Execution(
             job=world.job,

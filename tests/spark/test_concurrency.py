@@ -109,7 +109,7 @@ def test_what_is_in_flight_is_consumed_first_after_a_restore(
     run_epochs(job, spark, epochs=2, drain=False, report=no_failure)
     base = job.base_metadata(job.state())
     assert base is not None
-    in_flight = {stage.uid: sum(h.rows for h in stage.in_flight) for stage in base.stages}
+    in_flight = {stage.uid: sum(h.rows for h in stage.in_flight_segments) for stage in base.stages}
 
     restore(job, Latest())
     run_epochs(job, spark, epochs=None, drain=False, report=no_failure)

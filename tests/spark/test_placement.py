@@ -8,9 +8,10 @@ import pytest
 
 from sluice.core.key_groups import hash_range, key_group_of, key_group_range, subtask_of
 from sluice.core.plan import TaskPlan
-from sluice.nodes import StageNode, TopN
+from sluice.nodes import Input, StageNode
+from sluice.operations import TopN
 from sluice.runtime.state.segments import HASH
-from sluice.spark.stage import place_by_key
+from sluice.spark.keying import keyed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,15 +25,13 @@ def test_a_row_lands_on_the_subtask_that_owns_its_hash(
 
     node = StageNode(
         uid="stage",
-        operator=TopN(keys=("id",), n=1, by="id", unique=("id",)),
-        input="source",
-        event_time=None,
+        operation=TopN(n=1, by="id", unique=("id",)),
+        inputs=(Input(producer="source", keys=("id",)),),
     )
     task = TaskPlan(uid="stage", parallelism=parallelism, max_parallelism=max_parallelism)
 
-    placed = place_by_key(spark.range(500), node, task).withColumn(
-        "partition", spark_partition_id()
-    )
+    keyed = keyed_rows([spark.range(500)], node, task, None)
+    placed = keyed.rows.withColumn("partition", spark_partition_id())
 
     for row in placed.collect():
         group = key_group_of(row[HASH], max_parallelism)

@@ -9,12 +9,13 @@ import pytest
 
 from sluice import aggregates as agg
 from sluice.errors import ConfigurationError
-from sluice.nodes import KeyedAggregate, TopN, WindowAggregate
+from sluice.operations import KeyedAggregate, TopN, WindowAggregate
 from sluice.params import param
-from sluice.pipeline import Pipeline, Stream
+from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
-from sluice.windows import Tumbling
+from sluice.streams import Stream
+from sluice.windows import Hopping, Session, Tumbling
 
 MINUTE = Tumbling(timedelta(minutes=1))
 
@@ -36,6 +37,16 @@ def declared_again(uid: str) -> None:
     stream = a_stage()
     stream.sink("results", FilesTable())
     stream.key_by("a").aggregate(uid, n=agg.count())
+
+
+def an_updated_stream() -> Stream:
+    return a_stage().key_by("a").aggregate("counts", n=agg.count())
+
+
+def looked_up(**how: object) -> Stream:
+    stream = a_stage()
+    names = stream.pipeline.source("names", Files("/names"), table=True)
+    return stream.lookup("known", names, on="a", **how)  # type: ignore[arg-type]
 
 
 def a_table_is_streamed() -> None:
@@ -78,17 +89,86 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: a_stream(None).transform("parse", same).key_by("a").window(
             "sums", MINUTE, n=agg.count()
         ),
-        r"window 'sums' has no event time; name it: source\(\.\.\., event_time='column'\)",
+        r"stage 'sums' reads 'parse', which has no event time; name it: source\(\.\.\., event_",
     ),
     "window behind a window": (
         lambda: a_stage().key_by("a").window("one", MINUTE, n=agg.count()).key_by("n").window(
             "two", MINUTE, m=agg.count()
         ),
-        "window 'two' has no event time",
+        "stage 'two' reads 'one', which has no event time",
     ),
-    "window on a source": (
-        lambda: a_stream().key_by("a").window("sums", MINUTE, n=agg.count()),
-        r"window 'sums' reads the source 'events' itself.*put a transform\(\) between them",
+    "hops that do not fit": (
+        lambda: Hopping(timedelta(seconds=10), timedelta(seconds=3)),
+        "a hopping window of 0:00:10 cannot slide by 0:00:03; make the size a multiple",
+    ),
+    "half a millisecond": (
+        lambda: Session(timedelta(microseconds=1_500)), "is not whole milliseconds; round it"
+    ),
+    "sessions of everybody": (
+        lambda: a_stage().window_top_n("best", Session(timedelta(seconds=1)), 1, by="n"),
+        "stage 'best': a session is of a key",
+    ),
+    "extremes of what is updated": (
+        lambda: an_updated_stream().key_by("n").aggregate("sums", most=agg.max("n")),
+        r"reads 'counts', whose rows replace earlier ones, so 'most' cannot be max\(\)",
+    ),
+    "a join of what is updated": (
+        lambda: an_updated_stream().key_by("a").join("both", a_stage().key_by("a")),
+        "stage 'both' reads 'counts', whose rows replace earlier ones; only aggregate",
+    ),
+    "ranks of what is updated": (
+        lambda: an_updated_stream().key_by("a").top_n("best", 3, by="n"),
+        "top_n 'best' reads 'counts', whose rows .* which columns identify a row: unique=",
+    ),
+    "a union with what is updated": (
+        lambda: (counts := an_updated_stream()).union("all", counts),
+        "union 'all' reads 'counts', whose rows replace earlier ones",
+    ),
+    "a union of other times": (
+        lambda: (one := a_stream()).union(
+            "all", one.pipeline.source("more", Nexmark(1), event_time="then")
+        ),
+        "union 'all' reads streams of different event time, 'at' and 'then'",
+    ),
+    "a join of unequal keys": (
+        lambda: (one := a_stage()).key_by("a").join("both", one.key_by("a", "b")),
+        "stage 'both' joins 1 key columns with 2",
+    ),
+    "a join of two pipelines": (
+        lambda: a_stage().key_by("a").join("both", a_stage().key_by("a")),
+        "stage 'both' joins streams of two pipelines",
+    ),
+    "an interval that ends before it begins": (
+        lambda: (one := a_stage()).key_by("a").interval_join(
+            "both", one.key_by("a"), lower=timedelta(1), upper=timedelta(0)
+        ),
+        "goes from 1 day, 0:00:00 to 0:00:00; the upper bound comes first",
+    ),
+    "an interval of no event time": (
+        lambda: (one := a_stream(None)).key_by("a").interval_join(
+            "both", one.key_by("a"), upper=timedelta(1)
+        ),
+        "stage 'both' reads 'events', which has no event time",
+    ),
+    "no TTL": (
+        lambda: a_stage().key_by("a").aggregate("n", ttl=timedelta(0), n=agg.count()),
+        "stage 'n' has a TTL of 0:00:00; use 1 ms or more",
+    ),
+    "a lookup that adds what it has not": (
+        lambda: looked_up(keep="unmatched", add=("b",)),
+        "lookup 'known' keeps the rows that the table has not, so it cannot add b",
+    ),
+    "a lookup that adds nothing": (
+        lambda: looked_up(keep="all"),
+        r"lookup 'known' keeps all rows and adds nothing; name the columns: add=",
+    ),
+    "idle at once": (
+        lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
+        "source 's' has idle_after 0:00:00; use 1 ms or more",
+    ),
+    "selected twice": (
+        lambda: a_stream().select("a").select("a"),
+        "the columns of source 'events' are selected twice",
     ),
     "short window": (
         lambda: Tumbling(timedelta(microseconds=1)),
@@ -110,8 +190,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         where_after_a_consumer, "before its consumers; 'parse' is already consumed"
     ),
     "where after a sink": (where_after_a_sink, "before its consumers; 'parse' is already consumed"),
-    "where on a source": (lambda: a_stream().where("a > 1"), "stage.*'events' is a source"),
-    "select on a source": (lambda: a_stream().select("a"), "'events' is a source"),
     "empty key": (lambda: a_stage().key_by(), r"key_by\(\) needs at least one column"),
     "top 0": (
         lambda: a_stage().key_by("a").top_n("best", 0, by="n", unique="a"),
@@ -161,20 +239,20 @@ def test_a_declaration_reads_like_the_drawing() -> None:
 
     window = pipeline.stages["window_rule"]
     assert list(pipeline.stages) == ["parse", "known", "window_rule"]
-    assert [stage.input for stage in pipeline.stages.values()] == ["log", "parse", "known"]
-    assert [stage.event_time for stage in pipeline.stages.values()] == ["at"] * 3
-    assert isinstance(window.operator, WindowAggregate)
+    assert [s.producers for s in pipeline.stages.values()] == [("log",), ("parse",), ("known",)]
+    assert [s.inputs[0].event_time for s in pipeline.stages.values()] == ["at"] * 3
+    assert isinstance(window.operation, WindowAggregate)
     assert window.keys == ("name", "day")
-    assert window.key_expressions == {"day": "date(at)"}
-    assert window.needed_columns == ("at", "users")
+    assert window.inputs[0].key_expressions == {"day": "date(at)"}
     assert window.where == ("failed >= 5", "users > 1")
     assert window.select == ("name", "failed")
     assert [p.name for p in pipeline.params] == ["input", "names", "output", "year"]
     assert [source.uid for source in pipeline.stream_sources()] == ["log"]
     assert pipeline.sources["log"].out_of_orderness_ms == 5_000
     assert pipeline.sinks_of("window_rule") == (pipeline.sinks["alerts"],)
-    assert pipeline.source_of("parse") == pipeline.sources["log"]
-    assert pipeline.source_of("known") is None
+    assert pipeline.sources_of("parse") == (pipeline.sources["log"],)
+    assert pipeline.sources_of("known") == ()
+    assert (pipeline.upstream_of("parse"), pipeline.upstream_of("known")) == ((), ("parse",))
 
 
 def test_the_nearest_parallelism_counts() -> None:
@@ -186,18 +264,72 @@ def test_the_nearest_parallelism_counts() -> None:
     assert pipeline.parallelism_of("a") == 4
 
 
-def test_a_keyed_stage_shuffles_what_it_needs_and_no_more() -> None:
+def test_what_a_source_is_filtered_by_costs_no_stage() -> None:
+    events = a_stream()
+    bids = events.where("price > 0").where("a < 9").select("a", "bid.price AS price", "x.at")
+    bids.key_by("a").aggregate("sums", total=agg.sum("price"))
+    events.select("a").key_by("a").aggregate("counts", n=agg.count())
+
+    stages = events.pipeline.stages
+    assert stages["sums"].inputs[0].where == ("price > 0", "a < 9")
+    assert stages["sums"].inputs[0].select == ("a", "bid.price AS price", "x.at")
+    assert stages["sums"].inputs[0].event_time == "at"
+    assert stages["counts"].inputs[0].event_time is None  # It is not among what was selected.
+
+
+def test_a_join_tells_two_event_times_of_one_name_apart() -> None:
+    events = a_stream()
+    events.key_by("a").interval_join("both", events.key_by("b"), upper=timedelta(seconds=1))
+
+    left, right = events.pipeline.stages["both"].inputs
+    assert (left.keys, left.event_time, left.renames) == (("a",), "at", {})
+    assert (right.keys, right.event_time, right.renames) == (("b",), "right_at", {"at": "right_at"})
+    assert events.pipeline.sources_of("both") == (events.pipeline.sources["events"],)
+
+
+def test_a_stage_tells_what_it_takes_back_only_where_somebody_needs_it() -> None:
+    counts = an_updated_stream()
+    pipeline = counts.pipeline
+    counts.sink("rows", FilesTable())
+    counts.sink("newest", FilesTable(upsert_key=("a",)))
+    assert pipeline.stages["counts"].updates == ("a",)
+    assert not pipeline.emits_changes("counts")
+
+    passed = counts.transform("passed", same)
+    assert not pipeline.emits_changes("counts")
+
+    sums = passed.key_by("n").aggregate("sums", total=agg.sum("n"))
+    assert [pipeline.emits_changes(uid) for uid in ("counts", "passed", "sums")] == [
+        True,
+        True,
+        False,
+    ]
+
+    sums.sink("sums_of_n", FilesTable(upsert_key=("n",)))
+    assert pipeline.emits_changes("sums")  # A group may lose its last row.
+
+
+def test_a_filtered_result_takes_rows_out_of_the_table_that_it_updates() -> None:
+    counts = an_updated_stream().where("n < 5")
+    counts.sink("few", FilesTable(upsert_key=("a",)))
+
+    assert counts.pipeline.emits_changes("counts")
+
+
+def test_operations_are_declared_by_name() -> None:
     keyed = a_stage().key_by("a")
     pipeline = keyed.stream.pipeline
-    keyed.aggregate("sums", n=agg.count(), total=agg.sum("price"), best=agg.max("price"))
-    keyed.top_n("best", 3, by="price", unique=("a", "b"))
+    keyed.aggregate("sums", n=agg.count(), ttl=timedelta(minutes=1))
+    keyed.top_n("best", 3, by="price", ties_by="b", unique=("a", "b"))
 
-    assert pipeline.stages["sums"].needed_columns == ("price",)
-    assert isinstance(pipeline.stages["sums"].operator, KeyedAggregate)
-    assert pipeline.stages["best"].needed_columns is None
-    assert pipeline.stages["parse"].needed_columns is None
+    assert isinstance(pipeline.stages["sums"].operation, KeyedAggregate)
+    assert pipeline.stages["sums"].ttl_ms == 60_000
     assert pipeline.stages["parse"].keys == ()
-    assert pipeline.stages["best"].operator == TopN(keys=("a",), n=3, by="price", unique=("a", "b"))
+    assert not pipeline.stages["parse"].is_stateful
+    assert pipeline.stages["best"].updates == ("a", "rank")
+    assert pipeline.stages["best"].operation == TopN(
+        n=3, by="price", ties_by=("b",), unique=("a", "b")
+    )
 
 
 def test_an_aggregate_of_values_needs_their_column() -> None:

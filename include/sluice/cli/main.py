@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import cancel, checkpoint, garbage, journal, restore, show
+from sluice.cli import cancel, check, checkpoint, garbage, journal, restore, show, state
 from sluice.cli import run as run_command
 from sluice.errors import SluiceError
 
@@ -22,6 +22,8 @@ app = typer.Typer(
 )
 checkpoints = typer.Typer(help="Look at a job's checkpoints.", no_args_is_help=True)
 app.add_typer(checkpoints, name="checkpoints")
+keyed_state = typer.Typer(help="Look at what stages remember.", no_args_is_help=True)
+app.add_typer(keyed_state, name="state")
 
 # The parameters of a pipeline are options, too.
 TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -29,6 +31,7 @@ TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("run", context_settings=TAKES_PARAMETERS)(run_command.run)
 app.command("pipelines")(show.pipelines)
 app.command("side-output")(show.side_output_rows)
+app.command("check", context_settings=TAKES_PARAMETERS)(check.check)
 app.command("restore", context_settings=TAKES_PARAMETERS)(restore.restore)
 app.command("cancel")(cancel.cancel)
 app.command("journal")(journal.journal)
@@ -36,6 +39,7 @@ app.command("orphans")(garbage.orphans)
 app.command("gc")(garbage.gc)
 checkpoints.command("list")(show.checkpoints)
 checkpoints.command("show")(checkpoint.show)
+keyed_state.command("read")(state.read)
 
 
 def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:

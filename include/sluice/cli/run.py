@@ -31,7 +31,8 @@ from sluice.errors import ConfigurationError
 from sluice.runner.history import CheckpointRecord, history
 from sluice.runner.job import Job, side_outputs, verify_store
 from sluice.runner.recovery import restore, stop
-from sluice.runner.submission import configure, submit
+from sluice.runner.submission import check_sources, configure, submit
+from sluice.spark.checking import check_pipeline
 from sluice.spark.epochs import Epoch, run_epochs
 from sluice.spark.session import local_session
 
@@ -91,8 +92,10 @@ def run(
     )
     find_java(os.environ)
     verify_store(job)
-    first_id = _begin(job, configuration, console, fresh=fresh)
+    check_sources(job.pipeline, configuration, endpoint_url)
     with local_session() as spark:
+        check_pipeline(job.pipeline, spark, configuration.params, endpoint_url)
+        first_id = _begin(job, configuration, console, fresh=fresh)
         status = run_epochs(
             job, spark, epochs=epochs, drain=drain, report=lambda epoch: _report(console, epoch)
         )

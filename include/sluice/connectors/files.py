@@ -10,19 +10,21 @@ the pipeline.  A last line without a newline is a record of a bounded source; of
 is left until its newline arrives, for somebody may still be writing it.  Bytes that are not UTF-8
 arrive as ``\\xNN``, so no line is lost.
 
-As Flink and Spark do, a folder's files and folders whose names start with ``.`` or ``_`` are
-ignored.  A file that vanished from an unbounded source is taken as finished; its offset is kept.
+The text of ``*.gz`` is read decompressed, and its offsets are bytes of that text.  Such a file is
+whole when it appears and never changes: its last line is a record, and growing it is an error.
+
+A file that vanished from an unbounded source is taken as finished; its offset is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.connectors.file_set import FileSet
+from sluice.connectors.gzip_text import read_text
 from sluice.connectors.line_scan import FileCut, read_blocks, scan_lines, slices_of
 from sluice.connectors.source import (
     Barrier,
@@ -32,8 +34,7 @@ from sluice.connectors.source import (
 )
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.storage.object_store import Listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,35 +43,30 @@ if TYPE_CHECKING:
 # Larger ones belong in a stream with keyed state.
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 
-# How Python shows a byte of a file's name that is not UTF-8; JSON cannot carry it.
-SURROGATE = re.compile("[\ud800-\udfff]")
-
 
 @dataclass(frozen=True, slots=True)
 class FilesSource:
-    """The lines of *location*: a file, or every file below a folder.
+    """The lines of *location*: a file, or every file below a folder.  See ``FileSet``.
 
-    ``location`` is a path of this machine, resolved when the source is built, or a ``file:///``,
-    ``s3://`` or ``memory://`` URI.  Such stores have no empty folders; end the URI of one that may
-    have no file yet with a slash.  Columns: ``line`` without its line end, ``file``, relative to
-    the folder, and ``line_number`` from 1.
+    Columns: ``line`` without its line end, ``file``, relative to the folder, and ``line_number``
+    from 1.  With the format ``json`` each line is an object, to be decoded by who reads the
+    DataFrame: ``json_schema`` is what it holds, as Spark writes it.
     """
 
     location: str
     format: str = "text"
     bounded: bool = True
     endpoint_url: str | None = None
+    json_schema: str | None = None
 
     def __post_init__(self) -> None:
-        if self.format != "text":
+        if self.format not in {"text", "json"}:
             raise ConfigurationError(
                 f"files of {self.location!r} cannot be read as {self.format!r}; use 'text' and "
-                "parse the lines in a transform"
+                "parse the lines in a transform, or 'json', or 'parquet'"
             )
-        if "://" not in self.location:
-            local = f"file://{Path(self.location).expanduser().resolve()}"
-            object.__setattr__(self, "location", local)
-        self._store_location(self.location)  # Refuses a misspelt URI.
+        assert (self.json_schema is not None) == (self.format == "json")
+        object.__setattr__(self, "location", self._files.location)
 
     def schema(self) -> pa.Schema:
         import pyarrow as pa
@@ -91,47 +87,47 @@ class FilesSource:
         assert max_records is None or max_records > 0
         assert parallelism > 0
 
-        sizes = self._sizes()
+        listed = self._files.listed()
         read = offsets_by_partition(position)
-        self._check_nothing_is_lost(read, sizes)
+        self._check_nothing_is_lost(read, listed)
         # A file not yet begun is in the position, too: it holds the watermark back.
         offsets = {
             name: PartitionOffset(
-                partition=name, offset=0, records=0, sealed=self.bounded and size == 0
+                partition=name, offset=0, records=0, sealed=self.bounded and file.size_bytes == 0
             )
-            for name, size in sizes.items()
+            for name, file in listed.items()
         } | read
-        ends = dict(sizes)
-        if until is not None:
-            known = {name: (offsets[name].offset, size) for name, size in sizes.items()}
-            check_induced(self.location, until, known)
-            ends = {name: until.get(name, first) for name, (first, _) in known.items()}
+        sizes = self._text_sizes(listed, until)
+        ends = self._ends(offsets, sizes, until)
         cuts: list[FileCut] = []
         missing = max_records
-        for name, end in ends.items():
+        for name, size in sizes.items():
             before = offsets[name]
-            if before.sealed or before.offset == end:
+            if before.sealed or before.offset == ends[name]:
                 continue
             if missing == 0:
                 break
+            is_bounded = (self.bounded or _is_compressed(name)) and ends[name] == size
             cut = scan_lines(
-                self._blocks(name, before.offset, end),
+                self._blocks(name, before.offset, ends[name]),
                 before,
-                size=end,
+                size=ends[name],
                 max_records=missing,
-                bounded=self.bounded and end == sizes[name],
+                bounded=is_bounded,
             )
-            if cut.records == 0:
-                continue
-            cuts.append(cut)
-            missing = None if missing is None else missing - cut.records
             offsets[name] = PartitionOffset(
                 partition=name,
                 offset=cut.end,
                 records=before.records + cut.records,
-                sealed=self.bounded and cut.end == sizes[name],
+                sealed=is_bounded and cut.is_whole,
             )
-        rest = any(offsets[name].offset < size for name, size in sizes.items())
+            if cut.records > 0:
+                cuts.append(cut)
+                missing = None if missing is None else missing - cut.records
+        rest = any(
+            not offsets[name].sealed and offsets[name].offset != size
+            for name, size in sizes.items()
+        )
         return Barrier(
             position=tuple(offsets[name] for name in sorted(offsets)),
             slices=slices_of(cuts, parallelism),
@@ -171,16 +167,22 @@ class FilesSource:
         """
         import pyarrow as pa
 
-        sizes = self._sizes()
-        if sum(sizes.values()) > MAX_TABLE_BYTES:
-            raise ConfigurationError(
-                f"the table {self.location} has {sum(sizes.values())} bytes, more than "
-                f"{MAX_TABLE_BYTES}; read it as a stream into keyed state"
-            )
+        listed = self._files.listed()
+        size = sum(file.size_bytes for file in listed.values())
+        if size > MAX_TABLE_BYTES:
+            raise self._too_large(f"has {size} bytes")
         digest = hashlib.blake2b(digest_size=16)
         batches = []
-        for name, size in sizes.items():
-            body = b"".join(self._blocks(name, 0, size))
+        remaining = MAX_TABLE_BYTES
+        for name, file in listed.items():
+            end = None if _is_compressed(name) else file.size_bytes
+            blocks = []
+            for block in self._blocks(name, 0, end):
+                remaining -= len(block)
+                if remaining < 0:
+                    raise self._too_large("has more bytes when it is decompressed")
+                blocks.append(block)
+            body = b"".join(blocks)
             digest.update(f"{name}\0{len(body)}\0".encode())
             digest.update(body)
             if body:
@@ -206,57 +208,64 @@ class FilesSource:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema())
 
-    def _sizes(self) -> dict[str, int]:
-        """The size of every file, in the order of their names."""
-        parent, name = self._as_file()
-        if parent is not None:
-            first = next(parent.list(name), None)
-            if first is not None and first.key == name:
-                return {name: first.size_bytes}
-        found = list(self._as_folder().list(""))
-        if not found and not self._may_be_empty():
-            raise ConfigurationError(
-                f"there is no file and no folder at {self.location}; create it or correct the "
-                "location (a folder in a bucket that has no file yet is written with a slash at "
-                "its end)"
-            )
-        visible = {
-            listed.key: listed.size_bytes
-            for listed in found
-            if not any(part.startswith((".", "_")) for part in listed.key.split("/"))
-        }
-        if unreadable := [key for key in visible if SURROGATE.search(key)]:
-            raise ConfigurationError(
-                f"the name of {unreadable[0]!a} below {self.location} is not UTF-8; rename the file"
-            )
-        return visible
+    def _text_sizes(
+        self, listed: Mapping[str, Listed], until: Mapping[str, int] | None
+    ) -> dict[str, int | None]:
+        """The size of every file's text; None of a compressed one, unless a barrier lies in it."""
+        sizes: dict[str, int | None] = {}
+        for name, file in listed.items():
+            if not _is_compressed(name):
+                sizes[name] = file.size_bytes
+            elif until is not None and name in until:
+                sizes[name] = sum(len(block) for block in self._blocks(name, 0, None))
+            else:
+                sizes[name] = None
+        return sizes
 
-    def _may_be_empty(self) -> bool:
-        scheme, _, path = self.location.partition("://")
-        return Path(path).is_dir() if scheme == "file" else self.location.endswith("/")
+    def _ends(
+        self,
+        offsets: Mapping[str, PartitionOffset],
+        sizes: Mapping[str, int | None],
+        until: Mapping[str, int] | None,
+    ) -> dict[str, int | None]:
+        """How far each file may be read in this epoch; None is to its end."""
+        if until is None:
+            return dict(sizes)
+        known = {}
+        for name, size in sizes.items():
+            first = offsets[name].offset
+            known[name] = (first, first if size is None else size)
+        check_induced(self.location, until, known)
+        return {name: until.get(name, first) for name, (first, _) in known.items()}
 
     def _check_nothing_is_lost(
-        self, offsets: dict[str, PartitionOffset], sizes: dict[str, int]
+        self, offsets: Mapping[str, PartitionOffset], listed: Mapping[str, Listed]
     ) -> None:
+        compressed = {name: file for name, file in listed.items() if _is_compressed(name)}
+        begun = {name for name, offset in offsets.items() if offset.offset > 0}
+        self._files.check_immutable(compressed, begun)
         for name, offset in offsets.items():
-            size = sizes.get(name)
-            if size is None and self.bounded and not offset.sealed:
+            file = listed.get(name)
+            if file is None and self.bounded and not offset.sealed:
                 raise ConfigurationError(
                     f"{name} of {self.location} was read to byte {offset.offset} and is gone; put "
                     "it back"
                 )
-            if size is not None and size < offset.offset:
+            if file is None or name in compressed:
+                continue
+            if file.size_bytes < offset.offset:
                 raise ConfigurationError(
                     f"{name} of {self.location} was read to byte {offset.offset} and has shrunk to "
-                    f"{size} bytes; restore it, for a source file may only grow"
+                    f"{file.size_bytes} bytes; restore it, for a source file may only grow"
                 )
 
-    def _blocks(self, name: str, start: int, end: int) -> Iterator[bytes]:
-        """Read a file's bytes in blocks; a slice does not say whether it is the one file."""
-        store = self._as_folder()
-        parent, own_name = self._as_file()
-        if parent is not None and name == own_name and store.get_range(name, start, start) is None:
-            store = parent
+    def _blocks(self, name: str, start: int, end: int | None) -> Iterator[bytes]:
+        """Read a file's text in blocks; only that of a compressed one may be read to its end."""
+        store = self._files.store_of(name)
+        if _is_compressed(name):
+            yield from read_text(store, name, f"{name} of {self.location}", start, end)
+            return
+        assert end is not None
         for block in read_blocks(store, name, start, end):
             if block is None:
                 raise StoreUnavailable(
@@ -264,20 +273,21 @@ class FilesSource:
                 )
             yield block
 
-    def _as_folder(self) -> ObjectStore:
-        return open_store(self._store_location(self.location))
+    def _too_large(self, how: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the table {self.location} {how}, more than {MAX_TABLE_BYTES}; read it as a stream "
+            "into keyed state"
+        )
 
-    def _as_file(self) -> tuple[ObjectStore | None, str]:
-        """The store around the one file that *location* may be, and that file's name."""
-        root, _, name = self.location.removesuffix("/").rpartition("/")
-        if root.endswith(":/") or self.location.endswith("/"):
-            return None, ""  # A bucket, or said to be a folder.
-        return open_store(self._store_location(root if root != "file://" else "file:///")), name
-
-    def _store_location(self, root: str) -> StoreLocation:
-        return StoreLocation(root=root, endpoint_url=self.endpoint_url)
+    @property
+    def _files(self) -> FileSet:
+        return FileSet(self.location, self.endpoint_url)
 
 
 def read_table(location: str, *, endpoint_url: str | None = None) -> tuple[str, pa.Table]:
     """Return the version and the lines of a small table that changes: an allowlist, rates."""
     return FilesSource(location, endpoint_url=endpoint_url).snapshot()
+
+
+def _is_compressed(name: str) -> bool:
+    return name.endswith(".gz")

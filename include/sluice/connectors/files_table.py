@@ -8,8 +8,9 @@ newest manifest; after a restore to an older checkpoint the next commit continue
 what was committed in between is no longer in the chain: the table rolls back with the job.
 
 With an upsert key the newest row per key wins.  The stage's output holds each key at most once per
-checkpoint; a file that does not is refused when it is staged.  Names are relative to the root, so
-a table can be copied.
+checkpoint; a file that does not is refused when it is staged.  A file of deletes takes rows away:
+within a checkpoint deletes come first, so that a row which is replaced stays.  Names are
+relative to the root, so a table can be copied.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sluice.connectors.sink import Staged, Unpublished
+from sluice.connectors.sink import DELETED, Staged, Unpublished
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.storage.object_store import AlreadyExists, ObjectStore
@@ -36,6 +37,9 @@ READ_THREADS = 16  # Reading is many small requests; a reader waits for most of 
 ATTEMPT_TOKEN = re.compile(r"[A-Za-z0-9-]+")
 DATA = "data/"
 DATA_FILE = re.compile(r"data/([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
+
+
+_DELETES = "-deletes.parquet"
 
 
 class ManifestFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,7 +83,8 @@ class FilesTable:
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         body = buffer.getvalue()
-        file = f"{_data_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}.parquet"
+        kind = _DELETES if DELETED in table.column_names else ".parquet"
+        file = f"{_data_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}{kind}"
         self.store.put(file, body)
         return Committable(sink=self.sink, file=file, rows=table.num_rows, size_bytes=len(body))
 
@@ -95,7 +100,7 @@ class FilesTable:
             parent=parent,
             files=tuple(
                 ManifestFile(file=staged.file, rows=staged.rows, size_bytes=staged.size_bytes)
-                for staged in sorted(committables, key=lambda staged: staged.file)
+                for staged in sorted(committables, key=_deletes_first)
             ),
             upsert_key=self.upsert_key or None,
         )
@@ -193,7 +198,7 @@ class FilesTable:
             tables = list(pool.map(self._read_file, files))
         table = pa.concat_tables(tables, promote_options="permissive")
         key = manifests[-1].upsert_key
-        return table if key is None else table.take(_newest_rows(table, key))
+        return table if key is None else _without_deleted(table.take(_newest_rows(table, key)))
 
     def row_count(self) -> int:
         """How many rows were committed in the table's chain; an upserted one counts each time."""
@@ -280,6 +285,20 @@ def _newest_rows(table: pa.Table, key: tuple[str, ...]) -> pa.Array:
     keys.columns = [str(number) for number in range(len(key))]
     last = keys.with_row_index("row").unique(keys.columns, keep="last", maintain_order=True)
     return pa.array(last["row"].to_numpy())
+
+
+def _deletes_first(staged: Committable) -> tuple[bool, str]:
+    return not staged.file.endswith(_DELETES), staged.file
+
+
+def _without_deleted(table: pa.Table) -> pa.Table:
+    """Files of one table may have the column or not: a file without it deletes nothing."""
+    import pyarrow.compute as pc
+
+    if DELETED not in table.column_names:
+        return table
+    is_deleted = pc.fill_null(table.column(DELETED), False)  # noqa: FBT003 - a value
+    return table.filter(pc.invert(is_deleted)).drop_columns([DELETED])
 
 
 def _data_prefix(checkpoint_id: int) -> str:

@@ -24,7 +24,7 @@ MAX_MARKS = 4096
 class FileCut:
     """The part of one file that an epoch reads, and ends of lines in it.
 
-    ``marks[i]`` is the offset after ``(i + 1) * step`` lines.
+    ``marks[i]`` is the offset after ``(i + 1) * step`` lines; ``is_whole`` that no byte is left.
     """
 
     partition: str
@@ -34,19 +34,25 @@ class FileCut:
     records: int
     step: int
     marks: list[int]
+    is_whole: bool
 
 
 def scan_lines(
     blocks: Iterable[bytes],
     before: PartitionOffset,
     *,
-    size: int,
+    size: int | None,
     max_records: int | None,
     bounded: bool,
 ) -> FileCut:
-    """Count lines from *before* to *size*, at most *max_records*; *blocks* are those bytes."""
+    """Count lines from *before* to *size*, at most *max_records*; *blocks* are those bytes.
+
+    A *size* of None is where the blocks end.  The rest behind the last newline is a line if the
+    file is *bounded*.
+    """
     import numpy as np
 
+    blocks = iter(blocks)
     at = end = before.offset
     records = 0
     step = 1
@@ -66,10 +72,11 @@ def scan_lines(
         end = int(line_ends[-1])
         if records == max_records:
             break
-    if bounded and records != max_records and end < size:
-        assert at == size
+    if bounded and records != max_records and end < at:
+        assert size in {None, at}
         records += 1
-        end = size
+        end = at
+    is_whole = end == size if size is not None else end == at and next(blocks, None) is None
     return FileCut(
         partition=before.partition,
         start=before.offset,
@@ -78,6 +85,7 @@ def scan_lines(
         records=records,
         step=step,
         marks=marks,
+        is_whole=is_whole,
     )
 
 

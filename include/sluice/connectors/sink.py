@@ -16,6 +16,9 @@ from sluice.core.acks import Committable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# True in a row that takes away what a table with an upsert key has of that key.
+DELETED = "_deleted"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
@@ -46,6 +49,8 @@ class Sink(Protocol):
     ) -> Committable | None:
         """Make the rows durable and invisible; None when there are none.
 
+        With a column ``_deleted``, true in every row, they take rows of the same key away, unless
+        the same checkpoint writes that key, too.
         *attempt_token* is unique to one attempt of one subtask: letters, digits and hyphens.
         """
         ...

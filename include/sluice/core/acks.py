@@ -28,6 +28,7 @@ class SubtaskMetrics:
     async_ms: int = 0  # Uploading.
     rows_in: int = 0
     rows_out: int = 0
+    groups: int = 0  # Of the rows that came in: distinct keys, or keys and windows.
     late_rows: int = 0
     malformed_rows: int = 0
     checkpointed_bytes: int = 0  # Written by this checkpoint.
@@ -39,7 +40,8 @@ class Ack:
     """A subtask's snapshot for this checkpoint is durable (Flink's AcknowledgeCheckpoint).
 
     ``state`` lists every live segment, oldest first; ``event_times_ms`` the largest event time
-    seen per source partition; ``schema`` the output's Arrow schema, known even without rows.
+    seen per ``source/partition``; ``schema`` the output's Arrow schema, known even without rows.
+    ``watermark_ms`` is that of the streams it has read; None when it read sources alone.
     """
 
     checkpoint_id: CheckpointId
@@ -49,7 +51,7 @@ class Ack:
     output: tuple[SegmentHandle, ...] = ()
     schema: bytes = b""
     event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
-    watermark_ms: int | None = None  # Of the stage's output; None where it reads a source itself.
+    watermark_ms: int | None = None
     committables: tuple[Committable, ...] = ()
     metrics: SubtaskMetrics = field(default_factory=SubtaskMetrics)
 

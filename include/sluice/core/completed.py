@@ -25,13 +25,25 @@ class SubtaskState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightData:
+    """Sealed segments of one producer's stream that a stage has not consumed, and their schema.
+
+    Flink's channel state, by reference: the next epoch reads them first.
+    """
+
+    producer: str
+    segments: tuple[SegmentHandle, ...]
+    schema: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageState:
     """A stage in a checkpoint (Flink's OperatorState).
 
-    ``watermark_ms`` is its output's; behind another stage also that of the input it has consumed.
-    ``in_flight`` are the sealed segments of its input that it has not consumed (Flink's channel
-    state, by reference): the next epoch reads them first.  An ``is_overtaken`` stage did not answer
-    in time, so the coordinator acknowledged for it; an ``is_finished`` one will never run again.
+    ``watermark_ms`` is its output's, and that of the input it has consumed.  An ``is_overtaken``
+    stage did not answer in time, so the coordinator acknowledged for it; an ``is_finished`` one
+    will never run again.  ``event_times_ms`` is by ``source/partition``.  ``rows_per_group`` is how
+    often a key came in its last epoch; it decides how the next one is run.
     """
 
     uid: str
@@ -39,11 +51,19 @@ class StageState:
     max_parallelism: int
     subtasks: tuple[SubtaskState, ...]
     watermark_ms: int
-    in_flight: tuple[SegmentHandle, ...] = ()
-    in_flight_schema: bytes = b""
+    in_flight: tuple[InFlightData, ...] = ()
     is_overtaken: bool = False
     is_finished: bool = False
     event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
+    rows_per_group: float | None = None
+
+    @property
+    def in_flight_segments(self) -> tuple[SegmentHandle, ...]:
+        return tuple(segment for data in self.in_flight for segment in data.segments)
+
+    def in_flight_of(self, producer: str) -> InFlightData:
+        empty = InFlightData(producer=producer, segments=(), schema=b"")
+        return next((data for data in self.in_flight if data.producer == producer), empty)
 
     @property
     def has_state(self) -> bool:
@@ -88,7 +108,7 @@ class CheckpointMetadata:
             for subtask in stage.subtasks
             for handle in subtask.state
         ]
-        handles += [handle for stage in self.stages for handle in stage.in_flight]
+        handles += [handle for stage in self.stages for handle in stage.in_flight_segments]
         handles += [cut.table for cut in self.sources if cut.table is not None]
         return tuple(handle for handle in handles if handle.key)
 
@@ -112,7 +132,9 @@ def with_files(
         replace(
             stage,
             subtasks=tuple(moved_subtask(subtask) for subtask in stage.subtasks),
-            in_flight=tuple(moved(handle) for handle in stage.in_flight),
+            in_flight=tuple(
+                replace(data, segments=tuple(map(moved, data.segments))) for data in stage.in_flight
+            ),
         )
         for stage in metadata.stages
     )
@@ -131,7 +153,11 @@ def moved_to_root(metadata: CheckpointMetadata, root: str) -> CheckpointMetadata
 def without_in_flight(metadata: CheckpointMetadata) -> CheckpointMetadata:
     """The checkpoint with its in-flight data dropped: those rows are lost, as a person chose."""
     return replace(
-        metadata, stages=tuple(replace(stage, in_flight=()) for stage in metadata.stages)
+        metadata,
+        stages=tuple(
+            replace(stage, in_flight=tuple(replace(data, segments=()) for data in stage.in_flight))
+            for stage in metadata.stages
+        ),
     )
 
 

@@ -40,14 +40,19 @@ class StateHandle:
     """A segment of keyed state, and the part of the hash space in which it is valid.
 
     Rows are sorted by the signed 64-bit hash of the key; ``first_hash`` to ``last_hash`` (both
-    inclusive) slices them after a rescale.  ``min_time_ms`` is the earliest event time any live
-    row waits for, so that a watermark before it need not open the file.
+    inclusive) slices them after a rescale.  ``table`` names the part of the stage's state, and
+    ``run`` numbers its sorted sequences, of which each segment is a piece: the larger is the newer.
+    ``min_time_ms`` is the earliest event time any live row waits for, so that a watermark before it
+    need not open the file; ``last_write_ms`` the newest write in it, after whose TTL it is dead.
     """
 
     segment: SegmentHandle
     first_hash: int = MIN_HASH
     last_hash: int = MAX_HASH
+    table: str = ""
+    run: int = 0
     min_time_ms: int | None = None
+    last_write_ms: int | None = None
 
     def __post_init__(self) -> None:
         assert MIN_HASH <= self.first_hash <= self.last_hash <= MAX_HASH

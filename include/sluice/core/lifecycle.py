@@ -60,6 +60,8 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
     is_own = checkpoint_id is not None and origin is None
     if is_own and state.completed_checkpoint(checkpoint_id or 0) is None:
         return refused(state)
+    if checkpoint_id is None and state.last_completed_at_ms is not None:
+        return refused(state)  # It was chosen when there was none: a checkpoint completed since.
     if origin is not None and not origin.root and origin.savepoint in state.releasing_savepoints:
         return refused(state)
     after, commands = abort_all(state, event.at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION)

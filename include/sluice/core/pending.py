@@ -152,7 +152,9 @@ class PendingCheckpoint:
         """
         wanted, overtaken = set(stages), [*self.overtaken]
         for task in self.tasks:  # In topological order.
-            has_lost_its_input = task.reads in overtaken and not task.is_unaligned
+            has_lost_its_input = not task.is_unaligned and any(
+                producer in overtaken for producer in task.reads
+            )
             is_behind = task.may_be_overtaken and task.uid in wanted
             if (is_behind or has_lost_its_input) and task.uid not in overtaken:
                 overtaken.append(task.uid)

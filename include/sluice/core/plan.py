@@ -50,6 +50,8 @@ class SourceCut:
     """Barrier n on one source: the slices of epoch n, and where epoch n + 1 starts.
 
     A table source has no slices but the whole table as of the barrier, in ``table``.
+    ``active_at_ms`` is, per partition, the barrier of the last epoch that read records of it;
+    ``idle`` partitions have been silent for so long that they do not hold the watermark back.
     """
 
     uid: str
@@ -58,6 +60,14 @@ class SourceCut:
     exhausted: bool = False
     is_backlog: bool = False  # More records wait behind the barrier (Flink's isProcessingBacklog).
     table: SegmentHandle | None = None
+    active_at_ms: dict[str, int] = field(default_factory=dict[str, int])
+    idle: tuple[str, ...] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no partition of it may move the watermark (Flink's WatermarkStatus.IDLE)."""
+        growing = {part.partition for part in self.position if not part.sealed}
+        return bool(growing) and growing <= set(self.idle) and not self.exhausted
 
     @property
     def records(self) -> int:
@@ -90,8 +100,7 @@ class TaskPlan:
 
     An ``is_unaligned`` one reads what its parent left in flight, and leaves this epoch's input in
     flight: it waits for no other stage.  One that ``may_be_overtaken`` starts aligned and becomes
-    unaligned when the aligned checkpoint timeout passes.  ``reads`` is the stage before it, empty
-    for one that reads a source.
+    unaligned when the aligned checkpoint timeout passes.  ``reads`` are the stages before it.
     """
 
     uid: str
@@ -99,7 +108,7 @@ class TaskPlan:
     max_parallelism: int
     is_unaligned: bool = False
     may_be_overtaken: bool = False
-    reads: str = ""
+    reads: tuple[str, ...] = ()
 
     @property
     def subtasks(self) -> tuple[SubtaskId, ...]:

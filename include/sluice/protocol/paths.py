@@ -8,6 +8,7 @@
       checkpoints/{id}/stages/{stage}.{attempt}              a stage's acks in one object, immutable
       checkpoints/{id}/_metadata                             immutable
       shared/{stage}/{id}-{content}.arrow                    state segments, shared by checkpoints
+      compactions/{stage}/{id}/record, {content}.arrow       state merged behind checkpoint {id}
       streams/{stream}/{id}/{content}.arrow                  stream segments of one epoch
       tables/{sink}/...                                      a sink's table, unless it names a place
       side/{stage}.{name}/...                                side outputs, published like a table
@@ -26,9 +27,12 @@ from sluice.core.ids import CheckpointId, SubtaskId
 
 SEQ_DIGITS = 12
 ID_DIGITS = 10
+COMPACTION_RECORD = "record"
 
 _ID = rf"([0-9]{{{ID_DIGITS}}})"
-_OF_A_CHECKPOINT = re.compile(rf"(?:checkpoints|streams/[^/]+)/{_ID}/.+|shared/[^/]+/{_ID}-.+")
+_OF_A_CHECKPOINT = re.compile(
+    rf"(?:checkpoints|(?:streams|compactions)/[^/]+)/{_ID}/.+|shared/[^/]+/{_ID}-.+"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,23 @@ class PipelinePaths:
     def shared_segment(self, stage: str, checkpoint_id: int, content: str) -> str:
         return f"{self.shared_segments(stage, checkpoint_id)}{content}.arrow"
 
+    def all_compactions(self) -> str:
+        return f"{self.pipeline}/compactions/"
+
+    def compactions(self, stage: str) -> str:
+        return f"{self.all_compactions()}{stage}/"
+
+    def compaction(self, stage: str, checkpoint_id: int) -> str:
+        """The record of what was merged; create-only."""
+        return f"{self.compactions(stage)}{checkpoint_id:0{ID_DIGITS}d}/{COMPACTION_RECORD}"
+
+    def compacted_segment(self, stage: str, checkpoint_id: int, content: str) -> str:
+        return f"{self.compactions(stage)}{checkpoint_id:0{ID_DIGITS}d}/{content}.arrow"
+
+    def is_compaction(self, key: str) -> bool:
+        """Whether *key* is a compaction's record."""
+        return key.startswith(self.all_compactions()) and key.endswith(f"/{COMPACTION_RECORD}")
+
     def all_streams(self) -> str:
         return f"{self.pipeline}/streams/"
 
@@ -124,8 +145,8 @@ class PipelinePaths:
         return f"{self.probes()}{token}"
 
     def checkpoint_of(self, key: str) -> CheckpointId | None:
-        """The checkpoint that wrote *key*, below ``checkpoints``, ``shared`` or ``streams``; None
-        for a name that none of the functions above builds.
+        """The checkpoint that wrote *key*, below ``checkpoints``, ``shared``, ``compactions`` or
+        ``streams``; None for a name that none of the functions above builds.
         """
         pipeline, _, path = key.partition("/")
         found = _OF_A_CHECKPOINT.fullmatch(path) if pipeline == self.pipeline else None

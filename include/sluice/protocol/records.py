@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from sluice.core.acks import Ack, Decline
+from sluice.core.compaction import Compaction, MergedRuns
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.messages import (
     AlignmentTimedOut,
@@ -37,7 +38,7 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 T = TypeVar("T")
 
 _JOURNALED = {
@@ -162,6 +163,22 @@ def decode_metadata(raw: bytes, key: str) -> CheckpointMetadata:
     return _open("checkpoint metadata", CheckpointMetadata, raw, key)
 
 
+def encode_compaction(compaction: Compaction) -> bytes:
+    return _seal("compaction", compaction)
+
+
+def decode_compaction(raw: bytes, key: str) -> Compaction:
+    return _open("compaction", Compaction, raw, key)
+
+
+def encode_merged_runs(merged: MergedRuns) -> bytes:
+    return _seal("merged runs", merged)
+
+
+def decode_merged_runs(raw: bytes, key: str) -> MergedRuns:
+    return _open("merged runs", MergedRuns, raw, key)
+
+
 def _seal(kind: str, body: object) -> bytes:
     raw = msgspec.Raw(msgspec.json.encode(body, order="deterministic"))
     return msgspec.json.encode(_Envelope(kind=kind, version=FORMAT_VERSION, body=raw))
@@ -199,6 +216,8 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         Ack,
         _StageAcks,
         Decline,
+        Compaction,
+        MergedRuns,
         *_JOURNALED.values(),
     )
 }

@@ -143,7 +143,7 @@ def _stage(stage: StageState) -> StageDetails:
         parallelism=stage.parallelism,
         max_parallelism=stage.max_parallelism,
         state=_segments(state),
-        in_flight=_segments(stage.in_flight),
+        in_flight=_segments(stage.in_flight_segments),
         watermark_ms=stage.watermark_ms,
         is_overtaken=stage.is_overtaken,
         is_finished=stage.is_finished,

@@ -42,6 +42,7 @@ class Reason(Enum):
     """Why an object is garbage; the value is for people."""
 
     STATE = "state segments that no retained checkpoint names"
+    COMPACTION = "merged state that no checkpoint names, and none can take over"
     STREAM = "stream segments that no retained checkpoint names"
     CHECKPOINT = "files of checkpoints that are neither pending nor retained"
     STAGED = "staged output that will never be committed"
@@ -138,6 +139,7 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
     paths = job.paths
     folders = {
         Reason.STATE: paths.all_shared(),
+        Reason.COMPACTION: paths.all_compactions(),
         Reason.STREAM: paths.all_streams(),
         Reason.CHECKPOINT: paths.checkpoints(),
         Reason.PROBE: paths.probes(),
@@ -163,7 +165,7 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
         incomplete_savepoints=_incomplete_savepoints(job, used, now_ms - grace_ms),
         unknown=tuple(
             one.key
-            for reason in (Reason.STATE, Reason.STREAM, Reason.CHECKPOINT)
+            for reason in (Reason.STATE, Reason.COMPACTION, Reason.STREAM, Reason.CHECKPOINT)
             for one in listed[reason]
             if paths.checkpoint_of(one.key) is None
         ),
@@ -172,7 +174,7 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
 
 def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) -> Sequence[Listed]:
     match reason:
-        case Reason.STATE | Reason.STREAM | Reason.CHECKPOINT:
+        case Reason.STATE | Reason.COMPACTION | Reason.STREAM | Reason.CHECKPOINT:
             return [one for one in listed if not _is_needed(job, used, reason, one.key)]
         case Reason.PROBE:
             return listed

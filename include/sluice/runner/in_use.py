@@ -13,7 +13,7 @@ from typing import TypeVar
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.ids import CheckpointId
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable
-from sluice.protocol.records import decode_metadata
+from sluice.protocol.records import decode_compaction, decode_metadata
 from sluice.runner.job import Job
 from sluice.storage.journal import Head
 from sluice.storage.object_store import Listed
@@ -74,13 +74,34 @@ def _in_use(job: Job, head: Head) -> InUse:
         found.append(job.origin_metadata(state.origin))
         folders.add(state.origin.checkpoint_id)  # Its root may be ours, spelled in another way.
     known = [metadata for metadata in found if metadata is not None]
+    keys = {key for metadata in known for key in _named(metadata)}
     return InUse(
         head=head,
-        keys=frozenset(key for metadata in known for key in _named(metadata)),
+        keys=frozenset(keys | _useful_compactions(job, keys)),
         staged=frozenset(c.file for metadata in known for c in metadata.committables),
         folders=frozenset(folders),
         savepoint_files=savepoint_files,
     )
+
+
+def _useful_compactions(job: Job, keys: set[str]) -> set[str]:
+    """Records of merged state that an epoch may still take over, and their files.
+
+    It does so only while what it continues, which is retained, has the state they replace.
+    """
+    records = [
+        one.key
+        for one in job.store.list(job.paths.all_compactions())
+        if job.paths.is_compaction(one.key)
+    ]
+    useful: set[str] = set()
+    for key, raw in zip(records, _in_parallel(job.store.get, records), strict=True):
+        if raw is None:  # Another collector was faster.
+            continue
+        compaction = decode_compaction(raw, key)
+        if compaction.is_useful(keys):
+            useful |= {key, *(segment.key for segment in compaction.files)}
+    return useful
 
 
 def is_savepoint_metadata(job: Job, key: str) -> bool:

@@ -20,10 +20,18 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
+from sluice.nodes import StageNode
 from sluice.pipeline import Pipeline
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import decode_metadata, decode_plan
-from sluice.sinks import LATE, MALFORMED, open_side_output, open_sink, side_output
+from sluice.sinks import (
+    LATE,
+    LATE_RIGHT,
+    MALFORMED,
+    open_side_output,
+    open_sink,
+    side_output,
+)
 from sluice.storage.answers import AnswerStore
 from sluice.storage.journal import Journal
 from sluice.storage.object_store import ObjectStore, verify_conditional_writes
@@ -181,5 +189,11 @@ def verify_store(job: Job) -> None:
 
 def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(
-        side_output(stage, name) for stage in pipeline.stages for name in (MALFORMED, LATE)
+        side_output(stage.uid, name)
+        for stage in pipeline.stages.values()
+        for name in (MALFORMED, LATE, *([LATE_RIGHT] if _is_join(stage) else []))
     )
+
+
+def _is_join(stage: StageNode) -> bool:
+    return stage.is_stateful and len(stage.inputs) > 1

@@ -6,13 +6,12 @@ still pending; then a stage of it is known as soon as its subtasks have acknowle
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sluice.core.acks import Ack
-from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
-from sluice.core.handles import SegmentHandle
+from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
 from sluice.core.state import CoordinatorState
@@ -154,11 +153,10 @@ def stage_state(
 ) -> StageState:
     """The stage as this checkpoint leaves it, from its acks and those of what it reads."""
     task, before = plan.task(uid), lineage.stage(uid)
+    upstream = _upstream(job, pending, plan, uid, acks)
     if uid in pending.overtaken:
-        upstream = _upstream(job, pending, plan, uid, acks)
         return _overtaken(task, before, upstream)
     mine = acks(uid)
-    upstream = _upstream(job, pending, plan, uid, acks) if task.is_unaligned else []
     return StageState(
         uid=uid,
         parallelism=task.parallelism,
@@ -167,9 +165,9 @@ def stage_state(
             SubtaskState(subtask=ack.subtask, state=ack.state, output=ack.output) for ack in mine
         ),
         watermark_ms=output_watermark(job, plan, uid, mine, before),
-        in_flight=_sealed(upstream),
-        in_flight_schema=upstream[0].schema if upstream else b"",
+        in_flight=_in_flight(upstream) if task.is_unaligned else (),
         event_times_ms=event_times(mine, before),
+        rows_per_group=_rows_per_group(mine, before),
     )
 
 
@@ -204,18 +202,44 @@ def _upstream(
     plan: CheckpointPlan,
     uid: str,
     acks: Callable[[str], list[Ack]],
-) -> list[Ack]:
-    """The acks of the stage that *uid* reads, when that one ran in this epoch."""
-    producer = job.pipeline.stages[uid].input
-    ran = any(task.uid == producer for task in plan.tasks) and producer not in pending.overtaken
-    return acks(producer) if ran else []
+) -> dict[str, list[Ack]]:
+    """The acks of each stage that *uid* reads and that ran in this epoch, if *uid* left them."""
+    leaves_input = uid in pending.overtaken or plan.task(uid).is_unaligned
+    running = {task.uid for task in plan.tasks} - set(pending.overtaken) if leaves_input else set()
+    return {
+        producer: acks(producer)
+        for producer in job.pipeline.upstream_of(uid)
+        if producer in running
+    }
 
 
-def _sealed(upstream: list[Ack]) -> tuple[SegmentHandle, ...]:
-    return tuple(segment for ack in upstream for segment in ack.output)
+def _in_flight(
+    upstream: Mapping[str, list[Ack]], before: StageState | None = None
+) -> tuple[InFlightData, ...]:
+    """What *before* left in flight, and behind it what *upstream* sealed in this epoch."""
+    left = {data.producer: data for data in (before.in_flight if before is not None else ())}
+    for producer, acks in upstream.items():
+        earlier = left.get(producer)
+        sealed = tuple(segment for ack in acks for segment in ack.output)
+        left[producer] = InFlightData(
+            producer=producer,
+            segments=(*(earlier.segments if earlier is not None else ()), *sealed),
+            schema=acks[0].schema,
+        )
+    return tuple(left.values())
 
 
-def _overtaken(task: TaskPlan, before: StageState | None, upstream: list[Ack]) -> StageState:
+def _rows_per_group(acks: list[Ack], before: StageState | None) -> float | None:
+    """How often a key came in this epoch; as before, if nothing came."""
+    groups = sum(ack.metrics.groups for ack in acks)
+    if not groups:
+        return before.rows_per_group if before is not None else None
+    return round(sum(ack.metrics.rows_in for ack in acks) / groups, 2)
+
+
+def _overtaken(
+    task: TaskPlan, before: StageState | None, upstream: Mapping[str, list[Ack]]
+) -> StageState:
     """As the parent left it; what it did not consume of this epoch joins what is in flight."""
     stage = before or StageState(
         uid=task.uid,
@@ -226,8 +250,7 @@ def _overtaken(task: TaskPlan, before: StageState | None, upstream: list[Ack]) -
     )
     return replace(
         _without_output(stage),
-        in_flight=(*stage.in_flight, *_sealed(upstream)),
-        in_flight_schema=upstream[0].schema if upstream else stage.in_flight_schema,
+        in_flight=_in_flight(upstream, stage),
         is_overtaken=True,
     )
 

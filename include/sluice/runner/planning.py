@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from sluice.core.decider import CheckpointRequest
+from sluice.core.idleness import with_idleness
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
 from sluice.core.plan_calculator import (
@@ -149,19 +150,23 @@ def _cut(
     previous = lineage.source(uid)
     if job.pipeline.sources[uid].is_table:
         return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
+    node = job.pipeline.sources[uid]
     barrier = source.plan(
         previous.position if previous is not None else (),
         max_records=state.configuration.max_records_per_epoch,
         parallelism=_first_parallelism(job, state, uid),
-        until=barriers.get(uid, {} if job.pipeline.sources[uid].is_induced else None),
+        until=barriers.get(uid, {} if node.is_induced else None),
     )
-    return SourceCut(
+    cut = SourceCut(
         uid=uid,
         position=barrier.position,
         slices=barrier.slices,
         exhausted=barrier.exhausted,
         is_backlog=barrier.is_backlog,
     )
+    if node.idle_after_ms is None:
+        return cut
+    return with_idleness(cut, previous, now_ms=job.clock(), idle_after_ms=node.idle_after_ms)
 
 
 def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:
@@ -169,7 +174,7 @@ def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:
     return max(
         job.pipeline.parallelism_of(stage.uid, override)
         for stage in job.pipeline.stages.values()
-        if stage.input == source
+        if source in stage.producers
     )
 
 
@@ -182,9 +187,11 @@ def _running_and_finished(
     """
     done: set[str] = set()
     for uid, stage in job.pipeline.stages.items():
-        cut = cuts.get(stage.input)
-        input_ended = _had_ended(lineage, cut) if cut is not None else stage.input in done
-        if input_ended and _has_seen_the_end(lineage, uid):
+        inputs_ended = all(
+            _had_ended(lineage, cuts[producer]) if producer in cuts else producer in done
+            for producer in stage.producers
+        )
+        if inputs_ended and _has_seen_the_end(lineage, uid):
             done.add(uid)
     vertices = [
         Vertex(uid=uid, parallelism=count, finished=frozenset(range(count) if uid in done else ()))
@@ -192,9 +199,9 @@ def _running_and_finished(
         if (count := job.pipeline.parallelism_of(uid, state.configuration.parallelism))
     ]
     edges = [
-        Edge(source=stage.input, target=uid, pattern=DistributionPattern.ALL_TO_ALL)
-        for uid, stage in job.pipeline.stages.items()
-        if stage.input in job.pipeline.stages
+        Edge(source=producer, target=uid, pattern=DistributionPattern.ALL_TO_ALL)
+        for uid in job.pipeline.stages
+        for producer in job.pipeline.upstream_of(uid)
     ]
     plan = calculate(vertices, edges)
     assert isinstance(plan, CalculatedPlan), "a stage runs, or has finished"
@@ -213,30 +220,33 @@ def _has_seen_the_end(lineage: Lineage, uid: str) -> bool:
     if isinstance(lineage, PendingParent):
         return True  # It reads the end in the parent's epoch, which is aligned.
     stage = lineage.stage(uid)
-    return stage is not None and stage.watermark_ms == MAX_WATERMARK and not stage.in_flight
+    if stage is None or stage.in_flight_segments:
+        return False
+    return stage.watermark_ms == MAX_WATERMARK
 
 
 def _is_behind(job: Job, lineage: Lineage) -> bool:
     """Whether rows are in flight, so that an epoch without new records has work to do."""
     return isinstance(lineage, CompletedParent) and any(
-        stage.in_flight for uid in job.pipeline.stages if (stage := lineage.stage(uid)) is not None
+        stage.in_flight_segments
+        for uid in job.pipeline.stages
+        if (stage := lineage.stage(uid)) is not None
     )
 
 
 def _task(
     job: Job, state: CoordinatorState, uid: str, lineage: Lineage, *, must_align: bool
 ) -> TaskPlan:
-    """Who reads a source has nothing to align.  Who was overtaken first catches up, undisturbed:
-    else a stage that is always behind would never advance.
+    """Who reads a source is not left behind: its records are not in flight but in the source.  Who
+    was overtaken first catches up, undisturbed: else a stage always behind would never advance.
     """
     parallelism = job.pipeline.parallelism_of(uid, state.configuration.parallelism)
     declared = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
     max_parallelism = lineage.max_parallelism(uid) or declared
     check_parallelism(uid, parallelism, max_parallelism)
-    producer = job.pipeline.stages[uid].input
-    can_be_behind = (
-        state.configuration.unaligned and not must_align and producer in job.pipeline.stages
-    )
+    upstream = job.pipeline.upstream_of(uid)
+    reads_streams_alone = len(upstream) == len(job.pipeline.stages[uid].inputs)
+    can_be_behind = state.configuration.unaligned and not must_align and reads_streams_alone
     is_from_the_start = state.configuration.aligned_timeout_ms == 0
     is_unaligned = can_be_behind and (is_from_the_start or lineage.was_overtaken(uid))
     return TaskPlan(
@@ -245,7 +255,7 @@ def _task(
         max_parallelism=max_parallelism,
         is_unaligned=is_unaligned,
         may_be_overtaken=can_be_behind and not is_unaligned,
-        reads=producer if producer in job.pipeline.stages else "",
+        reads=upstream,
     )
 
 

@@ -238,7 +238,11 @@ def restore(
     if transition.verdict is Verdict.FENCED:
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
     if transition.verdict is not Verdict.APPLIED:
-        raise RestoreError(f"checkpoint {choice.checkpoint_id} was discarded while it was chosen")
+        raise RestoreError(
+            "a checkpoint completed while the job was to start from empty; restore it again"
+            if choice.checkpoint_id is None
+            else f"checkpoint {choice.checkpoint_id} was discarded while it was chosen"
+        )
     carry_out(job, transition)
     resume(job, job.journal.load())
     after = job.state()

@@ -1,52 +1,89 @@
-"""What a stage reads in one epoch: a source's slices, or segments that other stages sealed."""
+"""What a stage reads in one epoch of other stages: the segments that they sealed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from sluice.core.completed import StageState
 from sluice.core.handles import SegmentHandle
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
-from sluice.core.watermarks import MIN_WATERMARK
-from sluice.runner.event_time import output_watermark
+from sluice.core.watermarks import MIN_WATERMARK, combined_watermark
+from sluice.runner.event_time import is_idle, output_watermark
 from sluice.runner.job import Job
 from sluice.runner.lineage import Lineage, acks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageInput:
+class StreamInput:
     """``segments`` are in the order they were sealed: what was left in flight comes first.
 
     ``schema`` is their serialized Arrow schema; empty while no stage before this one has run yet.
+    ``watermark_ms`` is None for a stream that has been silent for long.
     """
 
-    segments: tuple[SegmentHandle, ...] = ()
-    schema: bytes = b""
-    watermark_ms: int = MIN_WATERMARK
+    segments: tuple[SegmentHandle, ...]
+    schema: bytes
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInput:
+    """The streams of a stage by producer; none for one that reads sources alone."""
+
+    streams: Mapping[str, StreamInput] = field(default_factory=dict[str, StreamInput])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the columns of every stream are."""
+        return all(stream.schema for stream in self.streams.values())
+
+    def watermark_ms(self, before: StageState | None) -> int | None:
+        """The least over the streams, None without any; *before* is the stage itself."""
+        if not self.streams:
+            return None
+        floor = before.watermark_ms if before is not None else MIN_WATERMARK
+        return combined_watermark((one.watermark_ms for one in self.streams.values()), floor)
 
 
 def stage_input(
     job: Job, plan: CheckpointPlan, pending: PendingCheckpoint, uid: str, lineage: Lineage
 ) -> StageInput:
-    """The input of a stage that reads another stage.
+    """The streams that a stage reads.
 
     Raises:
-        NotYetAcknowledged: the barrier has not arrived: that stage still runs.
+        NotYetAcknowledged: a barrier has not arrived: a stage before this one still runs.
     """
-    producer = job.pipeline.stages[uid].input
+    streams = {
+        producer: _stream(job, plan, pending, uid, producer, lineage)
+        for producer in job.pipeline.upstream_of(uid)
+    }
+    return StageInput(streams=streams)
+
+
+def _stream(
+    job: Job,
+    plan: CheckpointPlan,
+    pending: PendingCheckpoint,
+    uid: str,
+    producer: str,
+    lineage: Lineage,
+) -> StreamInput:
     before, producer_before = lineage.stage(uid), lineage.stage(producer)
-    in_flight = before.in_flight if before is not None else ()
-    schema = before.in_flight_schema if before is not None else b""
+    in_flight = before.in_flight_of(producer) if before is not None else None
+    segments = in_flight.segments if in_flight is not None else ()
+    schema = in_flight.schema if in_flight is not None else b""
     ran = any(task.uid == producer for task in plan.tasks) and producer not in pending.overtaken
     if plan.task(uid).is_unaligned or not ran:
-        return StageInput(
-            segments=in_flight,
-            schema=schema,
-            watermark_ms=producer_before.watermark_ms if producer_before else MIN_WATERMARK,
-        )
-    acks = acks_of(job, pending)(producer)
-    return StageInput(
-        segments=(*in_flight, *(segment for ack in acks for segment in ack.output)),
-        schema=acks[0].schema or schema,
-        watermark_ms=output_watermark(job, plan, producer, acks, producer_before),
+        watermark_ms = producer_before.watermark_ms if producer_before else MIN_WATERMARK
+    else:
+        acks = acks_of(job, pending)(producer)
+        segments = (*segments, *(segment for ack in acks for segment in ack.output))
+        schema = acks[0].schema or schema
+        watermark_ms = output_watermark(job, plan, producer, acks, producer_before)
+    return StreamInput(
+        segments=segments,
+        schema=schema,
+        watermark_ms=None if is_idle(job, plan, producer) else watermark_ms,
     )

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 import pyarrow as pa
 
-from sluice.connectors.sink import Sink
+from sluice.connectors.sink import DELETED, Sink
 from sluice.core.acks import Committable
 from sluice.core.handles import SegmentHandle
 from sluice.errors import ConfigurationError
+from sluice.nodes import SinkNode, StageNode
+from sluice.runtime.operators.operator import FILTER, WEIGHT
+from sluice.runtime.row_files import RowFiles
 from sluice.runtime.state.segments import HASH, checksum, encode_segment, to_table
 from sluice.runtime.workspace import Workspace
-from sluice.sinks import LATE, MALFORMED, open_side_output, open_sink, side_output
+from sluice.sinks import LATE, LATE_RIGHT, MALFORMED, open_side_output, open_sink, side_output
 
 SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.
 MALFORMED_COLUMN = "_malformed"  # Why a row could not be read; null when it could.
+RAW = "_raw"  # What such a row was, where its columns cannot say.
+LATE_OF_SIDE = (LATE, LATE_RIGHT)
 
 
 class Output:
@@ -22,120 +29,149 @@ class Output:
 
     def __init__(self, work: Workspace) -> None:
         self._work = work
-        self._frames: list[pl.DataFrame] = []
-        self._malformed: list[pl.DataFrame] = []
-        self._late: list[pl.DataFrame] = []
+        self._segments: list[SegmentHandle] = []
+        self._committables: list[Committable] = []
+        self._stream = RowFiles(self._write_segment)
+        self._taken_back = RowFiles(self._write_segment)
+        self._sinks = [_SinkFiles(node, self._sink(node), self) for node in work.spec.sinks]
+        self._sides: dict[str, RowFiles] = {}
+        self._files = 0
         self.schema_bytes = b""
-        self.event_times_ms: dict[str, int] = {}
-        self.rows_out = 0
+        self.rows_out = self.late_rows = self.malformed_rows = 0
 
-    @property
-    def malformed_rows(self) -> int:
-        return sum(frame.height for frame in self._malformed)
+    def without_malformed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """*frame* without the rows that could not be read, which go to a side output."""
+        if MALFORMED_COLUMN not in frame.columns:
+            return frame
+        bad = frame.filter(pl.col(MALFORMED_COLUMN).is_not_null())
+        self.malformed_rows += bad.height
+        self._add_to_side(MALFORMED, bad)
+        good = frame.filter(pl.col(MALFORMED_COLUMN).is_null())
+        return good.drop(MALFORMED_COLUMN, RAW, strict=False)
 
-    @property
-    def late_rows(self) -> int:
-        return sum(frame.height for frame in self._late)
+    def add_late(self, frame: pl.DataFrame, side: int) -> None:
+        self.late_rows += frame.height
+        self._add_to_side(LATE_OF_SIDE[side], frame)
 
-    def add_input(self, frame: pl.DataFrame) -> None:
-        """Rows of a stateless stage, with what the runtime's own columns say about them."""
-        if MALFORMED_COLUMN in frame.columns:
-            bad = frame.filter(pl.col(MALFORMED_COLUMN).is_not_null())
-            if bad.height:
-                self._malformed.append(bad)
-            frame = frame.filter(pl.col(MALFORMED_COLUMN).is_null())
-        if self._work.spec.measures_event_time:
-            self._measure(frame)
-        self.add(frame.drop(SOURCE, MALFORMED_COLUMN, strict=False))
+    def add(self, rows: pl.DataFrame, retracted: pl.DataFrame | None = None) -> None:
+        """Rows of the stage's result, and those that they take back, before filter and projection.
 
-    def add_late(self, frame: pl.DataFrame) -> None:
-        if frame.height:
-            self._late.append(frame)
-
-    def add(self, frame: pl.DataFrame) -> None:
-        """Rows of the stage's result, before its filter and projection."""
-        stage = self._work.spec.stage
-        for condition in stage.where:
-            frame = frame.filter(pl.sql_expr(condition))
-        if stage.select:
-            self._check_columns(frame)
-            frame = frame.select(stage.select)
-        if not self.schema_bytes:
-            self.schema_bytes = to_table(frame.clear()).schema.serialize().to_pybytes()
-        self.rows_out += frame.height
-        if frame.height:
-            self._frames.append(frame)
+        Rows of a stateless stage that reads changes carry their weight already.
+        """
+        rows = narrowed(self._work.spec.stage, rows)
+        self.rows_out += rows.height
+        if not self._work.spec.emits_changes:
+            rows = rows.drop(WEIGHT, strict=False)
+            self._emit(rows, rows.clear())
+            return
+        if WEIGHT in rows.columns:
+            is_taken_back = pl.col(WEIGHT) < 0
+            self._emit(
+                rows.filter(~is_taken_back).drop(WEIGHT), rows.filter(is_taken_back).drop(WEIGHT)
+            )
+            return
+        self._emit(
+            rows,
+            narrowed(self._work.spec.stage, retracted) if retracted is not None else rows.clear(),
+        )
 
     def finish(self) -> tuple[tuple[SegmentHandle, ...], tuple[Committable, ...]]:
-        """Upload the stream's segment, stage the sinks' files; return what the ack will name."""
-        spec = self._work.spec
-        committables: list[Committable] = []
-        stream: tuple[SegmentHandle, ...] = ()
-        if self._frames:
-            table = to_table(pl.concat(self._frames))
-            if spec.has_consumers:
-                stream = (self._upload(table),)
-            for node in spec.sinks:
-                sink = open_sink(node, spec.params, spec.location, self._work.paths)
-                committables += self._stage(sink, table)
-        for name, frames in ((MALFORMED, self._malformed), (LATE, self._late)):
-            if frames:
-                uid = side_output(spec.stage.uid, name)
-                side = open_side_output(uid, spec.location, self._work.paths)
-                committables += self._stage(side, to_table(_readable(pl.concat(frames))))
-        return stream, tuple(committables)
+        """Upload and stage what is left; return what the ack will name."""
+        sinks = [files for sink in self._sinks for files in sink.files]
+        taken_back = self._taken_back.take()
+        if taken_back is not None:
+            self._stream.add(taken_back)  # The last file may hold both: a request less.
+        for files in (self._stream, *sinks, *self._sides.values()):
+            files.finish()
+        return tuple(self._segments), tuple(self._committables)
 
-    def _measure(self, frame: pl.DataFrame) -> None:
-        """The largest event time per source partition: what the watermark is made of."""
-        column = self._work.spec.stage.event_time
-        assert column is not None
-        if SOURCE not in frame.columns:
-            raise ConfigurationError(
-                f"stage {self._work.spec.stage.uid!r} dropped the column {SOURCE!r}; keep it, the "
-                f"watermark of {column!r} is measured per source partition"
-            )
-        if column not in frame.columns:
-            raise ConfigurationError(
-                f"stage {self._work.spec.stage.uid!r} yields no column {column!r}, the event "
-                f"time that its source names; it yields {', '.join(frame.columns)}"
-            )
-        seen = (
-            frame.lazy()
-            .filter(pl.col(column).is_not_null())
-            .group_by(pl.col(SOURCE).struct.field("partition"))
-            .agg(pl.col(column).max().dt.epoch("ms"))
-            .collect()
-        )
-        for partition, event_time_ms in seen.iter_rows():  # A row per partition, not per record.
-            before = self.event_times_ms.get(partition, event_time_ms)
-            self.event_times_ms[partition] = max(before, event_time_ms)
-
-    def _upload(self, table: pa.Table) -> SegmentHandle:
-        body = encode_segment(table)
-        digest = checksum(body)
-        spec = self._work.spec
-        key = self._work.paths.stream_segment(
-            spec.stage.uid, spec.checkpoint_id, f"{self._work.subtask.index:05d}-{digest}"
-        )
-        self._work.upload(key, body)
-        return SegmentHandle(key=key, size_bytes=len(body), rows=table.num_rows, checksum=digest)
-
-    def _stage(self, sink: Sink, table: pa.Table) -> list[Committable]:
+    def stage_rows(self, sink: Sink, table: pa.Table) -> None:
+        """Used by the sinks' files."""
+        self._files += 1
         staged = sink.stage(
             table,
             checkpoint_id=self._work.spec.checkpoint_id,
             subtask=self._work.subtask.index,
-            attempt_token=self._work.token,
+            attempt_token=f"{self._work.token}-{self._files:04d}",
         )
-        return [] if staged is None else [staged]
+        if staged is not None:
+            self._committables.append(staged)
 
-    def _check_columns(self, frame: pl.DataFrame) -> None:
-        unknown = [name for name in self._work.spec.stage.select if name not in frame.columns]
-        if unknown:
-            raise ConfigurationError(
-                f"stage {self._work.spec.stage.uid!r} selects {unknown[0]!r}; "
-                f"there are {', '.join(frame.columns)}"
-            )
+    def _emit(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
+        spec = self._work.spec
+        streamed = rows
+        if spec.emits_changes:
+            streamed = rows.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
+        if not self.schema_bytes:
+            self.schema_bytes = to_table(streamed.clear()).schema.serialize().to_pybytes()
+        if spec.has_consumers:
+            self._stream.add(streamed)
+            if spec.emits_changes:
+                self._taken_back.add(taken_back.with_columns(pl.lit(-1, pl.Int8).alias(WEIGHT)))
+        for sink in self._sinks:
+            sink.add(rows, taken_back)
+
+    def _write_segment(self, table: pa.Table) -> None:
+        body = encode_segment(table)
+        digest = checksum(body)
+        spec, index = self._work.spec, self._work.subtask.index
+        key = self._work.paths.stream_segment(
+            spec.stage.uid, spec.checkpoint_id, f"{index:05d}-{digest}"
+        )
+        self._work.upload(key, body)
+        handle = SegmentHandle(key=key, size_bytes=len(body), rows=table.num_rows, checksum=digest)
+        self._segments.append(handle)
+
+    def _sink(self, node: SinkNode) -> Sink:
+        spec = self._work.spec
+        return open_sink(node, spec.params, spec.location, self._work.paths)
+
+    def _add_to_side(self, name: str, frame: pl.DataFrame) -> None:
+        if not frame.height:
+            return
+        if name not in self._sides:
+            spec = self._work.spec
+            uid = side_output(spec.stage.uid, name)
+            sink = open_side_output(uid, spec.location, self._work.paths)
+            self._sides[name] = RowFiles(partial(self.stage_rows, sink))
+        self._sides[name].add(_readable(frame))
+
+
+class _SinkFiles:
+    """The rows of one sink and, where it can, those that it is to take away."""
+
+    def __init__(self, node: SinkNode, sink: Sink, output: Output) -> None:
+        self._key = node.spec.upsert_key
+        self._rows = RowFiles(partial(output.stage_rows, sink))
+        self._deletes = RowFiles(partial(output.stage_rows, sink))
+        self.files = (self._rows, self._deletes)
+
+    def add(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
+        self._rows.add(rows)
+        if not self._key or not taken_back.height:
+            return
+        gone = taken_back.join(rows, on=self._key, how="anti", nulls_equal=True)
+        self._deletes.add(gone.with_columns(pl.lit(True).alias(DELETED)))  # noqa: FBT003 - a value
+
+
+def narrowed(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows and columns that *stage* keeps of its result.
+
+    Raises:
+        ConfigurationError: the result has not the columns that its filter or projection names.
+    """
+    weight = [pl.col(name) for name in (WEIGHT,) if name in frame.columns]
+    try:
+        for condition in stage.where:
+            frame = frame.filter(pl.sql_expr(condition))
+        if stage.select:
+            frame = frame.select(*map(pl.sql_expr, stage.select), *weight)
+    except pl.exceptions.PolarsError as error:
+        raise ConfigurationError(
+            f"stage {stage.uid!r} cannot keep {', '.join((*stage.where, *stage.select))} of its "
+            f"result: {error}; there are {', '.join(frame.columns)}"
+        ) from error
+    return frame
 
 
 def _readable(frame: pl.DataFrame) -> pl.DataFrame:
@@ -147,4 +183,5 @@ def _readable(frame: pl.DataFrame) -> pl.DataFrame:
             (origin.field("record") + 1).alias("record_number"),  # From 1, as editors count lines.
             pl.all().exclude(SOURCE, "partition", "record_number"),
         )
-    return frame.rename({MALFORMED_COLUMN: "reason"}, strict=False).drop(HASH, strict=False)
+    ours = [name for name in frame.columns if name in (HASH, WEIGHT) or name.startswith(FILTER)]
+    return frame.rename({MALFORMED_COLUMN: "reason", RAW: "line"}, strict=False).drop(ours)

@@ -7,78 +7,120 @@ from dataclasses import replace
 import polars as pl
 import pyarrow as pa
 
-from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.key_groups import hash_range, key_group_range
+from sluice.core.handles import StateHandle
+from sluice.runtime.group_buffer import GroupBuffer, HashRange
 from sluice.runtime.operators.build import build_operator
-from sluice.runtime.operators.operator import Watermarks
-from sluice.runtime.output import SOURCE, Output
-from sluice.runtime.state.keyed import (
-    KeyedState,
-    Run,
-    delta_table,
-    merge_runs,
-    min_time,
-    runs_to_merge,
-)
-from sluice.runtime.state.segments import checksum, encode_segment
+from sluice.runtime.operators.operator import Operator, Outcome
+from sluice.runtime.output import MALFORMED_COLUMN, RAW, SOURCE, Output
+from sluice.runtime.state.keyed import KeyedState
+from sluice.runtime.state.segments import HASH, to_frame
+from sluice.runtime.state_files import open_runs
+from sluice.runtime.state_writer import StateWriter
 from sluice.runtime.workspace import Workspace
+
+SIDE = "_side"  # Which input of a join a row is of.
+ROWS = "_rows"  # How many rows Spark folded into a group.
 
 
 class KeyedSnapshot:
-    def __init__(self, work: Workspace, schema: pa.Schema) -> None:
+    """``add`` the epoch's rows, then ``finish``."""
+
+    def __init__(self, work: Workspace, output: Output) -> None:
         spec = work.spec
         self._work = work
-        self._watermarks = Watermarks(
-            previous_ms=spec.previous_watermark_ms, current_ms=spec.watermark_ms
-        )
-        empty = pl.from_arrow(schema.empty_table())
-        assert isinstance(empty, pl.DataFrame)
-        empty = empty.drop(SOURCE, strict=False)
-        self._operator = build_operator(spec.stage, empty.schema)
-        self._partials = [self._operator.partial(empty, self._watermarks)]
+        self._output = output
+        self._time = spec.epoch_time
+        given = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas]
+        self._sides = [schema.names for schema in given]
+        empty = [
+            to_frame(schema.empty_table()).drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False)
+            for schema in given
+        ]
+        self._operator: Operator = build_operator(spec.stage, [frame.schema for frame in empty])
+        self._inherited: dict[str, list[StateHandle]] = {name: [] for name in self._operator.tables}
+        for handle in spec.state[work.subtask.index]:
+            self._inherited.setdefault(handle.table, []).append(handle)
+        self._buffer = GroupBuffer(self._operator, HashRange(*work.hash_range), spec.memory_bytes)
+        self._template: dict[str, pl.DataFrame] = {}
+        for side, frame in enumerate(empty):
+            self._template |= self._operator.partial(frame, self._time, side).groups
+        self._buffer.add(self._template)
         self.rows_in = 0
+
+    @property
+    def groups(self) -> int:
+        return self._buffer.rows
 
     def add(self, rows: pl.DataFrame) -> None:
         """Pre-aggregate one chunk of the epoch's rows."""
+        if self._work.spec.is_pre_aggregated:
+            self.rows_in += int(rows[ROWS].sum())
+            template = self._template["groups"]
+            self._buffer.add({"groups": rows.select(template.columns).cast(template.schema)})
+            return
         self.rows_in += rows.height
-        rows = rows.drop(SOURCE, strict=False)
-        self._partials.append(self._operator.partial(rows, self._watermarks))
+        for side, names in enumerate(self._sides):
+            mine = rows
+            if len(self._sides) > 1:
+                prefixed = [name if name == HASH else column_of(side, name) for name in names]
+                mine = rows.filter(pl.col(SIDE) == side).select(prefixed)
+                mine = mine.rename(dict(zip(prefixed, names, strict=True)))
+            mine = self._output.without_malformed(mine).drop(SOURCE, strict=False)
+            partial = self._operator.partial(mine, self._time, side)
+            self._buffer.add(partial.groups)
+            self._output.add_late(partial.late, side)
 
-    def finish(self, output: Output) -> tuple[StateHandle, ...]:
-        """Merge with the state, hand the result to *output*, upload the delta.
+    def finish(self) -> tuple[StateHandle, ...]:
+        """Merge with the state, hand the result to the output, upload what changed.
 
         Returns every live segment, oldest first: what the parent had, and what changed.
         """
-        state = self._merge(output)
-        return tuple(map(self._copied, state)) if self._work.spec.is_full else state
-
-    def _merge(self, output: Output) -> tuple[StateHandle, ...]:
-        schema = self._operator.state_schema
-        inherited = self._work.spec.state[self._work.subtask.index]
-        runs = [
-            Run(
-                table=self._work.cache.open(handle.segment),
-                first_hash=handle.first_hash,
-                last_hash=handle.last_hash,
-                min_time_ms=handle.min_time_ms,
-            )
-            for handle in inherited
+        writers = {
+            name: StateWriter(self._work, name, schema, self._inherited[name])
+            for name, schema in self._operator.tables.items()
+        }
+        state = self._state()
+        with self._buffer:
+            for bounds, groups in self._buffer.ranges(self._due_bytes()):
+                part = {
+                    name: table.slice(bounds.first, bounds.last) for name, table in state.items()
+                }
+                outcome = self._operator.process(groups, part, self._time)
+                self._take(outcome, writers)
+        handles = [
+            handle
+            for name, inherited in self._inherited.items()
+            for handle in (writers[name].finish() if name in writers else inherited)
         ]
-        groups = self._operator.combine(pl.concat([p.groups for p in self._partials]))
-        outcome = self._operator.process(groups, KeyedState(schema, runs), self._watermarks)
-        output.add(outcome.output)
-        for late in (*(p.late for p in self._partials), outcome.late):
-            output.add_late(late)
-        if not outcome.upserts.height and not outcome.deletes.height:
-            return inherited
-        delta = delta_table(schema, outcome.upserts, outcome.deletes)
-        counts = [*(run.table.num_rows for run in runs), delta.num_rows]
-        merged = runs_to_merge(counts) - 1  # How many inherited runs the new segment swallows.
-        kept = inherited[: len(inherited) - merged]
-        if merged:
-            newest = [*runs[len(runs) - merged :], Run(table=delta)]
-            delta = merge_runs(schema, newest, drop_tombstones=not kept)
-        return (*kept, self._write(delta, min_time(schema, delta)))
+        return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
+
+    def _take(self, outcome: Outcome, writers: dict[str, StateWriter]) -> None:
+        self._output.add(outcome.output, outcome.retracted)
+        for side, late in outcome.late.items():
+            self._output.add_late(late, side)
+        for name, changes in outcome.changes.items():
+            writers[name].add(changes)
+
+    def _state(self) -> dict[str, KeyedState]:
+        spec = self._work.spec
+        return {
+            name: KeyedState(
+                schema,
+                open_runs(self._work.cache, self._inherited[name]),
+                now_ms=self._time.processing_time_ms,
+                owner=f"stage {spec.stage.uid!r}",
+            )
+            for name, schema in self._operator.tables.items()
+        }
+
+    def _due_bytes(self) -> int:
+        """At most so much state is read because its time has come."""
+        return sum(
+            handle.segment.size_bytes
+            for handles in self._inherited.values()
+            for handle in handles
+            if handle.min_time_ms is not None and handle.min_time_ms <= self._time.watermark_ms
+        )
 
     def _copied(self, handle: StateHandle) -> StateHandle:
         """The segment as a file of this checkpoint: it was a savepoint's, or another root's."""
@@ -88,20 +130,7 @@ class KeyedSnapshot:
         self._work.upload(key, self._work.cache.read(segment))
         return replace(handle, segment=replace(segment, key=key, root=""))
 
-    def _write(self, table: pa.Table, min_time_ms: int | None) -> StateHandle:
-        body = encode_segment(table)
-        digest = checksum(body)
-        spec, subtask = self._work.spec, self._work.subtask
-        groups = key_group_range(spec.task.max_parallelism, spec.task.parallelism, subtask.index)
-        first_hash, last_hash = hash_range(spec.task.max_parallelism, groups)
-        segment = SegmentHandle(
-            key="", size_bytes=len(body), rows=table.num_rows, checksum=digest, inline=body
-        )
-        if len(body) >= spec.inline_threshold_bytes:
-            key = self._work.state_key(digest)
-            self._work.upload(key, body)
-            segment = replace(segment, key=key, inline=None)
-            self._work.cache.add(segment, body)
-        return StateHandle(
-            segment=segment, first_hash=first_hash, last_hash=last_hash, min_time_ms=min_time_ms
-        )
+
+def column_of(side: int, name: str) -> str:
+    """The column of a row of both inputs that holds *name* of one of them."""
+    return f"_{side}_{name}"

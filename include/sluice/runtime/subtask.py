@@ -7,6 +7,7 @@ which is written last and only once: a retried or speculative Spark task changes
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -21,16 +22,19 @@ from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.errors import SluiceError
 from sluice.protocol.paths import PipelinePaths
-from sluice.runtime.output import Output
+from sluice.runtime.event_times import EventTimes
+from sluice.runtime.output import SOURCE, Output
 from sluice.runtime.snapshot import KeyedSnapshot
 from sluice.runtime.state.cache import SegmentCache
+from sluice.runtime.state.segments import to_frame
 from sluice.runtime.workspace import SubtaskSpec, Workspace
 from sluice.storage.answers import AnswerStore
 from sluice.storage.open import open_store
 from sluice.storage.patience import PatientStore
 
 RESULT_SCHEMA = "ack binary"
-CHUNK_ROWS = 1_000_000  # Pre-aggregated at a time: bounds memory, large enough to be vectorized.
+CHUNK_ROWS = 1_000_000  # Pre-aggregated at a time: large enough to be vectorized.
+CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
 
 
 def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -75,21 +79,18 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
 def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     spec = work.spec
-    schema = pa.ipc.read_schema(pa.py_buffer(spec.input_schema))
     output = Output(work)
-    if spec.stage.keys:
-        snapshot = KeyedSnapshot(work, schema)
-        for chunk in chunks(batches, schema):
+    event_times_ms, groups = dict(spec.event_times_ms), 0
+    state: tuple[StateHandle, ...] = ()
+    if spec.stage.is_stateful:
+        snapshot = KeyedSnapshot(work, output)
+        for chunk in chunks(batches):
             snapshot.add(chunk)
-        state = snapshot.finish(output)
-        rows_in = snapshot.rows_in
+        state = snapshot.finish()
+        rows_in, groups = snapshot.rows_in, snapshot.groups
     else:
-        state, rows_in = (), 0
-        for chunk in chunks(batches, schema):
-            rows_in += chunk.height
-            output.add_input(chunk)
-        if not rows_in:
-            output.add_input(_empty(schema))  # The output's schema is known even without rows.
+        rows_in, measured = _pass_through(work, output, batches)
+        event_times_ms = measured
     segments, committables = output.finish()
     elapsed_ms = round((time.monotonic() - started) * 1000)
     return Ack(
@@ -99,8 +100,8 @@ def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
         state=state,
         output=segments,
         schema=output.schema_bytes,
-        event_times_ms=output.event_times_ms,
-        watermark_ms=None if spec.reads_source else spec.watermark_ms,
+        event_times_ms=event_times_ms,
+        watermark_ms=spec.streams_watermark_ms,
         committables=committables,
         metrics=SubtaskMetrics(
             started_at_ms=started_ms,
@@ -109,6 +110,7 @@ def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
             async_ms=work.upload_ms,
             rows_in=rows_in,
             rows_out=output.rows_out,
+            groups=groups,
             late_rows=output.late_rows,
             malformed_rows=output.malformed_rows,
             checkpointed_bytes=work.uploaded_bytes + _inline_bytes(state, spec, work.subtask),
@@ -117,32 +119,43 @@ def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
     )
 
 
-def chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pl.DataFrame]:
-    """The rows in frames of about CHUNK_ROWS, without Spark's partitioning column."""
+def _pass_through(
+    work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]
+) -> tuple[int, dict[str, int]]:
+    """A stateless stage: Spark has transformed the rows.  Returns their number and event times."""
+    spec = work.spec
+    measures = spec.measured_source is not None
+    assert not measures or spec.stage.inputs[0].event_time is not None
+    event_times = EventTimes(
+        spec.stage.uid, spec.measured_source or "", spec.stage.inputs[0].event_time or ""
+    )
+    rows_in = 0
+    schema = pa.ipc.read_schema(pa.py_buffer(spec.input_schemas[0]))
+    # An empty chunk first: the output's schema is known even without rows.
+    for chunk in itertools.chain([to_frame(schema.empty_table())], chunks(batches)):
+        rows_in += chunk.height
+        rows = output.without_malformed(chunk)
+        if measures:
+            event_times.add(rows)
+        output.add(rows.drop(SOURCE, strict=False))
+    return rows_in, event_times.latest_ms
+
+
+def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
+    """The rows in frames of about CHUNK_ROWS, or CHUNK_BYTES if that is less."""
     pending: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        pending.append(batch.select(schema.names))
+        pending.append(batch)
         rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
-            yield _frame(pending)
-            pending, rows = [], 0
+        size += batch.nbytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield to_frame(pa.Table.from_batches(pending))
+            pending, rows, size = [], 0, 0
     if pending:
-        yield _frame(pending)
-
-
-def _frame(batches: list[pa.RecordBatch]) -> pl.DataFrame:
-    frame = pl.from_arrow(pa.Table.from_batches(batches))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
-
-
-def _empty(schema: pa.Schema) -> pl.DataFrame:
-    frame = pl.from_arrow(schema.empty_table())
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+        yield to_frame(pa.Table.from_batches(pending))
 
 
 def _inline_bytes(state: tuple[StateHandle, ...], spec: SubtaskSpec, subtask: SubtaskId) -> int:

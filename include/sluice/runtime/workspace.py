@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.core.handles import StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.faults import Fault
 from sluice.nodes import SinkNode, StageNode
 from sluice.protocol.paths import PipelinePaths
+from sluice.runtime.operators.operator import EpochTime
 from sluice.runtime.state.cache import SegmentCache
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation
@@ -21,9 +23,11 @@ from sluice.storage.open import StoreLocation
 class SubtaskSpec:
     """Everything a subtask needs, as plain data: it is pickled into the Spark task.
 
+    ``input_schemas`` are the serialized Arrow schemas of each input's rows, known even when there
+    are none; with ``is_pre_aggregated`` Spark has grouped the rows already, see ``SparkPartial``.
     ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range;
-    with ``is_full`` the snapshot shares no file with it.  ``input_schema`` is the serialized Arrow
-    schema of the rows, known even when there are none.
+    with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
+    ``event_times_ms`` are what the stage's driver learned of the input, for the ack.
     """
 
     location: StoreLocation
@@ -32,17 +36,21 @@ class SubtaskSpec:
     task: TaskPlan
     sinks: tuple[SinkNode, ...]
     has_consumers: bool
+    emits_changes: bool
     checkpoint_id: CheckpointId
     attempt: int
     params: Mapping[str, str]
-    input_schema: bytes
+    input_schemas: tuple[bytes, ...]
     state: tuple[tuple[StateHandle, ...], ...]
-    previous_watermark_ms: int
-    watermark_ms: int
-    reads_source: bool
-    measures_event_time: bool
+    epoch_time: EpochTime
+    streams_watermark_ms: int | None
+    event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    measured_source: str | None = None  # Whose event times this pass measures.
+    is_pre_aggregated: bool = False
     is_full: bool = False
     inline_threshold_bytes: int = 0
+    memory_bytes: int = 512 * 1024**2
+    max_state_runs: int = 16
     fault: Fault | None = None
 
 
@@ -58,6 +66,13 @@ class Workspace:
     token: str  # Distinguishes two Spark tasks that run the same subtask and attempt.
     uploaded_bytes: int = 0
     upload_ms: int = 0
+
+    @property
+    def hash_range(self) -> tuple[int, int]:
+        """The first and last hash of the keys that this subtask owns."""
+        task = self.spec.task
+        groups = key_group_range(task.max_parallelism, task.parallelism, self.subtask.index)
+        return hash_range(task.max_parallelism, groups)
 
     def state_key(self, digest: str) -> str:
         """Where a state segment of this checkpoint and subtask goes; named by its content."""

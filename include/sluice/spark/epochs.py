@@ -73,7 +73,7 @@ def run_epochs(
         StageFailed: the restart strategy gave up; the job is FAILED.
     """
     completed = 0
-    with _Driver(job, spark) as driver:
+    with EpochDriver(job, spark) as driver:
         while True:
             has_room = driver.in_flight < job.state().configuration.max_concurrent
             is_wanted = epochs is None or completed + driver.in_flight < epochs
@@ -90,7 +90,7 @@ def run_epochs(
                 _recover(job, epoch.failure or "")
 
 
-class _Driver:
+class EpochDriver:
     """The epochs under way, old to new, and the threads that run their stages."""
 
     def __init__(self, job: Job, spark: SparkSession) -> None:
@@ -98,6 +98,8 @@ class _Driver:
         self._spark = spark
         threads = len(job.pipeline.stages) * (job.state().configuration.max_concurrent + 1)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="stage")
+        self._compactor = ThreadPoolExecutor(1, thread_name_prefix="compaction")
+        self._compactions: dict[str, Future[None]] = {}
         self._running: deque[_Running] = deque()
         self._request_id = uuid.uuid4().hex
 
@@ -107,6 +109,7 @@ class _Driver:
     def __exit__(self, *_: object) -> None:
         self.abandon()
         self._pool.shutdown()
+        self._compactor.shutdown(cancel_futures=True)
 
     @property
     def in_flight(self) -> int:
@@ -130,9 +133,8 @@ class _Driver:
         stages: dict[str, Future[float]] = {}
         for task in plan.tasks:  # In topological order, so nobody waits for a thread behind him.
             sealed = [before[task.uid]] if task.uid in before else []
-            producer = self._job.pipeline.stages[task.uid].input
-            if producer in stages and not task.is_unaligned:
-                sealed.append(stages[producer])
+            if not task.is_unaligned:
+                sealed += [stages[producer] for producer in task.reads if producer in stages]
             stages[task.uid] = self._pool.submit(self._run, plan, task.uid, sealed)
         self._running.append(_Running(plan=plan, stages=stages))
         return True
@@ -219,9 +221,13 @@ class _Driver:
         tag = _tag(self._job, plan, uid)
         self._spark.addTag(tag)
         try:
-            run_stage(self._job, self._spark, plan.checkpoint_id, uid, attempt=FIRST_ATTEMPT)
+            stage = run_stage(
+                self._job, self._spark, plan.checkpoint_id, uid, attempt=FIRST_ATTEMPT
+            )
         finally:
             self._spark.removeTag(tag)
+        if uid not in self._compactions or self._compactions[uid].done():
+            self._compactions[uid] = self._compactor.submit(stage.compact)
         return time.monotonic() - started
 
 

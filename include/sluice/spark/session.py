@@ -65,6 +65,7 @@ def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Ite
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
         .getOrCreate()
     )

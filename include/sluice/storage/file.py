@@ -54,24 +54,24 @@ class FileStore:
 
     def get(self, key: str) -> bytes | None:
         with self._translated(), _absent_is_none():
-            return self._path(key).read_bytes()
+            return self.path_of(key).read_bytes()
         return None
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
         assert 0 <= start <= end
-        with self._translated(), _absent_is_none(), self._path(key).open("rb") as file:
+        with self._translated(), _absent_is_none(), self.path_of(key).open("rb") as file:
             file.seek(start)
             return file.read(end - start)
         return None
 
     def put(self, key: str, body: bytes) -> None:
-        target = self._path(key)
+        target = self.path_of(key)
         with self._translated(), _temporary_file(target.parent, body) as temporary:
             temporary.replace(target)
             _sync_folder(target.parent)
 
     def create(self, key: str, body: bytes) -> CreateResult:
-        target = self._path(key)
+        target = self.path_of(key)
         with self._translated(), _temporary_file(target.parent, body) as temporary:
             try:
                 target.hardlink_to(temporary)
@@ -101,14 +101,15 @@ class FileStore:
         folders: set[Path] = set()
         with self._translated():
             for key in keys:
-                path = self._path(key)
+                path = self.path_of(key)
                 with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                     path.unlink()
                 folders.add(path.parent)
         for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
             self._remove_while_empty(folder)
 
-    def _path(self, key: str) -> Path:
+    def path_of(self, key: str) -> Path:
+        """The object's file, for whoever on this machine would rather map it than copy it."""
         assert_is_key(key)
         return self._folder / key
 

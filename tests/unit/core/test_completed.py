@@ -11,6 +11,7 @@ import pytest
 from sluice.core.completed import (
     CheckpointMetadata,
     CompletedCheckpoint,
+    InFlightData,
     StageState,
     SubtaskState,
     moved_to_root,
@@ -86,6 +87,10 @@ def a_segment(key: str, *, root: str = "") -> SegmentHandle:
 INLINE = SegmentHandle(key="", size_bytes=1, rows=1, checksum="c", inline=b"x")
 
 
+def in_flight(*segments: SegmentHandle) -> InFlightData:
+    return InFlightData(producer="events", segments=segments, schema=b"columns")
+
+
 def a_metadata() -> CheckpointMetadata:
     """Of a keyed stage with files of two roots, one without state, a table and a stream."""
     stage = StageState(
@@ -103,7 +108,7 @@ def a_metadata() -> CheckpointMetadata:
             ),
         ),
         watermark_ms=0,
-        in_flight=(a_segment("in-flight", root="s3://elder"),),
+        in_flight=(in_flight(a_segment("in-flight", root="s3://elder")),),
     )
     return CheckpointMetadata(
         pipeline="auctions",
@@ -117,7 +122,10 @@ def a_metadata() -> CheckpointMetadata:
             SourceCut(uid="names", position=(), table=a_segment("table")),
             SourceCut(uid="events", position=()),
         ),
-        stages=(stage, replace(stage, uid="stateless", subtasks=(), in_flight=(INLINE,))),
+        stages=(
+            stage,
+            replace(stage, uid="stateless", subtasks=(), in_flight=(in_flight(INLINE),)),
+        ),
         committables=(),
     )
 
@@ -145,7 +153,7 @@ def test_a_copy_names_other_files_and_forgets_what_restore_does_not_read() -> No
         StateHandle(segment=INLINE),
     )
     assert keyed.subtasks[0].output == ()
-    assert stateless.in_flight == (INLINE,)
+    assert stateless.in_flight == (in_flight(INLINE),)
     assert copy.sources[1] == metadata.sources[1]
 
 
@@ -165,5 +173,9 @@ def test_in_flight_data_is_dropped_and_nothing_else() -> None:
     dropped = without_in_flight(metadata)
 
     assert [handle.key for handle in dropped.files] == ["state", "table"]
-    assert [stage.in_flight for stage in dropped.stages] == [(), ()]
+    assert [stage.in_flight for stage in dropped.stages] == [(in_flight(),), (in_flight(),)]
+    assert metadata.stages[0].in_flight_of("events") == in_flight(
+        *metadata.stages[0].in_flight_segments
+    )
+    assert metadata.stages[0].in_flight_of("other").segments == ()
     assert dropped.stages[0].subtasks == metadata.stages[0].subtasks

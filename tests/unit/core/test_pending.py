@@ -199,7 +199,7 @@ def test_nothing_follows_a_checkpoint_that_stops_the_job_or_drains_it(
 
 def test_what_reads_an_overtaken_stage_is_overtaken_with_it() -> None:
     first, second = TASKS
-    reading = replace(second, reads=first.uid, may_be_overtaken=True)
+    reading = replace(second, reads=(first.uid,), may_be_overtaken=True)
     plan = a_plan(tasks=(replace(first, may_be_overtaken=True), reading))
     acked = PendingCheckpoint.of(plan).acknowledge_all(
         Ack(checkpoint_id=plan.checkpoint_id, subtask=subtask, attempt=1)

@@ -199,7 +199,7 @@ def test_the_coordinator_acknowledges_for_the_stages_that_may_be_overtaken_and_n
 
 
 def test_who_reads_an_overtaken_stage_is_overtaken_with_it_even_if_it_has_answered() -> None:
-    reads = (replace(TASKS[0], may_be_overtaken=True), replace(TASKS[1], reads=FIRST))
+    reads = (replace(TASKS[0], may_be_overtaken=True), replace(TASKS[1], reads=(FIRST,)))
     state = after(a_submitted(), triggered(tasks=reads), *all_acks()[2:])
 
     transition = step(state, timed_out(FIRST))
@@ -210,7 +210,7 @@ def test_who_reads_an_overtaken_stage_is_overtaken_with_it_even_if_it_has_answer
 
 
 def test_who_reads_what_was_left_in_flight_before_is_not_overtaken_with_it() -> None:
-    free = replace(TASKS[1], reads=FIRST, is_unaligned=True)
+    free = replace(TASKS[1], reads=(FIRST,), is_unaligned=True)
     tasks = (replace(TASKS[0], may_be_overtaken=True), free)
     state = after(a_submitted(), triggered(tasks=tasks), *all_acks()[2:3])
 

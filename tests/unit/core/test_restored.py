@@ -146,3 +146,11 @@ def test_nothing_is_restored_from_a_claimed_savepoint_that_is_being_deleted() ->
     assert releasing.releasing_savepoints == ("theirs",)
     assert (again.verdict, restoring.verdict) == (Verdict.IGNORED, Verdict.REFUSED)
     assert (gone.claimed_savepoints, gone.releasing_savepoints) == ((), ())
+
+
+def test_a_start_from_empty_is_refused_once_a_checkpoint_has_completed() -> None:
+    """A restore finds none, and before it is journaled another coordinator completes one."""
+    transition = step(after(a_submitted(), *a_checkpoint(1)), restored(None))
+
+    assert transition.verdict is Verdict.REFUSED
+    assert transition.state.base == 1

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
+from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import SnapshotOrigin
@@ -59,7 +59,7 @@ def a_stage(uid: str, *, has_state: bool = True, max_parallelism: int = 128) -> 
         max_parallelism=max_parallelism,
         subtasks=(SubtaskState(subtask=SubtaskId(uid, 0), state=state, output=()),),
         watermark_ms=0,
-        in_flight=(FILE,),
+        in_flight=(InFlightData(producer="b", segments=(FILE,), schema=b""),),
     )
 
 

@@ -44,8 +44,14 @@ def test_a_sealed_partition_holds_nothing_back() -> None:
     assert watermark(a_cut("a", "b", sealed=("b",)), {"a": 10_000, "b": 300}) == 9_999
 
 
-def test_without_open_partitions_nothing_is_promised() -> None:
-    assert watermark(a_cut("a", sealed=("a",)), {"a": 10_000}) == MIN_WATERMARK
+def test_behind_sealed_partitions_rows_are_expected_after_the_latest() -> None:
+    both = a_cut("a", "b", sealed=("a", "b"))
+
+    assert watermark(both, {"a": 10_000, "b": 300}) == 9_999
+
+
+def test_without_anything_read_nothing_is_promised() -> None:
+    assert watermark(a_cut("a", sealed=("a",)), {}) == MIN_WATERMARK
     assert watermark(a_cut(), {}) == MIN_WATERMARK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from sluice.core.acks import Ack, Committable, Decline, SubtaskMetrics
-from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
+from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
 from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.plan import SnapshotOrigin
@@ -83,8 +83,15 @@ metadata_records = st.builds(
                 max_size=2,
             ).map(tuple),
             watermark_ms=st.integers(-(2**63), 2**63 - 1),
-            in_flight=st.lists(segments, max_size=2).map(tuple),
-            in_flight_schema=st.binary(max_size=8),
+            in_flight=st.lists(
+                st.builds(
+                    InFlightData,
+                    producer=names,
+                    segments=st.lists(segments, max_size=2).map(tuple),
+                    schema=st.binary(max_size=8),
+                ),
+                max_size=2,
+            ).map(tuple),
             is_overtaken=st.booleans(),
             is_finished=st.booleans(),
             event_times_ms=st.dictionaries(names, counts, max_size=2),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from sluice.core.completed import CheckpointMetadata
+from sluice.core.completed import CheckpointMetadata, InFlightData
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import CheckpointFailed
@@ -163,7 +163,8 @@ def test_what_is_in_flight_stays_though_no_output_names_it() -> None:
     job.store.put(key, b"rows")
     segment = SegmentHandle(key=key, size_bytes=4, rows=1, checksum="c")
     before, behind = job.metadata(ONE), job.metadata(ONE).stages[1]
-    rewrite(job, replace(before, stages=(before.stages[0], replace(behind, in_flight=(segment,)))))
+    data = InFlightData(producer=STAGES[0], segments=(segment,), schema=b"")
+    rewrite(job, replace(before, stages=(before.stages[0], replace(behind, in_flight=(data,)))))
 
     assert find_orphans(job, grace_ms=0) == NOTHING
 

@@ -214,7 +214,7 @@ def test_rows_in_flight_survive_the_checkpoint_of_their_producer_and_go_when_the
     job = a_patient_job(num_retained=1)
     take_checkpoint(job)
     an_overtaken_checkpoint(job)
-    files = {handle.key for handle in job.metadata(TWO).stages[1].in_flight}
+    files = {handle.key for handle in job.metadata(TWO).stages[1].in_flight_segments}
     assert files
 
     plan = trigger_one(job)
@@ -225,7 +225,7 @@ def test_rows_in_flight_survive_the_checkpoint_of_their_producer_and_go_when_the
     assert not keys_of(job, job.paths.checkpoint(TWO))
     assert not files & set(keys_of(job))
 
-    of_third = {handle.key for handle in job.metadata(third).stages[1].in_flight}
+    of_third = {handle.key for handle in job.metadata(third).stages[1].in_flight_segments}
     assert of_third <= set(keys_of(job))
     take_checkpoint(job)
     assert not of_third & set(keys_of(job))
@@ -235,7 +235,7 @@ def test_rows_in_flight_outlive_the_checkpoint_that_first_named_them() -> None:
     """Unaligned from the start, then aligned: the stage is overtaken with rows of two epochs."""
     job = an_unaligned_job(COUNT, RANK, num_retained=1)
     last_stage_first(job)
-    of_first = {handle.key for handle in job.metadata(ONE).stages[1].in_flight}
+    of_first = {handle.key for handle in job.metadata(ONE).stages[1].in_flight_segments}
     patient = replace(job, pipeline=a_patient_job(num_retained=1).pipeline)
     restore(patient, Latest(), configuration=configure(patient.pipeline, {}))
 

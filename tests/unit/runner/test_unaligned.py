@@ -69,7 +69,7 @@ def test_a_savepoint_and_a_drain_wait_for_everything_that_is_in_flight(
 
     assert [task.is_unaligned for task in plan.tasks] == [False] * 3
     assert [len(absorbed(job, plan.checkpoint_id, stage)) for stage in THREE_STAGES] == [60] * 3
-    assert job.savepoint_metadata("mine").stages[1].in_flight == ()
+    assert job.savepoint_metadata("mine").stages[1].in_flight_segments == ()
     assert published_records(job) == list(range(60))
 
 

@@ -13,6 +13,7 @@ import pytest
 from sluice.errors import CorruptSegment, ProtocolViolation
 from sluice.runtime.state.segments import (
     HASH,
+    IDENTITY,
     checksum,
     decode_segment,
     encode_segment,
@@ -95,6 +96,16 @@ def test_chunks_slices_metadata_and_string_types_do_not_show_in_the_bytes() -> N
     bodies = {encode_segment(t) for t in (table, chunked, sliced, labelled, narrow, viewed)}
 
     assert len(bodies) == 1
+
+
+def test_only_the_identity_of_its_rows_stays_of_a_tables_metadata() -> None:
+    table = a_table().replace_schema_metadata({IDENTITY: b'[["id"],[]]', b"pandas": b"{}"})
+    body = encode_segment(table)
+
+    again = decode_segment(body, checksum=checksum(body), name="s")
+
+    assert again.schema.metadata == {IDENTITY: b'[["id"],[]]'}
+    assert encode_segment(again) == body
 
 
 def test_what_lies_under_a_null_or_after_the_last_bit_does_not_show_in_the_bytes() -> None:

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from sluice.nodes import KeyedAggregate as DeclaredAggregate
-from sluice.nodes import Lookup, StageNode, Transform, WindowAggregate
-from sluice.nodes import TopN as DeclaredTopN
+from sluice import operations as ops
+from sluice.nodes import StageNode
 from sluice.runtime.operators.aggregate import KeyedAggregate
+from sluice.runtime.operators.deduplicate import Deduplicate
+from sluice.runtime.operators.interval_join import IntervalJoin
+from sluice.runtime.operators.latest import Latest
 from sluice.runtime.operators.operator import Operator
+from sluice.runtime.operators.process import Process
+from sluice.runtime.operators.process_keyed import ProcessKeyed
+from sluice.runtime.operators.regular_join import RegularJoin
+from sluice.runtime.operators.sessions import SessionWindow
 from sluice.runtime.operators.top_n import TopN
-from sluice.runtime.operators.windows import TumblingWindow
+from sluice.runtime.operators.window_join import WindowJoin
+from sluice.runtime.operators.window_top_n import WindowTopN
+from sluice.runtime.operators.windows import AlignedWindow
+from sluice.windows import Session
 
 
-def build_operator(stage: StageNode, schema: pl.Schema) -> Operator:
-    """The stateful operator of a keyed *stage* over rows of *schema*.
+def build_operator(stage: StageNode, schemas: Sequence[pl.Schema]) -> Operator:
+    """The stateful operator of *stage* over inputs of *schemas*.
 
     Raises:
-        ConfigurationError: a column does not exist, or has a type that cannot be aggregated.
+        ConfigurationError: a column does not exist, or has a type that cannot serve its purpose.
     """
-    match stage.operator:
-        case DeclaredAggregate(keys=keys, aggregates=aggregates):
-            return KeyedAggregate(stage.uid, keys, aggregates, schema)
-        case WindowAggregate(keys=keys, window=window, aggregates=aggregates):
-            assert stage.event_time is not None, "checked when it was declared"
-            size_ms = window.size // timedelta(milliseconds=1)
-            return TumblingWindow(stage.uid, keys, size_ms, stage.event_time, aggregates, schema)
-        case DeclaredTopN(keys=keys, n=n, by=by, unique=unique):
-            return TopN(stage.uid, keys, n, by, unique, schema)
-        case Transform() | Lookup():
-            raise AssertionError(f"stage {stage.uid!r} keeps no state")
+    operation = stage.operation
+    if isinstance(operation, ops.WindowAggregate) and isinstance(operation.window, Session):
+        return SessionWindow(stage, *schemas)
+    return _OPERATORS[type(operation)](stage, *schemas)
+
+
+_OPERATORS: dict[type[ops.Operation], Callable[..., Operator]] = {
+    ops.KeyedAggregate: KeyedAggregate,
+    ops.WindowAggregate: AlignedWindow,
+    ops.WindowTopN: WindowTopN,
+    ops.TopN: TopN,
+    ops.Latest: Latest,
+    ops.Deduplicate: Deduplicate,
+    ops.RegularJoin: RegularJoin,
+    ops.IntervalJoin: IntervalJoin,
+    ops.WindowJoin: WindowJoin,
+    ops.Process: Process,
+    ops.ProcessKeyed: ProcessKeyed,
+}

@@ -1,80 +1,143 @@
 """What a stateful operator is to the subtask that hosts it.
 
-    rows of the epoch --partial--> groups --combine--> one row per group --process--> Outcome
-        (chunk by chunk)                                    ^ state, watermarks
+    rows of the epoch --partial--> groups --combine--> groups of a hash range --process--> Outcome
+        (chunk by chunk)                                     ^ state, epoch time
 
-An operator is a pure function: the same rows, state and watermarks give the same outcome, whatever
-the order of the rows and wherever the chunks were cut.  It writes nothing; its outcome says what
-the subtask shall write.  It refuses, when it is built, a declaration that the input cannot satisfy.
+An operator is a pure function: the same rows, state and times give the same outcome, whatever the
+order of the rows and wherever the chunks were cut.  It writes nothing; its outcome says what the
+subtask shall write.  It refuses, when it is built, a declaration that the input cannot satisfy.
+
+``process`` may be called for one range of the hash space after the other, each with the groups and
+the state of that range alone: no operator may compare rows of different keys.  Output and changes
+are sorted by hash first, so that the ranges put together are what one call would have given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import polars as pl
 
+from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.errors import ConfigurationError
 from sluice.runtime.state.keyed import KeyedState, StateSchema
 from sluice.runtime.state.segments import DELETED, HASH
 
-MIN_WATERMARK = -(2**63)
-MAX_WATERMARK = 2**63 - 1
+# On rows of a stream whose rows are updated: 1 for a row, -1 for one that is taken back.
+WEIGHT = "_weight"
+# Boolean columns that Spark computes for an aggregate's ``where``: this, and the aggregate's name.
+FILTER = "_where_"
+
+Frames: TypeAlias = Mapping[str, pl.DataFrame]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watermarks:
-    """``previous_ms``, of the epoch's start, decides what is late; ``current_ms`` what fires."""
+class EpochTime:
+    """The moments an operator may know: those of the barriers, never a machine's clock.
 
-    previous_ms: int = MIN_WATERMARK
-    current_ms: int = MIN_WATERMARK
+    ``previous_watermark_ms``, of the epoch's start, decides what is late; ``watermark_ms``, of its
+    end, what fires.  ``processing_time_ms`` is when the checkpoint was triggered.
+    """
+
+    checkpoint_id: int = 1
+    previous_watermark_ms: int = MIN_WATERMARK
+    watermark_ms: int = MIN_WATERMARK
+    processing_time_ms: int = 0
 
     def __post_init__(self) -> None:
-        assert MIN_WATERMARK <= self.previous_ms <= self.current_ms <= MAX_WATERMARK
+        assert MIN_WATERMARK <= self.previous_watermark_ms <= self.watermark_ms <= MAX_WATERMARK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Partial:
-    """A chunk of rows, pre-aggregated, and the rows of it that came too late."""
+    """A chunk of one input's rows, pre-aggregated, and the rows of it that came too late.
 
-    groups: pl.DataFrame
+    Every frame of ``groups`` has the column ``_hash``; ``late`` has the input's columns.
+    """
+
+    groups: Frames
     late: pl.DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
-    """What an epoch changed.  Every frame has its exact types even when it is empty.
+class Changes:
+    """What an epoch changed in one table of state.
 
-    ``upserts`` has the columns of ``state_schema.live``, ``deletes`` at least the identity.
+    ``upserts`` has the columns of the table's ``StateSchema.live``, ``deletes`` at least those of
+    its identity.  An identity in both is an upsert.
+    """
+
+    upserts: pl.DataFrame
+    deletes: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """What an epoch yields.  Every frame has its exact types even when it is empty.
+
+    ``retracted`` are rows of earlier output that ``output`` replaces or takes back, as they were;
+    None for an operator whose output is append-only.  ``late`` are rows found late only now, by
+    the number of their input.  Tables without changes may be left out of ``changes``.
     """
 
     output: pl.DataFrame
-    upserts: pl.DataFrame
-    deletes: pl.DataFrame
-    late: pl.DataFrame
+    changes: Mapping[str, Changes]
+    retracted: pl.DataFrame | None = None
+    late: Mapping[int, pl.DataFrame] = field(default_factory=dict[int, pl.DataFrame])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkPartial:
+    """``partial`` in Spark SQL, for an epoch whose keys repeat: group *by*, compute *columns*.
+
+    The result has the columns of the group frame ``groups`` but the hash; ``by`` starts with the
+    key columns.  ``expressions`` are computed first, name -> SQL over the input's rows.
+    """
+
+    by: tuple[str, ...]
+    columns: Mapping[str, str]  # Column of the group frame -> SQL aggregate.
+    expressions: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Operator(Protocol):
-    """A built-in stateful operator, built for one stage and the schema of its input."""
+    """A built-in stateful operator, built for one stage and the schemas of its inputs."""
 
     @property
-    def state_schema(self) -> StateSchema: ...
+    def tables(self) -> Mapping[str, StateSchema]:
+        """The named tables of its keyed state; names are part of the state's format."""
+        ...
 
     @property
     def output_schema(self) -> pl.Schema: ...
 
-    def partial(self, rows: pl.DataFrame, watermarks: Watermarks) -> Partial:
-        """Pre-aggregate one chunk; *rows* carry ``_hash`` and the input's columns."""
+    @property
+    def is_order_sensitive(self) -> bool:
+        """Whether the last bits of a result depend on the order of the rows: sums of floats."""
         ...
 
-    def combine(self, groups: pl.DataFrame) -> pl.DataFrame:
-        """One row per group, of the concatenated groups of several chunks.  Associative."""
+    def needed_columns(self) -> tuple[str, ...] | None:
+        """What ``partial`` reads of an input beside keys and filters; None is everything."""
         ...
 
-    def process(self, groups: pl.DataFrame, state: KeyedState, watermarks: Watermarks) -> Outcome:
+    def spark_partial(self) -> SparkPartial | None:
+        """``partial`` for Spark's JVM; None where SQL has no words for it."""
+        ...
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:
+        """Pre-aggregate one chunk of input *side*; *rows* carry ``_hash`` and the input's columns.
+
+        Called with no rows, it gives every group frame of that input with its exact types.
+        """
+        ...
+
+    def combine(self, groups: Frames) -> Frames:
+        """Fold the concatenated groups of several chunks.  Associative; keeps names and types."""
+        ...
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
         """The epoch's outcome; *groups* are combined, and may be empty: windows still fire."""
         ...
 
@@ -104,10 +167,11 @@ def wrong_type(uid: str, schema: pl.Schema, column: str, purpose: str) -> Config
 
 def require_distinct(uid: str, names: Iterable[str]) -> None:
     """Refuse result columns that share a name, or take one of ours."""
-    seen = {HASH, DELETED}
+    ours = {HASH, DELETED, WEIGHT}
+    seen = set(ours)
     for name in names:
         if name in seen:
-            taken = "is reserved" if name in (HASH, DELETED) else "is there twice"
+            taken = "is reserved" if name in ours else "is there twice"
             raise ConfigurationError(
                 f"stage {uid!r} would have a column {name!r} that {taken}; rename it"
             )
@@ -126,8 +190,11 @@ def key_types(uid: str, schema: pl.Schema, keys: Sequence[str]) -> pl.Schema:
 
 
 def input_schema(schema: pl.Schema) -> pl.Schema:
-    """*schema* without the hash, which some callers have already added."""
-    return pl.Schema({name: dtype for name, dtype in schema.items() if name != HASH})
+    """*schema* without the columns of ours that some callers have already added."""
+    ours = (HASH, WEIGHT)
+    return pl.Schema(
+        {n: dtype for n, dtype in schema.items() if n not in ours and not n.startswith(FILTER)}
+    )
 
 
 def _columns_of(schema: pl.Schema) -> str:

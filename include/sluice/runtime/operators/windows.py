@@ -1,124 +1,205 @@
-"""``TumblingWindow``: aggregates per key and fixed stretch of event time.
+"""``AlignedWindow``: aggregates per key and tumbling, hopping or attached window of event time.
 
-Flink's ``TumblingEventTimeWindows`` without allowed lateness.  Windows are aligned to 1970, before
-it, too.  A window [start, end) fires once, at the first barrier whose watermark is at least end - 1
-ms; then its state goes.  A row whose window fired in an earlier epoch is late, and so is a row
-without an event time: late rows leave as they came.  No row is late for a window that fires at the
-barrier of the row's own epoch.
+A window fires at the first barrier whose watermark reaches its last millisecond, if it has a row.
+A row is late, and leaves as it came, if it has no time, or if all its windows had ended before the
+epoch began, and were kept no longer; no row is late for a window that ends at its own barrier.
+
+With ``allowed_lateness`` a window is kept that much longer, and a row that comes in this time fires
+it again, should its result change; then the former result is retracted.  Windows forget by
+themselves: a TTL does not apply to them.
+
+State is a row per key and pane, see ``sluice.runtime.operators.panes``, written when it changes and
+not when it fires.  It waits for ``_timer_ms``: for its first window to end and, once the last one
+has, for the end of the lateness.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import polars as pl
 
-from sluice.aggregates import Aggregate
-from sluice.errors import ConfigurationError
-from sluice.runtime.operators.aggregates import changed_groups, group_rows, kernels
+from sluice import operations as ops
+from sluice.core.watermarks import MIN_WATERMARK
+from sluice.nodes import StageNode
+from sluice.runtime.operators.aggregates import Fold, differs, kernels
 from sluice.runtime.operators.operator import (
+    Changes,
+    EpochTime,
+    Frames,
     Outcome,
     Partial,
-    Watermarks,
-    column_type,
+    SparkPartial,
     input_schema,
     key_types,
     require_distinct,
-    wrong_type,
 )
-from sluice.runtime.state.keyed import KeyedState, StateSchema
+from sluice.runtime.operators.panes import (
+    INSTANT,
+    WINDOW_END,
+    WINDOW_START,
+    panes_of,
+    require_append_only,
+)
+from sluice.runtime.state.keyed import KeyedState, StateSchema, newest_per_identity
+from sluice.runtime.state.segments import HASH
 
-WINDOW_START = "window_start"
-WINDOW_END = "window_end"
-_MAX_TIMESTAMP_MS = "window_max_timestamp_ms"  # Flink's maxTimestamp(): end - 1.
-_INSTANT = pl.Datetime("us", "UTC")
-_US_PER_MS = 1_000
+PANES = "panes"
+TIMER = "_timer_ms"
 
 
-class TumblingWindow:
+class AlignedWindow:
     """An ``Operator``; see ``sluice.runtime.operators.operator``."""
 
-    def __init__(
-        self,
-        uid: str,
-        keys: Sequence[str],
-        size_ms: int,
-        event_time: str,
-        aggregates: Mapping[str, Aggregate],
-        schema: pl.Schema,
-    ) -> None:
+    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
         """*schema* is that of the input.
 
         Raises:
             ConfigurationError: the input cannot be windowed so.
         """
-        if size_ms < 1:
-            raise ConfigurationError(f"stage {uid!r} needs a window of 1 ms or more, not {size_ms}")
+        operation = stage.operation
+        assert isinstance(operation, ops.WindowAggregate)
+        require_append_only(stage, "a window")
         self._input = input_schema(schema)
-        if column_type(uid, self._input, event_time, "for its event time") != _INSTANT:
-            raise wrong_type(uid, self._input, event_time, f"as event time, which is {_INSTANT}")
-        key_columns = key_types(uid, self._input, keys)
-        require_distinct(uid, [*keys, WINDOW_START, WINDOW_END, _MAX_TIMESTAMP_MS, *aggregates])
-        self._size_ms = size_ms
-        self._event_time = event_time
-        self._keys = tuple(keys)
-        self._kernels = kernels(uid, aggregates, self._input)
-        states = {k.name: k.state_type for k in self._kernels}
-        results = {k.name: k.result_type for k in self._kernels}
-        self.state_schema = StateSchema(
+        key_columns = key_types(stage.uid, self._input, stage.keys)
+        self._keys = stage.keys
+        self._panes = panes_of(stage, operation.window, self._input)
+        self._lateness_ms = operation.allowed_lateness_ms
+        self._fold = Fold(kernels(stage, operation.aggregates, self._input))
+        bounds = [name for name in (WINDOW_START, WINDOW_END) if name not in self._keys]
+        within = [name for name in bounds if name in self._panes.columns]
+        require_distinct(stage.uid, [*self._keys, *bounds, *operation.aggregates])
+        require_distinct(stage.uid, [*self._keys, *bounds, TIMER, *self._fold.columns])
+        self._schema = StateSchema(
             columns=pl.Schema(
-                {**key_columns, WINDOW_START: _INSTANT, _MAX_TIMESTAMP_MS: pl.Int64(), **states}
+                {
+                    **key_columns,
+                    **dict.fromkeys(within, INSTANT),
+                    TIMER: pl.Int64(),
+                    **self._fold.states,
+                }
             ),
             key_columns=self._keys,
-            sub_key_columns=(WINDOW_START,),
-            time_column=_MAX_TIMESTAMP_MS,
+            sub_key_columns=tuple(within),
+            time_column=TIMER,
         )
+        self.tables = {PANES: self._schema}
         self.output_schema = pl.Schema(
-            {**key_columns, WINDOW_START: _INSTANT, WINDOW_END: _INSTANT, **results}
+            {**key_columns, **dict.fromkeys(bounds, INSTANT), **self._fold.results}
         )
 
-    def partial(self, rows: pl.DataFrame, watermarks: Watermarks) -> Partial:
-        rows = rows.with_columns(self._window_start().alias(WINDOW_START))
-        live = self._max_timestamp_ms() > watermarks.previous_ms
-        is_live = rows.select(live.fill_null(value=False)).to_series()
-        return Partial(
-            groups=self._grouped(rows.filter(is_live), [k.partial for k in self._kernels]),
-            late=rows.filter(~is_live).select(self._input.names()),
+    @property
+    def is_order_sensitive(self) -> bool:
+        return self._fold.is_order_sensitive
+
+    def needed_columns(self) -> tuple[str, ...] | None:
+        return None  # A late row leaves as it came.
+
+    def spark_partial(self) -> SparkPartial | None:
+        return None  # Which rows are late is found row by row.
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - it has one input
+        panes = rows.select(self._panes.of_rows())
+        kept_until_ms = self._panes.last_fires_ms() + self._lateness_ms
+        is_live = panes.select(kept_until_ms > time.previous_watermark_ms).to_series()
+        is_live = is_live.fill_null(value=False)
+        late = rows.select(self._input.names()).filter(~is_live)
+        live = rows.select(self._fold.reads_of(rows, self._keys)).with_columns(panes)
+        if late.height:
+            live = live.filter(is_live)
+        groups = self._fold.partial(live, self._keys, self._panes.columns)
+        return Partial(groups={PANES: groups}, late=late)
+
+    def combine(self, groups: Frames) -> Frames:
+        return {PANES: self._combined(groups[PANES])}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
+        identity = list(self._schema.identity)
+        touched = newest_per_identity(groups[PANES], identity)
+        before = state[PANES].find(touched)
+        after = self._timed(self._fold.merge(touched, before), time)
+        due = self._due(state[PANES], time)
+        known = before.filter(pl.col(TIMER) <= time.watermark_ms)
+        untouched = due.join(known, on=identity, how="anti", nulls_equal=True)
+        retimed = self._timed(untouched, time)
+
+        begun = self._panes.first_fires_ms() <= time.watermark_ms
+        fired = self._windows(
+            pl.concat([retimed, after]).filter(begun),
+            time.previous_watermark_ms,
+            time.watermark_ms,
         )
+        again, retracted = self._fired_again(before, after, state[PANES], time)
+        names = self.output_schema.names()
+        order = [HASH, *self._keys, WINDOW_START, WINDOW_END]
 
-    def combine(self, groups: pl.DataFrame) -> pl.DataFrame:
-        return self._grouped(groups, [k.combine for k in self._kernels])
-
-    def process(self, groups: pl.DataFrame, state: KeyedState, watermarks: Watermarks) -> Outcome:
-        changed = changed_groups(self._kernels, groups, state)
-        due = state.due(watermarks.current_ms)
-        untouched = due.join(changed, on=self.state_schema.identity, how="anti", nulls_equal=True)
-        fires = pl.col(_MAX_TIMESTAMP_MS) <= watermarks.current_ms
+        is_kept = self._kept_until_ms() > time.watermark_ms
+        is_changed = differs(after, before, [TIMER, *self._fold.states])
+        is_retimed = differs(retimed, untouched, [TIMER])
+        written = pl.concat([after.filter(is_changed), retimed.filter(is_retimed)])
+        changes = Changes(
+            upserts=newest_per_identity(written.filter(is_kept), identity),
+            deletes=due.filter(~is_kept).select(identity),
+        )
         return Outcome(
-            output=self._results(pl.concat([untouched, changed.filter(fires)])),
-            upserts=changed.filter(~fires),
-            deletes=due.select(self.state_schema.identity),
-            late=self._input.to_frame(),
+            output=pl.concat([fired, again]).sort(order).select(names),
+            retracted=retracted.sort(order).select(names) if self._lateness_ms else None,
+            changes={PANES: changes},
         )
 
-    def _window_start(self) -> pl.Expr:
-        size_us = self._size_ms * _US_PER_MS
-        instant = pl.col(self._event_time).dt.epoch("us")
-        return (instant // size_us * size_us).cast(_INSTANT)  # Polars divides towards -infinity.
+    def _combined(self, groups: pl.DataFrame) -> pl.DataFrame:
+        return self._fold.combine(groups, self._keys, self._panes.columns)
 
-    def _max_timestamp_ms(self) -> pl.Expr:
-        start_ms = pl.col(WINDOW_START).dt.epoch("us") // _US_PER_MS
-        return (start_ms + self._size_ms - 1).alias(_MAX_TIMESTAMP_MS)
+    def _kept_until_ms(self) -> pl.Expr:
+        return self._panes.last_fires_ms() + self._lateness_ms
 
-    def _grouped(self, rows: pl.DataFrame, expressions: Sequence[pl.Expr]) -> pl.DataFrame:
-        groups = group_rows(rows, [*self._keys, WINDOW_START], expressions)
-        return groups.with_columns(self._max_timestamp_ms()).select(self.state_schema.live.names())
+    def _timed(self, panes: pl.DataFrame, time: EpochTime) -> pl.DataFrame:
+        """*panes* with what they wait for after this epoch, in the columns of the state."""
+        has_fired = self._panes.last_fires_ms() <= time.watermark_ms
+        first_ms, kept_ms = self._panes.first_fires_ms(), self._kept_until_ms()
+        timer = pl.when(has_fired).then(kept_ms).otherwise(first_ms).alias(TIMER)
+        return panes.with_columns(timer).select(self._schema.live.names())
 
-    def _results(self, windows: pl.DataFrame) -> pl.DataFrame:
-        end_us = (pl.col(_MAX_TIMESTAMP_MS) + 1) * _US_PER_MS
-        return windows.sort(WINDOW_START, *self._keys).select(
-            *self._keys,
-            WINDOW_START,
-            end_us.cast(_INSTANT).alias(WINDOW_END),
-            *(k.final for k in self._kernels),
-        )
+    def _due(self, state: KeyedState, time: EpochTime) -> pl.DataFrame:
+        """The panes of every window that ends in this epoch, and those kept no longer."""
+        start_ms, end_ms = time.previous_watermark_ms, time.watermark_ms
+        lateness_ms = self._lateness_ms
+        if not (
+            self._panes.fires(start_ms, end_ms)
+            or self._panes.fires(start_ms - lateness_ms, end_ms - lateness_ms)
+        ):
+            return self._schema.live.to_frame()
+        # Panes whose last window had ended were dealt with; the others' first one ended no earlier.
+        return state.due(end_ms, after_ms=max(start_ms - self._panes.overhang_ms, MIN_WATERMARK))
+
+    def _fired_again(
+        self, before: pl.DataFrame, after: pl.DataFrame, state: KeyedState, time: EpochTime
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Results that replace those of windows that ended earlier, and the results replaced."""
+        watermark_ms = time.previous_watermark_ms
+        had_begun = self._panes.first_fires_ms() <= watermark_ms
+        is_late = after.select(had_begun).to_series()
+        was, now = before.filter(is_late & before[HASH].is_not_null()), after.filter(is_late)
+        if not self._lateness_ms or now.is_empty():
+            nothing = self._windows(now.clear(), watermark_ms, watermark_ms)
+            return nothing, nothing
+        if self._panes.per_window > 1:
+            was = state.lookup(now.select(self._schema.key).unique())
+            others = was.join(after, on=self._schema.identity, how="anti", nulls_equal=True)
+            keys = now.select(self._schema.key).unique()
+            mine = after.join(keys, on=self._schema.key, how="semi", nulls_equal=True)
+            now = pl.concat([others, mine])
+        kept_ms = watermark_ms - self._lateness_ms
+        results = self._windows(now, kept_ms, watermark_ms)
+        former = self._windows(was, kept_ms, watermark_ms)
+        return _missing_in(former, results), _missing_in(results, former)
+
+    def _windows(self, panes: pl.DataFrame, after_ms: int, until_ms: int) -> pl.DataFrame:
+        """The results of the windows that end between, with the hash."""
+        windows = self._panes.windows(panes.drop(TIMER), after_ms, until_ms, self._combined)
+        bounds = [pl.col(name) for name in (WINDOW_START, WINDOW_END) if name not in self._keys]
+        return windows.select(HASH, *self._keys, *bounds, *self._fold.finals)
+
+
+def _missing_in(known: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.join(known, on=rows.columns, how="anti", nulls_equal=True)

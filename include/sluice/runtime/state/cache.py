@@ -2,35 +2,69 @@
 
 A file enters the cache only after its bytes matched their checksum, and is named by it, so what is
 here is right or absent.  Losing the folder costs downloads, nothing else.
+
+Where the root is a folder itself, its own files are mapped.  The cache then only remembers which of
+them were verified on this machine: by an empty file, named by all that changes when they do.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 import pyarrow as pa
 
 from sluice.core.handles import SegmentHandle
-from sluice.errors import CorruptSegment
+from sluice.errors import ConfigurationError, CorruptSegment
+from sluice.runtime.state.cache_folder import CacheFolder
 from sluice.runtime.state.segments import checksum, decode_segment, open_segment
+from sluice.storage.file import FileStore
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 from sluice.storage.patience import PatientStore
 
-ENVIRONMENT_VARIABLE = "SLUICE_CACHE_DIR"
+FOLDER_VARIABLE = "SLUICE_CACHE_DIR"
+MAX_BYTES_VARIABLE = "SLUICE_CACHE_MAX_BYTES"
 MAX_BYTES = 8 * 1024**3  # Room for a few times the state that fits one executor's memory.
+
+# S3 gives one request some 100 MB/s and a machine many times that; each holds a segment in memory.
+DOWNLOADS = 8
+
+_FILE_SCHEME = "file://"
 
 
 def default_folder() -> Path:
     """Where this user's executors keep segments, unless ``SLUICE_CACHE_DIR`` names a place."""
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    named = os.environ.get(FOLDER_VARIABLE)
     return Path(named) if named else Path(tempfile.gettempdir()) / f"sluice-cache-{os.getuid()}"
 
 
+def default_max_bytes() -> int:
+    """How much they keep, unless ``SLUICE_CACHE_MAX_BYTES`` says so.
+
+    Raises:
+        ConfigurationError: it does not say a number.
+    """
+    text = os.environ.get(MAX_BYTES_VARIABLE)
+    if not text:
+        return MAX_BYTES
+    if not text.isdecimal():
+        raise ConfigurationError(
+            f"{MAX_BYTES_VARIABLE} is {text!r}; write a number of bytes, such as {MAX_BYTES}, or "
+            "leave it out"
+        )
+    return int(text)
+
+
 class SegmentCache:
-    """Of the root *location*; *store* is an open client of it, if there is one."""
+    """Of the root *location*; *store* is an open client of it, if there is one.
+
+    Threads may share one.
+    """
 
     def __init__(
         self,
@@ -38,12 +72,14 @@ class SegmentCache:
         store: ObjectStore | None = None,
         *,
         folder: Path | None = None,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int | None = None,
     ) -> None:
         self._location = location
-        self._store = store or PatientStore(open_store(location))
-        self._folder = folder or default_folder()
-        self._max_bytes = max_bytes
+        self._stores = {} if store is None else {location.root: store}
+        self._lock = Lock()
+        self._folder = CacheFolder(
+            folder or default_folder(), default_max_bytes() if max_bytes is None else max_bytes
+        )
 
     def open(self, handle: SegmentHandle) -> pa.Table:
         """The segment's rows, memory-mapped.
@@ -53,16 +89,27 @@ class SegmentCache:
         """
         if handle.inline is not None:
             return decode_segment(handle.inline, checksum=handle.checksum, name="inline")
-        path = self._path(handle)
-        try:
-            os.utime(path)  # Recently used goes last.
-            return open_segment(path, checksum=None, name=handle.key)
-        except OSError:
-            pass  # Not here, or evicted between the two calls.
-        body = self.read(handle)
-        table = decode_segment(body, checksum=handle.checksum, name=handle.key)
-        self._keep(path, body)
-        return table
+        table = self._mapped(handle)
+        return self._downloaded(handle) if table is None else table
+
+    def open_all(self, handles: Sequence[SegmentHandle]) -> list[pa.Table]:
+        """All of them, in their order; those that are not here are downloaded side by side.
+
+        Raises:
+            CorruptSegment: see ``open``.
+        """
+        distinct = {handle.checksum: handle for handle in handles}
+        with ThreadPoolExecutor(DOWNLOADS) as pool:
+            tables = dict(zip(distinct, pool.map(self.open, distinct.values()), strict=True))
+        return [tables[handle.checksum] for handle in handles]
+
+    def prefetch(self, handles: Iterable[SegmentHandle]) -> None:
+        """Have these here when they are opened, as far as the cache has room.
+
+        Raises:
+            CorruptSegment: see ``open``.
+        """
+        self.open_all([h for h in handles if h.inline is None and not self._is_here(h)])
 
     def read(self, handle: SegmentHandle) -> bytes:
         """The file's bytes as they are in the bucket, or in the other root that the handle names.
@@ -70,41 +117,94 @@ class SegmentCache:
         Raises:
             CorruptSegment: there is no such object.
         """
-        store = self._store
-        if handle.root:
-            store = PatientStore(open_store(self._location.elsewhere(handle.root)))
+        store = self._store(handle.root or self._location.root)
         body = store.get(handle.key)
         if body is None:
             raise CorruptSegment(f"segment {handle.key} is missing from {store.root}")
         return body
 
     def add(self, handle: SegmentHandle, body: bytes) -> None:
-        """Keep what this executor just uploaded: the next epoch reads it here."""
-        assert checksum(body) == handle.checksum
-        self._keep(self._path(handle), body)
+        """Keep what this executor just uploaded: the next epoch reads it here.
 
-    def _path(self, handle: SegmentHandle) -> Path:
-        return self._folder / handle.checksum[:2] / handle.checksum
+        The caller has just computed the checksum of *body* that the handle records.
+        """
+        assert len(body) == handle.size_bytes
+        path = self._root_file(handle)
+        if path is None:
+            self._folder.keep(handle.checksum, body)
+        elif (marker := _marker(handle, path)) is not None:
+            self._folder.keep(marker, b"")
 
-    def _keep(self, path: Path, body: bytes) -> None:
+    def _is_here(self, handle: SegmentHandle) -> bool:
+        path = self._root_file(handle)
+        name = handle.checksum if path is None else _marker(handle, path)
+        return name is not None and self._folder.path(name).exists()
+
+    def _mapped(self, handle: SegmentHandle) -> pa.Table | None:
+        path = self._root_file(handle)
+        return self._mapped_copy(handle) if path is None else self._mapped_original(handle, path)
+
+    def _mapped_copy(self, handle: SegmentHandle) -> pa.Table | None:
+        """From the cache's own file, if it is here, and whole as far as its size tells."""
+        found = self._folder.use(handle.checksum)
+        if found is None:
+            return None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(body)
-            Path(file.name).replace(path)
-            self._evict()
+            if found.st_size == handle.size_bytes:
+                path = self._folder.path(handle.checksum)
+                return open_segment(path, checksum=None, name=handle.key)
         except OSError:
-            return  # A full or read-only disk slows us down; it must not fail a checkpoint.
+            return None  # Evicted between the two calls.
+        except CorruptSegment:
+            pass  # Somebody damaged it; the bucket has another.
+        self._folder.drop(handle.checksum)
+        return None
 
-    def _evict(self) -> None:
-        files = sorted(
-            (stat.st_mtime_ns, stat.st_size, path)
-            for path in self._folder.glob("*/*")
-            if (stat := path.stat())
-        )
-        total = sum(size for _, size, _ in files)
-        for _, size, path in files:
-            if total <= self._max_bytes:
-                return
-            path.unlink(missing_ok=True)
-            total -= size
+    def _mapped_original(self, handle: SegmentHandle, path: Path) -> pa.Table | None:
+        """From the root's own file; None leaves it to the store to say why that cannot be read."""
+        marker = _marker(handle, path)
+        if marker is None:
+            return None
+        is_verified = self._folder.use(marker) is not None
+        try:
+            table = open_segment(
+                path, checksum=None if is_verified else handle.checksum, name=handle.key
+            )
+        except OSError:
+            return None
+        if not is_verified:
+            self._folder.keep(marker, b"")
+        return table
+
+    def _root_file(self, handle: SegmentHandle) -> Path | None:
+        root = handle.root or self._location.root
+        if not root.startswith(_FILE_SCHEME):
+            return None
+        return FileStore(root.removeprefix(_FILE_SCHEME)).path_of(handle.key)
+
+    def _downloaded(self, handle: SegmentHandle) -> pa.Table:
+        body = self.read(handle)
+        table = decode_segment(body, checksum=handle.checksum, name=handle.key)
+        if self._root_file(handle) is not None:
+            return table
+        self._folder.keep(handle.checksum, body)
+        mapped = self._mapped_copy(handle)
+        return table if mapped is None else mapped  # Mapped, it need not stay in memory.
+
+    def _store(self, root: str) -> ObjectStore:
+        with self._lock:  # Clients are made one at a time: boto3's session is not for threads.
+            if root not in self._stores:
+                self._stores[root] = PatientStore(open_store(self._location.elsewhere(root)))
+            return self._stores[root]
+
+
+def _marker(handle: SegmentHandle, path: Path) -> str | None:
+    """The name of what says: this very file, unchanged, has that checksum.  None: no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    if found.st_size != handle.size_bytes:
+        return None
+    version = (found.st_dev, found.st_ino, found.st_mtime_ns, handle.checksum)
+    return checksum(repr(version).encode())

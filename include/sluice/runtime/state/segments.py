@@ -9,6 +9,7 @@ It knows neither the bucket nor the cache; a name is only for the message.
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 
 import numpy as np
@@ -20,23 +21,29 @@ from sluice.errors import CorruptSegment
 
 HASH = "_hash"  # Signed int64: Spark's xxhash64 of the key columns, computed in the JVM.
 DELETED = "_deleted"  # True in a tombstone; a row of state, never of a stream.
+WRITTEN = "_written_ms"  # Processing time of a row's last write; only in state with a TTL.
+
+# The one piece of metadata that a segment keeps: which columns its rows are sorted by after the
+# hash.  Rows sorted by other columns cannot be searched, so a reader must be able to tell.
+IDENTITY = b"sluice.identity"
 
 _CHECKSUM_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
 
 
 def encode_segment(table: pa.Table) -> bytes:
-    """The Arrow IPC file of *table*: one record batch, no metadata but the schema."""
+    """The Arrow IPC file of *table*: one record batch, no metadata but its identity columns."""
     columns = [_canonical(column) for column in table.columns]
     fields = [
         pa.field(field.name, column.type)
         for field, column in zip(table.schema, columns, strict=True)
     ]
-    canonical = pa.table(columns, schema=pa.schema(fields))
-    sink = pa.BufferOutputStream()
+    identity = (table.schema.metadata or {}).get(IDENTITY)
+    metadata = None if identity is None else {IDENTITY: identity}
+    canonical = pa.table(columns, schema=pa.schema(fields, metadata))
+    sink = io.BytesIO()  # Whose value is its own buffer; one of Arrow's would have to be copied.
     with pa.ipc.new_file(sink, canonical.schema) as writer:
         writer.write_table(canonical)
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
+    return sink.getvalue()
 
 
 def checksum(body: bytes | memoryview) -> str:

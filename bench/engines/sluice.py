@@ -1,0 +1,200 @@
+"""Sluice in one process: trigger, stages, acks, finalize and commit of every epoch.
+
+The root is a folder, or with the engine ``sluice_s3`` the development S3 server on loopback.  Where
+a peer writes its rows nowhere, neither does Sluice: the result is read from the state at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.protocol import Meter, Report, Request
+from bench.workloads import Workload
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from sluice.pipeline import Pipeline
+    from sluice.runner.job import Job
+    from sluice.spark.epochs import EpochDriver
+    from sluice.storage.open import StoreLocation
+
+IN_THE_STATE = {"q4": "per_category", "q18": "last"}  # Stages whose state is the result.
+
+
+def refusal(workload: Workload) -> str | None:  # noqa: ARG001 - it can do them all
+    return None
+
+
+def run(request: Request) -> Report:
+    from sluice.core.restoring import Latest
+    from sluice.runner.recovery import restore
+    from sluice.spark.epochs import EpochDriver
+    from sluice.spark.session import local_session
+
+    work = Path(request.work)
+    arrived = work / "input"
+    arrived.mkdir(exist_ok=True)
+    before = len(list(arrived.iterdir()))
+    os.environ["SLUICE_CACHE_DIR"] = str(work / "cache")
+    meter = Meter()
+    notes: dict[str, str] = {}
+    with ExitStack() as stack:
+        location = stack.enter_context(_location(request, notes))
+        spark = stack.enter_context(local_session(cores=request.threads, driver_memory="4g"))
+        job = _job(request, arrived, location)
+        if request.phase == "restore":
+            _rehearse(request, spark)
+            _arrive(request.epochs[0], arrived, before)
+            with meter.epoch(_count(request.epochs[0])), EpochDriver(job, spark) as driver:
+                restore(job, Latest())
+                _take(driver)
+            return Report(epochs=tuple(meter.records))
+        with EpochDriver(job, spark) as driver:
+            for number, folder in enumerate(request.epochs, before):
+                rows = _count(folder)
+                _arrive(folder, arrived, number)
+                with meter.epoch(rows) as measured:
+                    measured.uploaded(_take(driver))
+            if request.flush is not None:
+                _arrive(request.flush, arrived, 99_999)
+                _take(driver)
+        if request.phase == "prepare":
+            return Report(epochs=tuple(meter.records))
+        _result(request, job).write_parquet(work / "result.parquet")
+    return Report(epochs=tuple(meter.records), result=str(work / "result.parquet"), notes=notes)
+
+
+def _take(driver: EpochDriver) -> int:
+    """One epoch, until it is committed; the bytes that its checkpoint wrote."""
+    assert driver.begin(drain=False), "there are new files"
+    epoch = driver.end_oldest()
+    assert epoch.completed is not None, epoch.failure
+    return epoch.completed.checkpointed_bytes
+
+
+def _job(request: Request, arrived: Path, location: StoreLocation) -> Job:
+    from sluice.runner.job import open_job
+    from sluice.runner.submission import configure, submit
+
+    pipeline = _pipeline(request.spec, arrived)
+    job = open_job(pipeline, location)
+    if request.phase != "restore":
+        params = {
+            p.name: str(arrived) if p.name == "events" else "parquet" for p in pipeline.params
+        }
+        submit(job, configure(pipeline, params, parallelism=request.threads))
+    return job
+
+
+def _pipeline(workload: Workload, arrived: Path) -> Pipeline:
+    from sluice import aggregates as agg
+    from sluice.config import Checkpointing
+    from sluice.declarations import load_pipeline
+    from sluice.pipeline import Pipeline
+    from sluice.sources import Files
+
+    if workload.kind != "nexmark":
+        pipeline = Pipeline("bench", checkpointing=Checkpointing(interval=None))
+        events = pipeline.source("events", Files(str(arrived), format="parquet", bounded=False))
+        events.key_by("key").aggregate(
+            "totals", count=agg.count(), sum=agg.sum("value"), max=agg.max("value")
+        )
+        return pipeline
+    declared = load_pipeline(f"nexmark_{workload.query}")
+    source = declared.sources["events"]
+    endless = replace(source, spec=replace(source.spec, bounded=False))  # type: ignore[type-var]
+    sinks = {} if workload.query in IN_THE_STATE else declared.sinks
+    return replace(declared, sources={"events": endless}, sinks=sinks)
+
+
+def _result(request: Request, job: Job) -> pl.DataFrame:
+    import polars as pl
+
+    from sluice.runner.state import open_state
+
+    workload = request.spec
+    if workload.kind != "nexmark":
+        frame = open_state(job, "latest", "totals", "groups").frame()
+    elif workload.query in IN_THE_STATE:
+        frame = open_state(job, "latest", IN_THE_STATE[workload.query], None).frame()
+    else:
+        table = pl.from_arrow(job.result_table(job.state().configuration.params).read())
+        assert isinstance(table, pl.DataFrame)
+        frame = table
+    instants = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime)]
+    return frame.with_columns(pl.col(instants).dt.epoch("ms")).select(workload.result)
+
+
+@contextmanager
+def _location(request: Request, notes: dict[str, str]) -> Iterator[StoreLocation]:
+    from sluice.storage.open import StoreLocation
+
+    work = Path(request.work)
+    if request.engine != "sluice_s3":
+        yield StoreLocation(root=f"file://{work / 'root'}")
+        return
+    import boto3
+
+    from tests.s3_server import running_s3_server
+
+    with running_s3_server(work / "s3") as endpoint_url:
+        boto3.client(
+            "s3",
+            endpoint_url=endpoint_url,
+            region_name="us-east-1",
+            aws_access_key_id="bench",
+            aws_secret_access_key="bench",  # noqa: S106 - the server checks none
+        ).create_bucket(Bucket="bench")
+        location = StoreLocation(root="s3://bench/root", endpoint_url=endpoint_url)
+        notes["server uploads"] = f"{_bare_upload_mb_s(location):.0f} MB/s"
+        yield location
+
+
+def _bare_upload_mb_s(location: StoreLocation) -> float:
+    """What the server takes of one client, 16 MB at a time."""
+    from sluice.storage.open import open_store
+
+    store, body, times = open_store(location), os.urandom(16_000_000), 4
+    started = time.perf_counter()
+    for number in range(times):
+        store.put(f"probe-{number}", body)
+    return times * len(body) / 1e6 / (time.perf_counter() - started)
+
+
+def _rehearse(request: Request, spark: object) -> None:
+    """A session is ready when it has run the query, on a few rows: its classes are loaded."""
+    import polars as pl
+
+    from sluice.spark.epochs import EpochDriver
+    from sluice.storage.open import StoreLocation
+
+    folder = Path(request.work) / "rehearsal"
+    (folder / "input").mkdir(parents=True)
+    first = sorted(Path(request.epochs[0]).iterdir())[0]
+    pl.read_parquet(first).head(10).write_parquet(folder / "input" / "few.parquet")
+    location = StoreLocation(root=f"file://{folder / 'root'}")
+    job = _job(replace(request, phase="run"), folder / "input", location)
+    with EpochDriver(job, spark) as driver:  # type: ignore[arg-type]
+        _take(driver)
+
+
+def _arrive(folder: str, arrived: Path, number: int) -> None:
+    """The files of an epoch appear, all at once, behind those before them."""
+    staged = arrived.parent / f"staged-{number:05}"
+    staged.mkdir()
+    for file in sorted(Path(folder).iterdir()):
+        (staged / file.name).hardlink_to(file)
+    staged.rename(arrived / f"{number:05}")
+
+
+def _count(folder: str) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(path).num_rows for path in Path(folder).iterdir())

@@ -1,0 +1,156 @@
+"""The input of a workload, made once per scale and kept: seeded, so everybody has the same.
+
+keyed-5000000-5000000-3/epochs/00000/part-0.parquet    key bigint, value bigint, ts timestamp
+nexmark-1000000-6/epochs/00000/events-000000.parquet   as sluice.connectors.nexmark_files
+nexmark-1000000-6/flush/events-000000.parquet          a bid a day later, with negative ids
+.../about.json                                         rows and changed keys of each epoch
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.workloads import KEYED_ROW_BYTES, NEXMARK_RATE, OUT_OF_ORDER_GROUP, Workload
+from sluice.connectors.nexmark import NexmarkSource
+from sluice.connectors.nexmark_files import write_parquet
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+SEED = 20_261_121
+FILES_PER_EPOCH = 4  # Two for each of two cores, so that one may finish earlier.
+ROW_GROUP_ROWS = 250_000
+LARGEST_VALUE = 1_000_000
+FIRST_MS = 1_767_225_600_000  # 2026-01-01
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """``changed`` keys; None where there is no such thing.  On disk the folder is relative."""
+
+    folder: str
+    rows: int
+    changed: int | None
+
+    @property
+    def bytes_changed(self) -> int | None:
+        return None if self.changed is None else self.changed * KEYED_ROW_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    epochs: tuple[Epoch, ...]
+    flush: str | None = None
+
+
+def make_input(workload: Workload, scale: float, cache: Path) -> Input:
+    """Make the input, or find the one that is there already."""
+    events = max(1, round(workload.events_per_epoch * scale))
+    keys = max(1, round(workload.keys * scale))
+    count = workload.warm_up + workload.measured + workload.has_seed
+    if workload.kind == "nexmark":
+        folder = cache / f"nexmark-{events}-{count}"
+    else:
+        folder = cache / f"keyed-{keys}-{events}-{count}"
+    if not (folder / "about.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        made = (
+            _nexmark(folder, events, count)
+            if workload.kind == "nexmark"
+            else _keyed(folder, keys, events, count)
+        )
+        # Last: without it the folder is not whole.
+        (folder / "about.json").write_text(json.dumps(asdict(made)))
+    about = json.loads((folder / "about.json").read_text())
+    flush = None if about["flush"] is None else str(folder / about["flush"])
+    return Input(
+        epochs=tuple(
+            Epoch(**(one | {"folder": str(folder / one["folder"])})) for one in about["epochs"]
+        ),
+        flush=flush,
+    )
+
+
+def _keyed(folder: Path, keys: int, events: int, count: int) -> Input:
+    import numpy as np
+
+    random = np.random.default_rng(SEED)
+    epochs = []
+    first_ms = FIRST_MS
+    for number in range(count):
+        drawn = random.permutation(keys) if number == 0 else random.integers(0, keys, events)
+        target = Path("epochs") / f"{number:05}"
+        _write_keyed(
+            folder / target, drawn, random.integers(0, LARGEST_VALUE, len(drawn)), first_ms
+        )
+        changed = len(np.unique(drawn))
+        epochs.append(Epoch(folder=str(target), rows=len(drawn), changed=changed))
+        first_ms += len(drawn)
+    return Input(epochs=tuple(epochs))
+
+
+def _write_keyed(
+    folder: Path, keys: npt.NDArray[np.int64], values: npt.NDArray[np.int64], first_ms: int
+) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True)
+    times = np.arange(first_ms, first_ms + len(keys))
+    parts = [np.array_split(column, FILES_PER_EPOCH) for column in (keys, values, times * 1_000)]
+    for number, (key, value, ts) in enumerate(zip(*parts, strict=True)):
+        table = pa.table(
+            {"key": key, "value": value, "ts": pa.array(ts).cast(pa.timestamp("us", tz="UTC"))}
+        )
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=ROW_GROUP_ROWS)
+
+
+def _nexmark(folder: Path, events: int, count: int) -> Input:
+    whole = NexmarkSource(
+        events * count, first_event_rate=NEXMARK_RATE, out_of_order_group_size=OUT_OF_ORDER_GROUP
+    )
+    staged = folder / "staged"
+    files = write_parquet(whole, staged, count * FILES_PER_EPOCH)
+    epochs = []
+    for number, part in enumerate(_chunks(files, FILES_PER_EPOCH)):
+        target = Path("epochs") / f"{number:05}"
+        (folder / target).mkdir(parents=True)
+        for file in part:
+            file.rename(folder / target / file.name)
+        epochs.append(Epoch(folder=str(target), rows=events, changed=None))
+    staged.rmdir()
+    first = folder / epochs[0].folder / files[0].name
+    _write_flush(folder / "flush", first, whole.base_time_ms + DAY_MS)
+    return Input(epochs=tuple(epochs), flush="flush")
+
+
+def _write_flush(folder: Path, like: Path, at_ms: int) -> None:
+    """One bid that nobody made, later than all others: every window before it is complete."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(like)
+    bid = {
+        "auction": -1,
+        "bidder": -1,
+        "price": 0,
+        "channel": "",
+        "url": "",
+        "dateTime": at_ms,
+    }
+    row = {"event_type": 2, "person": None, "auction": None, "bid": bid}
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist([row], schema=schema), folder / like.name)
+
+
+def _chunks(items: list[Path], size: int) -> Iterator[list[Path]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,131 @@
+"""What the harness asks of an engine, and what the engine answers.
+
+Every engine runs in a process of its own, ``python -m bench.engine REQUEST REPORT``: it reads the
+request as JSON, works through the epochs one by one, each made durable before the next one starts,
+and writes the report.  A module of ``bench/engines`` is an engine if it has what ``Engine`` names;
+it imports nothing heavy until ``run`` is called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from bench.cpu import tree_cpu_s
+from bench.workloads import WORKLOADS, Workload
+
+Phase = Literal["run", "prepare", "restore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Folders of Parquet files, one per epoch, in order.
+
+    ``flush`` is one more, behind the last event in event time: its rows have negative ids, close
+    every window, and are not part of the result.  ``work`` is empty in the phases ``run`` and
+    ``prepare``; ``restore`` finds there what ``prepare`` left, and gets only the epochs after that.
+    """
+
+    workload: str
+    engine: str
+    phase: Phase
+    epochs: tuple[str, ...]
+    flush: str | None
+    work: str
+    threads: int = 2
+
+    @property
+    def spec(self) -> Workload:
+        return WORKLOADS[self.workload]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRecord:
+    """``bytes_uploaded`` is what was written for the checkpoint; None when nothing is durable."""
+
+    epoch: int
+    wall_s: float
+    cpu_s: float
+    rows_in: int
+    bytes_uploaded: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """``result`` is a Parquet file or a folder of them, with the columns of the workload's
+    ``result``, one row for each key or window as of the end; None in ``prepare`` and ``restore``.
+    """
+
+    epochs: tuple[EpochRecord, ...]
+    result: str | None = None
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class Engine(Protocol):
+    """A module of ``bench/engines``."""
+
+    def refusal(self, workload: Workload) -> str | None:
+        """Why it cannot run here, or not this workload; None when it can."""
+        ...
+
+    def run(self, request: Request) -> Report: ...
+
+
+@dataclass(slots=True)
+class Meter:
+    """Measures epochs: wall and CPU seconds of this process and all that it started."""
+
+    records: list[EpochRecord] = field(default_factory=list[EpochRecord])
+    _bytes: int | None = None
+
+    @contextmanager
+    def epoch(self, rows_in: int) -> Iterator[Meter]:
+        self._bytes = None
+        wall, cpu = time.perf_counter(), tree_cpu_s()
+        yield self
+        wall_s, cpu_s = time.perf_counter() - wall, tree_cpu_s() - cpu
+        self.records.append(
+            EpochRecord(
+                epoch=len(self.records),
+                wall_s=wall_s,
+                cpu_s=cpu_s,
+                rows_in=rows_in,
+                bytes_uploaded=self._bytes,
+            )
+        )
+
+    def uploaded(self, size_bytes: int) -> None:
+        """To be called inside of ``epoch``, or after it for the last one."""
+        self._bytes = size_bytes
+
+    def uploaded_later(self, size_bytes: int) -> None:
+        """The same for the last epoch, when to find out would have been measured."""
+        last = self.records[-1]
+        self.records[-1] = EpochRecord(**(asdict(last) | {"bytes_uploaded": size_bytes}))
+
+
+def write_request(request: Request, path: Path) -> None:
+    path.write_text(json.dumps(asdict(request)))
+
+
+def read_request(path: Path) -> Request:
+    fields = json.loads(path.read_text())
+    return Request(**(fields | {"epochs": tuple(fields["epochs"])}))
+
+
+def write_report(report: Report, path: Path) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(report)))
+    os.replace(temporary, path)  # noqa: PTH105 - a report is there whole, or not at all
+
+
+def read_report(path: Path) -> Report:
+    fields = json.loads(path.read_text())
+    epochs = tuple(EpochRecord(**one) for one in fields["epochs"])
+    return Report(**(fields | {"epochs": epochs}))

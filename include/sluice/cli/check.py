@@ -1,0 +1,44 @@
+"""``sluice check``: what a pipeline's stages yield, found out without reading a row."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sluice.cli.options import AsJson, EndpointUrl, Params, PipelineName, location, parameters
+from sluice.cli.printing import print_json
+from sluice.declarations import load_pipeline
+from sluice.devstack.java import find_java
+from sluice.params import resolve
+from sluice.spark.checking import check_pipeline
+from sluice.spark.session import local_session
+
+
+def check(
+    context: typer.Context,
+    pipeline: PipelineName,
+    param: Params = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Analyse types and columns of all stages of PIPELINE; show what each yields.
+
+    Parameters of the pipeline are options, too, as the columns of files are read from the files.
+    """
+    declared = load_pipeline(pipeline)
+    given = parameters(param or [], context.args)
+    params = resolve(declared.params, given, declared.uid)
+    find_java(os.environ)
+    with local_session() as spark:
+        yields = check_pipeline(declared, spark, params, location(None, endpoint_url).endpoint_url)
+    if as_json:
+        print_json({uid: {n: str(t) for n, t in schema.items()} for uid, schema in yields.items()})
+        return
+    table = Table("stage", "column", "type")
+    for uid, schema in yields.items():
+        for number, (name, dtype) in enumerate(schema.items()):
+            table.add_row("" if number else uid, name, str(dtype))
+    Console().print(table)

@@ -1,0 +1,122 @@
+"""The files that a source reads: one file, or all below a folder, in any kind of store.
+
+As Flink and Spark do, a folder's files and folders whose names start with ``.`` or ``_`` are
+ignored.  Names are relative to the folder, and sorted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.errors import ConfigurationError
+from sluice.storage.object_store import Listed, ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+
+# How Python shows a byte of a file's name that is not UTF-8; JSON cannot carry it.
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+# Sizes of files that may not change, by location and name, as this process saw them first.
+_sizes_seen: dict[tuple[str, str], int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class FileSet:
+    """``location`` is a path of this machine, resolved when the set is built, or a ``file:///``,
+    ``s3://`` or ``memory://`` URI.  Such stores have no empty folders; end the URI of one that may
+    have no file yet with a slash.
+    """
+
+    location: str
+    endpoint_url: str | None = None
+
+    def __post_init__(self) -> None:
+        if "://" not in self.location:
+            local = f"file://{Path(self.location).expanduser().resolve()}"
+            object.__setattr__(self, "location", local)
+        self._store_location(self.location)  # Refuses a misspelt URI.
+
+    def listed(self) -> dict[str, Listed]:
+        """Every file by name, in the order of their names.
+
+        Raises:
+            ConfigurationError: there is nothing at the location, or a name that JSON cannot carry.
+        """
+        parent, name = self._as_file()
+        if parent is not None:
+            first = next(parent.list(name), None)
+            if first is not None and first.key == name:
+                return {name: first}
+        found = list(self._as_folder().list(""))
+        if not found and not self._may_be_empty():
+            raise ConfigurationError(
+                f"there is no file and no folder at {self.location}; create it or correct the "
+                "location (a folder in a bucket that has no file yet is written with a slash at "
+                "its end)"
+            )
+        visible = {
+            listed.key: listed
+            for listed in found
+            if not any(part.startswith((".", "_")) for part in listed.key.split("/"))
+        }
+        if unreadable := [key for key in visible if SURROGATE.search(key)]:
+            raise ConfigurationError(
+                f"the name of {unreadable[0]!a} below {self.location} is not UTF-8; rename the file"
+            )
+        return visible
+
+    def find(self, name: str) -> Listed | None:
+        """One file, without a listing of the others."""
+        first = next(self.store_of(name).list(name), None)
+        return first if first is not None and first.key == name else None
+
+    def store_of(self, name: str) -> ObjectStore:
+        """The store in which *name* is a key; a name does not say whether it is the one file."""
+        store = self._as_folder()
+        parent, own_name = self._as_file()
+        if parent is not None and name == own_name and store.get_range(name, 0, 0) is None:
+            return parent
+        return store
+
+    def local_path(self, name: str) -> Path | None:
+        """Where the file is on this machine; None when it is in a bucket or in memory."""
+        scheme, _, path = self.location.partition("://")
+        if scheme != "file":
+            return None
+        root = Path(path)
+        return root if root.name == name and root.is_file() else root / name
+
+    def check_immutable(self, listed: Mapping[str, Listed], begun: Collection[str]) -> None:
+        """Refuse files that were *begun* and have another size now than when they were first seen.
+
+        Only as far as this process remembers: a position does not say how large a file was.
+        """
+        for name, file in listed.items():
+            place = (self.location, name)
+            if name not in begun:
+                _sizes_seen[place] = file.size_bytes
+            elif _sizes_seen.setdefault(place, file.size_bytes) != file.size_bytes:
+                raise ConfigurationError(
+                    f"{name} of {self.location} had {_sizes_seen[place]} bytes when its first rows "
+                    f"were read, and has {file.size_bytes} now; restore it, and write new rows to "
+                    "a new file: a file of this kind may not change"
+                )
+
+    def _may_be_empty(self) -> bool:
+        scheme, _, path = self.location.partition("://")
+        return Path(path).is_dir() if scheme == "file" else self.location.endswith("/")
+
+    def _as_folder(self) -> ObjectStore:
+        return open_store(self._store_location(self.location))
+
+    def _as_file(self) -> tuple[ObjectStore | None, str]:
+        """The store around the one file that the location may be, and that file's name."""
+        root, _, name = self.location.removesuffix("/").rpartition("/")
+        if root.endswith(":/") or self.location.endswith("/"):
+            return None, ""  # A bucket, or said to be a folder.
+        return open_store(self._store_location(root if root != "file://" else "file:///")), name
+
+    def _store_location(self, root: str) -> StoreLocation:
+        return StoreLocation(root=root, endpoint_url=self.endpoint_url)

@@ -1,0 +1,174 @@
+"""One Parquet file: its footer, and any range of its rows, from a disk or over ranged reads.
+
+Columns arrive as Spark and every sink here know them: timestamps, with a zone or without one
+(then they are taken as UTC), as microseconds in UTC, what is finer being cut off; dictionaries as
+their values; text and lists with 32-bit offsets.
+"""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sluice.connectors.file_set import FileSet
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
+
+# A footer of a hundred columns and row groups is some 100 kB as objects.
+FOOTERS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """``group_ends[i]`` is the number of rows up to the end of row group i."""
+
+    schema: pa.Schema
+    group_ends: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.group_ends[-1] if self.group_ends else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFile:
+    """The file *name* of *files*."""
+
+    files: FileSet
+    name: str
+    size_bytes: int
+    version: str  # What ``Listed`` says of these bytes.
+
+    def footer(self) -> Footer:
+        """The footer, read at most once per process.
+
+        Raises:
+            ConfigurationError: this is no Parquet file, or not a whole one.
+        """
+        return _footer(self)
+
+    def rows(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from *start* to *end*; row groups outside are not read."""
+        footer = self.footer()
+        first = bisect_right(footer.group_ends, start)
+        last = bisect_left(footer.group_ends, end)
+        at = footer.group_ends[first - 1] if first else 0
+        with self.opened() as file:
+            groups = list(range(first, last + 1))
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups):
+                begin, at = at, at + batch.num_rows
+                wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
+                if wanted.num_rows > 0:
+                    yield _normal(wanted, footer.schema)
+
+    def opened(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            path = self.files.local_path(self.name)
+            if path is not None:
+                return pq.ParquetFile(path)
+            reader = _RangeReader(self.files.store_of(self.name), self.name, self.size_bytes)
+            return pq.ParquetFile(pa.PythonFile(reader, "r"), pre_buffer=True)
+        except FileNotFoundError as error:
+            raise StoreUnavailable(
+                f"{self.name} of {self.files.location} vanished while it was read"
+            ) from error
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigurationError(
+                f"{self.name} of {self.files.location} is not a whole Parquet file ({error}); "
+                "remove it, or write it elsewhere and move it here when it is whole"
+            ) from error
+
+
+@lru_cache(maxsize=FOOTERS_KEPT)
+def _footer(of: ParquetFile) -> Footer:
+    with of.opened() as file:
+        metadata = file.metadata
+        ends, rows = [], 0
+        for group in range(metadata.num_row_groups):
+            rows += metadata.row_group(group).num_rows
+            ends.append(rows)
+        return Footer(_normal_schema(file.schema_arrow), tuple(ends))
+
+
+def _normal_schema(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(field.name, _normal_type(field.type)) for field in schema])
+
+
+def _normal_type(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC")
+    if types.is_dictionary(kind):
+        return _normal_type(kind.value_type)
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(_normal_type(kind.value_type))
+    if types.is_map(kind):
+        return pa.map_(_normal_type(kind.key_type), _normal_type(kind.item_type))
+    if types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _normal_type(field.type)) for field in kind])
+    return kind
+
+
+def _normal(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type, safe=False))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _RangeReader(io.RawIOBase):
+    """An object of a store as a file."""
+
+    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
+        super().__init__()
+        self._store = store
+        self._key = key
+        self._size_bytes = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size_bytes if size < 0 else min(self._at + size, self._size_bytes)
+        if end <= self._at:
+            return b""
+        body = self._store.get_range(self._key, self._at, end)
+        if body is None or len(body) < end - self._at:
+            raise StoreUnavailable(f"{self._key} became shorter than {end} bytes while it was read")
+        self._at = end
+        return body

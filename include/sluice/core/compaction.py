@@ -1,0 +1,100 @@
+"""Runs of keyed state merged into one, off the critical path, and taken over by a later epoch.
+
+A compaction reads what some checkpoint left and names what it replaces.  Whoever continues a state
+that still has all of that may put the merged run in its place: nothing else depends on it, so it
+may come late, twice or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedRun:
+    """The handles of one run: its segments follow each other in hash."""
+
+    run: int
+    handles: tuple[StateHandle, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(handle.segment.rows for handle in self.handles)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedSegment:
+    """A segment, and the part of it that belonged to the subtask: after a rescale it is another."""
+
+    key: str
+    checksum: str
+    first_hash: int
+    last_hash: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedRuns:
+    """Neighbouring runs of one subtask's table, and the run that says the same."""
+
+    replaced: tuple[ReplacedSegment, ...]
+    merged: tuple[StateHandle, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """What was merged of the state that *stage* had at a checkpoint."""
+
+    stage: str
+    checkpoint_id: CheckpointId
+    merged: tuple[MergedRuns, ...]
+
+    def is_useful(self, keys_in_use: Collection[str]) -> bool:
+        """Whether something that can be continued still has what a part of it replaces.
+
+        Files are what tells: small state travels in acks, and may be anywhere.
+        """
+        return any(
+            all(segment.key in keys_in_use for segment in one.replaced if segment.key)
+            for one in self.merged
+        )
+
+    @property
+    def files(self) -> tuple[SegmentHandle, ...]:
+        return tuple(handle.segment for one in self.merged for handle in one.merged)
+
+
+def sorted_runs(handles: Iterable[StateHandle]) -> list[SortedRun]:
+    """The handles of one table by run, oldest first."""
+    runs: dict[int, list[StateHandle]] = {}
+    for handle in handles:
+        runs.setdefault(handle.run, []).append(handle)
+    return [SortedRun(run=run, handles=tuple(members)) for run, members in runs.items()]
+
+
+def replaced_segment(handle: StateHandle) -> ReplacedSegment:
+    return ReplacedSegment(
+        key=handle.segment.key,
+        checksum=handle.segment.checksum,
+        first_hash=handle.first_hash,
+        last_hash=handle.last_hash,
+    )
+
+
+def with_compactions(
+    state: Sequence[StateHandle], compactions: Iterable[Compaction]
+) -> tuple[StateHandle, ...]:
+    """A subtask's state, oldest first, with every run merged that all of *compactions* can."""
+    handles = list(state)
+    for compaction in compactions:
+        for one in compaction.merged:
+            wanted = set(one.replaced)
+            found = [at for at, handle in enumerate(handles) if replaced_segment(handle) in wanted]
+            if wanted and len(found) == len(wanted):
+                handles[found[0] : found[0]] = one.merged
+                gone = {at + len(one.merged) for at in found}
+                handles = [handle for at, handle in enumerate(handles) if at not in gone]
+    return tuple(handles)

@@ -1,0 +1,30 @@
+"""Which partitions of a source have been silent for so long that nobody waits for them.
+
+Flink's WatermarksWithIdleness, told by barriers instead of a processing-time timer: the moments
+compared are those at which checkpoints were triggered, and they are part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluice.core.plan import SourceCut
+
+
+def with_idleness(
+    cut: SourceCut, previous: SourceCut | None, *, now_ms: int, idle_after_ms: int
+) -> SourceCut:
+    """*cut*, planned at *now_ms*, with what is idle there; *previous* is the parent's cut.
+
+    A partition is active in an epoch that reads records of it, and in the first that sees it.
+    """
+    before = previous.active_at_ms if previous is not None else {}
+    reading = {piece.partition for piece in cut.slices}
+    active_at_ms = {
+        part.partition: now_ms if part.partition in reading else before.get(part.partition, now_ms)
+        for part in cut.position
+    }
+    idle = tuple(
+        partition for partition, at_ms in active_at_ms.items() if now_ms - at_ms >= idle_after_ms
+    )
+    return replace(cut, active_at_ms=active_at_ms, idle=idle)

@@ -1,0 +1,180 @@
+"""What a stage does, as declared: plain frozen data that ``sluice.runtime.operators`` computes.
+
+The key columns of a stateful operation are part of the stage's inputs, see ``sluice.nodes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from sluice.aggregates import Aggregate
+from sluice.params import Param
+from sluice.windows import Window
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import DataFrame
+
+    from sluice.keyed_process import KeyedProcessFunction
+
+Keep = Literal["matched", "unmatched", "all"]
+JoinKind = Literal["inner", "left", "semi", "anti"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform:
+    """Any DataFrame -> DataFrame that needs no other row: it runs in Spark's JVM.
+
+    The rows carry ``_source`` (partition, record); keep it, and sluice can say where a row came
+    from.  A row whose ``_malformed`` column is not null goes to the side output ``malformed``.
+    """
+
+    function: Callable[..., DataFrame]
+    arguments: Mapping[str, str | int | Param]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """Rows against a small table as of the same barrier, by a broadcast join.
+
+    ``add`` are the columns that the table gives to a row: name -> SQL expression over the table.
+    """
+
+    table: str
+    on: Mapping[str, str]  # Column of the stream -> SQL expression over the table.
+    keep: Keep
+    add: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    """The rows of all inputs, which have the same columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedAggregate:
+    """Running results per key, over all time."""
+
+    aggregates: Mapping[str, Aggregate]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowAggregate:
+    """Results per key and window, once the watermark passed the window's end.
+
+    A window is kept ``allowed_lateness_ms`` longer; each row that comes then fires it again.
+    """
+
+    window: Window
+    aggregates: Mapping[str, Aggregate]
+    allowed_lateness_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTopN:
+    """The *n* rows with the largest ``by`` per key and window; ``has_ties`` keeps all of a rank."""
+
+    window: Window
+    n: int
+    by: str
+    has_ties: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopN:
+    """Per key the *n* rows with the largest ``by``, of equal ones the smallest ``ties_by``.
+
+    ``unique`` identifies a row that is updated; its ``by`` must then never decrease (Flink's
+    UpdatableTopNFunction): counts and maxima do not.  Without it every row counts (AppendOnlyTopN).
+    """
+
+    n: int
+    by: str
+    ties_by: tuple[str, ...] = ()
+    unique: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """Per key the row with the largest ``by``, compared column by column."""
+
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deduplicate:
+    """Per key the row that came first, once.  Of several in one epoch, that with the smallest
+    ``by``; of several such, the smallest in its other columns.
+    """
+
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowJoin:
+    """Rows of two inputs with equal keys in the same window, once that has ended."""
+
+    window: Window
+    how: JoinKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalJoin:
+    """Each left row with the right rows whose event time lies in its interval, both ends included.
+
+    From ``left time + lower_ms`` to ``left time + upper_ms``, or to the instant in the left column
+    ``upper_column``.
+    """
+
+    lower_ms: int
+    upper_ms: int = 0
+    upper_column: str | None = None
+    how: Literal["inner", "left"] = "inner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegularJoin:
+    """Every left row with every right row of its key; without a TTL both are kept for ever."""
+
+    how: Literal["inner", "semi"] = "inner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A vectorized function of the epoch's rows and the state of the keys they touch.
+
+    ``function(rows, state)`` gets Polars frames and returns (result, new state); the state has a
+    row per key, with the key columns and those of ``state``, null for a key that is new.  A key
+    left out of what it returns keeps its state; one whose state columns are all null is forgotten.
+    """
+
+    function: Callable[[pl.DataFrame, pl.DataFrame], tuple[pl.DataFrame, pl.DataFrame]]
+    state: Mapping[str, object]  # Column -> type, as Polars takes it: int, str, datetime, ...
+    result: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessKeyed:
+    """One key at a time, with value, list and map state, and timers: KeyedProcessFunction."""
+
+    function: KeyedProcessFunction
+    result: Mapping[str, object]
+
+
+Stateless: TypeAlias = Transform | Lookup | Union
+Stateful: TypeAlias = (
+    KeyedAggregate
+    | WindowAggregate
+    | WindowTopN
+    | TopN
+    | Latest
+    | Deduplicate
+    | WindowJoin
+    | IntervalJoin
+    | RegularJoin
+    | Process
+    | ProcessKeyed
+)
+Operation: TypeAlias = Stateless | Stateful

@@ -1,0 +1,228 @@
+"""``Kernel``: how one aggregate folds rows, groups and state; here those that count and add.
+
+Counts and sums are int64, sums of floats float64, of decimals the widest decimal.  Nothing depends
+on the order of rows, but the last bits of a sum of floats.  Null values do not count; a group of
+nothing but nulls has a null sum, as in SQL.
+
+In a changelog every row has a weight, 1 or -1, which is summed instead of the row being counted;
+then a sum keeps its number of values, to know when none is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from sluice.runtime.operators.operator import FILTER, WEIGHT
+
+BEFORE = "before this epoch: "  # Marks a state column beside the group's own.
+
+_WIDEST_DECIMAL = 38
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kernel:
+    """One aggregate of one stage.
+
+    ``partial`` folds rows and ``combine`` groups, both within a group by and to the columns
+    ``states``; ``merge`` adds a group's state to that of before the epoch, which is null for a new
+    group; ``final`` reads the result.  ``sql`` is ``partial`` for Spark, if Spark can compute it.
+    """
+
+    name: str
+    states: Mapping[str, pl.DataType]
+    result_type: pl.DataType
+    partial: tuple[pl.Expr, ...]
+    combine: tuple[pl.Expr, ...]
+    merge: tuple[pl.Expr, ...]
+    final: pl.Expr
+    sql: Mapping[str, str] | None
+    reads: tuple[str, ...]  # Columns of the input.
+    is_order_sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """The column that is aggregated under *name*; None for rows alone.
+
+    Of an aggregate that ``has_where`` the rows carry a column that says whether they count.
+    """
+
+    name: str
+    column: str | None
+    dtype: pl.DataType
+    has_where: bool = False
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return () if self.column is None else (self.column,)
+
+    @property
+    def value(self) -> pl.Expr:
+        """Null where the row does not count."""
+        if self.column is None:
+            return self._counted(pl.lit(True))  # noqa: FBT003 - a value
+        value = pl.col(self.column)
+        # Of 0.0 and -0.0, which are equal, the order of rows must choose neither.
+        return self._counted(value + 0.0 if self.dtype.is_float() else value)
+
+    @property
+    def weight(self) -> pl.Expr:
+        weight = self._counted(pl.col(WEIGHT).cast(pl.Int64))
+        if self.column is None:
+            return weight
+        return pl.when(pl.col(self.column).is_not_null()).then(weight)
+
+    @property
+    def sql_value(self) -> str:
+        if self.column is None:
+            return "*"
+        column = quoted(self.column)
+        return f"({column} + {_sql_zero(self.dtype)})" if self.dtype.is_float() else column
+
+    @property
+    def sql_where(self) -> str:
+        return f" FILTER (WHERE {self.sql_passes})" if self.has_where else ""
+
+    @property
+    def sql_passes(self) -> str:
+        return quoted(FILTER + self.name)
+
+    def _counted(self, value: pl.Expr) -> pl.Expr:
+        return pl.when(pl.col(FILTER + self.name)).then(value) if self.has_where else value
+
+
+def quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
+
+
+def total_type(dtype: pl.DataType) -> pl.DataType | None:
+    """The type of a sum; None for what cannot be added."""
+    if dtype.is_integer():
+        return pl.Int64()
+    if dtype.is_float():
+        return pl.Float64()
+    if isinstance(dtype, pl.Decimal):
+        return pl.Decimal(_WIDEST_DECIMAL, dtype.scale)
+    return None
+
+
+def counted(argument: Argument, *, is_changelog: bool) -> Kernel:
+    name = argument.name
+    if is_changelog:
+        count = argument.weight.sum()
+    elif argument.column is None and not argument.has_where:
+        count = pl.len()
+    else:
+        count = argument.value.count()
+    return Kernel(
+        name=name,
+        states={name: pl.Int64()},
+        result_type=pl.Int64(),
+        partial=(_int64(count, name),),
+        combine=(pl.col(name).sum(),),
+        merge=(_added(name),),
+        final=pl.col(name),
+        sql=None if is_changelog else {name: _count_sql(argument)},
+        reads=argument.reads,
+    )
+
+
+def summed(argument: Argument, total: pl.DataType) -> Kernel:
+    name = argument.name
+    state, before = pl.col(name), pl.col(BEFORE + name)
+    return Kernel(
+        name=name,
+        states={name: total},
+        result_type=total,
+        partial=(_sum_or_null(argument.value.cast(total)).cast(total).alias(name),),
+        combine=(_sum_or_null(state).cast(total).alias(name),),
+        merge=(pl.coalesce(state + before, state, before).cast(total).alias(name),),
+        final=state,
+        sql={name: _sum_sql(argument, total)},
+        reads=argument.reads,
+        is_order_sensitive=total.is_float(),
+    )
+
+
+def averaged(argument: Argument, total: pl.DataType) -> Kernel:
+    value = argument.value
+    return _sum_and_count(
+        argument,
+        total,
+        partial=(value.cast(total).sum(), value.count()),
+        is_mean=True,
+        with_sql=True,
+    )
+
+
+def weighed(argument: Argument, total: pl.DataType, *, is_mean: bool) -> Kernel:
+    """The sum, or the mean, of a changelog."""
+    value, weight = argument.value.cast(total), argument.weight
+    signed = pl.when(weight > 0).then(value).when(weight < 0).then(-value)
+    return _sum_and_count(
+        argument, total, partial=(signed.sum(), weight.sum()), is_mean=is_mean, with_sql=False
+    )
+
+
+def _sum_and_count(
+    argument: Argument,
+    total: pl.DataType,
+    *,
+    partial: tuple[pl.Expr, pl.Expr],
+    is_mean: bool,
+    with_sql: bool,
+) -> Kernel:
+    """A sum that is zero when nothing was added, and the number of values that says so."""
+    name = argument.name
+    added, count = f"_sum_{name}", f"_count_{name}"
+    sum_sql = f"COALESCE({_sum_sql(argument, total)}, {_sql_zero(total)})"
+    result = pl.col(added).cast(pl.Float64) / pl.col(count) if is_mean else pl.col(added)
+    return Kernel(
+        name=name,
+        states={added: total, count: pl.Int64()},
+        result_type=pl.Float64() if is_mean else total,
+        partial=(partial[0].cast(total).alias(added), _int64(partial[1], count)),
+        combine=(pl.col(added).sum().cast(total), pl.col(count).sum()),
+        merge=(_added(added).cast(total), _added(count)),
+        final=pl.when(pl.col(count) > 0).then(result).alias(name),
+        sql={added: sum_sql, count: _count_sql(argument)} if with_sql else None,
+        reads=argument.reads,
+        is_order_sensitive=total.is_float(),
+    )
+
+
+def _sum_or_null(column: pl.Expr) -> pl.Expr:
+    return pl.when(column.count() > 0).then(column.sum())  # Polars sums nothing to zero.
+
+
+def _added(name: str) -> pl.Expr:
+    return (pl.col(name) + pl.col(BEFORE + name).fill_null(0)).alias(name)
+
+
+def _int64(count: pl.Expr, name: str) -> pl.Expr:
+    return count.cast(pl.Int64).alias(name)
+
+
+def _count_sql(argument: Argument) -> str:
+    return f"COUNT({argument.sql_value}){argument.sql_where}"
+
+
+def _sum_sql(argument: Argument, total: pl.DataType) -> str:
+    cast = f"CAST({argument.sql_value} AS {_sql_type(total)})"
+    # Spark widens the sum of a decimal once more.
+    return f"CAST(SUM({cast}){argument.sql_where} AS {_sql_type(total)})"
+
+
+def _sql_zero(dtype: pl.DataType) -> str:
+    return f"CAST(0 AS {_sql_type(dtype)})"
+
+
+def _sql_type(dtype: pl.DataType) -> str:
+    if isinstance(dtype, pl.Decimal):
+        return f"DECIMAL({dtype.precision}, {dtype.scale})"
+    if dtype.is_float():
+        return "FLOAT" if dtype == pl.Float32() else "DOUBLE"
+    return "BIGINT"

@@ -1,0 +1,199 @@
+"""Runs: the sorted tables that keyed state is made of, opened only when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import and_
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from sluice.core.handles import MAX_HASH, MIN_HASH
+from sluice.runtime.state.evolution import Evolution, Evolutions
+from sluice.runtime.state.order import Indices, gathered
+from sluice.runtime.state.schema import StateSchema
+from sluice.runtime.state.search import equal_hashes
+from sluice.runtime.state.segments import hash_column, to_frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One segment of state, and the slice of the hash space (both ends included) that is ours.
+
+    Sorted by identity, one row of each.  Several may together be one sorted run; their bounds then
+    say which part each of them is.  ``table`` may be a function that opens it, called when a row of
+    it is needed and then once.  ``min_time_ms`` bounds from below the times that its live rows wait
+    for; None: none waits.  ``last_write_ms`` is the newest write in it; None: not known.
+    """
+
+    table: pa.Table | Callable[[], pa.Table]
+    first_hash: int = MIN_HASH
+    last_hash: int = MAX_HASH
+    min_time_ms: int | None = None
+    last_write_ms: int | None = None
+
+
+class _OpenedRun:
+    """A run's rows, which all slices of it share."""
+
+    def __init__(self, run: Run, evolutions: Evolutions) -> None:
+        table = run.table() if callable(run.table) else run.table
+        self.evolution = evolutions.of(table)
+        self.table = table.select(self.evolution.columns)
+        self.hashes = hash_column(self.table)
+
+
+class _LazyRun:
+    def __init__(self, run: Run, evolutions: Evolutions) -> None:
+        self._run = run
+        self._evolutions = evolutions
+        self._opened: _OpenedRun | None = None
+        self._lock = Lock()
+
+    def opened(self) -> _OpenedRun:
+        with self._lock:  # Threads may read slices of one state.
+            if self._opened is None:
+                self._opened = _OpenedRun(self._run, self._evolutions)
+            return self._opened
+
+
+class RunSlice:
+    """The rows of a run between two hashes, both included; a view over the segment's memory."""
+
+    def __init__(self, lazy: _LazyRun, run: Run, first_hash: int, last_hash: int) -> None:
+        self._lazy = lazy
+        self._run = run
+        self.first_hash = first_hash
+        self.last_hash = last_hash
+        self.min_time_ms = run.min_time_ms
+
+    @classmethod
+    def of(cls, run: Run, evolutions: Evolutions) -> RunSlice:
+        return cls(_LazyRun(run, evolutions), run, run.first_hash, run.last_hash)
+
+    def between(self, first_hash: int, last_hash: int) -> RunSlice | None:
+        """None if nothing of this slice can be there."""
+        first_hash, last_hash = max(first_hash, self.first_hash), min(last_hash, self.last_hash)
+        if first_hash > last_hash:
+            return None
+        return RunSlice(self._lazy, self._run, first_hash, last_hash)
+
+    def has_expired(self, schema: StateSchema, now_ms: int) -> bool:
+        return schema.has_expired(self._run.last_write_ms, now_ms)
+
+    def overlaps(self, other: RunSlice) -> bool:
+        return self.first_hash <= other.last_hash and other.first_hash <= self.last_hash
+
+    @cached_property
+    def hashes(self) -> Indices:
+        first, end = self._span
+        return self._lazy.opened().hashes[first:end]
+
+    def rows(self, start: int, end: int) -> pl.DataFrame:
+        """Stored rows from the place *start* to before *end*."""
+        opened = self._lazy.opened()
+        table = opened.table.slice(self._span[0] + start, end - start)
+        return opened.evolution.evolved(to_frame(table))
+
+    def all_rows(self) -> pl.DataFrame:
+        return self.rows(0, len(self.hashes))
+
+    def hits(self, hashes: Indices, missing: npt.NDArray[np.bool_]) -> Hits | None:
+        """Stored rows whose hash is one of the sorted *hashes* that are *missing*; None if none."""
+        first = int(np.searchsorted(hashes, self.first_hash))
+        end = int(np.searchsorted(hashes, self.last_hash, side="right"))
+        wanted = first + np.flatnonzero(missing[first:end])
+        if not len(wanted):
+            return None  # Without having opened the run.
+        which, where = equal_hashes(self.hashes, hashes[wanted])
+        if not len(which):
+            return None
+        opened = self._lazy.opened()
+        table = opened.table.take(pa.array(where + self._span[0]))
+        return Hits(wanted[which], table, opened.evolution)
+
+    def where(self, column: str, condition: pl.Expr) -> pl.DataFrame:
+        """Stored rows, tombstones too, for which a *condition* on that one *column* holds."""
+        opened = self._lazy.opened()
+        if column not in opened.evolution.columns:
+            return opened.evolution.evolved(to_frame(opened.table.slice(0, 0)))
+        first, end = self._span
+        values = to_frame(opened.table.select([column]).slice(first, end - first))
+        places = values.select(condition.arg_true().cast(pl.Int64)).to_series()
+        return self._at(places.to_numpy())
+
+    @cached_property
+    def _span(self) -> tuple[int, int]:
+        hashes = self._lazy.opened().hashes
+        first = int(np.searchsorted(hashes, self.first_hash))
+        return first, int(np.searchsorted(hashes, self.last_hash, side="right"))
+
+    def _at(self, places: Indices) -> pl.DataFrame:
+        opened = self._lazy.opened()
+        taken = opened.table.take(pa.array(places + self._span[0]))
+        return opened.evolution.evolved(to_frame(taken))
+
+
+class Hits(NamedTuple):
+    """Stored rows, not yet evolved, and for each the index of the hash that it was found by."""
+
+    which: Indices
+    rows: pa.Table
+    evolution: Evolution
+
+
+def matching(
+    runs: Sequence[RunSlice],
+    wanted: pl.DataFrame,
+    hashes: Indices,
+    missing: npt.NDArray[np.bool_],
+) -> list[tuple[Indices, pl.DataFrame]]:
+    """Stored rows, tombstones too, equal to a *missing* row of *wanted* in all its columns.
+
+    With them come the indices of those rows.  *hashes* are those of *wanted*, and sorted.  *runs*
+    ascend and are disjoint: one sorted run.  So each part is in the order of *wanted*.
+    """
+    hits = (run.hits(hashes, missing) for run in runs)
+    by_evolution: dict[Evolution, list[Hits]] = {}
+    for hit in hits:
+        if hit is not None:
+            by_evolution.setdefault(hit.evolution, []).append(hit)
+    found: list[tuple[Indices, pl.DataFrame]] = []
+    for evolution, alike in by_evolution.items():  # One, unless the declaration has just changed.
+        which = np.concatenate([hit.which for hit in alike])
+        stored = evolution.evolved(to_frame(pa.concat_tables([hit.rows for hit in alike])))
+        rows = gathered(wanted, which)
+        equal = reduce(and_, (stored[name].eq_missing(rows[name]) for name in rows.columns))
+        if not equal.all():
+            which, stored = which[equal.to_numpy()], stored.filter(equal)
+        found.append((which, stored))
+    return found
+
+
+def sorted_runs(runs: Sequence[RunSlice]) -> list[list[RunSlice]]:
+    """*runs*, those together whose hashes ascend from one to the next: none of them is newer."""
+    grouped: list[list[RunSlice]] = []
+    for run in runs:
+        if not grouped or run.first_hash <= grouped[-1][-1].last_hash:
+            grouped.append([])
+        grouped[-1].append(run)
+    return grouped
+
+
+def unexpired(schema: StateSchema, runs: Sequence[RunSlice], now_ms: int) -> tuple[RunSlice, ...]:
+    """*runs* without those in which every row has expired: they need not be opened.
+
+    One that lies over rows which have not is kept, lest the versions that it hides come back: they
+    were written before the stage had a TTL, or when a clock was ahead.
+    """
+    kept: list[RunSlice] = []
+    for run in runs:
+        if not run.has_expired(schema, now_ms) or any(run.overlaps(older) for older in kept):
+            kept.append(run)
+    return tuple(kept)

@@ -1,0 +1,110 @@
+"""An epoch's changes to one table of keyed state, as the segments of a new run.
+
+A run holds what changed and nothing else, so a checkpoint's bytes follow the change.  Merging is
+the compaction's, off the critical path, but for two cases: runs so small that a file each would
+cost more than their rows, and more runs than ``max_state_runs``, which a lookup is not to search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.core.compaction import SortedRun, sorted_runs
+from sluice.core.handles import StateHandle
+from sluice.runtime.operators.operator import Changes
+from sluice.runtime.row_files import RowFiles
+from sluice.runtime.state.keyed import delta_table
+from sluice.runtime.state.merging import stored_table
+from sluice.runtime.state.policy import GROWTH
+from sluice.runtime.state.runs import Run
+from sluice.runtime.state.schema import StateSchema
+from sluice.runtime.state.segments import to_frame, to_table
+from sluice.runtime.state_files import describe_segment, merged_frames, open_runs
+from sluice.runtime.workspace import Workspace
+
+SMALL_RUN_ROWS = 32_768  # About a megabyte: rewriting it costs what a request costs.
+
+
+class StateWriter:
+    """Takes the changes of one range of hashes after the other; *inherited* is oldest first."""
+
+    def __init__(
+        self, work: Workspace, table: str, schema: StateSchema, inherited: Sequence[StateHandle]
+    ) -> None:
+        self._work = work
+        self._table = table
+        self._schema = schema
+        self._inherited = tuple(inherited)
+        self._run = max((handle.run for handle in inherited), default=0) + 1
+        self._files = RowFiles(self._write)
+        self._written: list[StateHandle] = []
+
+    def add(self, changes: Changes) -> None:
+        now_ms = self._work.spec.epoch_time.processing_time_ms
+        delta = delta_table(self._schema, changes.upserts, changes.deletes, now_ms=now_ms)
+        self._files.add(to_frame(delta))
+
+    def finish(self) -> tuple[StateHandle, ...]:
+        """Every live segment of the table, oldest first: what the parent had, and what changed."""
+        rest = self._files.take()
+        if rest is None and not self._written:
+            return self._inherited
+        runs = sorted_runs(self._inherited)
+        new_rows = sum(handle.segment.rows for handle in self._written)
+        new_rows += 0 if rest is None else rest.height
+        count = _runs_to_merge_now(
+            [run.rows for run in runs], new_rows, self._work.spec.max_state_runs
+        )
+        kept, swallowed = runs[: len(runs) - count], runs[len(runs) - count :]
+        if swallowed:
+            self._merge(swallowed, rest, is_oldest=not kept)
+        elif rest is not None:
+            self._write(to_table(rest))
+        return (*(handle for run in kept for handle in run.handles), *self._written)
+
+    def _merge(
+        self, swallowed: Sequence[SortedRun], rest: pl.DataFrame | None, *, is_oldest: bool
+    ) -> None:
+        """Write the older runs and the new one, of which *rest* is not in a file, as one."""
+        handles = [handle for run in swallowed for handle in run.handles]
+        runs = open_runs(self._work.cache, [*handles, *self._written])
+        if rest is not None:
+            runs.append(Run(table=stored_table(self._schema, rest)))
+        self._written = []
+        for frame in merged_frames(
+            self._schema,
+            runs,
+            drop_tombstones=is_oldest,
+            now_ms=self._work.spec.epoch_time.processing_time_ms,
+        ):
+            self._files.add(frame)
+        self._files.finish()
+
+    def _write(self, rows: pa.Table) -> None:
+        spec = self._work.spec
+        handle, body = describe_segment(self._schema, rows)
+        if len(body) >= spec.inline_threshold_bytes:
+            key = self._work.state_key(handle.segment.checksum)
+            self._work.upload(key, body)
+            segment = replace(handle.segment, key=key, inline=None)
+            self._work.cache.add(segment, body)
+            handle = replace(handle, segment=segment)
+        self._written.append(replace(handle, table=self._table, run=self._run))
+
+
+def _runs_to_merge_now(row_counts: Sequence[int], new_rows: int, max_runs: int) -> int:
+    """How many of the newest of the runs of *row_counts* the new one swallows at once."""
+    count, rows = 0, new_rows
+    while count < len(row_counts):
+        previous = row_counts[-count - 1]
+        is_small = rows + previous <= SMALL_RUN_ROWS and previous < GROWTH * rows
+        has_too_many = len(row_counts) - count + 1 > max_runs
+        if not is_small and not has_too_many:
+            return count
+        count += 1
+        rows += previous
+    return count

@@ -1,0 +1,83 @@
+"""Types and columns of a whole pipeline, analysed before its first epoch; no row is read.
+
+Spark's analyzer and the operators' own constructors say what they think of every stage, in
+topological order: a misspelt column of the last stage is found now, and not in epoch 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from sluice.errors import ConfigurationError
+from sluice.nodes import StageNode
+from sluice.operations import Lookup
+from sluice.pipeline import Pipeline
+from sluice.runtime.operators.build import build_operator
+from sluice.runtime.operators.operator import WEIGHT
+from sluice.runtime.output import MALFORMED_COLUMN, RAW, SOURCE, narrowed
+from sluice.runtime.state.segments import to_table
+from sluice.spark.keying import polars_schema, prepared
+from sluice.spark.reading import ORIGIN
+from sluice.spark.rows import decode_json, projected, renamed, transformed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def check_pipeline(
+    pipeline: Pipeline, spark: SparkSession, params: Mapping[str, str], endpoint_url: str | None
+) -> dict[str, pl.Schema]:
+    """The columns that each stage yields.
+
+    Raises:
+        ConfigurationError: a stage cannot compute what it declares; the message names it.
+    """
+    rows: dict[str, DataFrame] = {}
+    for uid, node in pipeline.sources.items():
+        source = node.spec.open(params, endpoint_url)
+        empty = _empty(spark, source.schema().append(ORIGIN).empty_table())
+        json_schema: str | None = getattr(source, "json_schema", None)
+        rows[uid] = empty if json_schema is None else decode_json(empty, json_schema)
+    yields: dict[str, pl.Schema] = {}
+    for uid, stage in pipeline.stages.items():
+        try:
+            frame = _result(pipeline, stage, rows, params)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # Spark's analyzer, or the user's function, on the first look.
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise ConfigurationError(f"stage {uid!r} cannot be run: {first}") from error
+        yields[uid] = frame.schema
+        if pipeline.emits_changes(uid):
+            frame = frame.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
+        rows[uid] = _empty(spark, to_table(frame))
+    return yields
+
+
+def _result(
+    pipeline: Pipeline, stage: StageNode, rows: Mapping[str, DataFrame], params: Mapping[str, str]
+) -> pl.DataFrame:
+    inputs = [
+        projected(rows[given.producer], given)
+        if given.producer in pipeline.sources
+        else renamed(rows[given.producer], given)
+        for given in stage.inputs
+    ]
+    if stage.is_stateful:
+        sides = [
+            prepared(side, stage, given) for side, given in zip(inputs, stage.inputs, strict=True)
+        ]
+        operator = build_operator(stage, [polars_schema(side) for side in sides])
+        return narrowed(stage, operator.output_schema.to_frame())
+    table = rows[stage.operation.table] if isinstance(stage.operation, Lookup) else None
+    schema = polars_schema(transformed(stage, inputs, table, params))
+    return narrowed(
+        stage, schema.to_frame().drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
+    )
+
+
+def _empty(spark: SparkSession, table: object) -> DataFrame:
+    return spark.createDataFrame(table)

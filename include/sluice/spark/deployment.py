@@ -1,0 +1,179 @@
+"""From a stage's execution attempt to its Spark job: the rows, and what each subtask is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sluice.core.watermarks import MIN_WATERMARK
+from sluice.faults import fault_from_environment
+from sluice.nodes import StageNode
+from sluice.operations import Process, ProcessKeyed, Transform
+from sluice.runner.assignment import assigned_state
+from sluice.runner.event_time import latest, stage_watermark
+from sluice.runtime.operators.operator import EpochTime
+from sluice.runtime.output import MALFORMED_COLUMN, SOURCE
+from sluice.runtime.state.schema import StateSchema
+from sluice.runtime.workspace import SubtaskSpec
+from sluice.spark.compaction import take_over_compactions
+from sluice.spark.keying import KeyedRows, keyed_rows
+from sluice.spark.rows import lookup_table, read_inputs, transformed
+from sluice.spark.stage_run import StageRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class _EventTime:
+    """``measured_ms`` are the largest event times of the epoch, where the driver looked."""
+
+    time: EpochTime
+    measured_ms: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The rows on their subtasks, what each does with them, and the stage's keyed state."""
+
+    rows: DataFrame
+    spec: SubtaskSpec
+    tables: Mapping[str, StateSchema]
+
+
+def deploy(run: StageRun) -> Deployment:
+    """Analyse the stage over the columns that it really reads.
+
+    Raises:
+        ConfigurationError: the stage cannot compute what it declares of its columns.
+    """
+    inputs = read_inputs(run)
+    measured_source = _measured_by_subtasks(run)
+    event_time = _event_time(run, inputs if measured_source is None else [])
+    if run.node.is_stateful:
+        rows_per_group = run.before.rows_per_group if run.before is not None else None
+        given = keyed_rows(inputs, run.node, run.task, rows_per_group)
+    else:
+        params = run.configuration.params
+        rows = transformed(run.node, inputs, lookup_table(run), params)
+        given = KeyedRows(rows=rows, schemas=(_schema(rows),))
+    spec = _spec(run, given, event_time, measured_source)
+    return Deployment(rows=given.rows, spec=spec, tables=given.tables)
+
+
+def _spec(
+    run: StageRun, given: KeyedRows, event_time: _EventTime, measured_source: str | None
+) -> SubtaskSpec:
+    job, plan, node = run.job, run.plan, run.node
+    return SubtaskSpec(
+        location=job.location,
+        pipeline=job.pipeline.uid,
+        stage=_portable(node),
+        task=run.task,
+        sinks=job.pipeline.sinks_of(node.uid),
+        has_consumers=bool(job.pipeline.consumers_of(node.uid)),
+        emits_changes=job.pipeline.emits_changes(node.uid),
+        checkpoint_id=plan.checkpoint_id,
+        attempt=run.attempt,
+        params=dict(run.configuration.params),
+        input_schemas=given.schemas,
+        state=take_over_compactions(job, node.uid, assigned_state(run.before, run.task)),
+        epoch_time=event_time.time,
+        streams_watermark_ms=run.given.watermark_ms(run.before),
+        event_times_ms=event_time.measured_ms,
+        measured_source=measured_source,
+        is_pre_aggregated=given.is_pre_aggregated,
+        is_full=plan.is_full,
+        inline_threshold_bytes=run.configuration.inline_threshold_bytes,
+        memory_bytes=job.pipeline.state_backend.memory_per_subtask,
+        max_state_runs=job.pipeline.state_backend.max_runs,
+        fault=fault_from_environment(),
+    )
+
+
+def _measured_by_subtasks(run: StageRun) -> str | None:
+    """The source whose event times the subtasks measure as its rows pass; nobody waits for them.
+
+    A stage with keyed state does wait: a window fires by the watermark of the epoch's end.
+    """
+    sources = run.job.pipeline.sources_of(run.node.uid)
+    is_alone = len(run.node.inputs) == 1 and len(sources) == 1
+    if run.node.is_stateful or not is_alone or run.node.inputs[0].event_time is None:
+        return None
+    return sources[0].uid
+
+
+def _event_time(run: StageRun, inputs: list[DataFrame]) -> _EventTime:
+    """How far event time comes in this epoch, measured where the stage reads sources itself."""
+    before = run.before
+    measured: dict[str, int] = {}
+    for given, rows in zip(run.node.inputs, inputs, strict=bool(inputs)):
+        source = run.job.pipeline.sources.get(given.producer)
+        if source is None or given.event_time is None or _will_be_max(run, source.uid):
+            continue
+        measured = latest(measured, _measure(rows, source.uid, given.event_time))
+    previous_ms = before.watermark_ms if before is not None else MIN_WATERMARK
+    event_times = latest(before.event_times_ms if before is not None else {}, measured)
+    watermark_ms = stage_watermark(
+        run.job, run.plan, run.node.uid, event_times, run.given.watermark_ms(before), before
+    )
+    time = EpochTime(
+        checkpoint_id=run.plan.checkpoint_id,
+        previous_watermark_ms=previous_ms,
+        watermark_ms=watermark_ms,
+        processing_time_ms=run.plan.triggered_at_ms,
+    )
+    return _EventTime(time, measured)
+
+
+def _will_be_max(run: StageRun, source: str) -> bool:
+    return run.plan.drains or run.plan.source(source).exhausted
+
+
+def _measure(rows: DataFrame, source: str, event_time: str) -> dict[str, int]:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    if MALFORMED_COLUMN in rows.columns:
+        rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
+    seen = (
+        rows.groupBy(F.col(f"{SOURCE}.partition").alias("partition"))
+        .agg(F.unix_millis(F.max(event_time)).alias("latest_ms"))
+        .where("latest_ms IS NOT NULL")
+        .collect()
+    )
+    return {f"{source}/{row['partition']}": row["latest_ms"] for row in seen}
+
+
+def _portable(node: StageNode) -> StageNode:
+    """The node as a worker can load it: a transform stays on the driver, other functions of the
+    user travel with their code, for their module may not be installed where Spark runs.
+    """
+    match node.operation:
+        case Transform():
+            return replace(node, operation=Transform(function=_unused, arguments={}))
+        case Process(function=function) | ProcessKeyed(function=function):
+            _travel_by_value(getattr(function, "__module__", type(function).__module__))
+            return node
+        case _:
+            return node
+
+
+def _travel_by_value(module_name: str) -> None:
+    from pyspark import cloudpickle
+
+    module = sys.modules.get(module_name)
+    if module is not None and not module_name.startswith(("sluice.", "__main__")):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _unused(_: DataFrame) -> DataFrame:
+    raise AssertionError("a transform runs on the driver")
+
+
+def _schema(rows: DataFrame) -> bytes:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    body: bytes = to_arrow_schema(rows.schema, timezone="UTC").serialize().to_pybytes()
+    return body

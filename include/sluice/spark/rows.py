@@ -1,0 +1,141 @@
+"""What a stage reads, as DataFrames: a source's slices or a stream's segments, one per input.
+
+Rows may carry columns of ours: ``_source``, where one came from; ``_malformed``, why it could not
+be read, and ``_raw``, what it was; ``_weight``, -1 for one that is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sluice.connectors.parquet import ParquetSource
+from sluice.errors import ConfigurationError
+from sluice.nodes import Input, StageNode
+from sluice.operations import Lookup, Transform
+from sluice.params import value_of
+from sluice.runtime.operators.operator import WEIGHT
+from sluice.runtime.output import MALFORMED_COLUMN, RAW, SOURCE
+from sluice.runtime.state.cache import SegmentCache
+from sluice.spark.reading import read_parquet, read_segments, read_slices
+from sluice.spark.stage_run import StageRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OURS = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)
+
+
+def read_inputs(run: StageRun) -> list[DataFrame]:
+    """The epoch's rows of each input, filtered and projected as the input asks for."""
+    return [_read(run, given) for given in run.node.inputs]
+
+
+def lookup_table(run: StageRun) -> DataFrame | None:
+    """The table that a lookup's barrier pinned; None for any other stage."""
+    if not isinstance(run.node.operation, Lookup):
+        return None
+    handle = run.plan.source(run.node.operation.table).table
+    assert handle is not None, "a plan pins every table source"
+    pinned = SegmentCache(run.job.location, run.job.store).open(handle)
+    return run.spark.createDataFrame(pinned)
+
+
+def transformed(
+    node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None, params: Mapping[str, str]
+) -> DataFrame:
+    """A stateless stage's rows: what Spark's JVM makes of the inputs."""
+    rows = inputs[0]
+    for other in inputs[1:]:
+        rows = rows.unionByName(other)
+    match node.operation:
+        case Transform(function=function, arguments=arguments):
+            resolved = {name: value_of(spec, params) for name, spec in arguments.items()}
+            return _checked(node, rows, function(rows, **resolved))
+        case Lookup() as lookup:
+            assert table is not None
+            return _look_up(lookup, rows, table)
+        case _:
+            return rows
+
+
+def projected(rows: DataFrame, given: Input) -> DataFrame:
+    """A source's rows as an input wants them.  What could not be read passes every filter."""
+    is_kept = f" OR {MALFORMED_COLUMN} IS NOT NULL" if MALFORMED_COLUMN in rows.columns else ""
+    for condition in given.where:
+        rows = rows.where(f"({condition}){is_kept}")
+    if given.select:
+        rows = rows.selectExpr(*given.select, *(name for name in OURS if name in rows.columns))
+    return renamed(rows, given)
+
+
+def renamed(rows: DataFrame, given: Input) -> DataFrame:
+    """With the columns that the stage knows by another name."""
+    for name, new in given.renames.items():
+        rows = rows.withColumnRenamed(name, new)
+    return rows
+
+
+def decode_json(lines: DataFrame, schema: str) -> DataFrame:
+    """The columns of *schema* of each line's object; blank lines are none."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    corrupt = "_corrupt"
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
+    record = F.from_json("line", f"{schema}, {corrupt} string", options)
+    is_bad = F.col(f"_record.{corrupt}").isNotNull() | F.col("_record").isNull()
+    return (
+        lines.where("trim(line) != ''")
+        .withColumn("_record", record)
+        .withColumn(MALFORMED_COLUMN, F.when(is_bad, "not a JSON object of the source's schema"))
+        .withColumn(RAW, F.when(is_bad, F.col("line")))
+        .select("_record.*", SOURCE, MALFORMED_COLUMN, RAW)
+        .drop(corrupt)
+    )
+
+
+def _read(run: StageRun, given: Input) -> DataFrame:
+    if given.producer in run.job.pipeline.sources:
+        return projected(_read_source(run, given.producer), given)
+    stream = run.given.streams[given.producer]
+    schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
+    rows = read_segments(run.spark, run.job.location, stream.segments, schema, run.task.parallelism)
+    return renamed(rows, given)
+
+
+def _read_source(run: StageRun, uid: str) -> DataFrame:
+    source = run.job.source(uid, run.configuration.params)
+    cut = run.plan.source(uid)
+    # Spark reads files by itself several times faster, but cuts them into partitions as it likes:
+    # that is fine where the rows are shuffled.
+    is_shuffled = run.node.is_stateful
+    if isinstance(source, ParquetSource) and is_shuffled and source.local_paths(cut.slices):
+        return read_parquet(run.spark, source, cut)
+    rows = read_slices(run.spark, source, cut.slices, run.task.parallelism)
+    json_schema: str | None = getattr(source, "json_schema", None)
+    return rows if json_schema is None else decode_json(rows, json_schema)
+
+
+def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
+    """Refuse a function that loses what makes rows wrong, or takes them back."""
+    for name in (MALFORMED_COLUMN, WEIGHT):
+        if name in rows.columns and name not in result.columns:
+            raise ConfigurationError(
+                f"the function of stage {node.uid!r} drops the column {name!r}; keep it: it "
+                "says which rows could not be read, or are taken back"
+            )
+    return result
+
+
+def _look_up(lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import broadcast
+
+    columns = {**lookup.on, **lookup.add}
+    wanted = table.selectExpr(
+        *(f"{expression} AS {column}" for column, expression in columns.items())
+    )
+    matched = "inner" if lookup.add else "left_semi"
+    how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]
+    return rows.join(broadcast(wanted), on=list(lookup.on), how=how)

@@ -1,0 +1,218 @@
+"""The streams of a declaration: each method declares the stage that reads them.
+
+The uid comes first, everywhere: state is recovered by it, so it is mandatory, unique and stable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sluice.errors import ConfigurationError
+from sluice.nodes import Input, SinkNode, StageNode
+from sluice.operations import Keep, Lookup, Operation, Transform, Union, WindowTopN
+from sluice.params import Param
+from sluice.sinks import SinkSpec
+from sluice.windows import Session, Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sluice.keyed_streams import KeyedStream
+    from sluice.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The output of a source or stage.
+
+    ``updates`` are the columns in which a later row equals the one that it replaces; none in a
+    stream that is only appended to.
+    """
+
+    pipeline: Pipeline
+    producer: str
+    event_time: str | None
+    updates: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()  # Of a source's rows, as they are read.
+    columns: tuple[str, ...] = ()
+
+    def transform(
+        self,
+        uid: str,
+        function: Callable[..., DataFrame],
+        *,
+        parallelism: int | None = None,
+        **arguments: str | int | Param,
+    ) -> Stream:
+        """Apply *function(rows, **arguments)*, which must not shuffle: it sees a row at a time.
+
+        An argument may be a ``param(...)``; the function gets its text.  Whatever columns it keeps,
+        ``_source`` and ``_weight``, where they are there, have to be among them.
+        """
+        operation = Transform(function=function, arguments=arguments)
+        return self._stage(uid, operation, (self,), parallelism)
+
+    def lookup(
+        self,
+        uid: str,
+        table: Stream,
+        *,
+        on: str | Mapping[str, str],
+        keep: Keep = "matched",
+        add: Mapping[str, str] | tuple[str, ...] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Keep the rows that the table has (``matched``), has not (``unmatched``), or all.
+
+        ``add`` names columns that the table gives to a row: ``{"city": "upper(town)"}``, SQL over
+        the table.  A row that several of the table's rows match then leaves once for each.
+        """
+        node = self.pipeline.sources.get(table.producer)
+        if node is None or not node.is_table:
+            raise ConfigurationError(
+                f"lookup {uid!r} needs a table source; declare {table.producer!r} with table=True"
+            )
+        if keep == "unmatched" and add:
+            raise ConfigurationError(
+                f"lookup {uid!r} keeps the rows that the table has not, so it cannot add "
+                f"{', '.join(add)}; use keep='matched' or 'all'"
+            )
+        if keep == "all" and not add:
+            raise ConfigurationError(
+                f"lookup {uid!r} keeps all rows and adds nothing; name the columns: add=('name',)"
+            )
+        columns = {on: on} if isinstance(on, str) else dict(on)
+        added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
+        operation = Lookup(table=table.producer, on=columns, keep=keep, add=added)
+        return self._stage(uid, operation, (self,), parallelism)
+
+    def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
+        """All rows of this stream and of *others*, which have the same columns."""
+        streams = (self, *others)
+        for other in others:
+            if other.event_time != self.event_time:
+                raise ConfigurationError(
+                    f"union {uid!r} reads streams of different event time, {self.event_time!r} and "
+                    f"{other.event_time!r}; give them one name"
+                )
+            if other.updates or self.updates:
+                raise ConfigurationError(
+                    f"union {uid!r} reads {(other if other.updates else self).producer!r}, whose "
+                    "rows replace earlier ones; only append-only streams can be united"
+                )
+        return self._stage(uid, Union(), streams, parallelism)
+
+    def key_by(self, *columns: str, **expressions: str) -> KeyedStream:
+        """Key by *columns*, and by new ones computed by SQL: ``key_by(day="date(at)")``."""
+        from sluice.keyed_streams import KeyedStream
+
+        if not columns and not expressions:
+            raise ConfigurationError("key_by() needs at least one column")
+        return KeyedStream(self, (*columns, *expressions), expressions)
+
+    def window_top_n(
+        self,
+        uid: str,
+        window: Window,
+        n: int,
+        *,
+        by: str,
+        ties: bool = False,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The *n* rows with the largest ``by`` of each window, over all keys, with their ``rank``.
+
+        With *ties* all rows that share a rank are kept (SQL's RANK), else exactly *n* (ROW_NUMBER).
+        """
+        from sluice.keyed_streams import KeyedStream
+
+        if isinstance(window, Session):
+            raise ConfigurationError(f"stage {uid!r}: a session is of a key; use key_by() first")
+        keyless = KeyedStream(self, (), {})
+        operation = WindowTopN(window=window, n=n, by=by, has_ties=ties)
+        return keyless.stage(uid, operation, parallelism=parallelism)
+
+    def where(self, condition: str) -> Stream:
+        """Keep only the rows for which the SQL *condition* is true.
+
+        Spark SQL over a source's rows, which costs no stage; over a stage's result the SQL that
+        Polars knows.
+        """
+        if self.producer in self.pipeline.sources:
+            return replace(self, conditions=(*self.conditions, condition))
+        return self._amend(where=condition)
+
+    def select(self, *columns: str) -> Stream:
+        """Keep only these columns, in this order: names or SQL, ``"bid.price AS price"``.
+
+        The SQL is that of ``where``.  A source whose event time is left out has none.
+        """
+        if self.producer in self.pipeline.sources:
+            if self.columns:
+                raise ConfigurationError(
+                    f"the columns of source {self.producer!r} are selected twice; select them once"
+                )
+            has_event_time = self.event_time in [_result_name(column) for column in columns]
+            return replace(
+                self, columns=columns, event_time=self.event_time if has_event_time else None
+            )
+        return self._amend(select=columns)
+
+    def sink(self, uid: str, spec: SinkSpec) -> None:
+        """Publish this stage's result exactly once: staged with the epoch, visible on commit."""
+        if self.producer not in self.pipeline.stages:
+            raise ConfigurationError(
+                f"sink {uid!r} reads the source {self.producer!r} itself; put a stage between them"
+            )
+        self.pipeline.add_sink(SinkNode(uid=uid, spec=spec, input=self.producer))
+
+    def as_input(
+        self, keys: tuple[str, ...] = (), expressions: Mapping[str, str] | None = None
+    ) -> Input:
+        return Input(
+            producer=self.producer,
+            event_time=self.event_time,
+            where=self.conditions,
+            select=self.columns,
+            keys=keys,
+            key_expressions=expressions or {},
+        )
+
+    def _stage(
+        self, uid: str, operation: Operation, streams: tuple[Stream, ...], parallelism: int | None
+    ) -> Stream:
+        """A stateless stage: it passes on what its input updates, and its event time."""
+        return self.pipeline.add_stage(
+            StageNode(
+                uid=uid,
+                operation=operation,
+                inputs=tuple(stream.as_input() for stream in streams),
+                parallelism=parallelism,
+                updates=self.updates,
+                reads_updates=bool(self.updates),
+            ),
+            event_time=self.event_time,
+        )
+
+    def _amend(self, *, where: str | None = None, select: tuple[str, ...] = ()) -> Stream:
+        stage = self.pipeline.stages.get(self.producer)
+        if stage is None or self.pipeline.is_consumed(self.producer):
+            raise ConfigurationError(
+                f"where() and select() belong directly behind a stage, before its consumers; "
+                f"{self.producer!r} is already consumed"
+            )
+        amended = replace(
+            stage,
+            where=stage.where if where is None else (*stage.where, where),
+            select=select or stage.select,
+        )
+        self.pipeline.amend_stage(amended)
+        return self
+
+
+def _result_name(expression: str) -> str:
+    """The name of a selected column: behind AS, or the last part of a path."""
+    return re.split(r"[\s.]+", expression.strip())[-1].strip("`")

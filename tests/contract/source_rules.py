@@ -1,0 +1,67 @@
+"""What every source promises, checked against the rows that are really there.
+
+Used with any connector on any store: epochs of any size, put together, are the whole input; a
+slice read again is the same; nothing is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from sluice.connectors.source import Barrier, Source, SourcePosition
+
+Row = dict[str, Any]
+Cut = tuple[int | None, int]  # max_records, parallelism
+
+
+def rows_of(source: Source, barrier: Barrier) -> list[Row]:
+    """The rows of an epoch; each slice yields what the barrier says, each time."""
+    rows: list[Row] = []
+    for piece in barrier.slices:
+        first, again = (
+            [row for batch in checked(source, piece) for row in batch.to_pylist()] for _ in range(2)
+        )
+        assert first == again
+        assert len(first) == piece.records
+        rows += first
+    return rows
+
+
+def checked(source: Source, piece: Any) -> Iterator[Any]:
+    schema = source.schema()
+    for batch in source.read(piece):
+        assert batch.schema == schema
+        yield batch
+
+
+def epochs(source: Source, cuts: Iterable[Cut]) -> Iterator[tuple[Barrier, Cut]]:
+    """Plan until the source is exhausted: the given cuts, and then one of all that is left."""
+    position: SourcePosition = ()
+    for cut in [*cuts, (None, 3)]:
+        max_records, parallelism = cut
+        barrier = source.plan(position, max_records=max_records, parallelism=parallelism)
+        yield barrier, cut
+        if barrier.exhausted:
+            return
+        position = barrier.position
+    pytest.fail("a cut without a cap leaves nothing")
+
+
+def check_replay(source: Source, cuts: Iterable[Cut], expected: list[Row], *, files: int) -> None:
+    """A bounded *source* of *files* partitions has the rows *expected*, however it is cut."""
+    rows: list[Row] = []
+    ends: dict[str, int] = {}
+    position: SourcePosition = ()
+    for barrier, (max_records, parallelism) in epochs(source, cuts):
+        assert barrier == source.plan(position, max_records=max_records, parallelism=parallelism)
+        position = barrier.position
+        assert max_records is None or barrier.records <= max_records
+        assert len(barrier.slices) <= parallelism + files
+        for piece in barrier.slices:
+            assert piece.first_record == ends.get(piece.partition, 0)
+            ends[piece.partition] = piece.first_record + piece.records
+        rows += rows_of(source, barrier)
+    assert rows == expected

@@ -1,0 +1,203 @@
+"""Rows of Parquet files: any cut, any row groups, one schema, nothing that changes."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.connectors.parquet import ParquetSource
+from sluice.connectors.source import Barrier
+from sluice.core.plan import PartitionOffset, Slice
+from sluice.errors import ConfigurationError
+from tests.contract.source_rules import check_replay
+
+
+def write(path: Path, start: int, end: int, *, group: int = 1_000) -> None:
+    pq.write_table(pa.table({"n": pa.array(range(start, end))}), path, row_group_size=group)
+
+
+def bounds(barrier: Barrier) -> list[tuple[int, int]]:
+    return [(piece.start, piece.end) for piece in barrier.slices]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    files=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=4),
+    cuts=st.lists(st.tuples(st.none() | st.integers(1, 15), st.integers(1, 5)), max_size=20),
+)
+def test_any_sequence_of_cuts_covers_every_row_exactly_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[tuple[int, int]],
+    cuts: list[tuple[int | None, int]],
+) -> None:
+    folder = tmp_path_factory.mktemp("cuts")
+    total = 0
+    for number, (rows, group) in enumerate(files):
+        schema = pa.schema([("n", pa.int64())])
+        table = pa.table({"n": range(total, total + rows)}, schema=schema)
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=group)
+        total += rows
+    source = ParquetSource(str(folder))
+
+    check_replay(source, cuts, [{"n": n} for n in range(total)], files=len(files))
+
+
+def test_a_slice_ends_where_a_row_group_does_if_that_is_near(tmp_path: Path) -> None:
+    write(tmp_path / "a", 0, 1_000, group=280)
+    write(tmp_path / "b", 0, 1_000, group=480)
+    two = ParquetSource(str(tmp_path / "b")).plan((), max_records=None, parallelism=2)
+    three = ParquetSource(str(tmp_path / "a")).plan((), max_records=None, parallelism=3)
+
+    assert bounds(two) == [(0, 480), (480, 1_000)]
+    assert bounds(three) == [(0, 333), (333, 666), (666, 1_000)]  # 280 and 560 are too far.
+
+
+def test_a_barrier_from_outside_is_a_row(tmp_path: Path) -> None:
+    write(tmp_path / "a", 0, 5)
+    write(tmp_path / "b", 5, 9)
+    source = ParquetSource(str(tmp_path))
+
+    first = source.plan((), max_records=None, parallelism=1, until={"b": 3})
+    second = source.plan(first.position, max_records=2, parallelism=1, until={"b": 4, "a": 2})
+
+    assert bounds(first) == [(0, 3)]
+    assert second.position == (
+        PartitionOffset(partition="a", offset=2, records=2),
+        PartitionOffset(partition="b", offset=3, records=3),
+    )
+    with pytest.raises(ConfigurationError, match=r"offset 5 of 'b' .* to 4, what can be read"):
+        source.plan(first.position, max_records=None, parallelism=1, until={"b": 5})
+
+
+def test_types_are_those_of_spark_and_times_are_utc(tmp_path: Path) -> None:
+    instant = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
+    at = instant.replace(tzinfo=None)
+    table = pa.table(
+        {
+            "naive": pa.array([at], pa.timestamp("ns")),
+            "zoned": pa.array([instant], pa.timestamp("ms", tz="Europe/Zurich")),
+            "nested": pa.array([{"at": [at]}], pa.struct([("at", pa.list_(pa.timestamp("ns")))])),
+            "word": pa.array(["x"]).dictionary_encode(),
+            "text": pa.array(["y"], pa.large_string()),
+            "day": pa.array([date(2026, 1, 2)]),
+        }
+    )
+    pq.write_table(table, tmp_path / "a")
+    source = ParquetSource(str(tmp_path))
+    [batch] = source.read(Slice(partition="a", start=0, end=1, first_record=0, records=1))
+
+    utc = pa.timestamp("us", tz="UTC")
+    assert dict(zip(source.schema().names, source.schema().types, strict=True)) == {
+        "naive": utc,
+        "zoned": utc,
+        "nested": pa.struct([("at", pa.list_(utc))]),
+        "word": pa.string(),
+        "text": pa.string(),
+        "day": pa.date32(),
+    }
+    assert batch.schema == source.schema()
+    assert batch.to_pylist() == [
+        {
+            "naive": instant,
+            "zoned": instant.replace(microsecond=678_000),
+            "nested": {"at": [instant]},
+            "word": "x",
+            "text": "y",
+            "day": date(2026, 1, 2),
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"n": [1.5], "m": [1]}, "column 'n' of b is double, and of a int64"),
+        ({"n": [1]}, "column 'm' of b is no such column, and of a int64"),
+        ({"n": [1], "m": [1], "o": [1]}, "column 'o' of b is int64, and of a no such column"),
+        ({"m": [1], "n": [1]}, "column 'm' of b is where a has 'n'"),
+    ],
+)
+def test_a_file_with_other_columns_is_named_with_its_column(
+    tmp_path: Path, columns: dict[str, list[Any]], sentence: str
+) -> None:
+    pq.write_table(pa.table({"n": [1], "m": [2]}), tmp_path / "a")
+    pq.write_table(pa.table(columns), tmp_path / "b")
+
+    with pytest.raises(ConfigurationError, match=sentence):
+        ParquetSource(str(tmp_path)).plan((), max_records=1, parallelism=1)
+
+
+def test_what_is_no_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not at all")
+
+    with pytest.raises(ConfigurationError, match=r"notes\.txt of .* is not a whole Parquet file"):
+        ParquetSource(str(tmp_path)).plan((), max_records=1, parallelism=1)
+
+
+def test_an_empty_folder_has_no_rows_and_no_columns_yet(tmp_path: Path) -> None:
+    source = ParquetSource(str(tmp_path), bounded=False)
+
+    barrier = source.plan((), max_records=None, parallelism=2)
+
+    assert barrier == Barrier(position=(), slices=(), exhausted=False)
+    with pytest.raises(ConfigurationError, match=r"no Parquet file at .* yet"):
+        source.schema()
+
+
+def test_a_file_that_vanished_half_read_stops_a_bounded_source(tmp_path: Path) -> None:
+    write(tmp_path / "a", 0, 5)
+    write(tmp_path / "b", 0, 5)
+    source = ParquetSource(str(tmp_path))
+    first = source.plan((), max_records=3, parallelism=1)
+    (tmp_path / "a").unlink()
+
+    with pytest.raises(ConfigurationError, match=r"a of .* read to row 3 and is gone"):
+        source.plan(first.position, max_records=None, parallelism=1)
+    with pytest.raises(ConfigurationError, match=r"a of .* is gone"):
+        list(source.read(first.slices[0]))
+    later = ParquetSource(str(tmp_path), bounded=False).plan(
+        first.position, max_records=None, parallelism=1
+    )
+    assert [piece.partition for piece in later.slices] == ["b"]
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+def test_a_file_with_more_or_fewer_rows_is_refused_by_another_process_too(
+    tmp_path: Path, rows: int
+) -> None:
+    """The position is all that another process knows."""
+    write(tmp_path / "a", 0, rows)
+    read = PartitionOffset(partition="a", offset=5, records=5, sealed=True)
+
+    with pytest.raises(ConfigurationError, match=f"a of .* to row 5 and has {rows} rows now"):
+        ParquetSource(str(tmp_path)).plan((read,), max_records=None, parallelism=1)
+
+
+def test_a_slice_of_a_file_that_became_shorter_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a", 0, 5)
+    source = ParquetSource(str(tmp_path))
+    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    write(tmp_path / "a", 0, 4)
+
+    with pytest.raises(ConfigurationError, match="has 4 rows where it had 5 or more"):
+        list(source.read(piece))
+
+
+def test_files_on_this_machine_have_paths_for_the_jvm(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, 0, 5)
+    folder, file = ParquetSource(str(tmp_path)), ParquetSource(str(tmp_path / "a"))
+
+    of_folder = folder.plan((), max_records=None, parallelism=3).slices
+    of_file = file.plan((), max_records=None, parallelism=1).slices
+
+    assert folder.local_paths(of_folder) == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert file.local_paths(of_file) == [str(tmp_path / "a")]
+    assert ParquetSource("memory://somewhere/x").local_paths(of_file) is None

@@ -1,0 +1,97 @@
+"""A compaction is taken over where all of what it replaces still is, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.core.compaction import (
+    Compaction,
+    MergedRuns,
+    SortedRun,
+    replaced_segment,
+    sorted_runs,
+    with_compactions,
+)
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId
+
+
+def a_handle(name: str, run: int, *, rows: int = 10, is_inline: bool = False) -> StateHandle:
+    segment = SegmentHandle(
+        key="" if is_inline else name,
+        size_bytes=1,
+        rows=rows,
+        checksum=name,
+        inline=b"x" if is_inline else None,
+    )
+    return StateHandle(segment=segment, run=run)
+
+
+A, B, C, D = (a_handle(name, run) for run, name in enumerate("abcd", start=1))
+MERGED = a_handle("bc", 3)
+
+
+def a_compaction(*replaced: StateHandle, merged: tuple[StateHandle, ...] = (MERGED,)) -> Compaction:
+    one = MergedRuns(replaced=tuple(map(replaced_segment, replaced)), merged=merged)
+    return Compaction(stage="count", checkpoint_id=CheckpointId(3), merged=(one,))
+
+
+def test_merged_runs_take_the_place_of_what_they_replace() -> None:
+    assert with_compactions((A, B, C, D), [a_compaction(B, C)]) == (A, MERGED, D)
+
+
+def test_nothing_is_taken_over_where_a_part_is_gone_or_was_cut_by_a_rescale() -> None:
+    halved = replace(C, first_hash=0)
+
+    assert with_compactions((A, B, D), [a_compaction(B, C)]) == (A, B, D)
+    assert with_compactions((A, B, halved), [a_compaction(B, C)]) == (A, B, halved)
+
+
+def test_everything_may_have_been_deleted() -> None:
+    assert with_compactions((A, B), [a_compaction(A, B, merged=())]) == ()
+
+
+def test_a_compaction_may_build_on_another() -> None:
+    again = a_handle("all", 4)
+
+    state = with_compactions(
+        (A, B, C, D), [a_compaction(B, C), a_compaction(A, MERGED, D, merged=(again,))]
+    )
+
+    assert state == (again,)
+
+
+def test_segments_of_one_run_belong_together() -> None:
+    first, second = a_handle("x", 7), replace(a_handle("y", 7), first_hash=5)
+
+    runs = sorted_runs((A, first, second))
+
+    assert runs == [SortedRun(run=1, handles=(A,)), SortedRun(run=7, handles=(first, second))]
+    assert [run.rows for run in runs] == [10, 20]
+
+
+def test_it_is_useful_while_what_it_replaces_can_be_continued() -> None:
+    compaction = a_compaction(B, C)
+
+    assert compaction.is_useful({"a", "b", "c"})
+    assert not compaction.is_useful({"a", "b"})
+    assert a_compaction(a_handle("b", 2, is_inline=True), C).is_useful({"c"})
+    assert [segment.key for segment in compaction.files] == ["bc"]
+
+
+@given(st.integers(2, 8), st.data())
+def test_whichever_neighbours_are_merged_the_order_of_runs_stays(
+    count: int, data: st.DataObject
+) -> None:
+    state = tuple(a_handle(f"s{run}", run) for run in range(count))
+    first = data.draw(st.integers(0, count - 2))
+    last = data.draw(st.integers(first + 1, count - 1))
+    merged = a_handle("merged", last)
+
+    taken = with_compactions(state, [a_compaction(*state[first : last + 1], merged=(merged,))])
+
+    assert taken == (*state[:first], merged, *state[last + 1 :])
+    assert [handle.run for handle in taken] == sorted(handle.run for handle in taken)
