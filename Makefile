@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-CORE_TESTS := tests/unit tests/property tests/conformance
+CORE_TESTS := tests/unit/core tests/unit/runner tests/property/coordinator tests/conformance
 
 SEEDS ?= 10000
 PIPELINE ?= auctions

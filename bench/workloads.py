@@ -37,13 +37,16 @@ class Workload:
     result: tuple[str, ...]
     keys: int = 0
     query: str = ""  # Of Nexmark: q4, ...
+    is_growth: bool = False  # It shows how Sluice's own cost grows with the state.
 
     @property
     def has_seed(self) -> bool:
         return self.kind != "nexmark"
 
 
-def _keyed(name: str, keys: int, events: int, warm_up: int, measured: int) -> Workload:
+def _keyed(
+    name: str, keys: int, events: int, warm_up: int, measured: int, *, is_growth: bool = False
+) -> Workload:
     return Workload(
         name=name,
         kind="keyed",
@@ -53,6 +56,7 @@ def _keyed(name: str, keys: int, events: int, warm_up: int, measured: int) -> Wo
         warm_up=warm_up,
         measured=measured,
         result=KEYED_RESULT,
+        is_growth=is_growth,
     )
 
 
@@ -89,6 +93,8 @@ WORKLOADS = {
         _keyed("keyed_5m_1m", 1_000_000, 5_000_000, warm_up=1, measured=2),
         _keyed("keyed_5m_5m", 5_000_000, 5_000_000, warm_up=1, measured=2),
         _keyed("small_delta", 5_000_000, 100_000, warm_up=3, measured=5),
+        _keyed("small_delta_1m", 1_000_000, 100_000, warm_up=3, measured=5, is_growth=True),
+        _keyed("small_delta_50m", 50_000_000, 100_000, warm_up=3, measured=5, is_growth=True),
         # Definitions where the public query leaves room: q4 sum and number of the final prices of
         # auctions, bids within [dateTime, expires]; q5 windows of 10 s every 2 s, ties kept; q11
         # sessions with a gap of 10 s; q18 ties by price, descending.

@@ -95,6 +95,7 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
         patch.setattr("sluice.spark.rows.read_slices", read_slices)
         patch.setattr("sluice.spark.rows.read_segments", read_segments)
         patch.setattr("sluice.spark.deployment.keyed_rows", _keyed_rows)
+        patch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
         yield
 
 

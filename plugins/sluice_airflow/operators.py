@@ -27,6 +27,7 @@ from sluice.core.properties import CheckpointType, JobStatus
 from sluice.errors import FencedError, NotYetAcknowledged
 from sluice.faults import FAULT_VARIABLE, Fault, fault_from_environment, parse_fault
 from sluice.pipeline import Pipeline
+from sluice_airflow.checking import check_declaration
 from sluice_airflow.failures import airflow_failures
 from sluice_airflow.ownership import cause_of, checkpoint_of, pending_of
 from sluice_airflow.settings import Settings
@@ -112,8 +113,10 @@ class TriggerOperator(CheckpointOperator):
         from sluice.runner.job import verify_store
         from sluice.runner.submission import configure, submit
 
+        configuration = configure(self.pipeline, {})
         verify_store(job)
-        submit(job, configure(self.pipeline, {}))
+        check_declaration(self.pipeline, configuration.params)
+        submit(job, configuration)
 
 
 class TriggerSavepointOperator(TriggerOperator):

@@ -11,6 +11,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.restoring import RestoreOptions
 from sluice.errors import ConfigurationError, FencedError, RestoreError
+from sluice_airflow.checking import check_declaration
 from sluice_airflow.failures import airflow_failures
 from sluice_airflow.operators import CheckpointOperator, Summary
 
@@ -38,6 +39,9 @@ class VerifyOperator(CheckpointOperator):
             state = job.state()
             _check_generation(state, params)
             is_new = state.status is JobStatus.CREATED
+            if params["only_generation"] is None:  # A person asks, perhaps with other code.
+                configuration = configure(self.pipeline, {}) if is_new else state.configuration
+                check_declaration(self.pipeline, configuration.params)
             decision = plan_restore(
                 job,
                 target_of(job, params),

@@ -69,7 +69,7 @@ def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return root
 
 
-@pytest.fixture(name="spark")
+@pytest.fixture(name="spark", autouse=True)
 def _spark(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
     spark = StandInSpark()
     spark.install(monkeypatch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import ModuleType
@@ -14,6 +14,7 @@ from sluice import aggregates as agg
 from sluice.config import Checkpointing
 from sluice.core.acks import Ack, Decline
 from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.errors import ConfigurationError
 from sluice.params import param
 from sluice.pipeline import Pipeline
 from sluice.runner.job import Job, open_job
@@ -77,14 +78,26 @@ class StandInSpark:
 
     failing: dict[str, Exception] = field(default_factory=dict)
     ran: list[tuple[int, str, int]] = field(default_factory=list)
+    misspelt: str = ""  # What the analysis of the pipeline says.
+    checked: list[str] = field(default_factory=list)
     before: Callable[[Job, int, str], None] = lambda job, checkpoint_id, stage: None
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         session, stage = ModuleType("sluice.spark.session"), ModuleType("sluice.spark.stage")
+        checking = ModuleType("sluice.spark.checking")
+        checking.check_pipeline = self.check_pipeline
+        patch.setitem(sys.modules, "sluice.spark.checking", checking)
         session.connect = lambda remote, pipeline: object()
         stage.run_stage = self.run_stage
         patch.setitem(sys.modules, "sluice.spark.session", session)
         patch.setitem(sys.modules, "sluice.spark.stage", stage)
+
+    def check_pipeline(
+        self, pipeline: Pipeline, spark: object, params: Mapping[str, str], endpoint_url: str | None
+    ) -> None:
+        self.checked.append(pipeline.uid)
+        if self.misspelt:
+            raise ConfigurationError(self.misspelt)
 
     def run_stage(
         self, job: Job, spark: object, checkpoint_id: int, stage: str, *, attempt: int

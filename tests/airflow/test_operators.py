@@ -54,6 +54,20 @@ def test_the_first_trigger_submits_the_job(root: str) -> None:
     assert state.pending[0].cause == "airflow:demo/run-1"
 
 
+def test_a_misspelt_column_fails_the_first_trigger_and_nothing_is_submitted(
+    root: str, spark: StandInSpark
+) -> None:
+    spark.misspelt = "stage 'by_auction' has no column 'acution' for its key"
+
+    with pytest.raises(AirflowFailException, match="'by_auction' has no column 'acution'"):
+        trigger()
+
+    assert a_job(root).state().status is JobStatus.CREATED
+    spark.misspelt = ""
+    trigger()
+    assert spark.checked == ["demo", "demo"]
+
+
 def test_a_missing_parameter_fails_the_trigger_with_its_sentence(root: str) -> None:
     pipeline = a_pipeline()
     pipeline.source("more", Nexmark(param("rate", help="events per second")))

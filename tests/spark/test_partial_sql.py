@@ -13,7 +13,7 @@ from sluice.operations import KeyedAggregate as Declared
 from sluice.runtime.operators.aggregate import KeyedAggregate
 from sluice.runtime.operators.operator import FILTER, EpochTime, Operator
 from sluice.runtime.state.segments import HASH
-from tests.property.played import a_stage
+from tests.property.runtime.played import a_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

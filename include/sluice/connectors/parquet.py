@@ -127,8 +127,12 @@ class ParquetSource:
             is_backlog=missing == 0 and rest,
         )
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one slice.  See ``Source.read``."""
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one slice.  See ``Source.read``.
+
+        Of *columns* alone, in the order of the file, if they are named; ``a.b`` is the field b of
+        the column a, which then is a struct of no others.
+        """
         listed = self._files.find(piece.partition)
         if listed is None:
             raise ConfigurationError(f"{piece.partition} of {self.location} is gone; put it back")
@@ -138,7 +142,7 @@ class ParquetSource:
                 f"{piece.partition} of {self.location} has {file.footer().rows} rows where it had "
                 f"{piece.end} or more; restore it, for a Parquet file may not change"
             )
-        yield from file.rows(piece.start, piece.end)
+        yield from file.rows(piece.start, piece.end, columns)
 
     def local_path(self, partition: str) -> str | None:
         """Where a partition's file is on this machine, or None: for who reads it with the JVM."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -56,19 +56,24 @@ class ParquetFile:
         """
         return _footer(self)
 
-    def rows(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from *start* to *end*; row groups outside are not read."""
+    def rows(
+        self, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from *start* to *end*; row groups and columns outside are not read."""
         footer = self.footer()
         first = bisect_right(footer.group_ends, start)
         last = bisect_left(footer.group_ends, end)
         at = footer.group_ends[first - 1] if first else 0
         with self.opened() as file:
             groups = list(range(first, last + 1))
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups):
+            for batch in file.iter_batches(
+                batch_size=BATCH_ROWS, row_groups=groups, columns=columns
+            ):
                 begin, at = at, at + batch.num_rows
                 wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
                 if wanted.num_rows > 0:
-                    yield _normal(wanted, footer.schema)
+                    normal = footer.schema if columns is None else _normal_schema(wanted.schema)
+                    yield _normal(wanted, normal)
 
     def opened(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         import pyarrow as pa

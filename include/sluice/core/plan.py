@@ -125,6 +125,7 @@ class CheckpointPlan:
     One that ``starts_lineage`` is the first of its generation, and publishes every table anew.
     ``is_full`` asks every subtask for a snapshot that shares no file with the parent's.
     ``master_states`` is what the master hooks answered; None is an answer, too.
+    ``processing_time_ms`` is the trigger's clock, but never behind that of a plan before it.
     ``journal_seq`` was the journal's newest entry when the plan was made: a hint where to read on.
     """
 
@@ -142,6 +143,7 @@ class CheckpointPlan:
     finished: tuple[str, ...] = ()
     starts_lineage: bool = False
     is_full: bool = False
+    processing_time_ms: int = 0
     master_states: dict[str, str | None] = field(default_factory=dict[str, str | None])
     cause: str = ""  # Who asked: "periodic", an Airflow run id, a person.
     journal_seq: int = 0

@@ -66,6 +66,7 @@ class CoordinatorState:
     failed: tuple[FailedCheckpoint, ...] = ()
     last_triggered_at_ms: int | None = None
     last_completed_at_ms: int | None = None
+    processing_time_ms: int = 0  # Of the newest plan.
     is_backlog: bool = False  # As of the newest barrier.
     failure_count: FailureCount = field(default_factory=FailureCount)
     restarts: RestartHistory = field(default_factory=RestartHistory)

@@ -92,6 +92,7 @@ def make_plan(
         finished=finished,
         starts_lineage=_starts_lineage(state, lineage),
         is_full=is_full,
+        processing_time_ms=max(now_ms, state.processing_time_ms),
         cause=request.cause,
         journal_seq=head.seq,
     )

@@ -35,7 +35,7 @@ class DueMerge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSpec:
-    """``now_ms`` is when the checkpoint was triggered: what had expired then, has expired."""
+    """``now_ms`` is the checkpoint's processing time: what had expired then, has expired."""
 
     location: StoreLocation
     pipeline: str
@@ -72,6 +72,7 @@ def _merge(
 
     files = RowFiles(write)
     handles = [handle for run in due.runs for handle in run.handles]
+    cache.prefetch(handle.segment for handle in handles)
     for frame in merged_frames(
         due.schema, open_runs(cache, handles), drop_tombstones=due.is_oldest, now_ms=spec.now_ms
     ):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import assert_never
 
 import polars as pl
 import pyarrow as pa
 
 from sluice.core.handles import StateHandle
+from sluice.runtime.exchange import BlockKind, Received
 from sluice.runtime.group_buffer import GroupBuffer, HashRange
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.operator import Operator, Outcome
@@ -65,10 +67,25 @@ class KeyedSnapshot:
                 prefixed = [name if name == HASH else column_of(side, name) for name in names]
                 mine = rows.filter(pl.col(SIDE) == side).select(prefixed)
                 mine = mine.rename(dict(zip(prefixed, names, strict=True)))
-            mine = self._output.without_malformed(mine).drop(SOURCE, strict=False)
-            partial = self._operator.partial(mine, self._time, side)
-            self._buffer.add(partial.groups)
-            self._output.add_late(partial.late, side)
+            self._add_rows(self._output.without_malformed(mine).drop(SOURCE, strict=False), side)
+
+    def receive(self, part: Received) -> None:
+        """The same for rows that came as blocks."""
+        self.rows_in += part.input_rows
+        match part.kind:
+            case BlockKind.ROWS:
+                self._add_rows(part.rows, int(part.name))
+            case BlockKind.GROUPS:
+                self._buffer.add({part.name: part.rows})
+            case BlockKind.LATE:
+                self._output.add_late(part.rows, int(part.name))
+            case _:
+                assert_never(part.kind)
+
+    def _add_rows(self, rows: pl.DataFrame, side: int) -> None:
+        partial = self._operator.partial(rows, self._time, side)
+        self._buffer.add(partial.groups)
+        self._output.add_late(partial.late, side)
 
     def finish(self) -> tuple[StateHandle, ...]:
         """Merge with the state, hand the result to the output, upload what changed.
@@ -103,11 +120,19 @@ class KeyedSnapshot:
 
     def _state(self) -> dict[str, KeyedState]:
         spec = self._work.spec
+        now_ms = self._time.processing_time_ms
+        if self.rows_in or self._due_bytes():
+            self._work.cache.prefetch(
+                handle.segment
+                for name, schema in self._operator.tables.items()
+                for handle in self._inherited[name]
+                if not schema.has_expired(handle.last_write_ms, now_ms)
+            )
         return {
             name: KeyedState(
                 schema,
                 open_runs(self._work.cache, self._inherited[name]),
-                now_ms=self._time.processing_time_ms,
+                now_ms=now_ms,
                 owner=f"stage {spec.stage.uid!r}",
             )
             for name, schema in self._operator.tables.items()

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 
-import polars as pl
 import pyarrow as pa
 
 from sluice.core.acks import Ack, Decline, SubtaskMetrics
@@ -22,7 +21,9 @@ from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.errors import SluiceError
 from sluice.protocol.paths import PipelinePaths
+from sluice.runtime.chunks import chunks
 from sluice.runtime.event_times import EventTimes
+from sluice.runtime.exchange import received
 from sluice.runtime.output import SOURCE, Output
 from sluice.runtime.snapshot import KeyedSnapshot
 from sluice.runtime.state.cache import SegmentCache
@@ -33,8 +34,6 @@ from sluice.storage.open import open_store
 from sluice.storage.patience import PatientStore
 
 RESULT_SCHEMA = "ack binary"
-CHUNK_ROWS = 1_000_000  # Pre-aggregated at a time: large enough to be vectorized.
-CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
 
 
 def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,8 +83,12 @@ def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
     state: tuple[StateHandle, ...] = ()
     if spec.stage.is_stateful:
         snapshot = KeyedSnapshot(work, output)
-        for chunk in chunks(batches):
-            snapshot.add(chunk)
+        if spec.is_exchanged:
+            for part in received(batches):
+                snapshot.receive(part)
+        else:
+            for chunk in chunks(batches):
+                snapshot.add(chunk)
         state = snapshot.finish()
         rows_in, groups = snapshot.rows_in, snapshot.groups
     else:
@@ -139,23 +142,6 @@ def _pass_through(
             event_times.add(rows)
         output.add(rows.drop(SOURCE, strict=False))
     return rows_in, event_times.latest_ms
-
-
-def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
-    """The rows in frames of about CHUNK_ROWS, or CHUNK_BYTES if that is less."""
-    pending: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        pending.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield to_frame(pa.Table.from_batches(pending))
-            pending, rows, size = [], 0, 0
-    if pending:
-        yield to_frame(pa.Table.from_batches(pending))
 
 
 def _inline_bytes(state: tuple[StateHandle, ...], spec: SubtaskSpec, subtask: SubtaskId) -> int:

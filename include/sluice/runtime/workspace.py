@@ -24,7 +24,8 @@ class SubtaskSpec:
     """Everything a subtask needs, as plain data: it is pickled into the Spark task.
 
     ``input_schemas`` are the serialized Arrow schemas of each input's rows, known even when there
-    are none; with ``is_pre_aggregated`` Spark has grouped the rows already, see ``SparkPartial``.
+    are none; with ``is_pre_aggregated`` Spark has grouped the rows already, see ``SparkPartial``;
+    with ``is_exchanged`` they come as blocks, see ``runtime.exchange``.
     ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range;
     with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
     ``event_times_ms`` are what the stage's driver learned of the input, for the ack.
@@ -47,6 +48,7 @@ class SubtaskSpec:
     event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     measured_source: str | None = None  # Whose event times this pass measures.
     is_pre_aggregated: bool = False
+    is_exchanged: bool = False
     is_full: bool = False
     inline_threshold_bytes: int = 0
     memory_bytes: int = 512 * 1024**2

@@ -40,7 +40,7 @@ def compact_state(run: StageRun, acks: Sequence[Ack], tables: Mapping[str, State
         pipeline=run.job.pipeline.uid,
         stage=run.node.uid,
         checkpoint_id=run.plan.checkpoint_id,
-        now_ms=run.plan.triggered_at_ms,
+        now_ms=run.plan.processing_time_ms,
         merges=merges,
     )
     numbers = run.spark.range(0, len(merges), 1, len(merges))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from sluice.runtime.output import MALFORMED_COLUMN, SOURCE
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.workspace import SubtaskSpec
 from sluice.spark.compaction import take_over_compactions
+from sluice.spark.exchange import exchange_of, exchanged_rows, measured_by_feed
 from sluice.spark.keying import KeyedRows, keyed_rows
 from sluice.spark.rows import lookup_table, read_inputs, transformed
 from sluice.spark.stage_run import StageRun
@@ -49,18 +50,27 @@ def deploy(run: StageRun) -> Deployment:
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
     """
-    inputs = read_inputs(run)
-    measured_source = _measured_by_subtasks(run)
-    event_time = _event_time(run, inputs if measured_source is None else [])
-    if run.node.is_stateful:
-        rows_per_group = run.before.rows_per_group if run.before is not None else None
-        given = keyed_rows(inputs, run.node, run.task, rows_per_group)
+    exchange = exchange_of(run)
+    if exchange is not None:
+        event_time = _event_time(run, lambda side: measured_by_feed(run, exchange.feeds[side]))
+        given, measured_source = exchanged_rows(run, exchange, event_time.time), None
     else:
-        params = run.configuration.params
-        rows = transformed(run.node, inputs, lookup_table(run), params)
-        given = KeyedRows(rows=rows, schemas=(_schema(rows),))
+        inputs = read_inputs(run)
+        measured_source = _measured_by_subtasks(run)
+        event_time = _event_time(
+            run, lambda side: _measure(inputs[side], run.node.inputs[side].event_time or "")
+        )
+        given = _rows(run, inputs)
     spec = _spec(run, given, event_time, measured_source)
     return Deployment(rows=given.rows, spec=spec, tables=given.tables)
+
+
+def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
+    if run.node.is_stateful:
+        rows_per_group = run.before.rows_per_group if run.before is not None else None
+        return keyed_rows(inputs, run.node, run.task, rows_per_group)
+    rows = transformed(run.node, inputs, lookup_table(run), run.configuration.params)
+    return KeyedRows(rows=rows, schemas=(_schema(rows),))
 
 
 def _spec(
@@ -85,6 +95,7 @@ def _spec(
         event_times_ms=event_time.measured_ms,
         measured_source=measured_source,
         is_pre_aggregated=given.is_pre_aggregated,
+        is_exchanged=given.is_exchanged,
         is_full=plan.is_full,
         inline_threshold_bytes=run.configuration.inline_threshold_bytes,
         memory_bytes=job.pipeline.state_backend.memory_per_subtask,
@@ -105,15 +116,19 @@ def _measured_by_subtasks(run: StageRun) -> str | None:
     return sources[0].uid
 
 
-def _event_time(run: StageRun, inputs: list[DataFrame]) -> _EventTime:
-    """How far event time comes in this epoch, measured where the stage reads sources itself."""
+def _event_time(run: StageRun, measure: Callable[[int], dict[str, int]]) -> _EventTime:
+    """How far event time comes in this epoch; where the stage reads sources itself, *measure* gives
+    the largest of an input per partition.
+    """
     before = run.before
     measured: dict[str, int] = {}
-    for given, rows in zip(run.node.inputs, inputs, strict=bool(inputs)):
+    inputs = run.node.inputs if _measured_by_subtasks(run) is None else ()
+    for side, given in enumerate(inputs):
         source = run.job.pipeline.sources.get(given.producer)
         if source is None or given.event_time is None or _will_be_max(run, source.uid):
             continue
-        measured = latest(measured, _measure(rows, source.uid, given.event_time))
+        seen = measure(side)
+        measured = latest(measured, {f"{source.uid}/{part}": at for part, at in seen.items()})
     previous_ms = before.watermark_ms if before is not None else MIN_WATERMARK
     event_times = latest(before.event_times_ms if before is not None else {}, measured)
     watermark_ms = stage_watermark(
@@ -123,7 +138,7 @@ def _event_time(run: StageRun, inputs: list[DataFrame]) -> _EventTime:
         checkpoint_id=run.plan.checkpoint_id,
         previous_watermark_ms=previous_ms,
         watermark_ms=watermark_ms,
-        processing_time_ms=run.plan.triggered_at_ms,
+        processing_time_ms=run.plan.processing_time_ms,
     )
     return _EventTime(time, measured)
 
@@ -132,7 +147,7 @@ def _will_be_max(run: StageRun, source: str) -> bool:
     return run.plan.drains or run.plan.source(source).exhausted
 
 
-def _measure(rows: DataFrame, source: str, event_time: str) -> dict[str, int]:
+def _measure(rows: DataFrame, event_time: str) -> dict[str, int]:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     if MALFORMED_COLUMN in rows.columns:
@@ -143,7 +158,7 @@ def _measure(rows: DataFrame, source: str, event_time: str) -> dict[str, int]:
         .where("latest_ms IS NOT NULL")
         .collect()
     )
-    return {f"{source}/{row['partition']}": row["latest_ms"] for row in seen}
+    return {row["partition"]: row["latest_ms"] for row in seen}
 
 
 def _portable(node: StageNode) -> StageNode:

@@ -34,12 +34,13 @@ PRE_AGGREGATED_ROWS_PER_GROUP = 10.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRows:
     """``schemas`` are the serialized Arrow schemas of each input's rows, as a subtask gets them;
-    ``tables`` the operator's keyed state.
+    ``tables`` the operator's keyed state.  With ``is_exchanged`` the rows are blocks of rows.
     """
 
     rows: DataFrame
     schemas: tuple[bytes, ...]
     is_pre_aggregated: bool = False
+    is_exchanged: bool = False
     tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
 
 
@@ -56,7 +57,8 @@ def keyed_rows(
     sides = [prepared(rows, node, given) for rows, given in zip(inputs, node.inputs, strict=True)]
     operator = build_operator(node, [polars_schema(side) for side in sides])
     sides = [
-        _narrowed(side, given, operator) for side, given in zip(sides, node.inputs, strict=True)
+        side.select(*needed_columns(side.columns, given, operator))
+        for side, given in zip(sides, node.inputs, strict=True)
     ]
     schemas = tuple(_arrow_schema(side) for side in sides)
     partial = _partial_for(operator, sides, rows_per_group)
@@ -111,23 +113,27 @@ def _hashed(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
     return rows.withColumn(HASH, hash_of_keys(node, given))
 
 
-def _narrowed(rows: DataFrame, given: Input, operator: Operator) -> DataFrame:
-    """Without the columns that nobody looks at; a shuffle moves every byte."""
+def needed_columns(columns: Sequence[str], given: Input, operator: Operator) -> list[str]:
+    """Those of *columns* that somebody looks at; a shuffle moves every byte."""
     needed = operator.needed_columns()
-    mine = [HASH, WEIGHT, *(name for name in rows.columns if name.startswith(FILTER))]
-    if MALFORMED_COLUMN in rows.columns:
+    mine = [HASH, WEIGHT, *(name for name in columns if name.startswith(FILTER))]
+    if MALFORMED_COLUMN in columns:
         mine += [MALFORMED_COLUMN, RAW, SOURCE]
     if needed is None:
-        dropped = [SOURCE] if MALFORMED_COLUMN not in rows.columns else []
-        return rows.drop(*dropped)
+        return [name for name in columns if name != SOURCE or name in mine]
     wanted = dict.fromkeys((*given.keys, *needed, *mine))
-    return rows.select(*(name for name in wanted if name in rows.columns))
+    return [name for name in wanted if name in columns]
+
+
+def is_pre_aggregated(rows_per_group: float | None) -> bool:
+    """Whether an epoch whose keys come so often is to be grouped before it is shuffled."""
+    return rows_per_group is not None and rows_per_group >= PRE_AGGREGATED_ROWS_PER_GROUP
 
 
 def _partial_for(
     operator: Operator, sides: Sequence[DataFrame], rows_per_group: float | None
 ) -> SparkPartial | None:
-    is_worth_it = rows_per_group is not None and rows_per_group >= PRE_AGGREGATED_ROWS_PER_GROUP
+    is_worth_it = is_pre_aggregated(rows_per_group)
     may_be_malformed = MALFORMED_COLUMN in sides[0].columns
     if not is_worth_it or may_be_malformed or len(sides) > 1 or operator.is_order_sensitive:
         return None

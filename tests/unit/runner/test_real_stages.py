@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from sluice import aggregates as agg
 from sluice.config import Checkpointing, CheckpointingMode
+from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, JobStatus
@@ -22,6 +23,7 @@ from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint, overtake, restore, savepoint_target
 from sluice.runner.trigger import Triggered, trigger
+from sluice.runtime.state.cache import SegmentCache
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
@@ -192,3 +194,29 @@ def test_every_mode_gives_the_same_result(
 ) -> None:
     assert sum(row["bids"] for row in expected if row["bid_auction"] is not None) > EVENTS * 0.9
     assert outcome_of(a_windowed_job(**checkpointing), act) == expected
+
+
+def test_an_epoch_fetches_the_state_it_will_look_at_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefetched: set[str] = set()
+    prefetch = SegmentCache.prefetch
+
+    def noting(cache: SegmentCache, handles: Iterable[SegmentHandle]) -> None:
+        handles = list(handles)
+        prefetched.update(handle.checksum for handle in handles)
+        prefetch(cache, handles)
+
+    monkeypatch.setattr(SegmentCache, "prefetch", noting)
+    job = a_windowed_job()
+    one_by_one(job)
+    one_by_one(job)
+    before = job.metadata(CheckpointId(2)).stage(COUNT)
+    assert before is not None
+    kept = {handle.segment.checksum for one in before.subtasks for handle in one.state}
+    assert kept
+    assert not kept & prefetched
+
+    one_by_one(job)
+
+    assert kept <= prefetched

@@ -14,6 +14,7 @@ from sluice.core.messages import CheckpointTriggered, JobStopped
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.restoring import FromCheckpoint
 from sluice.core.transition import Verdict
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.pipeline import Pipeline
@@ -26,6 +27,7 @@ from sluice.runner.trigger import NotTriggered, Queued, trigger
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.builders import (
+    ManualClock,
     a_job,
     a_pipeline,
     a_request,
@@ -59,6 +61,23 @@ def test_who_lost_the_answer_finds_the_checkpoint_that_his_request_became() -> N
 
     assert trigger(job, request_id="mine") == first
     assert len(keys_of(job, "auctions/checkpoints/")) == 1
+
+
+def test_processing_time_never_goes_back_whatever_the_clock_does_and_whoever_restores() -> None:
+    """What expired in one epoch and was merged away must not come back in the next."""
+    clock = ManualClock()
+    job = a_running_job(clock=clock)
+    take_checkpoint(job)
+    clock.advance(60_000)
+    take_checkpoint(job)
+    ahead_ms = clock.now_ms
+    clock.advance(-50_000)
+    restore(job, FromCheckpoint(ONE))
+
+    behind = trigger_one(job)
+
+    assert behind.triggered_at_ms == ahead_ms - 50_000
+    assert behind.processing_time_ms == ahead_ms
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from sluice.core.watermarks import MIN_WATERMARK
 from sluice.nodes import Input, StageNode
 from sluice.runtime.operators.interval_join import IntervalJoin
 from sluice.runtime.operators.operator import EpochTime, Outcome
-from tests.property.subtask import Row, Subtask
+from tests.property.runtime.subtask import Row, Subtask
 
 INSTANT = pl.Datetime("us", "UTC")
 LEFT = pl.Schema({"id": pl.Int64(), "at": INSTANT, "until": INSTANT})

@@ -22,8 +22,8 @@ from sluice.keyed_process import (
 from sluice.nodes import Input, StageNode
 from sluice.runtime.operators.operator import EpochTime, Outcome
 from sluice.runtime.operators.process_keyed import ProcessKeyed
-from tests.property.subtask import Row as InputRow
-from tests.property.subtask import Subtask
+from tests.property.runtime.subtask import Row as InputRow
+from tests.property.runtime.subtask import Subtask
 
 INPUT = pl.Schema({"user": pl.Int64(), "text": pl.String(), "at": pl.Datetime("us", "UTC")})
 START = datetime(2026, 1, 1, tzinfo=UTC)

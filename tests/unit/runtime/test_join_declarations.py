@@ -15,7 +15,7 @@ from sluice.runtime.operators.operator import EpochTime
 from sluice.runtime.operators.regular_join import RegularJoin
 from sluice.runtime.operators.window_join import WindowJoin
 from sluice.windows import Attached, Session, Tumbling
-from tests.property.subtask import Subtask
+from tests.property.runtime.subtask import Subtask
 from tests.unit.runtime.auctions import INSTANT, LEFT, MS, RIGHT, a_stage, interval
 
 

@@ -10,8 +10,8 @@ from sluice.aggregates import Aggregate
 from sluice.operations import KeyedAggregate as Declared
 from sluice.runtime.operators.aggregate import KeyedAggregate
 from sluice.runtime.operators.operator import EpochTime
-from tests.property.played import a_stage
-from tests.property.subtask import INPUT, Subtask
+from tests.property.runtime.played import a_stage
+from tests.property.runtime.subtask import INPUT, Subtask
 
 NAN = float("nan")
 FLOATS = pl.Schema({"id": pl.Int64(), "value": pl.Float64()})

@@ -20,7 +20,7 @@ from sluice.runtime.operators.top_n import TopN
 from sluice.runtime.operators.window_top_n import WindowTopN
 from sluice.runtime.operators.windows import AlignedWindow
 from sluice.windows import Attached, Hopping, Session, Tumbling, Window
-from tests.property.played import a_stage
+from tests.property.runtime.played import a_stage
 
 SECOND = timedelta(seconds=1)
 INPUT = pl.Schema(
@@ -96,6 +96,10 @@ UNKNOWN = (
         (
             "would have a column '_deleted' that is reserved",
             an_aggregate("id", _deleted=agg.count()),
+        ),
+        (
+            "would have a column '_written_ms' that is reserved",
+            an_aggregate("id", _written_ms=agg.count()),
         ),
         ("'stage' needs at least one key column", an_aggregate()),
         (

@@ -13,7 +13,7 @@ from sluice.errors import ConfigurationError, StageFailed
 from sluice.nodes import Input, StageNode
 from sluice.runtime.operators.operator import EpochTime, Outcome
 from sluice.runtime.operators.process import Process
-from tests.property.subtask import Row, Subtask
+from tests.property.runtime.subtask import Row, Subtask
 
 INPUT = pl.Schema({"id": pl.Int64(), "value": pl.Int32(), "at": pl.Datetime("us", "UTC")})
 START = datetime(2026, 1, 1, tzinfo=UTC)

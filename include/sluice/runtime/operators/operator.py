@@ -24,7 +24,7 @@ import polars as pl
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.errors import ConfigurationError
 from sluice.runtime.state.keyed import KeyedState, StateSchema
-from sluice.runtime.state.segments import DELETED, HASH
+from sluice.runtime.state.segments import DELETED, HASH, WRITTEN
 
 # On rows of a stream whose rows are updated: 1 for a row, -1 for one that is taken back.
 WEIGHT = "_weight"
@@ -39,7 +39,7 @@ class EpochTime:
     """The moments an operator may know: those of the barriers, never a machine's clock.
 
     ``previous_watermark_ms``, of the epoch's start, decides what is late; ``watermark_ms``, of its
-    end, what fires.  ``processing_time_ms`` is when the checkpoint was triggered.
+    end, what fires.  ``processing_time_ms`` is the trigger's clock, and never goes back.
     """
 
     checkpoint_id: int = 1
@@ -167,7 +167,7 @@ def wrong_type(uid: str, schema: pl.Schema, column: str, purpose: str) -> Config
 
 def require_distinct(uid: str, names: Iterable[str]) -> None:
     """Refuse result columns that share a name, or take one of ours."""
-    ours = {HASH, DELETED, WEIGHT}
+    ours = {HASH, DELETED, WEIGHT, WRITTEN}
     seen = set(ours)
     for name in names:
         if name in seen:

@@ -17,7 +17,7 @@ from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.nodes import Input, StageNode
 from sluice.operations import Stateful
 from sluice.runtime.operators.operator import FILTER, EpochTime, Operator, Partial
-from tests.property.subtask import Epoch, Row, Subtask, in_chunks
+from tests.property.runtime.subtask import Epoch, Row, Subtask, in_chunks
 
 KEYS = ("id", "name")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

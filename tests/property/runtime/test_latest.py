@@ -15,7 +15,7 @@ from sluice.runtime.operators.deduplicate import Deduplicate
 from sluice.runtime.operators.latest import Latest
 from sluice.runtime.operators.operator import WEIGHT, EpochTime
 from sluice.runtime.state.segments import HASH
-from tests.property.played import (
+from tests.property.runtime.played import (
     WithColumns,
     a_stage,
     ascending,
@@ -27,7 +27,7 @@ from tests.property.played import (
     play,
     seeds,
 )
-from tests.property.subtask import (
+from tests.property.runtime.subtask import (
     INPUT,
     Epoch,
     Row,

@@ -16,7 +16,7 @@ from sluice.operations import WindowAggregate
 from sluice.runtime.operators.operator import EpochTime, Outcome
 from sluice.runtime.operators.sessions import SessionWindow
 from sluice.windows import Session
-from tests.property.played import (
+from tests.property.runtime.played import (
     AGGREGATES,
     WHERES,
     WithColumns,
@@ -31,7 +31,7 @@ from tests.property.played import (
     timed_histories,
     values,
 )
-from tests.property.subtask import (
+from tests.property.runtime.subtask import (
     INPUT,
     Epoch,
     Row,

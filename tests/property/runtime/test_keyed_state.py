@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sluice.core.handles import MAX_HASH, MIN_HASH
 from sluice.runtime.state.keyed import KeyedState, Run, StateSchema, delta_table
 from sluice.runtime.state.segments import DELETED, HASH, WRITTEN, encode_segment
-from tests.property.keyed_world import (
+from tests.property.runtime.keyed_world import (
     MORTAL,
     SCHEMA,
     TTL_MS,

@@ -41,8 +41,8 @@ from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition, Verdict
 from tests.builders import STAGES, TASKS, a_plan, an_ack, an_attempt, declined
 from tests.core_events import timed_out
-from tests.property.any_event import STOPS, configurations, events, reasons, requests
-from tests.property.coordinator_rules import ALIVE, check_state, check_step, ids_of
+from tests.property.coordinator.any_event import STOPS, configurations, events, reasons, requests
+from tests.property.coordinator.coordinator_rules import ALIVE, check_state, check_step, ids_of
 
 whims = st.sampled_from([False] * 9 + [True])
 ELSEWHERE = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sluice import operations as ops
 from sluice.nodes import Input, StageNode
 from sluice.runtime.operators.operator import EpochTime, Operator, Outcome
-from tests.property.barriers import rising
-from tests.property.subtask import (
+from tests.property.runtime.barriers import rising
+from tests.property.runtime.subtask import (
     Epoch,
     Row,
     Subtask,

@@ -36,7 +36,7 @@ from sluice.runtime.state.segments import (
     decode_segment,
     encode_segment,
 )
-from tests.property.keyed_world import (
+from tests.property.runtime.keyed_world import (
     MORTAL,
     SCHEMA,
     TTL_MS,

@@ -17,7 +17,7 @@ from sluice.operations import WindowTopN as DeclaredWindowTopN
 from sluice.runtime.operators.operator import EpochTime
 from sluice.runtime.operators.window_top_n import WindowTopN
 from sluice.windows import Attached, Hopping, Tumbling, Window
-from tests.property.played import (
+from tests.property.runtime.played import (
     EPOCH,
     KEYS,
     a_stage,
@@ -30,7 +30,7 @@ from tests.property.played import (
     seeds,
     timed_histories,
 )
-from tests.property.subtask import (
+from tests.property.runtime.subtask import (
     INPUT,
     Epoch,
     Row,

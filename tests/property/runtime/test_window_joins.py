@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sluice import operations as ops
 from sluice.runtime.operators.window_join import WindowJoin
 from sluice.windows import Attached, Hopping, Tumbling, Window
-from tests.property.joining import (
+from tests.property.runtime.joining import (
     EPOCH,
     INSTANT,
     LEFT,
@@ -32,7 +32,7 @@ from tests.property.joining import (
     seeds,
     timed_histories,
 )
-from tests.property.subtask import Row, Subtask
+from tests.property.runtime.subtask import Row, Subtask
 
 WINDOWS = (Tumbling(10 * MS), Hopping(12 * MS, 4 * MS))
 kinds = st.sampled_from(["inner", "left", "semi", "anti"])

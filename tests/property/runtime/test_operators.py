@@ -21,7 +21,7 @@ from sluice.operations import KeyedAggregate as Declared
 from sluice.runtime.operators.aggregate import KeyedAggregate
 from sluice.runtime.operators.operator import FILTER, WEIGHT, EpochTime
 from sluice.runtime.state.segments import HASH
-from tests.property.played import (
+from tests.property.runtime.played import (
     AGGREGATES,
     WHERES,
     WithColumns,
@@ -33,7 +33,7 @@ from tests.property.played import (
     rows,
     seeds,
 )
-from tests.property.subtask import (
+from tests.property.runtime.subtask import (
     INPUT,
     Epoch,
     Row,

@@ -15,7 +15,7 @@ import pytest
 
 from sluice.runner.garbage import Orphans, collect_garbage, find_orphans
 from tests.hooked import hooked
-from tests.property.garbage_world import World
+from tests.property.coordinator.garbage_world import World
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "15"))
 STEPS = 80

@@ -17,7 +17,7 @@ from sluice.runtime.operators.ranking import Ranking, descending
 from sluice.runtime.operators.ranking import ascending as rising
 from sluice.runtime.operators.top_n import TopN
 from sluice.runtime.state.segments import HASH
-from tests.property.played import (
+from tests.property.runtime.played import (
     WithColumns,
     a_stage,
     ascending,
@@ -29,7 +29,7 @@ from tests.property.played import (
     play,
     seeds,
 )
-from tests.property.subtask import (
+from tests.property.runtime.subtask import (
     Epoch,
     Row,
     Subtask,

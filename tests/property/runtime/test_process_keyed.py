@@ -32,9 +32,9 @@ from sluice.keyed_process import (
 )
 from sluice.runtime.operators.operator import EpochTime
 from sluice.runtime.operators.process_keyed import ProcessKeyed
-from tests.property.barriers import rising
-from tests.property.played import EPOCH, a_stage, ids, names, play, seeds
-from tests.property.subtask import (
+from tests.property.runtime.barriers import rising
+from tests.property.runtime.played import EPOCH, a_stage, ids, names, play, seeds
+from tests.property.runtime.subtask import (
     Epoch,
     Subtask,
     a_hash,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sluice import operations as ops
 from sluice.runtime.operators.process import Process
-from tests.property.barriers import times_of
-from tests.property.played import a_stage, histories, play, seeds
-from tests.property.subtask import (
+from tests.property.runtime.barriers import times_of
+from tests.property.runtime.played import a_stage, histories, play, seeds
+from tests.property.runtime.subtask import (
     INPUT,
     Epoch,
     Subtask,

@@ -18,8 +18,8 @@ from sluice import operations as ops
 from sluice.core.watermarks import MAX_WATERMARK
 from sluice.runtime.operators.interval_join import IntervalJoin
 from sluice.runtime.operators.regular_join import RegularJoin
-from tests.property.barriers import times_of
-from tests.property.joining import (
+from tests.property.runtime.barriers import times_of
+from tests.property.runtime.joining import (
     LEFT,
     MS,
     RIGHT,
@@ -38,7 +38,7 @@ from tests.property.joining import (
     seeds,
     timed_histories,
 )
-from tests.property.subtask import Row, Subtask
+from tests.property.runtime.subtask import Row, Subtask
 
 # --- regular --------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from sluice.operations import WindowAggregate
 from sluice.runtime.operators.operator import EpochTime, Outcome
 from sluice.runtime.operators.windows import AlignedWindow
 from sluice.windows import Attached, Hopping, Tumbling, Window
-from tests.property.played import (
+from tests.property.runtime.played import (
     AGGREGATES,
     EPOCH,
     KEYS,
@@ -38,7 +38,7 @@ from tests.property.played import (
     timed_histories,
     values,
 )
-from tests.property.subtask import (
+from tests.property.runtime.subtask import (
     INPUT,
     Epoch,
     Row,

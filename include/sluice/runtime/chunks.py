@@ -1,0 +1,30 @@
+"""Batches put together to frames that are large enough to be vectorized, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.runtime.state.segments import to_frame
+
+CHUNK_ROWS = 1_000_000  # Pre-aggregated at a time: large enough to be vectorized.
+CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
+
+
+def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
+    """The rows in frames of about CHUNK_ROWS, or CHUNK_BYTES if that is less."""
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        pending.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield to_frame(pa.Table.from_batches(pending))
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield to_frame(pa.Table.from_batches(pending))

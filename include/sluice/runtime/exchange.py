@@ -1,0 +1,167 @@
+"""Rows on their way to the subtasks that own their keys, as columns.
+
+Spark's shuffle moves blocks: a row of it is a piece of an Arrow stream, for one subtask.  To it
+that is one value, where the rows themselves would be taken apart and put together twice.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from sluice.core.key_groups import hash_range, key_group_range
+from sluice.core.plan import TaskPlan
+from sluice.nodes import StageNode
+from sluice.runtime.chunks import CHUNK_BYTES, CHUNK_ROWS
+from sluice.runtime.feed import Feed
+from sluice.runtime.operators.build import build_operator
+from sluice.runtime.operators.operator import EpochTime
+from sluice.runtime.state.segments import HASH
+
+SUBTASK = "subtask"
+BLOCK_DDL = f"{SUBTASK} int, kind string, name string, input_rows bigint, body binary"
+BLOCK_BYTES = 16 * 1024**2  # Of one block: what Spark holds several of, in one piece each.
+
+_BLOCK_SCHEMA = pa.schema(
+    [
+        pa.field(SUBTASK, pa.int32()),
+        pa.field("kind", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("input_rows", pa.int64()),
+        pa.field("body", pa.binary()),
+    ]
+)
+
+
+class BlockKind(StrEnum):
+    """What a block holds, and what its name says."""
+
+    ROWS = "rows"  # Rows of the input of that number.
+    GROUPS = "groups"  # Pre-aggregated ones, of the frame of that name.
+    LATE = "late"  # Rows of the input of that number that came too late.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """``input_rows`` is how many rows of the epoch stand behind it."""
+
+    kind: BlockKind
+    name: str
+    rows: pl.DataFrame
+    input_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeSpec:
+    """``feeds`` are the stage's inputs, in their order; with ``pre_aggregates`` rows are grouped
+    before they are sent.
+    """
+
+    stage: StageNode
+    task: TaskPlan
+    feeds: tuple[Feed, ...]
+    epoch_time: EpochTime
+    pre_aggregates: bool
+
+
+def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function that ``mapInArrow`` runs over the numbers of the shares to be read."""
+    schemas = [
+        pl.Schema({name: feed.prepared_schema[name] for name in feed.columns or ()})
+        for feed in spec.feeds
+    ]
+    operator = build_operator(spec.stage, schemas) if spec.pre_aggregates else None
+    for share in (index for batch in batches for index in batch.column(0).to_pylist()):
+        for side, feed in enumerate(spec.feeds):
+            for rows in feed.frames(share):
+                if operator is None:
+                    yield from _blocks(spec.task, BlockKind.ROWS, str(side), rows)
+                    continue
+                partial = operator.partial(rows, spec.epoch_time, side)
+                counts = np.bincount(_owners(spec.task, rows), minlength=spec.task.parallelism)
+                for name, groups in partial.groups.items():
+                    yield from _blocks(spec.task, BlockKind.GROUPS, name, groups, counts)
+                    counts = np.zeros_like(counts)
+                if partial.late.height:
+                    owner = share % spec.task.parallelism
+                    yield from _pieces(owner, BlockKind.LATE, str(side), partial.late, 0)
+
+
+def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
+    """What was sent to one subtask, put together to frames of some size."""
+    pending: dict[tuple[BlockKind, str], list[pl.DataFrame]] = defaultdict(list)
+    counts: dict[tuple[BlockKind, str], int] = defaultdict(int)
+    for batch in batches:
+        kinds, names, input_rows = (batch.column(n).to_pylist() for n in (1, 2, 3))
+        for index, count in enumerate(input_rows):
+            key = (BlockKind(kinds[index]), names[index])
+            pending[key].append(pl.read_ipc_stream(batch.column(4)[index].as_py()))
+            counts[key] += count
+            rows = sum(frame.height for frame in pending[key])
+            size = sum(frame.estimated_size() for frame in pending[key])
+            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield _together(key, pending.pop(key), counts.pop(key))
+    for key, frames in pending.items():
+        yield _together(key, frames, counts[key])
+
+
+def _together(key: tuple[BlockKind, str], frames: list[pl.DataFrame], input_rows: int) -> Received:
+    kind, name = key
+    return Received(kind=kind, name=name, rows=pl.concat(frames), input_rows=input_rows)
+
+
+def _blocks(
+    task: TaskPlan,
+    kind: BlockKind,
+    name: str,
+    rows: pl.DataFrame,
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """*rows* for each subtask; *counts* are the input's rows of each, if they are not these."""
+    if task.parallelism == 1:
+        parts = [rows]
+    else:
+        owners = _owners(task, rows)
+        order = np.argsort(owners, kind="stable")
+        ends = np.searchsorted(owners[order], np.arange(1, task.parallelism + 1))
+        sorted_rows = rows[pl.Series(order.astype(np.uint32))]
+        starts = [0, *ends[:-1]]
+        parts = [sorted_rows[start:end] for start, end in zip(starts, ends, strict=True)]
+    for subtask, part in enumerate(parts):
+        count = part.height if counts is None else int(counts[subtask])
+        if part.height or count:
+            yield from _pieces(subtask, kind, name, part, count)
+
+
+def _pieces(
+    subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame, input_rows: int
+) -> Iterator[pa.RecordBatch]:
+    height = max(1, rows.height)
+    step = max(1, height * BLOCK_BYTES // max(int(rows.estimated_size()), 1))
+    for start in range(0, height, step):
+        body = io.BytesIO()
+        rows.slice(start, step).write_ipc_stream(body, compression="lz4")
+        values = [subtask, kind.value, name, input_rows if start == 0 else 0, body.getvalue()]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([v], f.type) for v, f in zip(values, _BLOCK_SCHEMA, strict=True)],
+            schema=_BLOCK_SCHEMA,
+        )
+
+
+def _owners(task: TaskPlan, rows: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+    """The subtask of each row; numbers of 16 bits are sorted several times faster."""
+    firsts = [
+        hash_range(
+            task.max_parallelism, key_group_range(task.max_parallelism, task.parallelism, index)
+        )[0]
+        for index in range(1, task.parallelism)
+    ]
+    hashes = rows[HASH].to_numpy()
+    return np.searchsorted(np.array(firsts, np.int64), hashes, side="right").astype(np.uint16)

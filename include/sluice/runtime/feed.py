@@ -1,0 +1,198 @@
+"""What a keyed stage reads of one input where no JVM has to look at it: files, straight to columns.
+
+A ``Feed`` is built by the stage's driver and read by its workers.  There is none for an input that
+says in more than plain SQL what it wants, or whose keys only Spark can hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.connectors.parquet import ParquetSource
+from sluice.core.handles import SegmentHandle
+from sluice.core.plan import Slice
+from sluice.nodes import Input
+from sluice.runtime.chunks import chunks
+from sluice.runtime.key_hash import can_hash, key_hash
+from sluice.runtime.operators.operator import FILTER
+from sluice.runtime.plain_sql import PlainSql, plain_column, plain_condition
+from sluice.runtime.state.cache import SegmentCache
+from sluice.runtime.state.segments import HASH
+from sluice.storage.open import StoreLocation
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """``shares`` are the slices that each of the readers takes."""
+
+    source: ParquetSource
+    shares: tuple[tuple[Slice, ...], ...]
+
+    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Batches of these columns or their fields, each with the partition that it is of."""
+        for piece in self.shares[share]:
+            for batch in self.source.read(piece, paths):
+                yield piece.partition, batch
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRows:
+    """The segments of a stream, verified as they are read."""
+
+    location: StoreLocation
+    shares: tuple[tuple[SegmentHandle, ...], ...]
+    schema: bytes  # Arrow's, serialized.
+
+    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        cache = SegmentCache(self.location)
+        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+        for handle in self.shares[share]:
+            for batch in cache.open(handle).cast(schema).select(list(paths)).to_batches():
+                yield "", batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """``hashed`` are the columns that decide a row's subtask; ``filters`` the conditions of the
+    stage's aggregates by name; ``columns`` what the subtasks get, None for everything.
+    """
+
+    rows: ParquetRows | StreamRows
+    schema: bytes  # Of all the columns that there are, Arrow's, serialized.
+    given: Input
+    hashed: tuple[str, ...]
+    filters: tuple[tuple[str, str], ...] = ()
+    columns: tuple[str, ...] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """What travels to a worker: not what was computed here."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def is_possible(self) -> bool:
+        """Whether everything that the declaration asks of this input is plain."""
+        try:
+            schema = self.prepared_schema
+        except _NotPlainError:
+            return False
+        return all(name in schema and can_hash(schema[name]) for name in self.hashed)
+
+    @cached_property
+    def prepared_schema(self) -> pl.Schema:
+        """The columns of ``frames``."""
+        prepared = self.prepared(self._raw.to_frame())
+        return prepared.with_columns(pl.lit(None, pl.Int64()).alias(HASH)).schema
+
+    def narrowed(self, columns: Sequence[str]) -> Feed:
+        return replace(self, columns=tuple(columns))
+
+    def frames(self, share: int) -> Iterator[pl.DataFrame]:
+        """The rows of one reader's share, hashed."""
+        columns = self.prepared_schema.names() if self.columns is None else self.columns
+        for chunk in chunks(batch for _, batch in self.rows.read(share, self.paths)):
+            rows = self.prepared(chunk)
+            yield rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
+
+    def latest_ms(self, share: int) -> dict[str, int]:
+        """The largest event time per partition."""
+        event_time = self.given.event_time
+        assert event_time is not None
+        plain = replace(self.given, key_expressions={})
+        alone = replace(self, given=plain, hashed=(), filters=(), columns=(event_time,))
+        latest: dict[str, int] = {}
+        for partition, batch in self.rows.read(share, alone.paths):
+            rows = alone.prepared(_frame(batch))
+            at = rows.select(pl.col(event_time).max().dt.epoch("ms")).item()
+            if at is not None:
+                latest[partition] = max(at, latest.get(partition, at))
+        return latest
+
+    @cached_property
+    def _raw(self) -> pl.Schema:
+        return _frame(pa.ipc.read_schema(pa.py_buffer(self.schema)).empty_table()).schema
+
+    @cached_property
+    def _where(self) -> list[PlainSql]:
+        return [_condition(text, self._raw) for text in self.given.where]
+
+    @cached_property
+    def _projected(self) -> dict[str, PlainSql]:
+        """Every column that the input selects, under the name by which the stage knows it."""
+        items = [_column(text, self._raw) for text in self.given.select or self._raw]
+        named = {item.expression.meta.output_name(): item for item in items}
+        renames = self.given.renames
+        projected = {renames.get(name, name): item for name, item in named.items()}
+        if len(projected) < len(items):
+            raise _NotPlainError("two columns of one name")
+        return projected
+
+    @cached_property
+    def _computed(self) -> dict[str, PlainSql]:
+        """What the keys and the aggregates add to these."""
+        known = self._raw.to_frame().select(
+            item.expression.alias(name) for name, item in self._projected.items()
+        )
+        keys = {name: _column(text, known.schema) for name, text in self._key_expressions}
+        filters = {FILTER + name: _condition(text, known.schema) for name, text in self.filters}
+        return keys | filters
+
+    @property
+    def _key_expressions(self) -> list[tuple[str, str]]:
+        return list(self.given.key_expressions.items())
+
+    @cached_property
+    def _needed(self) -> dict[str, PlainSql]:
+        """Those of the projected columns that somebody looks at."""
+        if self.columns is None:
+            return self._projected
+        reads = {path.partition(".")[0] for item in self._computed.values() for path in item.reads}
+        wanted = {*self.columns, *self.hashed, *reads}
+        return {name: item for name, item in self._projected.items() if name in wanted}
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """What has to be read, in the order of the columns that there are."""
+        items = [*self._where, *self._needed.values()]
+        paths = {path for item in items for path in item.reads}
+        order = {name: place for place, name in enumerate(self._raw)}
+        whole = {path for path in paths if "." not in path}
+        parts = {path for path in paths if path.partition(".")[0] not in whole}
+        wanted = sorted(whole | parts, key=lambda path: (order[path.partition(".")[0]], path))
+        return wanted or [next(iter(self._raw))]  # How many rows there are matters all the same.
+
+    def prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """*rows* of the columns that were read, as the operator knows them."""
+        for condition in self._where:
+            rows = rows.filter(condition.expression)
+        rows = rows.select(item.expression.alias(name) for name, item in self._needed.items())
+        return rows.with_columns(
+            item.expression.alias(name) for name, item in self._computed.items()
+        )
+
+
+class _NotPlainError(Exception):
+    """Only Spark can say what this means."""
+
+
+def _column(text: str, schema: pl.Schema) -> PlainSql:
+    found = plain_column(text, schema)
+    if found is None:
+        raise _NotPlainError(text)
+    return found
+
+
+def _condition(text: str, schema: pl.Schema) -> PlainSql:
+    found = plain_condition(text, schema)
+    if found is None:
+        raise _NotPlainError(text)
+    return found
+
+
+def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
