@@ -92,9 +92,9 @@ WORKLOADS = {
         _keyed("keyed_5m_100k", 100_000, 5_000_000, warm_up=1, measured=2),
         _keyed("keyed_5m_1m", 1_000_000, 5_000_000, warm_up=1, measured=2),
         _keyed("keyed_5m_5m", 5_000_000, 5_000_000, warm_up=1, measured=2),
-        _keyed("small_delta", 5_000_000, 100_000, warm_up=3, measured=5),
-        _keyed("small_delta_1m", 1_000_000, 100_000, warm_up=3, measured=5, is_growth=True),
-        _keyed("small_delta_50m", 50_000_000, 100_000, warm_up=3, measured=5, is_growth=True),
+        _keyed("small_delta", 5_000_000, 100_000, warm_up=10, measured=5),
+        _keyed("small_delta_1m", 1_000_000, 100_000, warm_up=10, measured=5, is_growth=True),
+        _keyed("small_delta_50m", 50_000_000, 100_000, warm_up=10, measured=5, is_growth=True),
         # Definitions where the public query leaves room: q4 sum and number of the final prices of
         # auctions, bids within [dateTime, expires]; q5 windows of 10 s every 2 s, ties kept; q11
         # sessions with a gap of 10 s; q18 ties by price, descending.

@@ -14,14 +14,15 @@ import pytest
 from sluice import aggregates as agg
 from sluice.config import Checkpointing
 from sluice.core.completed import CheckpointMetadata
+from sluice.faults import FAULT_VARIABLE
 from sluice.pipeline import Pipeline
-from sluice.runner.job import open_job
+from sluice.runner.job import Job, open_job
 from sluice.runner.submission import configure, submit
 from sluice.runtime.key_hash import key_hash
 from sluice.runtime.plain_sql import plain_column, plain_condition
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.spark.epochs import EpochDriver
+from sluice.spark.epochs import Epoch, EpochDriver, run_epochs
 from sluice.storage.open import StoreLocation
 from sluice.windows import Hopping, Tumbling
 
@@ -248,11 +249,40 @@ def test_both_ways_leave_the_same_state_byte_by_byte(
     assert watermarks(in_columns) == watermarks(in_rows)
 
 
+def test_a_killed_worker_and_a_restore_leave_the_same_bytes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_epochs(tmp_path / "events")
+    undisturbed = played(spark, tmp_path / "undisturbed", tmp_path, 2)
+    job = submitted(tmp_path / "killed", tmp_path, 2)
+    monkeypatch.setenv(FAULT_VARIABLE, "kill-worker stage=windows checkpoint=2")
+
+    outcomes: list[Epoch] = []
+    run_epochs(job, spark, epochs=None, drain=True, report=outcomes.append)
+
+    completed = [one.completed.checkpoint_id for one in outcomes if one.completed is not None]
+    assert completed == [1, 3, 4]
+    assert checksums([job.metadata(id_) for id_ in completed]) == checksums(undisturbed)
+    tables = [
+        open_job(two_stages(tmp_path / "events"), StoreLocation(root=f"file://{tmp_path / name}"))
+        .result_table({})
+        .read()
+        for name in ("undisturbed", "killed")
+    ]
+    assert tables[0].num_rows > 0
+    assert tables[0].equals(tables[1])
+
+
+def submitted(root: Path, folder: Path, parallelism: int) -> Job:
+    job = open_job(two_stages(folder / "events"), StoreLocation(root=f"file://{root}"))
+    submit(job, configure(job.pipeline, {}, parallelism=parallelism, max_records_per_epoch=700))
+    return job
+
+
 def played(
     spark: SparkSession, root: Path, folder: Path, parallelism: int
 ) -> list[CheckpointMetadata]:
-    job = open_job(two_stages(folder / "events"), StoreLocation(root=f"file://{root}"))
-    submit(job, configure(job.pipeline, {}, parallelism=parallelism, max_records_per_epoch=700))
+    job = submitted(root, folder, parallelism)
     completed = []
     with EpochDriver(job, spark) as driver:
         while driver.begin(drain=True):

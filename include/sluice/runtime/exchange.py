@@ -26,10 +26,9 @@ from sluice.runtime.operators.operator import EpochTime
 from sluice.runtime.state.segments import HASH
 
 SUBTASK = "subtask"
-BLOCK_DDL = f"{SUBTASK} int, kind string, name string, input_rows bigint, body binary"
 BLOCK_BYTES = 16 * 1024**2  # Of one block: what Spark holds several of, in one piece each.
 
-_BLOCK_SCHEMA = pa.schema(
+BLOCK_SCHEMA = pa.schema(
     [
         pa.field(SUBTASK, pa.int32()),
         pa.field("kind", pa.string()),
@@ -150,8 +149,8 @@ def _pieces(
         rows.slice(start, step).write_ipc_stream(body, compression="lz4")
         values = [subtask, kind.value, name, input_rows if start == 0 else 0, body.getvalue()]
         yield pa.RecordBatch.from_arrays(
-            [pa.array([v], f.type) for v, f in zip(values, _BLOCK_SCHEMA, strict=True)],
-            schema=_BLOCK_SCHEMA,
+            [pa.array([v], f.type) for v, f in zip(values, BLOCK_SCHEMA, strict=True)],
+            schema=BLOCK_SCHEMA,
         )
 
 

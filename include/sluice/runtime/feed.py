@@ -136,13 +136,13 @@ class Feed:
         known = self._raw.to_frame().select(
             item.expression.alias(name) for name, item in self._projected.items()
         )
-        keys = {name: _column(text, known.schema) for name, text in self._key_expressions}
+        if any(name in known.columns for name in self.given.key_expressions):
+            raise _NotPlainError("a key hides a column")
+        keys = {
+            name: _column(text, known.schema) for name, text in self.given.key_expressions.items()
+        }
         filters = {FILTER + name: _condition(text, known.schema) for name, text in self.filters}
         return keys | filters
-
-    @property
-    def _key_expressions(self) -> list[tuple[str, str]]:
-        return list(self.given.key_expressions.items())
 
     @cached_property
     def _needed(self) -> dict[str, PlainSql]:

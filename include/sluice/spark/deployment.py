@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from sluice.runtime.output import MALFORMED_COLUMN, SOURCE
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.workspace import SubtaskSpec
 from sluice.spark.compaction import take_over_compactions
-from sluice.spark.exchange import exchange_of, exchanged_rows, measured_by_feed
+from sluice.spark.exchange import exchange_of, exchanged_rows, measured_by_feeds
 from sluice.spark.keying import KeyedRows, keyed_rows
 from sluice.spark.rows import lookup_table, read_inputs, transformed
 from sluice.spark.stage_run import StageRun
@@ -52,13 +52,18 @@ def deploy(run: StageRun) -> Deployment:
     """
     exchange = exchange_of(run)
     if exchange is not None:
-        event_time = _event_time(run, lambda side: measured_by_feed(run, exchange.feeds[side]))
+        event_time = _event_time(
+            run, lambda sides: measured_by_feeds(run, [exchange.feeds[side] for side in sides])
+        )
         given, measured_source = exchanged_rows(run, exchange, event_time.time), None
     else:
         inputs = read_inputs(run)
         measured_source = _measured_by_subtasks(run)
         event_time = _event_time(
-            run, lambda side: _measure(inputs[side], run.node.inputs[side].event_time or "")
+            run,
+            lambda sides: [
+                _measure(inputs[side], run.node.inputs[side].event_time or "") for side in sides
+            ],
         )
         given = _rows(run, inputs)
     spec = _spec(run, given, event_time, measured_source)
@@ -116,19 +121,18 @@ def _measured_by_subtasks(run: StageRun) -> str | None:
     return sources[0].uid
 
 
-def _event_time(run: StageRun, measure: Callable[[int], dict[str, int]]) -> _EventTime:
+def _event_time(
+    run: StageRun, measure: Callable[[Sequence[int]], list[dict[str, int]]]
+) -> _EventTime:
     """How far event time comes in this epoch; where the stage reads sources itself, *measure* gives
-    the largest of an input per partition.
+    the largest of some inputs per partition.
     """
     before = run.before
+    sides = _measured_sides(run)
     measured: dict[str, int] = {}
-    inputs = run.node.inputs if _measured_by_subtasks(run) is None else ()
-    for side, given in enumerate(inputs):
-        source = run.job.pipeline.sources.get(given.producer)
-        if source is None or given.event_time is None or _will_be_max(run, source.uid):
-            continue
-        seen = measure(side)
-        measured = latest(measured, {f"{source.uid}/{part}": at for part, at in seen.items()})
+    for side, seen in zip(sides, measure(sides) if sides else [], strict=True):
+        source = run.node.inputs[side].producer
+        measured = latest(measured, {f"{source}/{part}": at for part, at in seen.items()})
     previous_ms = before.watermark_ms if before is not None else MIN_WATERMARK
     event_times = latest(before.event_times_ms if before is not None else {}, measured)
     watermark_ms = stage_watermark(
@@ -141,6 +145,19 @@ def _event_time(run: StageRun, measure: Callable[[int], dict[str, int]]) -> _Eve
         processing_time_ms=run.plan.processing_time_ms,
     )
     return _EventTime(time, measured)
+
+
+def _measured_sides(run: StageRun) -> list[int]:
+    """The inputs whose event times decide the epoch's watermark before a row of it is processed."""
+    if _measured_by_subtasks(run) is not None:
+        return []
+    return [
+        side
+        for side, given in enumerate(run.node.inputs)
+        if given.producer in run.job.pipeline.sources
+        and given.event_time is not None
+        and not _will_be_max(run, given.producer)
+    ]
 
 
 def _will_be_max(run: StageRun, source: str) -> bool:

@@ -7,7 +7,7 @@ of Parquet on two cores: 2.8 CPU seconds to the subtasks, not 5.7 (ADR 14).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from sluice.connectors.parquet import ParquetSource
 from sluice.nodes import Input
 from sluice.operations import KeyedAggregate, WindowAggregate, WindowTopN
-from sluice.runtime.exchange import BLOCK_DDL, SUBTASK, ExchangeSpec, send
+from sluice.runtime.exchange import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
 from sluice.runtime.feed import Feed, ParquetRows, StreamRows
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.operator import EpochTime, Operator
@@ -60,6 +60,8 @@ def exchange_of(run: StageRun) -> Exchange | None:
 
 def exchanged_rows(run: StageRun, exchange: Exchange, epoch_time: EpochTime) -> KeyedRows:
     """Every row in a block for the subtask that owns its key group."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     node, task = run.node, run.task
     spec = ExchangeSpec(
         stage=node,
@@ -69,7 +71,8 @@ def exchanged_rows(run: StageRun, exchange: Exchange, epoch_time: EpochTime) -> 
         pre_aggregates=run.before is not None and is_pre_aggregated(run.before.rows_per_group),
     )
     shares = run.spark.range(0, task.parallelism, 1, task.parallelism)
-    blocks = shares.mapInArrow(lambda batches: send(spec, batches), BLOCK_DDL)
+    block_type = from_arrow_schema(BLOCK_SCHEMA)  # As DDL, Spark would have to parse it.
+    blocks = shares.mapInArrow(lambda batches: send(spec, batches), block_type)
     if task.parallelism > 1:
         blocks = blocks.repartitionById(task.parallelism, SUBTASK)
     return KeyedRows(
@@ -80,20 +83,21 @@ def exchanged_rows(run: StageRun, exchange: Exchange, epoch_time: EpochTime) -> 
     )
 
 
-def measured_by_feed(run: StageRun, feed: Feed) -> dict[str, int]:
-    """The largest event time of an epoch's rows, per partition of the source."""
+def measured_by_feeds(run: StageRun, feeds: Sequence[Feed]) -> list[dict[str, int]]:
+    """The largest event time of an epoch's rows, of each feed per partition; in one Spark job."""
 
     def measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for index in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
-            latest = json.dumps(feed.latest_ms(index))
+            latest = json.dumps([feed.latest_ms(index) for feed in feeds])
             yield pa.RecordBatch.from_pydict({"latest": pa.array([latest])})
 
     readers = run.task.parallelism
     rows = run.spark.range(0, readers, 1, readers).mapInArrow(measure, "latest string").collect()
-    seen: dict[str, int] = {}
+    seen: list[dict[str, int]] = [{} for _ in feeds]
     for row in rows:
-        for partition, at in json.loads(row["latest"]).items():
-            seen[partition] = max(at, seen.get(partition, at))
+        for of_feed, found in zip(seen, json.loads(row["latest"]), strict=True):
+            for partition, at in found.items():
+                of_feed[partition] = max(at, of_feed.get(partition, at))
     return seen
 
 

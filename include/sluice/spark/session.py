@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+# Nobody waits for a single row: this collector does the least work in all, whatever its pauses.
+_JVM_OPTIONS = f"-Dlog4j2.configurationFile={_LOGGING} -XX:+UseParallelGC"
+
+# Of what goes to a Python worker at once; Spark's default is 2 GiB, and a row may be a large block.
+MAX_BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024**2))
+
 _NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Ours alone; never changes.
 
 
@@ -42,7 +48,9 @@ def connect(remote: str, pipeline: str) -> SparkSession:
     """Attach to the pipeline's session.  Never stop it: other tasks use it, too."""
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.remote(session_url(remote, pipeline)).getOrCreate()
+    spark = SparkSession.builder.remote(session_url(remote, pipeline)).getOrCreate()
+    spark.conf.set(*MAX_BATCH_BYTES)
+    return spark
 
 
 @contextlib.contextmanager
@@ -57,7 +65,7 @@ def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Ite
         SparkSession.builder.master(f"local[{cores or os.cpu_count() or 2},4]")
         .appName("sluice run")
         .config("spark.driver.memory", driver_memory)
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING}")
+        .config("spark.driver.extraJavaOptions", _JVM_OPTIONS)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.python.daemon.module", "sluice.spark.worker_daemon")
@@ -67,6 +75,7 @@ def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Ite
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
+        .config(*MAX_BATCH_BYTES)
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
+from sluice.runtime.state import runs
 from sluice.runtime.state.keyed import KeyedState, Run, StateSchema, delta_table
 from sluice.runtime.state.segments import DELETED, HASH, WRITTEN, encode_segment
 from tests.property.runtime.keyed_world import (
@@ -49,7 +50,14 @@ PER_KEY = StateSchema(
     columns=pl.Schema({"id": pl.Int64(), "name": pl.String(), "value": pl.Int64()}),
     key_columns=("id", "name"),
 )
+SubKey = tuple[str | None, float | None, bool | None]
 NOTHING = (None,) * len(SCHEMA.live)
+
+
+@pytest.fixture(autouse=True)
+def _search_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two values are all the hashes there are: most blocks of one hash are larger than this."""
+    monkeypatch.setattr(runs, "BISECT_FROM", 2)
 
 
 def state_of(world: World) -> KeyedState:
@@ -333,3 +341,49 @@ def test_expired_rows_beside_living_ones_of_other_hashes_are_not_opened() -> Non
 
     assert rows == [(-1, 2, None, 0, 1, 1)]
     assert world.opened == {0: 1, 1: 0}
+
+
+sub_keys = st.tuples(
+    st.none() | st.sampled_from(["", "a", "ab", "\u00e9"]),
+    st.none() | st.floats(),
+    st.none() | st.booleans(),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sets(sub_keys, max_size=40), st.sets(sub_keys, max_size=20), st.integers(1, 3))
+def test_one_of_many_rows_of_a_key_is_found_by_bisection(
+    stored: set[SubKey], others: set[SubKey], parts: int
+) -> None:
+    schema = StateSchema(
+        columns=pl.Schema(
+            {
+                "id": pl.Int64(),
+                "s": pl.String(),
+                "f": pl.Float64(),
+                "b": pl.Boolean(),
+                "v": pl.Int64(),
+            }
+        ),
+        key_columns=("id",),
+        sub_key_columns=("s", "f", "b"),
+    )
+    rows = [(7, 1, *sub_key, number) for number, sub_key in enumerate(stored)]
+    frame = pl.DataFrame(rows, schema=schema.live, orient="row").unique(schema.identity)
+    tables = [
+        Run(table=delta_table(schema, frame[part::parts], frame.clear())) for part in range(parts)
+    ]
+    state = KeyedState(schema, tables)
+    wanted = pl.DataFrame(
+        [(7, 1, *sub_key) for sub_key in stored | others],
+        schema={name: schema.live[name] for name in schema.identity},
+        orient="row",
+    ).unique(schema.identity, maintain_order=True)
+
+    found = state.find(wanted)
+
+    beside = wanted.join(frame, on=schema.identity, how="left", nulls_equal=True)
+    assert found["v"].to_list() == beside["v"].to_list()
+    assert state.lookup(wanted.select(schema.key).unique()).height == frame.height * bool(
+        len(wanted)
+    )

@@ -43,7 +43,7 @@ def array(values: list[int]) -> np.ndarray:
 def test_every_pair_of_equal_hashes_is_found(stored: list[int], wanted: list[int]) -> None:
     stored = sorted(stored)
 
-    which, where = equal_hashes(array(stored), array(wanted))
+    which, where = equal_hashes(array(stored), array(wanted)).pairs()
 
     assert [*zip(which.tolist(), where.tolist(), strict=True)] == [
         (i, j) for i, hash_ in enumerate(wanted) for j, other in enumerate(stored) if other == hash_

@@ -39,10 +39,6 @@ from sluice.runtime.state.segments import HASH
 GROUPS = "groups"
 _DISTINCT = "distinct:"
 
-# Finding a value costs a look at every row of its key; from so many values of one key on, reading
-# all its rows at once costs less.
-_MANY_VALUES = 16
-
 _ROW_COUNT = "_row_count"
 _ROWS = Argument(name=_ROW_COUNT, column=None, dtype=pl.Null())
 
@@ -123,7 +119,7 @@ class KeyedAggregate:
         for name in self._distinct:
             table = _DISTINCT + name
             values = newest_per_identity(groups[table], self.tables[table].identity)
-            new = _unknown(values, state[table])
+            new = values.filter(state[table].find(values)[HASH].is_null())
             touched = self._with_count(touched, new, name)
             upserts = values if self._is_refreshed else new
             changes[table] = Changes(upserts=upserts, deletes=values.clear())
@@ -162,19 +158,6 @@ class KeyedAggregate:
         counts = new.group_by(key).agg(pl.len().cast(pl.Int64).alias(name))
         joined = groups.join(counts, on=key, how="left", nulls_equal=True, maintain_order="left")
         return joined.with_columns(pl.col(name).fill_null(0))
-
-
-def _unknown(values: pl.DataFrame, state: KeyedState) -> pl.DataFrame:
-    """Those of *values*, sorted by identity, that the state does not hold."""
-    identity = state.schema.identity
-    are_many = values.select(pl.len().over(HASH) > _MANY_VALUES).to_series()
-    few, many = values.filter(~are_many), values.filter(are_many)
-    unknown = few.filter(state.find(few)[HASH].is_null())
-    if many.is_empty():
-        return unknown
-    known = state.lookup(many.select(state.schema.key).unique())
-    others = many.join(known, on=identity, how="anti", nulls_equal=True)
-    return newest_per_identity(pl.concat([unknown, others]), identity)
 
 
 def _argument(name: str, aggregate: Aggregate, schema: pl.Schema) -> Argument:

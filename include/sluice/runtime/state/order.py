@@ -74,16 +74,24 @@ def _pairs(
     return gathered(rows.select(columns), twins), gathered(rows.select(columns), twins + 1)
 
 
-def _ascend(left: pl.DataFrame, right: pl.DataFrame) -> bool:
-    """Whether no row of *left* comes after the one beside it."""
-    if any(dtype.is_nested() for dtype in left.schema.values()):
-        return False  # Polars sorts these, but does not compare them.
-    fine = pl.repeat(True, left.height, eager=True)  # noqa: FBT003 - a value
+def can_compare(schema: pl.Schema) -> bool:
+    """Whether rows of these columns can be compared; Polars sorts nested ones, and no more."""
+    return not any(dtype.is_nested() for dtype in schema.values())
+
+
+def precedes(left: pl.DataFrame, right: pl.DataFrame, *, or_equals: bool) -> pl.Series:
+    """Which rows of *left* come before the one beside them."""
+    fine = pl.repeat(or_equals, left.height, dtype=pl.Boolean, eager=True)
     for name in reversed(left.columns):
         a, b = left[name], right[name]
         smaller = (a < b).fill_null(value=False) | (a.is_null() & b.is_not_null())
         fine = smaller | (a.eq_missing(b) & fine)
-    return bool(fine.all())
+    return fine
+
+
+def _ascend(left: pl.DataFrame, right: pl.DataFrame) -> bool:
+    """Whether no row of *left* comes after the one beside it, as far as can be told."""
+    return can_compare(left.schema) and bool(precedes(left, right, or_equals=True).all())
 
 
 def _order_within_hashes(rows: pl.DataFrame, twins: Indices) -> Indices:

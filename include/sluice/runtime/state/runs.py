@@ -16,10 +16,14 @@ import pyarrow as pa
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
 from sluice.runtime.state.evolution import Evolution, Evolutions
-from sluice.runtime.state.order import Indices, gathered
+from sluice.runtime.state.order import Indices, can_compare, gathered, precedes
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.state.search import equal_hashes
-from sluice.runtime.state.segments import hash_column, to_frame
+from sluice.runtime.state.segments import HASH, hash_column, to_frame
+
+# Rows of one hash are nearly always those of one key.  Among so many the wanted ones are searched
+# for; of fewer, all are looked at.
+BISECT_FROM = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +108,29 @@ class RunSlice:
     def all_rows(self) -> pl.DataFrame:
         return self.rows(0, len(self.hashes))
 
-    def hits(self, hashes: Indices, missing: npt.NDArray[np.bool_]) -> Hits | None:
-        """Stored rows whose hash is one of the sorted *hashes* that are *missing*; None if none."""
+    def hits(
+        self, rows: pl.DataFrame, hashes: Indices, missing: npt.NDArray[np.bool_]
+    ) -> Hits | None:
+        """Stored rows that may be equal to one of *rows* that is *missing*; None if there is none.
+
+        *rows* are sorted by their *hashes*, and have the first columns of the identity.
+        """
         first = int(np.searchsorted(hashes, self.first_hash))
         end = int(np.searchsorted(hashes, self.last_hash, side="right"))
         wanted = first + np.flatnonzero(missing[first:end])
         if not len(wanted):
             return None  # Without having opened the run.
-        which, where = equal_hashes(self.hashes, hashes[wanted])
+        blocks = equal_hashes(self.hashes, hashes[wanted])
+        large = np.flatnonzero(blocks.counts > BISECT_FROM)
+        others = rows.drop(HASH)
+        if len(large) and can_compare(others.schema):
+            sought = gathered(others, wanted[blocks.which[large]])
+            starts = blocks.first[large]
+            ends = starts + blocks.counts[large]
+            low = self._bisected(sought, starts, ends, after_equals=False)
+            blocks.first[large] = low
+            blocks.counts[large] = self._bisected(sought, low, ends, after_equals=True) - low
+        which, where = blocks.pairs()
         if not len(which):
             return None
         opened = self._lazy.opened()
@@ -127,6 +146,19 @@ class RunSlice:
         values = to_frame(opened.table.select([column]).slice(first, end - first))
         places = values.select(condition.arg_true().cast(pl.Int64)).to_series()
         return self._at(places.to_numpy())
+
+    def _bisected(
+        self, sought: pl.DataFrame, first: Indices, ends: Indices, *, after_equals: bool
+    ) -> Indices:
+        """For each row *sought* the place from *first* to its end where it would be inserted."""
+        low, high = first.copy(), ends.copy()
+        while len(still := np.flatnonzero(low < high)):
+            middle = (low[still] + high[still]) // 2
+            stored = self._at(middle).select(sought.columns)
+            is_before = precedes(stored, gathered(sought, still), or_equals=after_equals).to_numpy()
+            low[still[is_before]] = middle[is_before] + 1
+            high[still[~is_before]] = middle[~is_before]
+        return low
 
     @cached_property
     def _span(self) -> tuple[int, int]:
@@ -159,7 +191,7 @@ def matching(
     With them come the indices of those rows.  *hashes* are those of *wanted*, and sorted.  *runs*
     ascend and are disjoint: one sorted run.  So each part is in the order of *wanted*.
     """
-    hits = (run.hits(hashes, missing) for run in runs)
+    hits = (run.hits(wanted, hashes, missing) for run in runs)
     by_evolution: dict[Evolution, list[Hits]] = {}
     for hit in hits:
         if hit is not None:

@@ -5,6 +5,8 @@ Hashes are spread evenly, so the place of one can be guessed from its value.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sluice.runtime.state.order import Indices
@@ -18,10 +20,24 @@ _STEPS = 2  # Each takes the error, in rows, to about its square root: 50 millio
 _NEAR = 16  # A guess this near is made exact by halving; any other key is searched for.
 
 
-def equal_hashes(hashes: Indices, wanted: Indices) -> tuple[Indices, Indices]:
-    """All pairs (index in *wanted*, index in the sorted *hashes*) of equal values."""
+class Blocks(NamedTuple):
+    """Stretches of rows: ``counts[i]`` from ``first[i]`` on are for what has index ``which[i]``."""
+
+    which: Indices
+    first: Indices
+    counts: Indices
+
+    def pairs(self) -> tuple[Indices, Indices]:
+        """``which`` and every place of its stretch."""
+        starts = np.cumsum(self.counts) - self.counts
+        where = np.repeat(self.first - starts, self.counts) + np.arange(self.counts.sum())
+        return np.repeat(self.which, self.counts), where
+
+
+def equal_hashes(hashes: Indices, wanted: Indices) -> Blocks:
+    """Where in the sorted *hashes* those *wanted* are that occur there."""
     if not len(hashes) or not len(wanted):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return Blocks(*(np.empty(0, np.int64) for _ in range(3)))
     last = len(hashes) - 1
     first = first_not_less(hashes, wanted)
     which = np.flatnonzero(hashes[np.minimum(first, last)] == wanted)
@@ -29,13 +45,11 @@ def equal_hashes(hashes: Indices, wanted: Indices) -> tuple[Indices, Indices]:
     # Most often a hash occurs once; only where the next one is the same, the end is searched, too.
     repeated = hashes[np.minimum(first + 1, last)] == hashes[first]
     several = np.flatnonzero(repeated & (first < last))
-    if not len(several):
-        return which, first
     counts = np.ones(len(which), np.int64)
-    counts[several] = np.searchsorted(hashes, wanted[which[several]], side="right") - first[several]
-    starts = np.cumsum(counts) - counts
-    where = np.repeat(first - starts, counts) + np.arange(counts.sum())
-    return np.repeat(which, counts), where
+    if len(several):
+        ends = np.searchsorted(hashes, wanted[which[several]], side="right")
+        counts[several] = ends - first[several]
+    return Blocks(which, first, counts)
 
 
 def first_not_less(hashes: Indices, wanted: Indices) -> Indices:
