@@ -149,7 +149,9 @@ def test_a_seed_brings_every_key_and_an_epoch_says_how_many_it_changes(tmp_path:
 
     found = make_input(workload, SCALE, tmp_path)
 
-    assert [epoch.rows for epoch in found.epochs] == [5_000] + [100] * 8
+    assert [epoch.rows for epoch in found.epochs] == [5_000] + [100] * (
+        workload.warm_up + workload.measured
+    )
     assert found.epochs[0].changed == 5_000
     distinct = pl.read_parquet(f"{found.epochs[3].folder}/*.parquet")["key"].n_unique()
     assert found.epochs[3].changed == distinct
