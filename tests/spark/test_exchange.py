@@ -23,6 +23,8 @@ from sluice.runtime.plain_sql import plain_column, plain_condition
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.epochs import Epoch, EpochDriver, run_epochs
+from sluice.spark.exchange import Exchange, exchange_of
+from sluice.spark.stage_run import StageRun
 from sluice.storage.open import StoreLocation
 from sluice.windows import Hopping, Tumbling
 
@@ -240,7 +242,16 @@ def test_both_ways_leave_the_same_state_byte_by_byte(
     write_epochs(tmp_path / "events")
     monkeypatch.setattr("sluice.spark.keying.PRE_AGGREGATED_ROWS_PER_GROUP", pre_aggregated_from)
 
+    exchanged: dict[str, bool] = {}
+
+    def noting(run: StageRun) -> Exchange | None:
+        exchange = exchange_of(run)
+        exchanged[run.node.uid] = exchange is not None
+        return exchange
+
+    monkeypatch.setattr("sluice.spark.deployment.exchange_of", noting)
     in_columns = played(spark, tmp_path / "columns", tmp_path, parallelism)
+    assert exchanged == {"windows": True, "per_window": True, "pairs": True}
     monkeypatch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
     in_rows = played(spark, tmp_path / "rows", tmp_path, parallelism)
 
