@@ -55,6 +55,21 @@ def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
     assert a_job(root).state().status is JobStatus.RUNNING
 
 
+@pytest.mark.parametrize("only_generation", [None, 1])
+def test_a_person_restores_only_what_can_be_computed_and_recovery_does_not_wait_for_it(
+    root: str, spark: StandInSpark, only_generation: int | None
+) -> None:
+    a_checkpoint("run-1")
+    spark.misspelt = "stage 'by_auction' has no column 'acution'"
+    params = RESTORE | {"only_generation": only_generation}
+
+    if only_generation is None:
+        with pytest.raises(AirflowFailException, match="no column 'acution'"):
+            verify(params=params)
+    else:
+        assert verify(params=params)["checkpoint_id"] == 1
+
+
 @pytest.mark.parametrize(
     ("form", "sentence"),
     [
