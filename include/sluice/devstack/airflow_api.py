@@ -170,6 +170,13 @@ class AirflowApi:
         path = f"{_dag(dag_id)}/dagRuns?order_by=-run_after&limit={_PAGE}"
         return _decoded(self._must("GET", path), _Runs).dag_runs
 
+    def delete_run(self, dag_id: str, run_id: str) -> None:
+        self._call("DELETE", _run(dag_id, run_id), missing_ok=True)
+
+    def mark_run(self, dag_id: str, run_id: str, state: str) -> None:
+        """End the run by hand, as *state*: success or failed."""
+        self._call("PATCH", _run(dag_id, run_id), body={"state": state})
+
     def task_instances(self, dag_id: str, run_id: str) -> list[TaskInstance]:
         path = f"{_run(dag_id, run_id)}/taskInstances?limit={_PAGE}"
         return _decoded(self._must("GET", path), _TaskInstances).task_instances

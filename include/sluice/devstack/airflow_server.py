@@ -1,4 +1,4 @@
-"""Airflow on loopback: ``airflow standalone`` with SQLite and LocalExecutor, tuned for short hops.
+"""Airflow on loopback: four supervised components with LocalExecutor, tuned for short hops.
 
 Everybody on this machine is its admin, and its log servers cannot be told to stay on loopback
 (they ask for a signed token): for development only.
@@ -6,16 +6,18 @@ Everybody on this machine is its admin, and its log servers cannot be told to st
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.devstack.ports import LOOPBACK
 from sluice.devstack.processes import Launch
+from sluice.devstack.supervision import supervisor_command, write_supervisor_configuration
 
 NAME = "airflow"
 START_TIMEOUT_S = 300.0  # 20 to 45 s on a quiet machine, longer beside two other JVMs.
+
+_AUTH_MANAGER = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
 
 _LOCAL_SETTINGS = '''\
 """Written by sluice.devstack.airflow_server; Airflow imports it in each of its components.
@@ -45,8 +47,9 @@ class AirflowSettings:
     trigger_log_port: int
     dags_folder: Path
     plugins_folder: Path
-    parallelism: int = 4  # 32, the default, costs 28 idle workers of 130 MB.
+    parallelism: int = 4
     preloads_spark_client: bool = True
+    database_url: str | None = None  # None: SQLite, in AIRFLOW_HOME.
 
     @property
     def url(self) -> str:
@@ -56,18 +59,21 @@ class AirflowSettings:
 def airflow_launch(
     settings: AirflowSettings, *, sluice_dir: Path, env: Mapping[str, str]
 ) -> Launch:
-    """Return how to start Airflow; AIRFLOW_HOME is ``{sluice_dir}/airflow``."""
+    """Return how to start Airflow; AIRFLOW_HOME is ``{sluice_dir}/airflow``.
+
+    Call `prepare` before.
+    """
     home = sluice_dir / "airflow"
     return Launch(
         name=NAME,
-        command=(sys.executable, "-m", "airflow", "standalone"),
+        command=supervisor_command(sluice_dir),
         env={
             **env,
             "AIRFLOW_HOME": str(home),
             # Otherwise setproctitle writes over the environment that marks our processes.
             "SPT_NOENV": "1",
             "NO_COLOR": "1",
-            "PYTHONFAULTHANDLER": "1",  # A crash in a C library names its line in airflow.log.
+            "PYTHONFAULTHANDLER": "1",  # A crash in a C library names its line in the log.
             "SLUICE_PRELOAD": "1" if settings.preloads_spark_client else "0",
             **_configuration(settings, home),
         },
@@ -77,8 +83,9 @@ def airflow_launch(
     )
 
 
-def write_local_settings(sluice_dir: Path) -> None:
-    """Write the file through which the scheduler imports the Spark client before it forks."""
+def prepare(sluice_dir: Path) -> None:
+    """Write what supervisord reads, and what lets the scheduler import Spark before it forks."""
+    write_supervisor_configuration(sluice_dir)
     path = sluice_dir / "airflow" / "config" / "airflow_local_settings.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_LOCAL_SETTINGS, encoding="utf-8")
@@ -87,6 +94,7 @@ def write_local_settings(sluice_dir: Path) -> None:
 def _configuration(settings: AirflowSettings, home: Path) -> dict[str, str]:
     options = {
         "core.executor": "LocalExecutor",
+        "core.auth_manager": _AUTH_MANAGER,
         "core.mp_start_method": "fork",
         "core.execute_tasks_new_python_interpreter": "False",
         "core.parallelism": str(settings.parallelism),
@@ -95,7 +103,7 @@ def _configuration(settings: AirflowSettings, home: Path) -> dict[str, str]:
         "core.load_examples": "False",
         "core.simple_auth_manager_all_admins": "True",
         "core.execution_api_server_url": f"{settings.url}/execution/",
-        "database.sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}",
+        "database.sql_alchemy_conn": settings.database_url or f"sqlite:///{home / 'airflow.db'}",
         "api.host": LOOPBACK,
         "api.port": str(settings.port),
         "api.base_url": settings.url,

@@ -15,7 +15,6 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from sluice.cli.printing import duration, size
 from sluice.cli.result import final_table
 from sluice.cli.show import checkpoint_table
 from sluice.core.pending import PendingCheckpoint
@@ -31,6 +30,7 @@ from sluice.runner.job import Job, open_job, side_outputs, verify_store
 from sluice.runner.recovery import stop
 from sluice.runner.submission import check_sources, configure, submit
 from sluice.storage.open import StoreLocation
+from sluice.units import duration, size
 
 POLL_S = 0.5
 MAX_RESULT_ROWS = 20
@@ -100,8 +100,8 @@ def _dags(pipeline: Pipeline) -> tuple[str, ...]:
 def _watch(console: Console, job: Job, first_id: int, *, heal: Callable[[], object]) -> JobStatus:
     """Show progress until the job ends; every line is derived from the bucket.
 
-    When nothing changes for a while, *heal* restarts whatever part of the stack does not answer:
-    ``airflow standalone`` does not replace a component that died.
+    When nothing changes for a while, *heal* restarts whatever service does not answer: Airflow's
+    components are supervised, but nobody watches over S3, Spark and the supervisor itself.
     """
     last_change, seen = time.monotonic(), (-1, -1)
     last_healed = last_change

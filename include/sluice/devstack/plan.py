@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.devstack import airflow_server, processes, s3_server, spark_server
+from sluice.devstack import airflow_server, postgres_server, processes, s3_server, spark_server
 from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.ports import accepts_connections, first_free, free_ports, require_free
 from sluice.devstack.processes import Launch
@@ -19,6 +19,7 @@ from sluice.devstack.settings import (
     AIRFLOW_PORT_VARIABLE,
     S3_PORT_VARIABLE,
     SPARK_PORT_VARIABLE,
+    AirflowDatabase,
     StackOptions,
     sluice_folder,
 )
@@ -34,6 +35,8 @@ class ServicePlan:
     launch: Launch
     is_ready: Callable[[], bool]
     start_timeout_s: float
+    prepare: Callable[[], None] = field(default=lambda: None)  # Runs right before a start.
+    after: str | None = None  # The service that must answer first.
 
     @property
     def digest(self) -> str:
@@ -47,6 +50,7 @@ def plan_services(
 ) -> tuple[ServicePlan, ...]:
     """Return one plan per service."""
     sluice_dir = sluice_folder(root_dir)
+    on_postgres = options.airflow_database is AirflowDatabase.POSTGRESQL
     spark = spark_server.SparkSettings(
         port=ports.spark, ui_port=ports.spark_ui, driver_memory=options.spark_memory
     )
@@ -57,9 +61,12 @@ def plan_services(
         dags_folder=options.dags_folder or root_dir / "dags",
         plugins_folder=options.plugins_folder or root_dir / "plugins",
         preloads_spark_client=options.preloads_spark_client,
+        parallelism=options.airflow_slots,
+        database_url=postgres_server.database_url(port=ports.postgres, sluice_dir=sluice_dir)
+        if on_postgres
+        else None,
     )
-    airflow_server.write_local_settings(sluice_dir)
-    return (
+    plans = (
         ServicePlan(
             launch=s3_server.s3_launch(port=ports.s3, sluice_dir=sluice_dir, env=env),
             is_ready=lambda: s3_server.bucket_exists_or_is_created(ports.s3),
@@ -74,7 +81,19 @@ def plan_services(
             launch=airflow_server.airflow_launch(airflow, sluice_dir=sluice_dir, env=env),
             is_ready=api.is_ready,
             start_timeout_s=airflow_server.START_TIMEOUT_S,
+            prepare=lambda: airflow_server.prepare(sluice_dir),
+            after=postgres_server.NAME if on_postgres else None,
         ),
+    )
+    return (_postgres(ports.postgres, sluice_dir, env), *plans) if on_postgres else plans
+
+
+def _postgres(port: int, sluice_dir: Path, env: Mapping[str, str]) -> ServicePlan:
+    return ServicePlan(
+        launch=postgres_server.postgres_launch(port=port, sluice_dir=sluice_dir, env=env),
+        is_ready=lambda: postgres_server.answers(port),
+        start_timeout_s=postgres_server.START_TIMEOUT_S,
+        prepare=lambda: postgres_server.prepare(sluice_dir),
     )
 
 
@@ -84,11 +103,12 @@ def choose_ports(recorded: StackFile | None, options: StackOptions) -> Ports:
     Raises:
         ConfigurationError: a port that a person asked for is taken by somebody else.
     """
-    spare = free_ports(6)
+    spare = free_ports(7)
     old = _ports_in_order(spare) if recorded is None else recorded.ports
     s3 = _is_running(recorded, s3_server.NAME)
     spark = _is_running(recorded, spark_server.NAME)
     airflow = _is_running(recorded, airflow_server.NAME)
+    postgres = _is_running(recorded, postgres_server.NAME)
     familiar = () if recorded is not None else (_FAMILIAR_AIRFLOW_PORT,)
     return Ports(
         s3=_port(options.s3_port, S3_PORT_VARIABLE, old.s3, spare[0], keep=s3),
@@ -103,11 +123,12 @@ def choose_ports(recorded: StackFile | None, options: StackOptions) -> Ports:
         ),
         worker_log=old.worker_log if airflow else first_free(old.worker_log, spare[4]),
         trigger_log=old.trigger_log if airflow else first_free(old.trigger_log, spare[5]),
+        postgres=old.postgres if postgres else first_free(old.postgres or spare[6]),
     )
 
 
 def _ports_in_order(numbers: tuple[int, ...]) -> Ports:
-    s3, spark, spark_ui, airflow, worker_log, trigger_log = numbers
+    s3, spark, spark_ui, airflow, worker_log, trigger_log, postgres = numbers
     return Ports(
         s3=s3,
         spark=spark,
@@ -115,6 +136,7 @@ def _ports_in_order(numbers: tuple[int, ...]) -> Ports:
         airflow=airflow,
         worker_log=worker_log,
         trigger_log=trigger_log,
+        postgres=postgres,
     )
 
 

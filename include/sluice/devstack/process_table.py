@@ -55,6 +55,14 @@ def all_processes() -> tuple[ProcessInfo, ...]:
     return tuple(info for info in found if info is not None)
 
 
+def program_and_folder(pid: int) -> tuple[Path, Path] | None:
+    """Return what the process executes and where it works; None when it is gone or not ours."""
+    folder = _PROC / str(pid)
+    with suppress(OSError):
+        return (folder / "exe").readlink(), (folder / "cwd").readlink()
+    return None
+
+
 def carries(pid: int, assignment: bytes) -> bool:
     """Whether the process was started with this ``NAME=value`` in its environment."""
     with suppress(OSError):

@@ -143,6 +143,26 @@ def stop_all(records: Iterable[ProcessRecord], *, stack_id: str | None, grace_s:
     raise ConfigurationError(f"processes {left} survived SIGKILL; stop them by hand")
 
 
+def kill_all_carrying(*assignments: str) -> int:
+    """Kill what carries all these marks, until nobody does; return how many there were."""
+    marks = [assignment.encode() for assignment in assignments]
+    killed: set[int] = set()
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while left := {
+        info.pid
+        for info in process_table.all_processes()
+        if info.pid != os.getpid() and all(process_table.carries(info.pid, m) for m in marks)
+    }:
+        if time.monotonic() > deadline:
+            raise ConfigurationError(f"processes {sorted(left)} survived SIGKILL")
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= left
+        time.sleep(_POLL_S)
+    return len(killed)
+
+
 def members(record: ProcessRecord) -> tuple[ProcessInfo, ...]:
     """Return what lives in the record's session, also after its leader died."""
     return _members((record,), None)

@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from sluice.devstack.component import COMPONENT_VARIABLE
 from sluice.devstack.ports import LOOPBACK
 from sluice.devstack.processes import STACK_ID_VARIABLE
 from sluice.devstack.s3_server import BUCKET
@@ -19,6 +21,7 @@ AIRFLOW_PORT_VARIABLE = "SLUICE_AIRFLOW_PORT"
 SPARK_PORT_VARIABLE = "SLUICE_SPARK_PORT"
 S3_PORT_VARIABLE = "SLUICE_S3_PORT"
 SPARK_MEMORY_VARIABLE = "SLUICE_SPARK_MEMORY"
+AIRFLOW_DATABASE_VARIABLE = "SLUICE_AIRFLOW_DATABASE"
 
 _INCLUDE_FOLDER = Path(__file__).resolve().parents[2]
 _HIGHEST_PORT = 65_535
@@ -37,8 +40,16 @@ _NOT_INHERITED = frozenset(
         "SPARK_CONNECT_MODE_ENABLED",
         "SPARK_REMOTE",
         STACK_ID_VARIABLE,
+        COMPONENT_VARIABLE,
     }
 )
+
+
+class AirflowDatabase(StrEnum):
+    """Where Airflow keeps its own tables."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +63,8 @@ class StackOptions:
     dags_folder: Path | None = None  # None: {root}/dags
     plugins_folder: Path | None = None  # None: {root}/plugins
     preloads_spark_client: bool = True
+    airflow_database: AirflowDatabase = AirflowDatabase.SQLITE
+    airflow_slots: int = 4  # Tasks at a time; 32, Airflow's default, costs 28 workers of 130 MB.
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
@@ -60,6 +73,7 @@ class StackOptions:
             spark_port=_port(env, SPARK_PORT_VARIABLE),
             s3_port=_port(env, S3_PORT_VARIABLE),
             spark_memory=env.get(SPARK_MEMORY_VARIABLE, "2g"),
+            airflow_database=_database(env),
         )
 
 
@@ -73,6 +87,7 @@ def client_environment(ports: Ports) -> dict[str, str]:
     return {
         "SLUICE_ROOT": f"s3://{BUCKET}/jobs",
         "SLUICE_SPARK_REMOTE": f"sc://{LOOPBACK}:{ports.spark}",
+        "SLUICE_SPARK_UI": f"http://{LOOPBACK}:{ports.spark_ui}",
         "AWS_ENDPOINT_URL_S3": f"http://{LOOPBACK}:{ports.s3}",
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",  # The server checks no signature.
@@ -95,12 +110,23 @@ def service_environment(
 def inherited_environment() -> dict[str, str]:
     """Return our own environment, without what would lead a child astray."""
     env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    # Standalone Airflow and Spark start their parts by name.
+    # Airflow and Spark start their parts by name.
     env["PATH"] = str(Path(sys.executable).parent) + os.pathsep + env.get("PATH", os.defpath)
     direct = f"{LOOPBACK},localhost"
     for name in ("NO_PROXY", "no_proxy"):
         env[name] = f"{env[name]},{direct}" if env.get(name) else direct
     return env
+
+
+def _database(env: Mapping[str, str]) -> AirflowDatabase:
+    text = env.get(AIRFLOW_DATABASE_VARIABLE) or AirflowDatabase.SQLITE
+    try:
+        return AirflowDatabase(text)
+    except ValueError:
+        known = " or ".join(AirflowDatabase)
+        raise ConfigurationError(
+            f"{AIRFLOW_DATABASE_VARIABLE} is {text!r}; set it to {known}"
+        ) from None
 
 
 def _port(env: Mapping[str, str], variable: str) -> int | None:

@@ -1,10 +1,10 @@
 """The whole stack: ``up`` starts what is missing, ``down`` leaves no process behind.
 
 ``up`` may be repeated at any time: what runs, answers and was started with the same settings is
-reused; anything else is stopped first and started again, all three at once.  If it fails or is
+reused; anything else is stopped first and started again, all at once.  If it fails or is
 interrupted, what this call started is stopped again.
 
-    .sluice/  stack.json  stack.lock  logs/  s3/  spark/  airflow/
+    .sluice/  stack.json  stack.lock  logs/  s3/  spark/  airflow/  postgres/
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from uuid import uuid4
 
-from sluice.devstack import airflow_server, processes, s3_server, spark_server, stack_file
+from sluice.devstack import (
+    airflow_server,
+    postgres_server,
+    processes,
+    s3_server,
+    spark_server,
+    stack_file,
+)
 from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.java import find_java
-from sluice.devstack.plan import ServicePlan, choose_ports, plan_services
+from sluice.devstack.plan import choose_ports, plan_services
 from sluice.devstack.ports import LOOPBACK, accepts_connections, free_ports
 from sluice.devstack.processes import STACK_ID_VARIABLE, ProcessRecord
 from sluice.devstack.settings import (
@@ -33,12 +39,11 @@ from sluice.devstack.settings import (
     service_environment,
     sluice_folder,
 )
-from sluice.devstack.stack_file import Ports, Service, StackFile
+from sluice.devstack.stack_file import Ports, StackFile
+from sluice.devstack.starting import STOP_GRACE_S, Ledger, ensure_all
 from sluice.errors import ConfigurationError
 
-_STOP_GRACE_S = 10.0  # The scheduler waits for running tasks; nothing in Sluice needs it to.
 _ARCHIVE_GRACE_S = 180.0
-_REUSE_TIMEOUT_S = 20.0  # A process that runs but does not answer for so long is started anew.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,35 +85,6 @@ class ServiceStatus:
     is_answering: bool
 
 
-class _Ledger:
-    """Writes every start and stop to the stack file at once, from whichever thread."""
-
-    def __init__(self, sluice_dir: Path, content: StackFile) -> None:
-        self._sluice_dir = sluice_dir
-        self._content = content
-        self._mutex = threading.Lock()
-        self.started: list[ProcessRecord] = []
-        stack_file.write(sluice_dir, content)
-
-    @property
-    def content(self) -> StackFile:
-        return self._content
-
-    def add(self, service: Service) -> None:
-        with self._mutex:
-            self.started.append(service.process)
-            self._write({**self._content.services, service.process.name: service})
-
-    def drop(self, record: ProcessRecord) -> None:
-        with self._mutex:
-            kept = {n: s for n, s in self._content.services.items() if s.process != record}
-            self._write(kept)
-
-    def _write(self, services: Mapping[str, Service]) -> None:
-        self._content = replace(self._content, services=services)
-        stack_file.write(self._sluice_dir, self._content)
-
-
 def up(
     root_dir: Path,
     *,
@@ -128,7 +104,7 @@ def up(
     with stack_file.exclusive(sluice_dir), _sigterm_as_ctrl_c():
         recorded = stack_file.read(sluice_dir)
         ports = choose_ports(recorded, chosen)
-        ledger = _Ledger(
+        ledger = Ledger(
             sluice_dir,
             StackFile(stack_id=uuid4().hex, ports=ports)
             if recorded is None
@@ -138,7 +114,7 @@ def up(
             ports, stack_id=ledger.content.stack_id, extra_env=extra_env or {}
         )
         with AirflowApi(f"http://{LOOPBACK}:{ports.airflow}") as api:
-            _ensure_all(plan_services(root_dir, ports, chosen, env, api), ledger)
+            ensure_all(plan_services(root_dir, ports, chosen, env, api), ledger)
     return _stack(root_dir, ledger.content)
 
 
@@ -150,7 +126,11 @@ def down(root_dir: Path) -> int:
         if recorded is None:
             return 0
         records = [service.process for service in recorded.services.values()]
-        killed = processes.stop_all(records, stack_id=recorded.stack_id, grace_s=_STOP_GRACE_S)
+        # A database that shuts down waits for its clients.
+        clients = [record for record in records if record.name != postgres_server.NAME]
+        killed = processes.stop_all(clients, stack_id=None, grace_s=STOP_GRACE_S)
+        killed += processes.stop_all(records, stack_id=recorded.stack_id, grace_s=STOP_GRACE_S)
+        postgres_server.kill_leftovers(sluice_dir)
         # The ports stay on record: addresses survive a restart wherever they can.
         stack_file.write(sluice_dir, replace(recorded, services={}))
         return killed
@@ -185,7 +165,7 @@ def write_spark_archive(root_dir: Path) -> None:
 def running(root_dir: Path) -> Stack | None:
     """Return the stack if all its processes are alive, without starting or probing anything."""
     recorded = stack_file.read(sluice_folder(root_dir.resolve()))
-    if recorded is None or set(recorded.services) != {"s3", "spark", "airflow"}:
+    if recorded is None or not recorded.services.keys() >= {"s3", "spark", "airflow"}:
         return None
     if not all(processes.is_alive(service.process) for service in recorded.services.values()):
         return None
@@ -205,6 +185,11 @@ def status(root_dir: Path) -> tuple[ServiceStatus, ...]:
             (spark_server.NAME, stack.spark_remote, lambda: accepts_connections(ports.spark)),
             (airflow_server.NAME, stack.airflow_url, api.is_healthy),
         )
+        if postgres_server.NAME in recorded.services:
+            address = f"postgresql://{LOOPBACK}:{ports.postgres}"
+            seen += (
+                (postgres_server.NAME, address, lambda: postgres_server.answers(ports.postgres)),
+            )
         statuses: list[ServiceStatus] = []
         for name, address, answers in seen:
             service = recorded.services.get(name)
@@ -219,56 +204,6 @@ def status(root_dir: Path) -> tuple[ServiceStatus, ...]:
                 )
             )
         return tuple(statuses)
-
-
-def _ensure_all(plans: tuple[ServicePlan, ...], ledger: _Ledger) -> None:
-    cancelled = threading.Event()
-    is_complete = False
-    try:
-        with ThreadPoolExecutor(max_workers=len(plans)) as pool:
-            futures = [pool.submit(_ensure, plan, ledger, cancelled) for plan in plans]
-            try:
-                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            finally:
-                cancelled.set()  # Too late for whoever is done; the end for whoever still waits.
-            for future in done:  # All of them, or the one that failed.
-                future.result()
-        is_complete = True
-    finally:
-        if not is_complete:
-            processes.stop_all(ledger.started, stack_id=None, grace_s=_STOP_GRACE_S)
-            for record in tuple(ledger.started):
-                ledger.drop(record)
-
-
-def _ensure(plan: ServicePlan, ledger: _Ledger, cancelled: threading.Event) -> None:
-    service = ledger.content.services.get(plan.launch.name)
-    if service is not None:
-        if service.digest == plan.digest and _answers_soon(plan, service.process, cancelled):
-            return
-        # Also when its first process is dead: Airflow's scheduler outlives its parent.
-        processes.stop_all((service.process,), stack_id=None, grace_s=_STOP_GRACE_S)
-        ledger.drop(service.process)
-    if cancelled.is_set():
-        return
-    launch = replace(plan.launch, env={**inherited_environment(), **plan.launch.env})
-    record = processes.start(launch)
-    ledger.add(Service(process=record, digest=plan.digest))
-    processes.wait_until_ready(
-        record, plan.is_ready, timeout_s=plan.start_timeout_s, cancelled=cancelled
-    )
-
-
-def _answers_soon(plan: ServicePlan, record: ProcessRecord, cancelled: threading.Event) -> bool:
-    if not processes.is_alive(record):
-        return False
-    try:
-        processes.wait_until_ready(
-            record, plan.is_ready, timeout_s=_REUSE_TIMEOUT_S, cancelled=cancelled
-        )
-    except ConfigurationError:
-        return False
-    return True
 
 
 @contextmanager

@@ -1,0 +1,44 @@
+"""docker-compose.yaml, which cannot run here: read as Docker would, held to its promises."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+COMPOSE = Path(__file__).resolve().parents[2] / "docker-compose.yaml"
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    return yaml.safe_load(COMPOSE.read_text())["services"]
+
+
+def test_whatever_serves_is_watched_and_started_again(services) -> None:
+    for name, service in services.items():
+        if name == "airflow-init":
+            assert service["restart"] == "on-failure"
+            continue
+        assert service["restart"] == "unless-stopped", name
+        assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}, name
+
+
+def test_airflow_waits_for_a_migrated_postgres(services) -> None:
+    parts = [name for name in services if name.startswith("airflow-") and name != "airflow-init"]
+
+    assert len(parts) == 4
+    assert services["airflow-init"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+    for name in parts:
+        environment = services[name]["environment"]
+        assert services[name]["depends_on"] == {
+            "airflow-init": {"condition": "service_completed_successfully"}
+        }
+        assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].startswith("postgresql+psycopg2")
+        assert environment["AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK"] == "True"
+
+
+def test_nothing_is_published_beyond_loopback(services) -> None:
+    published = [port for service in services.values() for port in service.get("ports", [])]
+
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
