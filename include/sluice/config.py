@@ -21,6 +21,7 @@ from typing import NoReturn, get_args, get_type_hints
 from sluice.core.properties import CheckpointingMode, Retention
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.errors import ConfigurationError
+from sluice.schedules import Continuous, Schedule
 
 __all__ = [
     "Checkpointing",
@@ -51,19 +52,22 @@ _WANTED: dict[type, str] = {
     CheckpointingMode: "a CheckpointingMode, e.g. CheckpointingMode.EXACTLY_ONCE",
     Retention: "a Retention, e.g. Retention.RETAIN_ON_CANCELLATION",
     RestartStrategy: "a RestartStrategy, e.g. fixed_delay(attempts=3)",
+    Continuous: "a Schedule, e.g. Continuous() or Cron('0 * * * *')",
     RestartType: "a RestartType, e.g. RestartType.FIXED_DELAY",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """``interval`` is the schedule of the checkpoint DAG, None takes checkpoints by hand only.
+    """``interval`` is the schedule of the checkpoint DAG, None takes checkpoints by hand only; a
+    ``schedule``, if there is one, decides in its place.
 
     ``max_records_per_epoch`` caps what one epoch takes from each source, None takes everything
     there is.  ``aligned_checkpoint_timeout`` 0 with ``unaligned`` is unaligned from the start.
     """
 
     interval: timedelta | None = timedelta(minutes=1)
+    schedule: Schedule | None = None
     interval_during_backlog: timedelta | None = None
     timeout: timedelta = timedelta(minutes=10)
     min_pause: timedelta = timedelta(0)
@@ -246,6 +250,12 @@ def _check_combinations(given: Checkpointing) -> None:
             "unaligned",
             f"max_concurrent_checkpoints is {given.max_concurrent_checkpoints}, and unaligned "
             "checkpoints cannot overlap: use 1, or leave unaligned out",
+        )
+    if isinstance(given.schedule, Continuous) and given.max_concurrent_checkpoints > 1:
+        refuse(
+            "max_concurrent_checkpoints",
+            "the schedule is Continuous, and Airflow runs one continuous run at a time: use 1, or "
+            "an interval",
         )
     if given.aligned_checkpoint_timeout and not given.unaligned:
         refuse(

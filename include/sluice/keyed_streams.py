@@ -29,7 +29,7 @@ from sluice.operations import (
     WindowJoin,
     WindowTopN,
 )
-from sluice.streams import Stream
+from sluice.streams import Stream, uid_first
 from sluice.windows import Attached, Window
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _MS = timedelta(milliseconds=1)
 
 
+@uid_first
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
     """A stream and the columns it is keyed by; ``expressions`` are those computed by Spark SQL."""

@@ -21,14 +21,16 @@ from sluice.hooks import MasterHook, RestoreHook, TriggerHook
 from sluice.nodes import SinkNode, SourceNode, StageNode
 from sluice.operations import KeyedAggregate, Transform
 from sluice.params import Param
+from sluice.schedules import Orchestration
 from sluice.sources import SourceSpec
-from sluice.streams import Stream
+from sluice.streams import Stream, uid_first
 
 _UID = re.compile(r"[a-z][a-z0-9_]{0,62}")  # It becomes a key, a task id and a column-safe name.
 _MS = timedelta(milliseconds=1)
 DEFAULT_PARALLELISM = 2
 
 
+@uid_first
 @dataclass(slots=True)
 class Pipeline:
     """A job: sources, stages and sinks by uid, in the order of their declaration."""
@@ -38,6 +40,7 @@ class Pipeline:
     parallelism: int = DEFAULT_PARALLELISM
     max_parallelism: int | None = None  # None: as Flink derives it from the first parallelism.
     state_backend: StateBackend = field(default_factory=StateBackend)
+    orchestration: Orchestration = field(default_factory=Orchestration)
     description: str = ""
     sources: dict[str, SourceNode] = field(default_factory=dict[str, SourceNode])
     stages: dict[str, StageNode] = field(default_factory=dict[str, StageNode])

@@ -5,10 +5,12 @@ The uid comes first, everywhere: state is recovered by it, so it is mandatory, u
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.errors import ConfigurationError
 from sluice.nodes import Input, SinkNode, StageNode
@@ -23,7 +25,43 @@ if TYPE_CHECKING:
     from sluice.keyed_streams import KeyedStream
     from sluice.pipeline import Pipeline
 
+T = TypeVar("T")
 
+
+def uid_first(declaring: type[T]) -> type[T]:
+    """Have every method of the class that takes a ``uid`` first say so, when it is forgotten.
+
+    Python would complain of whatever argument is then missing, or take a function for the uid.
+    """
+    for name, method in inspect.getmembers(declaring, inspect.isfunction):
+        parameters = [*inspect.signature(method).parameters.values()]
+        takes_uid = len(parameters) > 1 and parameters[1].name == "uid"
+        if takes_uid and (name == "__init__" or not name.startswith("_")):
+            setattr(declaring, name, _refusing(declaring, method, parameters[2:]))
+    return declaring
+
+
+def _refusing(
+    declaring: type, method: Callable[..., Any], others: list[inspect.Parameter]
+) -> Callable[..., Any]:
+    is_init = method.__name__ == "__init__"
+    name = declaring.__name__ if is_init else method.__name__
+    needed = [p.name for p in others if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    rest = [] if len(needed) == len(others) else ["..."]
+    arguments = ", ".join([f'"my_{name.lower()}"', *needed, *rest])
+    fix = f"{name} needs a uid first: {'' if is_init else '.'}{name}({arguments})"
+
+    @wraps(method)
+    def refusing(self: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's
+        uid = args[0] if args else kwargs.get("uid")
+        if not isinstance(uid, str):
+            raise ConfigurationError(f"{fix}; state is recovered by it")
+        return method(self, *args, **kwargs)
+
+    return refusing
+
+
+@uid_first
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The output of a source or stage.

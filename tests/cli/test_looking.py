@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 
 from sluice.cli.options import period_ms
-from sluice.cli.printing import moment, watermark
 from sluice.core.ids import CheckpointId
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint, overtake, restore, savepoint_target
+from sluice.units import moment, watermark
 from tests.builders import STAGES, SUBTASKS, a_pipeline, a_running_job, keys_of, trigger_one
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, acknowledge, decline, take_checkpoint

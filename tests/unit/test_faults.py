@@ -14,6 +14,9 @@ from sluice.faults import Fault, fault_from_environment, parse_fault
         ("kill-worker stage=parse", Fault(kind="kill-worker", stage="parse")),
         ("kill-task  stage=b checkpoint=3", Fault(kind="kill-task", stage="b", checkpoint_id=3)),
         ("kill-task checkpoint=0 stage=a", Fault(kind="kill-task", stage="a", checkpoint_id=0)),
+        ("fail-task task=commit tries=1", Fault(kind="fail-task", task="commit", tries=1)),
+        ("hang task=a.b seconds=9 when=after",
+         Fault(kind="hang", task="a.b", seconds=9, is_after=True)),
         ("", None),
         ("  ", None),
     ],
@@ -37,23 +40,44 @@ def test_a_fault_is_read_from_its_text(text: str, fault: Fault | None) -> None:
         "kill-task stage=a checkpoint=three",
         "kill-task stage=a checkpoint=-1",
         "kill-task stage=a when=now",
+        "kill-task stage=a task=b",
+        "decline task=trigger",
+        "hang task=trigger",
+        "hang task=trigger seconds=3601",
+        "fail-task task=trigger seconds=3",
         "kill-task stage=a checkpoint=1 checkpoint=2",
     ],
 )
 def test_another_text_is_refused_with_the_form(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"the fault '{text}' cannot be read; write 'kill"):
+    with pytest.raises(ConfigurationError, match=f"the fault '{text}' cannot be read; write 'KIND"):
         parse_fault(text)
 
 
-def test_a_fault_strikes_only_its_kind_stage_and_checkpoint() -> None:
+def test_a_fault_of_a_task_strikes_only_there() -> None:
     once = Fault(kind="kill-task", stage="parse", checkpoint_id=3)
-    always = Fault(kind="kill-task", stage="parse")
+    first = Fault(kind="hang", task="finalize", seconds=1, tries=1, is_after=True)
 
-    assert once.strikes("kill-task", "parse", 3)
-    assert not once.strikes("kill-task", "parse", 4)
-    assert not once.strikes("kill-task", "join", 3)
-    assert not once.strikes("kill-worker", "parse", 3)
-    assert always.strikes("kill-task", "parse", 4)
+    def strikes(fault: Fault, task: str, checkpoint_id: int, try_number: int = 1) -> list[bool]:
+        return [
+            fault.strikes_task(task, checkpoint_id, is_after=is_after, try_number=try_number)
+            for is_after in (False, True)
+        ]
+
+    assert strikes(once, "parse.snapshot", 3) == [True, False]
+    assert strikes(once, "parse.snapshot", 4) == [False, False]
+    assert strikes(once, "join.snapshot", 3) == [False, False]
+    assert strikes(first, "finalize", 7) == [False, True]
+    assert strikes(first, "finalize", 7, try_number=2) == [False, False]
+    assert not once.strikes_subtask("parse", 3)
+
+
+def test_a_fault_of_a_subtask_strikes_only_there() -> None:
+    fault = Fault(kind="decline", stage="parse", checkpoint_id=3)
+
+    assert fault.strikes_subtask("parse", 3)
+    assert not fault.strikes_subtask("parse", 4)
+    assert not fault.strikes_subtask("join", 3)
+    assert not fault.strikes_task("parse.snapshot", 3, is_after=False, try_number=1)
 
 
 def test_the_environment_asks_for_nothing_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

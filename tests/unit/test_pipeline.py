@@ -9,6 +9,7 @@ import pytest
 
 from sluice import aggregates as agg
 from sluice.errors import ConfigurationError
+from sluice.keyed_streams import KeyedStream
 from sluice.operations import KeyedAggregate, TopN, WindowAggregate
 from sluice.params import param
 from sluice.pipeline import Pipeline
@@ -71,6 +72,18 @@ def a_sink_of_another_uid_twice() -> None:
     stream.sink("parse", FilesTable())
 
 
+def a_sink_twice() -> None:
+    stream = a_stage()
+    stream.sink("results", FilesTable())
+    stream.sink("results", FilesTable())
+
+
+def a_hook_first() -> None:
+    stream = a_stream()
+    stream.pipeline.hook("parse", trigger=same, restore=same)  # type: ignore[arg-type]
+    stream.transform("parse", same)
+
+
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "pipeline uid": (lambda: Pipeline("My Job"), "uid 'My Job' is not usable; use up to 63 of a-z"),
     "source uid": (
@@ -84,6 +97,18 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "stage as source": (lambda: declared_again("events"), "uid 'events' is declared twice"),
     "stage as sink": (lambda: declared_again("results"), "uid 'results' is declared twice"),
+    "source twice": (
+        lambda: a_stream().pipeline.source("events", Nexmark()), "uid 'events' is declared twice"
+    ),
+    "hook as stage": (
+        lambda: a_stage().pipeline.hook("parse", trigger=same, restore=same),
+        "uid 'parse' is declared twice",
+    ),
+    "stage as hook": (a_hook_first, "uid 'parse' is declared twice"),
+    "source as stage": (
+        lambda: a_stage().pipeline.source("parse", Nexmark()), "uid 'parse' is declared twice"
+    ),
+    "sink twice": (a_sink_twice, "uid 'results' is declared twice"),
     "sink as stage": (a_sink_of_another_uid_twice, "uid 'parse' is declared twice"),
     "window without event time": (
         lambda: a_stream(None).transform("parse", same).key_by("a").window(
@@ -218,6 +243,81 @@ def test_a_mistake_is_refused_with_the_things_name_and_the_fix(mistake: str) -> 
 
     with pytest.raises(ConfigurationError, match=message):
         declare()
+
+
+def a_keyed_stream() -> KeyedStream:
+    return a_stage().key_by("a")
+
+
+FORGOTTEN: dict[str, tuple[Callable[[], object], str]] = {
+    "Pipeline": (lambda: Pipeline(description="x"), r'Pipeline("my_pipeline", ...)'),
+    "source": (lambda: Pipeline("a").source(Nexmark()), '.source("my_source", spec, ...)'),
+    "hook": (lambda: Pipeline("a").hook(trigger=same, restore=same), '.hook("my_hook", ...)'),
+    "transform": (
+        lambda: a_stream().transform(same), '.transform("my_transform", function, ...)'
+    ),
+    "sink": (lambda: a_stage().sink(FilesTable()), '.sink("my_sink", spec)'),
+    "lookup": (lambda: a_stage().lookup(a_stream(), on="a"), '.lookup("my_lookup", table, ...)'),
+    "union": (lambda: a_stage().union(a_stage()), '.union("my_union", ...)'),
+    "window_top_n": (
+        lambda: a_stage().window_top_n(MINUTE, 3, by="n"),
+        '.window_top_n("my_window_top_n", window, n, ...)',
+    ),
+    "aggregate": (
+        lambda: a_keyed_stream().aggregate(n=agg.count()), '.aggregate("my_aggregate", ...)'
+    ),
+    "window": (
+        lambda: a_keyed_stream().window(MINUTE, n=agg.count()), '.window("my_window", window, ...)'
+    ),
+    "top_n": (lambda: a_keyed_stream().top_n(3, by="n"), '.top_n("my_top_n", n, ...)'),
+    "latest": (lambda: a_keyed_stream().latest(by="n"), '.latest("my_latest", ...)'),
+    "deduplicate": (lambda: a_keyed_stream().deduplicate(), '.deduplicate("my_deduplicate", ...)'),
+    "join": (lambda: a_keyed_stream().join(a_keyed_stream()), '.join("my_join", other, ...)'),
+    "interval_join": (
+        lambda: a_keyed_stream().interval_join(a_keyed_stream(), upper=timedelta(1)),
+        '.interval_join("my_interval_join", other, ...)',
+    ),
+    "window_join": (
+        lambda: a_keyed_stream().window_join(a_keyed_stream(), MINUTE),
+        '.window_join("my_window_join", other, window, ...)',
+    ),
+    "process": (
+        lambda: a_keyed_stream().process(same, state={}, result={}),
+        '.process("my_process", function, ...)',
+    ),
+    "process_keyed": (
+        lambda: a_keyed_stream().process_keyed(same, result={}),
+        '.process_keyed("my_process_keyed", function, ...)',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_who_forgets_a_uid_is_told_what_to_write(name: str) -> None:
+    declare, written = FORGOTTEN[name]
+
+    with pytest.raises(ConfigurationError) as caught:
+        declare()
+
+    assert str(caught.value) == f"{name} needs a uid first: {written}; state is recovered by it"
+
+
+def test_every_method_that_declares_something_is_among_them() -> None:
+    declaring = {
+        name
+        for kind in (Pipeline, Stream, KeyedStream)
+        for name, method in vars(kind).items()
+        if "uid" in getattr(method, "__annotations__", {}) and not name.startswith("_")
+    }
+
+    reading = {"parallelism_of", "sinks_of", "consumers_of", "sources_of", "upstream_of"}
+    assert declaring - reading - {"stage", "emits_changes"} == FORGOTTEN.keys() - {"Pipeline"}
+
+
+def test_a_uid_may_be_given_by_name() -> None:
+    stream = a_stream().transform(uid="parse", function=same)
+
+    assert stream.producer == "parse"
 
 
 def test_a_declaration_reads_like_the_drawing() -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sluice.cli.options import AsJson, EndpointUrl, Params, PipelineName, location, parameters
 from sluice.cli.printing import print_json
-from sluice.declarations import load_pipeline
+from sluice.declarations import load_declarations, load_pipeline
 from sluice.devstack.java import find_java
 from sluice.params import resolve
 from sluice.spark.checking import check_pipeline
@@ -27,7 +27,10 @@ def check(
     """Analyse types and columns of all stages of PIPELINE; show what each yields.
 
     Parameters of the pipeline are options, too, as the columns of files are read from the files.
+    Modules that cannot be loaded are named on stderr, whatever PIPELINE is.
     """
+    for name, problem in load_declarations().problems.items():
+        typer.secho(f"warning: {name}: {problem}", err=True, fg="yellow")
     declared = load_pipeline(pipeline)
     given = parameters(param or [], context.args)
     params = resolve(declared.params, given, declared.uid)

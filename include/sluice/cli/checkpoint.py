@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
-from sluice.cli.printing import moment, print_files, print_json, print_line, size, watermark
+from sluice.cli.printing import print_files, print_json, print_line
 from sluice.core.ids import CheckpointId
 from sluice.runner.details import CheckpointDetails, Segments, StageDetails, checkpoint_details
+from sluice.units import moment, size, watermark
 
 
 def show(

@@ -18,9 +18,10 @@ from sluice.cli.options import (
     declared_job,
     period_ms,
 )
-from sluice.cli.printing import print_json, print_line, size
+from sluice.cli.printing import print_json, print_line
 from sluice.runner.garbage import Orphan, Orphans, Reason, collect_garbage, find_orphans
 from sluice.runner.job import Job
+from sluice.units import size
 
 DEFAULT_GRACE = "1h"  # The collector's own default, as a person writes it.
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
-from sluice.cli.printing import moment, print_json
+from sluice.cli.printing import print_json
 from sluice.core.messages import (
     AckReceived,
     AlignmentTimedOut,
@@ -27,6 +27,7 @@ from sluice.core.messages import (
     SnapshotsDiscarded,
 )
 from sluice.protocol.records import JournalEntry
+from sluice.units import moment
 
 DEFAULT_LAST = 20
 

@@ -18,7 +18,7 @@ from sluice.cli.options import (
     never_submitted,
     parameters,
 )
-from sluice.cli.printing import print_files, print_json, print_line, size
+from sluice.cli.printing import print_files, print_json, print_line
 from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.messages import JobConfiguration
 from sluice.core.properties import ClaimMode
@@ -41,7 +41,8 @@ from sluice.runner.recovery import (
     savepoint_target,
 )
 from sluice.runner.recovery import restore as restore_job
-from sluice.runner.submission import configure
+from sluice.runner.submission import configure, parse_parallelism, reconfigure
+from sluice.units import size
 
 Checkpoint: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="A retained checkpoint.  [default: the latest]")
@@ -106,7 +107,10 @@ def restore(
     claim_mode: ClaimModeOption = ClaimMode.NO_CLAIM,
     allow_non_restored_state: AllowNonRestoredState = False,
     ignore_in_flight_of: IgnoreInFlightOf = None,
-    parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage from now on.")] = None,
+    parallelism: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
+    ] = None,
     param: Params = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be restored, and change nothing.")
@@ -128,7 +132,7 @@ def restore(
         ignore_in_flight_of=_as_id(ignore_in_flight_of),
     )
     given = parameters(param or [], context.args)
-    configuration = _configuration(job, state, target, given, parallelism)
+    configuration = _configuration(job, state, target, given, parallelism or [])
     if dry_run:
         decision = plan_restore(job, target, options, configuration=configuration)
         _print_plan(job, decision, as_json=as_json)
@@ -183,23 +187,18 @@ def _configuration(
     state: CoordinatorState,
     target: RestoreTarget,
     given: Mapping[str, str],
-    parallelism: int | None,
+    parallelism: list[str],
 ) -> JobConfiguration | None:
     """None keeps the job's; one that was never submitted here gets its first."""
+    of_all, of_stages = parse_parallelism(parallelism)
     if state.generation == NO_GENERATION:
         if not isinstance(target, FromOrigin):
             raise ConfigurationError(never_submitted(job))
-        return configure(job.pipeline, given, parallelism=parallelism)
-    if not given and parallelism is None:
+        return configure(job.pipeline, given, parallelism=of_all, stage_parallelism=of_stages)
+    if not given and not parallelism:
         return None
-    before = state.configuration
-    declared = {declared.name for declared in job.pipeline.params}
-    kept = {name: value for name, value in before.params.items() if name in declared}
-    return configure(
-        job.pipeline,
-        kept | dict(given),
-        parallelism=before.parallelism if parallelism is None else parallelism,
-        max_records_per_epoch=before.max_records_per_epoch,
+    return reconfigure(
+        job.pipeline, state.configuration, given, parallelism=of_all, stage_parallelism=of_stages
     )
 
 

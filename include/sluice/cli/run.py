@@ -20,7 +20,7 @@ from sluice.cli.options import (
     declared_job,
     parameters,
 )
-from sluice.cli.printing import duration, print_json, size
+from sluice.cli.printing import print_json
 from sluice.cli.result import check_result_file, final_table, write_result
 from sluice.cli.show import checkpoint_table
 from sluice.core.messages import JobConfiguration
@@ -35,6 +35,7 @@ from sluice.runner.submission import check_sources, configure, submit
 from sluice.spark.checking import check_pipeline
 from sluice.spark.epochs import Epoch, run_epochs
 from sluice.spark.session import local_session
+from sluice.units import duration, size
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

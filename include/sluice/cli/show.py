@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
-from sluice.cli.printing import duration, print_json, size
+from sluice.cli.printing import print_json
 from sluice.declarations import load_pipelines
 from sluice.errors import ConfigurationError
 from sluice.runner.history import CheckpointRecord, history
 from sluice.runner.job import side_outputs
 from sluice.runner.savepoints import savepoint_names
+from sluice.units import duration, size
 
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
 

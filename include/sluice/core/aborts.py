@@ -94,4 +94,5 @@ def _failed(
         failed_at_ms=at_ms,
         reason=reason,
         message=message,
+        cause=pending.cause,
     )

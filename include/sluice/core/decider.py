@@ -20,7 +20,9 @@ MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
 class CheckpointRequest:
     """Somebody wants a checkpoint (Flink's CheckpointTriggerRequest).
 
-    A forced one ignores the limit of concurrent checkpoints and the pause between them.
+    A forced one ignores the limit of concurrent checkpoints and the pause between them.  An
+    ``is_canonical`` savepoint has each subtask's state merged to one sorted run; a native one has
+    the files as they are.
     """
 
     request_id: str
@@ -30,6 +32,7 @@ class CheckpointRequest:
     requested_at_ms: int
     expires_at_ms: int | None = None  # None waits for ever.
     savepoint_name: str | None = None
+    is_canonical: bool = False
     cause: str = ""
 
 

@@ -77,6 +77,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         origin=origin,
         claim_mode=event.claim_mode,
         ignores_in_flight=event.ignores_in_flight,
+        dropped_stages=event.dropped_stages,
         must_restore_hooks=event.has_hooks,
         claimed_savepoints=claimed,
         configuration=event.configuration or state.configuration,

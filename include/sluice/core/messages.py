@@ -28,10 +28,14 @@ from sluice.core.restart import RestartStrategy
 class JobConfiguration:
     """What a submission fixed: every task of the job reads it from the journal, never from its
     own environment, so all of them agree.
+
+    ``parallelism`` is that of stages that declare none; ``stage_parallelism`` beats what a stage
+    declares.
     """
 
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     parallelism: int | None = None
+    stage_parallelism: Mapping[str, int] = field(default_factory=dict[str, int])
     max_records_per_epoch: int | None = None
     num_retained: int = 3
     tolerable_failed_checkpoints: int = 0
@@ -189,7 +193,8 @@ class JobFailed:
 class JobRestored:
     """The job continues from *checkpoint_id* (None: from empty) under the next generation.
 
-    ``origin`` says where that checkpoint is when it is not one of the job's own.
+    ``origin`` says where that checkpoint is when it is not one of the job's own.  Whose state a
+    person consented to drop are the uids in ``dropped_stages``, sources and sinks among them.
     """
 
     at_ms: int
@@ -199,6 +204,7 @@ class JobRestored:
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignores_in_flight: bool = False
     has_hooks: bool = False  # Master hooks are to be restored before anything new is triggered.
+    dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
 
 

@@ -123,7 +123,8 @@ class CheckpointPlan:
     ``drains`` sets every watermark to MAX at this barrier: all sources ended, or a person drains.
     ``finished`` stages ended at an earlier barrier: they are not run, and their state is carried.
     One that ``starts_lineage`` is the first of its generation, and publishes every table anew.
-    ``is_full`` asks every subtask for a snapshot that shares no file with the parent's.
+    ``is_full`` asks every subtask for a snapshot that shares no file with the parent's, and
+    ``is_canonical`` for one in which each table of state is one sorted run.
     ``master_states`` is what the master hooks answered; None is an answer, too.
     ``processing_time_ms`` is the trigger's clock, but never behind that of a plan before it.
     ``journal_seq`` was the journal's newest entry when the plan was made: a hint where to read on.
@@ -143,6 +144,7 @@ class CheckpointPlan:
     finished: tuple[str, ...] = ()
     starts_lineage: bool = False
     is_full: bool = False
+    is_canonical: bool = False
     processing_time_ms: int = 0
     master_states: dict[str, str | None] = field(default_factory=dict[str, str | None])
     cause: str = ""  # Who asked: "periodic", an Airflow run id, a person.

@@ -116,6 +116,7 @@ def on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transit
         base=completed.checkpoint_id,
         origin=None,
         ignores_in_flight=False,
+        dropped_stages=(),
         last_completed_at_ms=event.at_ms,
         failure_count=state.failure_count.succeed(completed.checkpoint_id),
     )

@@ -60,6 +60,8 @@ class Choice:
 class Observed:
     """What was seen of the chosen snapshot: the size of each file, None for one that is missing,
     and what the sources say about their positions.
+
+    ``left_behind`` is what else it holds for whom the pipeline does not declare: by uid, in words.
     """
 
     metadata: CheckpointMetadata
@@ -67,6 +69,7 @@ class Observed:
         default_factory=dict[SegmentHandle, int | None]
     )
     source_problems: Sequence[str] = ()
+    left_behind: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,9 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """Restore this one.  ``replays_commit``: its sinks have to publish first."""
+    """Restore this one.  ``replays_commit``: its sinks have to publish first.  ``dropped_stages``
+    are the uids whose state goes, sources and sinks among them.
+    """
 
     choice: Choice
     replays_commit: bool = False
@@ -133,9 +138,19 @@ def decide(
         return Restore(choice=choice)
     metadata = observed.metadata
     declared = {stage.uid: stage for stage in stages}
-    orphans = tuple(s.uid for s in metadata.stages if s.has_state and s.uid not in declared)
+    orphans = {
+        s.uid: f"stage {s.uid!r} has state"
+        for s in metadata.stages
+        if s.has_state and s.uid not in declared
+    } | dict(observed.left_behind)
+    is_base = (choice.checkpoint_id, choice.origin) == (state.base, state.origin)
+    consented = state.dropped_stages if is_base else ()  # A failure before the next one keeps it.
     problems = [
-        *(() if options.allow_non_restored_state else map(_not_restored, orphans)),
+        *(
+            f"{what} but is not in the pipeline any more (allow non-restored state to drop it)"
+            for uid, what in orphans.items()
+            if not options.allow_non_restored_state and uid not in consented
+        ),
         *(
             problem
             for stage in metadata.stages
@@ -153,7 +168,7 @@ def decide(
         choice=choice,
         replays_commit=own is not None and not own.is_committed,
         ignores_in_flight=options.ignore_in_flight_of == metadata.checkpoint_id,
-        dropped_stages=orphans,
+        dropped_stages=tuple(orphans),
         files=metadata.files,
     )
 
@@ -167,13 +182,6 @@ def _latest(state: CoordinatorState) -> Choice | Stop:
         )
         return Stop(problems=(problem,))
     return Choice(checkpoint_id=state.base, origin=state.origin)
-
-
-def _not_restored(uid: str) -> str:
-    return (
-        f"stage {uid!r} has state but is not in the pipeline any more "
-        "(allow non-restored state to drop it)"
-    )
 
 
 def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[str]:

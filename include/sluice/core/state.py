@@ -29,6 +29,7 @@ class FailedCheckpoint:
     failed_at_ms: int
     reason: CheckpointFailureReason
     message: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class CoordinatorState:
     origin: SnapshotOrigin | None = None
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignores_in_flight: bool = False
+    dropped_stages: tuple[str, ...] = ()  # The base has state of these uids; the job has it not.
     must_restore_hooks: bool = False
     configuration: JobConfiguration = field(default_factory=JobConfiguration)
     queue: tuple[CheckpointRequest, ...] = ()

@@ -20,6 +20,7 @@ from sluice.runner.commands import carry_out, discard_subsumed
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
 from sluice.runner.savepoints import discard_claimed, export_savepoint
+from sluice.runner.upgrades import require_planned, require_sinks
 from sluice.storage.journal import Head
 from sluice.storage.object_store import AlreadyExists
 
@@ -45,6 +46,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     pending = head.state.pending_checkpoint(checkpoint_id)
     if pending is None or plan is None:
         raise FencedError(_why_gone(head.state, checkpoint_id))
+    require_planned(job.pipeline, plan)
     head = _after_parent(job, head, pending)
     pending = _acknowledged(job, pending)
     metadata = _write_metadata(job, assemble(job, head.state, plan, pending))
@@ -87,6 +89,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     if completed.is_committed:
         return state
     metadata = job.metadata(checkpoint_id)
+    require_sinks(job.pipeline, metadata, state)
     was_early = state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE
     for uid, sink in job.sinks(state.configuration.params).items():
         if metadata.tables.get(uid) == checkpoint_id and not (

@@ -17,6 +17,7 @@ from sluice.connectors.sink import Sink
 from sluice.connectors.source import Source
 from sluice.core.completed import CheckpointMetadata, moved_to_root, without_in_flight
 from sluice.core.ids import CheckpointId
+from sluice.core.messages import JobConfiguration
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
@@ -99,6 +100,11 @@ class Job:
             return self._metadata_at(key, self.store)
         found = self._metadata_at(key, self.store_at(origin.root), paths.pipeline)
         return moved_to_root(found, origin.root)
+
+    def parallelism_of(self, stage: str, configuration: JobConfiguration) -> int:
+        """What the job was given for the stage, else what the stage or the pipeline declares."""
+        given = configuration.stage_parallelism.get(stage)
+        return given or self.pipeline.parallelism_of(stage, configuration.parallelism)
 
     def store_at(self, root: str) -> ObjectStore:
         """The store of another root, or the job's own for an empty one."""

@@ -13,6 +13,7 @@ from sluice.core.restoring import Choice, Latest, Observed, RestoreOptions, Rest
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError
 from sluice.runner.job import Job
+from sluice.runner.upgrades import left_behind
 
 
 def as_chosen(
@@ -48,6 +49,7 @@ def observe(job: Job, choice: Choice, configuration: JobConfiguration) -> Observ
         metadata=metadata,
         sizes=_sizes(job, metadata),
         source_problems=_source_problems(job, metadata, configuration),
+        left_behind=left_behind(metadata, job.pipeline),
     )
 
 

@@ -30,6 +30,7 @@ from sluice.errors import ConfigurationError
 from sluice.runner.job import Job
 from sluice.runner.lineage import CompletedParent, Lineage, PendingParent, lineage_of_tip
 from sluice.runner.tables import write_table
+from sluice.runner.upgrades import require_same_chain
 from sluice.storage.journal import Head
 
 log = logging.getLogger(__name__)
@@ -54,11 +55,12 @@ def make_plan(
     *barriers* are those that somebody else decided, an end offset per source and partition.
 
     Raises:
-        ConfigurationError: a source cannot be read as declared.
+        ConfigurationError: a source cannot be read as declared, or the chain is not that of before.
         RestoreError: the checkpoint that the epoch continues is gone.
     """
     state = head.state
     lineage = lineage_of_tip(job, state)
+    require_same_chain(job.pipeline, state, lineage)
     _check_barriers(job, barriers)
     cuts = tuple(_cut(job, state, uid, lineage, barriers) for uid in job.pipeline.sources)
     streams = {source.uid for source in job.pipeline.stream_sources()}
@@ -73,7 +75,7 @@ def make_plan(
             reason=CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
             message=f"{finished[0]!r} has finished, and checkpoints_after_tasks_finish is off",
         )
-    if is_full:  # Who has finished runs once more, to copy its state.
+    if is_full or request.is_canonical:  # Who has finished runs once more, to copy its state.
         running, finished = tuple(job.pipeline.stages), ()
     must_align = request.type.is_savepoint or drains or is_full
     now_ms = job.clock()
@@ -92,6 +94,7 @@ def make_plan(
         finished=finished,
         starts_lineage=_starts_lineage(state, lineage),
         is_full=is_full,
+        is_canonical=request.is_canonical,
         processing_time_ms=max(now_ms, state.processing_time_ms),
         cause=request.cause,
         journal_seq=head.seq,
@@ -171,9 +174,8 @@ def _cut(
 
 
 def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:
-    override = state.configuration.parallelism
     return max(
-        job.pipeline.parallelism_of(stage.uid, override)
+        job.parallelism_of(stage.uid, state.configuration)
         for stage in job.pipeline.stages.values()
         if source in stage.producers
     )
@@ -197,7 +199,7 @@ def _running_and_finished(
     vertices = [
         Vertex(uid=uid, parallelism=count, finished=frozenset(range(count) if uid in done else ()))
         for uid in job.pipeline.stages
-        if (count := job.pipeline.parallelism_of(uid, state.configuration.parallelism))
+        if (count := job.parallelism_of(uid, state.configuration))
     ]
     edges = [
         Edge(source=producer, target=uid, pattern=DistributionPattern.ALL_TO_ALL)
@@ -241,7 +243,7 @@ def _task(
     """Who reads a source is not left behind: its records are not in flight but in the source.  Who
     was overtaken first catches up, undisturbed: else a stage always behind would never advance.
     """
-    parallelism = job.pipeline.parallelism_of(uid, state.configuration.parallelism)
+    parallelism = job.parallelism_of(uid, state.configuration)
     declared = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
     max_parallelism = lineage.max_parallelism(uid) or declared
     check_parallelism(uid, parallelism, max_parallelism)

@@ -180,7 +180,7 @@ def plan_restore(
     stages = [
         DeclaredStage(
             uid=uid,
-            parallelism=job.pipeline.parallelism_of(uid, continued.parallelism),
+            parallelism=job.parallelism_of(uid, continued),
             max_parallelism=job.pipeline.max_parallelism,
         )
         for uid in job.pipeline.stages
@@ -231,6 +231,7 @@ def restore(
             origin=choice.origin,
             claim_mode=options.claim_mode,
             ignores_in_flight=decision.ignores_in_flight,
+            dropped_stages=decision.dropped_stages,
             has_hooks=bool(job.pipeline.hooks),
             configuration=configuration,
         )

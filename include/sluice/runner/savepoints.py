@@ -74,6 +74,38 @@ def export_savepoint(job: Job, metadata: CheckpointMetadata, name: str) -> None:
     log.info("savepoint written name=%s checkpoint_id=%d", name, metadata.checkpoint_id)
 
 
+def copy_savepoint(job: Job, name: str, root: str) -> str:
+    """Copy a savepoint of the job to another *root*, from which any job can restore it; its keys
+    stay, as they are relative.  Idempotent.  Returns where it lies.
+
+    Raises:
+        RestoreError: there is no such savepoint.
+        ConfigurationError: another one of that name lies there.
+    """
+    target = job.store_at(root)
+    metadata_key = job.paths.savepoint_metadata(name)
+    metadata = job.store.get(metadata_key)
+    if metadata is None:
+        raise RestoreError(f"there is no savepoint {name!r} in {job.store.root}")
+    if target.get(metadata_key) not in (None, metadata):
+        raise ConfigurationError(
+            f"another savepoint {name!r} lies in {target.root} and is never overwritten; choose "
+            "another name"
+        )
+
+    def copy(key: str) -> None:
+        raw = job.store.get(key)
+        assert raw is not None, "a savepoint is complete once it has _metadata"
+        target.put(key, raw)
+
+    files = [one.key for one in job.store.list(job.paths.savepoint(name))]
+    with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
+        list(pool.map(copy, (key for key in files if key != metadata_key)))
+    target.put(metadata_key, metadata)  # Last: it is what makes it a savepoint.
+    log.info("savepoint copied name=%s root=%s files=%d", name, target.root, len(files))
+    return f"{target.root}/{job.paths.savepoint(name)}"
+
+
 def discard_claimed(job: Job) -> tuple[str, ...]:
     """Delete the claimed savepoints that the job does not read any more, and journal that they are
     gone; return their names.  Fails closed, and does not hold up the job.  Their release is

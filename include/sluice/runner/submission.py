@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from sluice.config import check_max_records
@@ -26,6 +26,7 @@ def configure(
     params: Mapping[str, str],
     *,
     parallelism: int | None = None,
+    stage_parallelism: Mapping[str, int] | None = None,
     max_records_per_epoch: int | None = None,
 ) -> JobConfiguration:
     """Check what a person gave, and fix it for the life of the job.
@@ -38,10 +39,12 @@ def configure(
         for stage in pipeline.stages:
             maximum = pipeline.max_parallelism or default_max_parallelism(parallelism)
             check_parallelism(stage, parallelism, maximum)
+    _check_stage_parallelism(pipeline, stage_parallelism or {})
     checkpointing = pipeline.checkpointing
     return JobConfiguration(
         params=resolve(pipeline.params, params, pipeline.uid),
         parallelism=parallelism,
+        stage_parallelism=dict(stage_parallelism or {}),
         max_records_per_epoch=max_records_per_epoch or checkpointing.max_records_per_epoch,
         num_retained=checkpointing.num_retained,
         tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
@@ -60,6 +63,67 @@ def configure(
         retention=checkpointing.externalized_checkpoint_retention,
         restart=checkpointing.restart_strategy,
     )
+
+
+def reconfigure(
+    pipeline: Pipeline,
+    before: JobConfiguration,
+    params: Mapping[str, str],
+    *,
+    parallelism: int | None = None,
+    stage_parallelism: Mapping[str, int] | None = None,
+) -> JobConfiguration:
+    """*before* as a restore changes it: what is not given stays, but for what nobody declares any
+    more.
+
+    Raises:
+        ConfigurationError: a value is unknown or out of its limits.
+    """
+    declared = {declared.name for declared in pipeline.params}
+    kept = {name: value for name, value in before.params.items() if name in declared}
+    kept_stages = {
+        uid: count for uid, count in before.stage_parallelism.items() if uid in pipeline.stages
+    }
+    return configure(
+        pipeline,
+        kept | dict(params),
+        parallelism=before.parallelism if parallelism is None else parallelism,
+        stage_parallelism=kept_stages | dict(stage_parallelism or {}),
+        max_records_per_epoch=before.max_records_per_epoch,
+    )
+
+
+def parse_parallelism(given: Sequence[str]) -> tuple[int | None, dict[str, int]]:
+    """``["4", "window_rule=8"]``: what holds for every stage, and for single ones.
+
+    Raises:
+        ConfigurationError: a text has another form.
+    """
+    of_all: int | None = None
+    of_stages: dict[str, int] = {}
+    for text in given:
+        stage, _, count = text.strip().rpartition("=")
+        if not count.strip().isdecimal():
+            raise ConfigurationError(
+                f"parallelism is {text!r}; write a whole number, or one for a stage as "
+                "window_rule=8"
+            )
+        if stage:
+            of_stages[stage.strip()] = int(count)
+        else:
+            of_all = int(count)
+    return of_all, of_stages
+
+
+def _check_stage_parallelism(pipeline: Pipeline, given: Mapping[str, int]) -> None:
+    for stage, count in given.items():
+        if stage not in pipeline.stages:
+            raise ConfigurationError(
+                f"parallelism is given for {stage!r}, which is no stage of {pipeline.uid!r}; "
+                f"those are {', '.join(pipeline.stages)}"
+            )
+        maximum = pipeline.max_parallelism or default_max_parallelism(count)
+        check_parallelism(stage, count, maximum)
 
 
 def milliseconds(duration: timedelta) -> int:

@@ -66,6 +66,7 @@ def trigger(
     type: CheckpointType = CheckpointType.CHECKPOINT,  # noqa: A002 - Flink's word
     cause: str = "periodic",
     savepoint_name: str | None = None,
+    is_canonical: bool = False,
     is_periodic: bool = True,
     is_forced: bool = False,
     request_id: str | None = None,
@@ -91,6 +92,7 @@ def trigger(
         requested_at_ms=now_ms,
         expires_at_ms=now_ms + timeout_ms,
         savepoint_name=savepoint_name,
+        is_canonical=is_canonical,
         cause=cause,
     )
     head = job.journal.load()

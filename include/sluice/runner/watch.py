@@ -1,15 +1,17 @@
-"""What the watchdog does: it reads only the bucket, and makes certain what callbacks make fast.
+"""What the watchdog does: it reads the bucket, and makes certain what callbacks make fast.
 
-A pending checkpoint past its timeout is expired; one with a decline is aborted; one past its
-aligned checkpoint timeout becomes unaligned; a completed one whose commit never came is committed;
-what left the store is deleted; a job that is to restart is restored once its pause is over; the
-journal is kept short, and each time it was shortened garbage is collected: about once in a hundred
+A pending checkpoint past its timeout is expired; one with a decline is aborted, and so is one whose
+owner is known to be gone, which only spares it the rest of its timeout; one past its aligned
+checkpoint timeout becomes unaligned; a completed one whose commit never came is committed; what
+left the store is deleted; a job that is to restart is restored once its pause is over; the journal
+is kept short, and each time it was shortened garbage is collected: about once in a hundred
 checkpoints, without a clock or a memory of the last time.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.core.pending import PendingCheckpoint
@@ -41,14 +43,19 @@ def watch(
     commit_grace_ms: int = 60_000,
     kept_entries: int = KEPT_ENTRIES,
     garbage_grace_ms: int = DEFAULT_GRACE_MS,
+    is_abandoned: Callable[[str], bool] = lambda cause: False,  # noqa: ARG005
 ) -> Watched:
-    """One look at one job.  Every action is idempotent: two watchdogs change nothing more."""
+    """One look at one job.  Every action is idempotent: two watchdogs change nothing more.
+
+    *is_abandoned* says whether whoever triggered a checkpoint, by its ``cause``, is known not to
+    carry it on.  A wrong yes costs a failover, a wrong no the rest of the checkpoint's timeout.
+    """
     actions: list[str] = []
     state = job.state()
     for pending in state.pending:
         if state.pending_checkpoint(pending.checkpoint_id) is None:
             break  # It went with the one it continues.
-        action = _look_at(job, state, pending)
+        action = _look_at(job, state, pending, is_abandoned)
         if action:
             actions.append(action)
             state = job.state()
@@ -74,8 +81,13 @@ def watch(
     return Watched(tuple(actions))
 
 
-def _look_at(job: Job, state: CoordinatorState, pending: PendingCheckpoint) -> str | None:
-    """Abort what expired or was declined; overtake what is behind.  None when all is well."""
+def _look_at(
+    job: Job,
+    state: CoordinatorState,
+    pending: PendingCheckpoint,
+    is_abandoned: Callable[[str], bool],
+) -> str | None:
+    """Abort what expired, was declined or abandoned; overtake what is behind; None: all is well."""
     now_ms = job.clock()
     answers = job.answers.observe(pending.checkpoint_id)
     waited_ms = now_ms - pending.triggered_at_ms
@@ -92,6 +104,11 @@ def _look_at(job: Job, state: CoordinatorState, pending: PendingCheckpoint) -> s
         message = f"found by the watchdog after {waited_ms} ms"
         fail_checkpoint(job, pending.checkpoint_id, reason, message)
         return f"aborted checkpoint {pending.checkpoint_id}: {reason.value}"
+    if is_abandoned(pending.cause):
+        reason = CheckpointFailureReason.TASK_FAILURE
+        message = f"{pending.cause} ended, or was deleted, before its checkpoint did"
+        fail_checkpoint(job, pending.checkpoint_id, reason, message, is_task_failure=True)
+        return f"aborted checkpoint {pending.checkpoint_id}: {message}"
     behind = [
         task.uid
         for task in pending.tasks

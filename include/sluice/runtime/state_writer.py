@@ -51,9 +51,9 @@ class StateWriter:
     def finish(self) -> tuple[StateHandle, ...]:
         """Every live segment of the table, oldest first: what the parent had, and what changed."""
         rest = self._files.take()
-        if rest is None and not self._written:
-            return self._inherited
         runs = sorted_runs(self._inherited)
+        if rest is None and not self._written and len(runs) <= self._work.spec.max_state_runs:
+            return self._inherited
         new_rows = sum(handle.segment.rows for handle in self._written)
         new_rows += 0 if rest is None else rest.height
         count = _runs_to_merge_now(

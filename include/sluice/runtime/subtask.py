@@ -19,7 +19,7 @@ import pyarrow as pa
 from sluice.core.acks import Ack, Decline, SubtaskMetrics
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, StageFailed
 from sluice.protocol.paths import PipelinePaths
 from sluice.runtime.chunks import chunks
 from sluice.runtime.event_times import EventTimes
@@ -60,6 +60,7 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
     answers = AnswerStore(store, work.paths)
     try:
         ack = _snapshot(work, batches)
+        _strike(work)
     except SluiceError as error:
         if not error.retryable:
             answers.write_decline(
@@ -71,7 +72,6 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
                 )
             )
         raise
-    _fault_strikes(work)
     yield pa.RecordBatch.from_pydict({"ack": pa.array([answers.write_ack(ack)], pa.binary())})
 
 
@@ -151,14 +151,17 @@ def _inline_bytes(state: tuple[StateHandle, ...], spec: SubtaskSpec, subtask: Su
     return sum(segment.size_bytes for segment in new if segment.inline is not None)
 
 
-def _fault_strikes(work: Workspace) -> None:
-    """The documented fault switch: the worker dies after its uploads and before its ack."""
-    fault = work.spec.fault
-    if (
-        fault is not None
-        and fault.kind == "kill-worker"
-        and fault.stage == work.subtask.stage
-        and fault.checkpoint_id in (None, work.spec.checkpoint_id)
-        and work.subtask.index == 0
-    ):
-        os.kill(os.getpid(), signal.SIGKILL)
+def _strike(work: Workspace) -> None:
+    """The documented fault switch, between the uploads and the ack."""
+    fault, subtask = work.spec.fault, work.subtask
+    if fault is None or subtask.index != 0:
+        return
+    if not fault.strikes_subtask(subtask.stage, work.spec.checkpoint_id):
+        return
+    match fault.kind:
+        case "kill-worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "decline":
+            raise StageFailed(f"fault injected: {fault}")
+        case _:
+            raise RuntimeError(f"fault injected: {fault}")

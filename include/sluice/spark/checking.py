@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
 
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
@@ -79,5 +80,8 @@ def _result(
     )
 
 
-def _empty(spark: SparkSession, table: object) -> DataFrame:
-    return spark.createDataFrame(table)
+def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Without rows, so its schema has to be said: Spark Connect infers none of an empty table."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return spark.createDataFrame([], from_arrow_schema(table.schema))

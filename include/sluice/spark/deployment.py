@@ -104,7 +104,7 @@ def _spec(
         is_full=plan.is_full,
         inline_threshold_bytes=run.configuration.inline_threshold_bytes,
         memory_bytes=job.pipeline.state_backend.memory_per_subtask,
-        max_state_runs=job.pipeline.state_backend.max_runs,
+        max_state_runs=1 if plan.is_canonical else job.pipeline.state_backend.max_runs,
         fault=fault_from_environment(),
     )
 

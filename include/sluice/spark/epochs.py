@@ -27,6 +27,7 @@ from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint, overtake, restore
 from sluice.runner.trigger import NotTriggered, Queued, Triggered, TriggerOutcome, trigger
+from sluice.spark.session import stage_tag
 from sluice.spark.stage import run_stage
 
 if TYPE_CHECKING:
@@ -211,14 +212,17 @@ class EpochDriver:
         """Free the cores of what still runs.  The coordinator does not depend on it."""
         for uid, stage in epoch.stages.items():
             if not stage.done() and not stage.cancel():
-                self._spark.interruptTag(_tag(self._job, epoch.plan, uid))
+                self._spark.interruptTag(self._tag(epoch.plan, uid))
         wait(epoch.stages.values())
+
+    def _tag(self, plan: CheckpointPlan, uid: str) -> str:
+        return stage_tag(self._job.pipeline.uid, plan.checkpoint_id, uid)
 
     def _run(self, plan: CheckpointPlan, uid: str, sealed: list[Future[float]]) -> float:
         for other in sealed:
             other.result()
         started = time.monotonic()
-        tag = _tag(self._job, plan, uid)
+        tag = self._tag(plan, uid)
         self._spark.addTag(tag)
         try:
             stage = run_stage(
@@ -258,7 +262,3 @@ def _recover(job: Job, failure: str) -> None:
         restore(job, Latest(), only_generation=state.generation)
     elif state.status is not JobStatus.RUNNING:
         raise StageFailed(f"job {job.pipeline.uid!r} is {state.status.value}: {failure}")
-
-
-def _tag(job: Job, plan: CheckpointPlan, uid: str) -> str:
-    return f"{job.pipeline.uid}-{plan.checkpoint_id}-{uid}"

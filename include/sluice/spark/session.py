@@ -53,6 +53,25 @@ def connect(remote: str, pipeline: str) -> SparkSession:
     return spark
 
 
+def stage_tag(pipeline: str, checkpoint_id: int, stage: str) -> str:
+    """By which the Spark jobs of one stage in one epoch are found, and interrupted."""
+    return f"{pipeline}-{checkpoint_id}-{stage}"
+
+
+@contextlib.contextmanager
+def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Interrupt on Spark what this thread started within the block and did not see the end of."""
+    spark.addTag(tag)
+    try:
+        yield
+    except BaseException:  # A task's timeout is none of Exception's.
+        with contextlib.suppress(Exception):
+            spark.interruptTag(tag)
+        raise
+    finally:
+        spark.removeTag(tag)
+
+
 @contextlib.contextmanager
 def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Iterator[SparkSession]:
     """A Spark of our own in this process and one JVM; it ends with the block."""

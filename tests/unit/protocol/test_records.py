@@ -80,7 +80,7 @@ EVENTS: list[Event] = [
     discarded(1, savepoints=("s",)),
     failed(is_task_failure=True),
     job_failed(),
-    restored(7, savepoint="s", has_hooks=True),
+    restored(7, savepoint="s", has_hooks=True, dropped_stages=("rank",)),
     hooks_restored(),
     stopped(JobStatus.SUSPENDED),
 ]
@@ -100,11 +100,12 @@ def an_entry(event: Event = EVENTS[0]) -> JournalEntry:
         released("s", generation=2),
         triggered(10, parent=9, generation=2),
         failed(10, generation=2),
-        triggered(11, parent=9, generation=2, master_states={"hook": None}),
-        an_attempt(2, checkpoint_id=11, generation=2),
-        triggered(12, parent=11, generation=2),
-        requested(a_request("mortal", expires_at_ms=0), generation=2),
-        requested(a_request("waits"), generation=2),
+        restored(9, generation=3, dropped_stages=("rank",)),
+        triggered(11, parent=9, generation=3, master_states={"hook": None}),
+        an_attempt(2, checkpoint_id=11, generation=3),
+        triggered(12, parent=11, generation=3),
+        requested(a_request("mortal", expires_at_ms=0), generation=3),
+        requested(a_request("waits"), generation=3),
     )
     assert [name for name in CoordinatorState.__slots__ if getattr(state, name) == ()] == []
     return JournalEntry(author="a1b2", previous="c3d4", event=event, state=state)
