@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.declarations import load_pipelines
+from sluice_airflow.upgrades import load_watched
 from sluice_airflow.watchdog import build_watchdog
 
-dag = build_watchdog(load_pipelines)
+dag = build_watchdog(load_watched)

@@ -19,7 +19,7 @@ from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
 from sluice.pipeline import Pipeline
-from sluice_airflow.failures import airflow_failures
+from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator
 from sluice_airflow.ownership import cause_of, pending_of
 from sluice_airflow.settings import Settings
@@ -90,24 +90,30 @@ def classify(
 class AbortOperator(CheckpointOperator):
     """Afterwards the run's checkpoint is not pending, whoever ended it; there may be none."""
 
-    def execute(self, context: Context) -> str:
-        with airflow_failures():
-            job = self.open_job()
-            ti = context["ti"]
-            pending = pending_of(job.state(), cause_of(ti))
-            if pending is None:
-                log.info("nothing to abort: no checkpoint of this run is pending")
-                return job.state().status.value
+    def act(self, job: Job, context: Context) -> str:
+        ti = context["ti"]
+        state = job.state()
+        pending = pending_of(state, cause_of(ti))
+        if pending is None:
+            log.info("nothing to abort: no checkpoint of this run is pending")
+        else:
             states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
-            return _fail(job, pending, _failed(states.get(ti.run_id, {}))).status.value
+            state = _fail(job, pending, _failed(states.get(ti.run_id, {})))
+        failed = next((f for f in reversed(state.failed) if f.cause == cause_of(ti)), None)
+        if failed is not None:
+            note(
+                context,
+                f"checkpoint {failed.checkpoint_id} aborted, {failed.reason.value}: "
+                f"{failed.message}; the job is {state.status.value}",
+            )
+        return state.status.value
 
 
 class RestartOperator(CheckpointOperator):
     """Start the restore DAG if the job is to restart; once per failure, by the run's id."""
 
-    def execute(self, context: Context) -> None:
-        with airflow_failures():
-            state = self.open_job().state()
+    def act(self, job: Job, context: Context) -> None:
+        state = job.state()
         if state.status is not JobStatus.RESTARTING:
             raise AirflowSkipException(f"the job is {state.status.value}: nothing to restore")
         log.info("restore requested generation=%d from=%s", state.generation, context["run_id"])

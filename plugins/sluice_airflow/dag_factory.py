@@ -4,13 +4,16 @@
 
     trigger --> parse.snapshot     ,-> window.snapshot
             |-> parse.await_acks --'
-            '-> window.await_acks --> finalize --> commit
+            '-> window.await_acks --> finalize --> commit (--> export, of a savepoint)
     any of these failed: abort --> restart (starts {pipeline}__restore if the job must fail over)
+                               '-> cancel_stages (on Spark)
 
     {pipeline}__restore: verify --> restore
+    {pipeline}__cancel: cancel
 
-A run is judged by its leaves.  ``commit`` is one: it succeeds only after the checkpoint became
-true, so the colour of a run is the truth about its checkpoint, and ``abort`` has no say in it.
+A run is judged by its leaves.  ``commit`` is one, or before the leaf ``export``: it succeeds only
+after the checkpoint became true, so the colour of a run is the truth about its checkpoint, and
+``abort`` has no say in it.
 """
 
 from __future__ import annotations
@@ -19,81 +22,28 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, BaseOperator, Param, TaskGroup, TriggerRule
+from airflow.sdk import DAG, BaseOperator, TaskGroup, TriggerRule
 
-from sluice.core.properties import ClaimMode, JobStatus
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
 from sluice.pipeline import Pipeline
+from sluice_airflow import documentation as docs
 from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
-from sluice_airflow.documentation import describe
-from sluice_airflow.operators import (
-    SAVEPOINT_TYPES,
-    AwaitAcksSensor,
-    CommitOperator,
-    FinalizeOperator,
-    SnapshotOperator,
-    TriggerOperator,
-    TriggerSavepointOperator,
-)
+from sluice_airflow.awaiting import AwaitAcksSensor
+from sluice_airflow.cancelling import CancelOperator
+from sluice_airflow.exporting import ExportOperator
+from sluice_airflow.forms import CHECKPOINT_FORM, SAVEPOINT_FORM, restore_form
+from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.restoring import RestoreOperator, VerifyOperator
+from sluice_airflow.schedules import airflow_schedule
+from sluice_airflow.snapshot import CancelStagesOperator, SnapshotOperator
+from sluice_airflow.triggering import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WATCHDOG_DAG_ID
 
 START = datetime(2026, 1, 1, tzinfo=UTC)  # Any past moment: nothing is caught up.
-TASK_IDS = ("trigger", "finalize", "commit", "abort", "restart")
+TASK_IDS = ("trigger", "finalize", "commit", "export", "abort", "restart", "cancel_stages")
 IDEMPOTENT: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
-
-FAULT = Param(
-    "",
-    type="string",
-    title="Fault",
-    description=(
-        "For demonstrations: `kill-task stage=UID` has the snapshot task kill itself with SIGKILL, "
-        "`kill-worker stage=UID` a subtask's Python worker; empty for none"
-    ),
-)
-SAVEPOINT_FORM = {
-    "name": Param(
-        None, type=["null", "string"], title="Name", description="Empty: made of the run's id"
-    ),
-    "stop": Param(
-        "none",
-        enum=[*SAVEPOINT_TYPES],
-        title="Then stop the job",
-        description="suspend keeps event time where it is; drain fires every window and finishes",
-    ),
-    "fault": FAULT,
-}
-RESTORE_FORM = {
-    "target": Param("latest", enum=["latest", "checkpoint", "savepoint"], title="Restore from"),
-    "checkpoint_id": Param(None, type=["null", "integer"], minimum=1, title="Checkpoint"),
-    "savepoint": Param(None, type=["null", "string"], title="Savepoint"),
-    "allow_non_restored_state": Param(
-        default=False,
-        type="boolean",
-        title="Allow non-restored state",
-        description="Drop the state of stages that the pipeline no longer has",
-    ),
-    "claim_mode": Param(
-        ClaimMode.NO_CLAIM.value,
-        enum=[mode.value for mode in ClaimMode],
-        title="Claim mode",
-        description="CLAIM: the job owns the savepoint, and deletes it once nothing uses it",
-    ),
-    "ignore_in_flight_of": Param(
-        None,
-        type=["null", "integer"],
-        minimum=1,
-        title="UNSAFE: ignore in-flight data of checkpoint",
-        description="Last resort: the rows that this checkpoint left in flight are lost",
-    ),
-    "only_generation": Param(
-        None,
-        type=["null", "integer"],
-        title="Only generation",
-        description="Set by a failure: a late or repeated restore does nothing; leave empty",
-    ),
-}
+CANCEL_TIMEOUT = timedelta(minutes=1)  # A Spark that does not answer has nothing to cancel.
 
 
 def build_dags(pipelines: Mapping[str, Pipeline]) -> dict[str, DAG]:
@@ -104,7 +54,7 @@ def build_dags(pipelines: Mapping[str, Pipeline]) -> dict[str, DAG]:
     """
     dags: dict[str, DAG] = {}
     for pipeline in pipelines.values():
-        for dag in (_checkpoint_dag(pipeline), _savepoint_dag(pipeline), _restore_dag(pipeline)):
+        for dag in dags_of(pipeline):
             if dag.dag_id in dags or dag.dag_id == WATCHDOG_DAG_ID:
                 raise ConfigurationError(
                     f"two pipelines make a DAG {dag.dag_id!r}; rename {pipeline.uid!r}"
@@ -113,17 +63,31 @@ def build_dags(pipelines: Mapping[str, Pipeline]) -> dict[str, DAG]:
     return dags
 
 
+def dags_of(pipeline: Pipeline) -> tuple[DAG, ...]:
+    """Checkpoint, savepoint, restore, cancel.
+
+    Raises:
+        ConfigurationError: a stage is called like a task, or the schedule cannot be built.
+    """
+    return (
+        _checkpoint_dag(pipeline),
+        _savepoint_dag(pipeline),
+        _restore_dag(pipeline),
+        _cancel_dag(pipeline),
+    )
+
+
 def _checkpoint_dag(pipeline: Pipeline) -> DAG:
     """Paused until a person starts the job by switching it on."""
     with _dag(
         pipeline,
         pipeline.uid,
-        schedule=pipeline.checkpointing.interval,
+        schedule=airflow_schedule(pipeline),
         max_active_runs=pipeline.checkpointing.max_concurrent_checkpoints,
-        params={"fault": FAULT},
-        doc_md=describe(pipeline),
+        params=CHECKPOINT_FORM,
+        doc_md=docs.describe(pipeline),
     ) as dag:
-        _checkpoint_tasks(pipeline, TriggerOperator)
+        _checkpoint_tasks(pipeline, TriggerOperator, is_savepoint=False)
     return dag
 
 
@@ -133,9 +97,9 @@ def _savepoint_dag(pipeline: Pipeline) -> DAG:
         f"{pipeline.uid}__savepoint",
         params=SAVEPOINT_FORM,
         is_paused_upon_creation=False,
-        doc_md="A checkpoint that a person asks for and owns; optionally, it stops the job.",
+        doc_md=docs.SAVEPOINT,
     ) as dag:
-        _checkpoint_tasks(pipeline, TriggerSavepointOperator)
+        _checkpoint_tasks(pipeline, TriggerSavepointOperator, is_savepoint=True)
     return dag
 
 
@@ -143,19 +107,29 @@ def _restore_dag(pipeline: Pipeline) -> DAG:
     with _dag(
         pipeline,
         f"{pipeline.uid}__restore",
-        params=RESTORE_FORM,
+        params=restore_form(pipeline),
         is_paused_upon_creation=False,
-        doc_md=(
-            "Puts state, source offsets and output tables back to one moment, and resumes. "
-            f"Works on a job of any status but {JobStatus.CREATED.value}, which it submits first."
-        ),
+        doc_md=docs.restore(pipeline),
     ) as dag:
         verify = VerifyOperator(task_id="verify", pipeline=pipeline, **IDEMPOTENT)
         verify >> RestoreOperator(task_id="restore", pipeline=pipeline, **IDEMPOTENT)
     return dag
 
 
-def _checkpoint_tasks(pipeline: Pipeline, trigger_class: type[TriggerOperator]) -> None:
+def _cancel_dag(pipeline: Pipeline) -> DAG:
+    with _dag(
+        pipeline,
+        f"{pipeline.uid}__cancel",
+        is_paused_upon_creation=False,
+        doc_md=docs.cancel(pipeline),
+    ) as dag:
+        CancelOperator(task_id="cancel", pipeline=pipeline, **IDEMPOTENT)
+    return dag
+
+
+def _checkpoint_tasks(
+    pipeline: Pipeline, trigger_class: type[TriggerOperator], *, is_savepoint: bool
+) -> None:
     on_failure = abort_on_failure(pipeline)
     common: dict[str, Any] = {"pipeline": pipeline, "on_failure_callback": on_failure}
     trigger = trigger_class(task_id="trigger", **common, **IDEMPOTENT)
@@ -170,17 +144,22 @@ def _checkpoint_tasks(pipeline: Pipeline, trigger_class: type[TriggerOperator]) 
                 "DAG; give it another uid"
             )
         with TaskGroup(stage.uid):
-            snapshot = SnapshotOperator(
+            snapshot = _stage_operator(
                 task_id="snapshot",
                 stage=stage.uid,
                 execution_timeout=pipeline.checkpointing.timeout,  # Or a hung one blocks the next.
-                retries=0,  # Its failure fails the job over: the epoch is what is repeated.
+                pool=pipeline.orchestration.pool,
+                doc_md=docs.stage(pipeline, stage),
                 **common,
             )
             # No callback: for a task that ends in the triggerer Airflow would run it in the DAG
             # processor, seconds later than the abort task.
             await_acks = AwaitAcksSensor(
-                task_id="await_acks", pipeline=pipeline, stage=stage.uid, retries=0
+                task_id="await_acks",
+                pipeline=pipeline,
+                stage=stage.uid,
+                retries=0,
+                doc_md=docs.AWAIT_ACKS,
             )
         # All sensors start at once: starting one takes the triggerer up to two seconds, which
         # otherwise every stage would add to the checkpoint.
@@ -192,12 +171,36 @@ def _checkpoint_tasks(pipeline: Pipeline, trigger_class: type[TriggerOperator]) 
         tasks += [snapshot, await_acks]
     finalize = FinalizeOperator(task_id="finalize", **common, **IDEMPOTENT)
     [*acknowledged.values()] >> finalize  # The acks in the bucket count, not the snapshot tasks.
-    finalize >> CommitOperator(task_id="commit", pipeline=pipeline, **IDEMPOTENT)
+    commit = CommitOperator(task_id="commit", pipeline=pipeline, **IDEMPOTENT)
+    finalize >> commit
+    if is_savepoint:
+        commit >> ExportOperator(task_id="export", pipeline=pipeline, **IDEMPOTENT)
     abort = AbortOperator(
-        task_id="abort", pipeline=pipeline, trigger_rule=TriggerRule.ONE_FAILED, **IDEMPOTENT
+        task_id="abort",
+        pipeline=pipeline,
+        trigger_rule=TriggerRule.ONE_FAILED,
+        **IDEMPOTENT,
     )
     [*tasks, finalize] >> abort
     abort >> RestartOperator(task_id="restart", pipeline=pipeline, **IDEMPOTENT)
+    abort >> CancelStagesOperator(
+        task_id="cancel_stages",
+        pipeline=pipeline,
+        execution_timeout=CANCEL_TIMEOUT,
+    )
+
+
+def _stage_operator(*, pipeline: Pipeline, **kwargs: Any) -> BaseOperator:  # noqa: ANN401
+    """The failure of a job in the session fails the whole job over: the epoch is what is repeated.
+    An application outlives the worker that submitted it, so its task is retried, to find it.
+    """
+    if pipeline.orchestration.submit is None:
+        return SnapshotOperator(pipeline=pipeline, retries=0, **kwargs)
+    from sluice_airflow.submitting import SubmitOperator
+
+    retry: dict[str, Any] = {"retries": 1, "retry_delay": IDEMPOTENT["retry_delay"]}
+    submit = pipeline.orchestration.submit
+    return SubmitOperator(pipeline=pipeline, submit=submit, **retry, **kwargs)
 
 
 def _topological(pipeline: Pipeline) -> list[StageNode]:
@@ -209,16 +212,21 @@ def _dag(
     pipeline: Pipeline,
     dag_id: str,
     *,
-    schedule: timedelta | None = None,
+    schedule: Any = None,  # noqa: ANN401 - whatever a DAG takes
     max_active_runs: int = 1,
     **kwargs: Any,  # noqa: ANN401 - Airflow's
 ) -> DAG:
+    default_args: dict[str, Any] = {"priority_weight": pipeline.orchestration.priority_weight}
+    if pipeline.orchestration.queue is not None:
+        default_args["queue"] = pipeline.orchestration.queue
     return DAG(
         dag_id,
         schedule=schedule,
         start_date=START,
         catchup=False,
+        auto_register=False,  # Who builds it decides: half a DAG must not be shown after an error.
         max_active_runs=max_active_runs,
-        tags=["sluice", pipeline.uid],
+        default_args=default_args,
+        tags=["sluice", pipeline.uid, *pipeline.orchestration.tags],
         **kwargs,
     )

@@ -1,10 +1,33 @@
-"""The page that Airflow shows for a pipeline's DAG, drawn from its declaration."""
+"""The pages that Airflow shows for a pipeline's DAGs and tasks, drawn from its declaration."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+from sluice.nodes import StageNode
 from sluice.pipeline import Pipeline
+from sluice.schedules import Continuous, Cron, OnAsset
+
+SAVEPOINT = """\
+A checkpoint that a person asks for and owns: no retention deletes it. *Then stop the job* makes it
+the last one, for an upgrade (suspend) or for good (drain); `restore` goes on from it.
+"""
+
+TASKS = {
+    "trigger": "Asks the coordinator. Its log says why a run is skipped, or what it waits for.",
+    "finalize": "Collects the acks and writes `_metadata`: from here on the checkpoint is true.",
+    "commit": "The sinks publish what they staged, and what the checkpoint subsumed is deleted.",
+    "export": "Copies the savepoint to the root that the form names; skipped if it names none.",
+    "abort": "Ran because a task failed: the checkpoint ended for the one reason in its log.",
+    "restart": "Starts the restore DAG, if the restart strategy says so.",
+    "cancel_stages": "Frees Spark's cores of the aborted checkpoint's stages.",
+    "verify": "Changes nothing: names what would be restored, or everything that is missing.",
+    "restore": "Fences whoever works for the job, replays an unfinished commit, and resumes.",
+    "cancel": "Ends the job.",
+}
+AWAIT_ACKS = (
+    "Waits in the triggerer, without a worker slot, until every subtask acknowledged in the bucket."
+)
 
 
 def describe(pipeline: Pipeline) -> str:
@@ -25,6 +48,33 @@ def describe(pipeline: Pipeline) -> str:
             for param in pipeline.params
         ]
     return "\n".join(lines)
+
+
+def restore(pipeline: Pipeline) -> str:
+    return (
+        "Puts state, source offsets and output tables back to one moment, and resumes. Works on a "
+        "job of any status; one that was never submitted is submitted first. A failure starts it "
+        f"by itself. `{pipeline.uid}` goes on with its next run: is it unpaused?"
+    )
+
+
+def cancel(pipeline: Pipeline) -> str:
+    retention = pipeline.checkpointing.externalized_checkpoint_retention.value
+    return (
+        "Ends the job: what is pending is aborted. Retained checkpoints stay or go by its "
+        f"retention, `{retention}`; savepoints stay. `{pipeline.uid}__restore` brings it back."
+    )
+
+
+def stage(pipeline: Pipeline, node: StageNode) -> str:
+    reads = ", ".join(node.producers)
+    sinks = ", ".join(sink.uid for sink in pipeline.sinks_of(node.uid))
+    return (
+        f"One Spark job: `{node.uid}` reads {reads} and updates its state as "
+        f"{pipeline.parallelism_of(node.uid)} subtasks"
+        + (f", and stages rows for {sinks}" if sinks else "")
+        + ". Each subtask acknowledges in the bucket; the exit of this task does not count."
+    )
 
 
 def draw(pipeline: Pipeline) -> list[str]:
@@ -53,14 +103,26 @@ def draw(pipeline: Pipeline) -> list[str]:
 
 def _promise(pipeline: Pipeline) -> str:
     checkpointing = pipeline.checkpointing
-    interval = checkpointing.interval
-    when = f"every **{_words(interval)}**" if interval is not None else "**by hand** only"
+    when = _when(pipeline)
     return (
         f"A checkpoint {when}, given up after "
         f"{_words(checkpointing.timeout)}; the newest {checkpointing.num_retained} are retained. "
         f"After {checkpointing.tolerable_failed_checkpoints} tolerated failures, or at once when a "
         f"stage fails, `{pipeline.uid}__restore` continues from the latest completed one."
     )
+
+
+def _when(pipeline: Pipeline) -> str:
+    match pipeline.checkpointing.schedule:
+        case Continuous():
+            return "**after the other**, as long as there are new records"
+        case Cron(expression, timezone):
+            return f"by the clock, **{expression}** ({timezone})"
+        case OnAsset(uri=uri):
+            return f"at each event of **{uri}**"
+        case _:
+            interval = pipeline.checkpointing.interval
+            return f"every **{_words(interval)}**" if interval is not None else "**by hand** only"
 
 
 def _words(duration: timedelta) -> str:

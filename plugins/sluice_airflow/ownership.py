@@ -20,6 +20,13 @@ def cause_of(task_instance: Any) -> str:  # noqa: ANN401 - Airflow has four clas
     return f"airflow:{task_instance.dag_id}/{task_instance.run_id}"
 
 
+def run_of(cause: str) -> tuple[str, str] | None:
+    """The DAG and run that a ``cause`` names; None when it is not of Airflow."""
+    kind, _, name = cause.partition(":")
+    dag_id, slash, run_id = name.partition("/")
+    return (dag_id, run_id) if kind == "airflow" and slash else None
+
+
 def pending_of(state: CoordinatorState, cause: str) -> PendingCheckpoint | None:
     return next((p for p in state.pending if p.cause == cause), None)
 

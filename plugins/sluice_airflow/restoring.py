@@ -3,122 +3,143 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.restoring import RestoreOptions
 from sluice.errors import ConfigurationError, FencedError, RestoreError
+from sluice.units import size
 from sluice_airflow.checking import check_declaration
-from sluice_airflow.failures import airflow_failures
+from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator, Summary
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.core.restoring import RestoreTarget
+    from sluice.core.messages import JobConfiguration
+    from sluice.core.restoring import Restore, RestoreTarget
     from sluice.core.state import CoordinatorState
+    from sluice.pipeline import Pipeline
     from sluice.runner.job import Job
 
 log = logging.getLogger(__name__)
+
+RESUME, STAY_SUSPENDED = "resume", "stay suspended"
 
 
 class VerifyOperator(CheckpointOperator):
     """Changes nothing: names the checkpoint, or everything that is missing to restore it."""
 
-    def execute(self, context: Context) -> Summary:
+    def act(self, job: Job, context: Context) -> Summary:
         from sluice.core.restoring import Stop
         from sluice.runner.recovery import plan_restore
-        from sluice.runner.submission import configure
 
         params = context["params"]
-        with airflow_failures():
-            job = self.open_job()
-            state = job.state()
-            _check_generation(state, params)
-            is_new = state.status is JobStatus.CREATED
-            if params["only_generation"] is None:  # A person asks, perhaps with other code.
-                configuration = configure(self.pipeline, {}) if is_new else state.configuration
-                check_declaration(self.pipeline, configuration.params)
-            decision = plan_restore(
-                job,
-                target_of(job, params),
-                options_of(params),
-                configuration=configure(self.pipeline, {}) if is_new else None,
-            )
-            if isinstance(decision, Stop):
-                raise RestoreError("; ".join(decision.problems))
-        size_bytes = sum(handle.size_bytes for handle in decision.files)
-        checkpoint_id = decision.choice.checkpoint_id
-        if checkpoint_id is None:
-            log.info("will restore: the empty state; no checkpoint was completed yet")
-        else:
-            log.info(
-                "will restore: %s files=%d bytes=%d replays_commit=%s dropped_stages=%s",
-                decision.choice.origin or f"checkpoint {checkpoint_id}", len(decision.files),
-                size_bytes, decision.replays_commit, ",".join(decision.dropped_stages),
-            )  # fmt: skip
-        return {"checkpoint_id": checkpoint_id, "bytes": size_bytes}
+        state = job.state()
+        _check_generation(state, params)
+        configuration = configuration_of(self.pipeline, state, params)
+        if params["only_generation"] is None:  # A person asks, perhaps with other code.
+            check_declaration(self.pipeline, (configuration or state.configuration).params)
+        decision = plan_restore(
+            job, target_of(job, params), options_of(params), configuration=configuration
+        )
+        if isinstance(decision, Stop):
+            note(context, "cannot restore: " + "; ".join(decision.problems))
+            raise RestoreError("; ".join(decision.problems))
+        note(context, f"would restore {_described(decision)}")
+        return {
+            "checkpoint_id": decision.choice.checkpoint_id,
+            "bytes": sum(handle.size_bytes for handle in decision.files),
+        }
 
 
 class RestoreOperator(CheckpointOperator):
     """Wait out the restart strategy's pause, then continue the job under the next generation."""
 
-    def execute(self, context: Context) -> Summary:
-        from sluice.runner.recovery import restore
-        from sluice.runner.submission import configure, submit
+    def act(self, job: Job, context: Context) -> Summary:
+        from sluice.runner.recovery import restore, stop
+        from sluice.runner.submission import submit
 
         params = context["params"]
-        with airflow_failures():
-            job = self.open_job()
-            state = job.state()
-            _check_generation(state, params)
-            if state.status is JobStatus.CREATED:
-                submit(job, configure(self.pipeline, {}))
-            elif state.status is JobStatus.RESTARTING and params["only_generation"] is not None:
-                pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1_000)
-                log.info("restart strategy pauses pause_s=%.1f", pause_s)
-                time.sleep(pause_s)
-            restored = restore(
-                job,
-                target_of(job, params),
-                options_of(params),
-                only_generation=params["only_generation"],
-            )
+        if params.get("dry_run"):
+            raise AirflowSkipException("a dry run: verify's log says what would be restored")
+        state = job.state()
+        _check_generation(state, params)
+        configuration = configuration_of(self.pipeline, state, params)
+        if state.status is JobStatus.CREATED and configuration is not None:
+            submit(job, configuration)
+        elif state.status is JobStatus.RESTARTING and params["only_generation"] is not None:
+            pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1_000)
+            log.info("restart strategy pauses pause_s=%.1f", pause_s)
+            time.sleep(pause_s)
+        restored = restore(
+            job,
+            target_of(job, params),
+            options_of(params),
+            configuration=configuration,
+            only_generation=params["only_generation"],
+        )
+        after = restored.state
+        if params.get("then") == STAY_SUSPENDED:
+            after = stop(job, JobStatus.SUSPENDED)
+        what = restored.origin or (
+            "the empty state"
+            if restored.checkpoint_id is None
+            else f"checkpoint {restored.checkpoint_id}"
+        )
+        note(context, f"restored {what}, generation {after.generation}; {after.status.value}")
         return {
             "checkpoint_id": restored.checkpoint_id,
             "savepoint": restored.origin.savepoint if restored.origin is not None else None,
-            "generation": restored.state.generation,
+            "generation": after.generation,
+            "status": after.status.value,
         }
 
 
 def target_of(job: Job, params: Mapping[str, Any]) -> RestoreTarget:
-    """What the form asks for.
+    """What the form asks for; with ``root`` it lies in another root.
 
     Raises:
         ConfigurationError: the chosen target is not named.
-        RestoreError: there is no such savepoint.
+        RestoreError: there is no such savepoint, or nothing to restore in the other root.
     """
     from sluice.core.restoring import FromCheckpoint, Latest
-    from sluice.runner.recovery import savepoint_target
+    from sluice.runner.recovery import foreign_target, savepoint_target
 
-    match params["target"]:
-        case "latest":
-            return Latest()
-        case "checkpoint" if params["checkpoint_id"] is not None:
-            return FromCheckpoint(CheckpointId(params["checkpoint_id"]))
-        case "savepoint" if params["savepoint"]:
-            return savepoint_target(job, params["savepoint"])
+    chosen, checkpoint_id, savepoint = (
+        params["target"],
+        params["checkpoint_id"],
+        params["savepoint"],
+    )
+    if chosen not in ("latest", "checkpoint", "savepoint"):
+        raise ConfigurationError(f"target is {chosen!r}; choose latest, checkpoint or savepoint")
+    if chosen == "checkpoint" and checkpoint_id is None:
+        raise ConfigurationError("target is 'checkpoint', but checkpoint_id is empty; give one")
+    if chosen == "savepoint" and not savepoint:
+        raise ConfigurationError("target is 'savepoint', but savepoint is empty; name one")
+    if params.get("root"):
+        return foreign_target(
+            job,
+            params["root"],
+            pipeline=params.get("root_pipeline") or None,
+            checkpoint_id=CheckpointId(checkpoint_id) if chosen == "checkpoint" else None,
+            savepoint=savepoint if chosen == "savepoint" else None,
+        )
+    if params.get("root_pipeline"):
+        raise ConfigurationError("root_pipeline needs root, where that pipeline's checkpoints are")
+    match chosen:
         case "checkpoint":
-            raise ConfigurationError("target is 'checkpoint', but checkpoint_id is empty; give one")
+            return FromCheckpoint(CheckpointId(checkpoint_id))
         case "savepoint":
-            raise ConfigurationError("target is 'savepoint', but savepoint is empty; name one")
-        case unknown:
-            raise ConfigurationError(
-                f"target is {unknown!r}; choose latest, checkpoint or savepoint"
-            )
+            return savepoint_target(job, savepoint)
+        case _:
+            return Latest()
 
 
 def options_of(params: Mapping[str, Any]) -> RestoreOptions:
@@ -129,6 +150,46 @@ def options_of(params: Mapping[str, Any]) -> RestoreOptions:
         claim_mode=ClaimMode[params.get("claim_mode") or ClaimMode.NO_CLAIM.value],
         ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
     )
+
+
+def configuration_of(
+    pipeline: Pipeline, state: CoordinatorState, params: Mapping[str, Any]
+) -> JobConfiguration | None:
+    """None keeps the job's; one that was never submitted gets its first.
+
+    Raises:
+        ConfigurationError: the parallelism cannot be read, or is out of its limits.
+    """
+    from sluice.runner.submission import configure, parse_parallelism, reconfigure
+
+    given = [word for word in re.split(r"[\s,]+", params.get("parallelism") or "") if word]
+    of_all, of_stages = parse_parallelism(given)
+    if state.status is JobStatus.CREATED:
+        return configure(pipeline, {}, parallelism=of_all, stage_parallelism=of_stages)
+    if not given:
+        return None
+    return reconfigure(
+        pipeline, state.configuration, {}, parallelism=of_all, stage_parallelism=of_stages
+    )
+
+
+def _described(decision: Restore) -> str:
+    choice = decision.choice
+    if choice.checkpoint_id is None:
+        return "the empty state: no checkpoint was completed yet"
+    bytes_ = sum(handle.size_bytes for handle in decision.files)
+    parts = [
+        str(choice.origin or f"checkpoint {choice.checkpoint_id}"),
+        f"{len(decision.files)} files",
+        size(bytes_),
+    ]
+    if decision.replays_commit:
+        parts.append("its sinks publish first")
+    if decision.ignores_in_flight:
+        parts.append("its data in flight is lost")
+    if decision.dropped_stages:
+        parts.append(f"the state of {', '.join(decision.dropped_stages)} is dropped")
+    return ", ".join(parts)
 
 
 def _check_generation(state: CoordinatorState, params: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ROOT_VARIABLE = "SLUICE_ROOT"
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
 SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
+SPARK_UI_VARIABLE = "SLUICE_SPARK_UI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,11 @@ class Settings:
     @property
     def spark_remote(self) -> str:
         return self._required(SPARK_VARIABLE, "the Spark Connect server, as sc://host:port")
+
+    @property
+    def spark_ui(self) -> str:
+        """Where a person sees Spark's jobs and executors' logs; empty when nobody said."""
+        return self.env.get(SPARK_UI_VARIABLE, "").rstrip("/")
 
     def _required(self, name: str, meaning: str) -> str:
         value = self.env.get(name, "")

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from sluice.core.properties import JobStatus
 from sluice.pipeline import Pipeline
+from sluice_airflow.notes import note
+from sluice_airflow.ownership import run_of
 from sluice_airflow.settings import Settings
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from sluice.storage.open import StoreLocation
 
 log = logging.getLogger(__name__)
 
 WATCHDOG_DAG_ID = "sluice__watchdog"
 WATCHDOG_INTERVAL = timedelta(minutes=1)
 RETRY_DELAY = timedelta(seconds=5)
+SHORT_PAUSE_MS = 15_000  # The other jobs wait so long for this one at most.
 
 DOC = """\
-Reads only the bucket: expires checkpoints past their timeout, aborts declined ones, commits what
-was completed and not committed, restores a job whose restart nobody carried out; once in about 100
-checkpoints collects garbage.  Every action is idempotent.  A job that was never submitted is left
-alone.
+Reads the bucket: expires checkpoints past their timeout, aborts declined ones and those whose DAG
+run has ended or was deleted, commits what was completed and not committed, restores a job whose
+restart nobody carried out; once in about 100 checkpoints collects garbage.  Every action is
+idempotent.  A job that was never submitted is left alone.
 """
 
 
@@ -37,24 +44,55 @@ class WatchOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotation
         super().__init__(**kwargs)
         self._load = load
 
-    def execute(self, context: Context) -> list[str]:  # noqa: ARG002 - Airflow's signature
-        from sluice.runner.job import open_job
-        from sluice.runner.watch import watch
-
+    def execute(self, context: Context) -> list[str]:
         location = Settings.from_environment().location
         actions: list[str] = []
         broken: list[str] = []
         for uid, pipeline in self._load().items():
             try:
-                watched = watch(open_job(pipeline, location))
+                done = _watch(pipeline, location, context["ti"])
             except Exception as error:  # One broken job must not hide the others.
                 log.warning("pipeline cannot be watched pipeline=%s", uid, exc_info=True)
                 broken.append(f"{uid}: {error}")
             else:
-                actions.extend(f"{uid}: {action}" for action in watched.actions)
+                actions.extend(f"{uid}: {action}" for action in done)
+        if actions:
+            note(context, "; ".join(actions))
         if broken:
             raise AirflowFailException("cannot watch " + "; ".join(broken))
         return actions
+
+
+def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, ...]:  # noqa: ANN401
+    """Look once; after an abort wait out a short pause of the restart strategy, and look again."""
+    from sluice.runner.job import open_job
+    from sluice.runner.watch import watch
+
+    job = open_job(pipeline, location)
+    watched = watch(job, is_abandoned=lambda cause: has_ended(ti, cause))
+    if not watched.actions:
+        return ()
+    state = job.state()
+    pause_ms = (state.restart_at_ms or 0) - job.clock()
+    if state.status is not JobStatus.RESTARTING or not 0 <= pause_ms <= SHORT_PAUSE_MS:
+        return watched.actions
+    time.sleep(pause_ms / 1000)
+    return watched.actions + watch(job).actions
+
+
+def has_ended(ti: Any, cause: str) -> bool:  # noqa: ANN401 - Airflow has four classes of them
+    """Whether the DAG run behind *cause* neither runs nor waits to.  No, if Airflow cannot say."""
+    run = run_of(cause)
+    if run is None:
+        return False
+    dag_id, run_id = run
+    try:
+        return bool(
+            ti.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=["queued", "running"]) == 0
+        )
+    except Exception:  # Airflow's own; the timeout of the checkpoint is what counts.
+        log.warning("airflow does not tell of run dag_id=%s run_id=%s", *run, exc_info=True)
+        return False
 
 
 def build_watchdog(load: Callable[[], Mapping[str, Pipeline]]) -> DAG:

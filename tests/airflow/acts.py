@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from sluice_airflow.abort import AbortOperator
-from sluice_airflow.operators import (
-    CommitOperator,
-    FinalizeOperator,
-    SnapshotOperator,
-    TriggerOperator,
-    checkpoints_asset,
-)
+from sluice_airflow.assets import assets_of
+from sluice_airflow.notes import NOTE_KEY
+from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.restoring import VerifyOperator
+from sluice_airflow.snapshot import SnapshotOperator
+from sluice_airflow.triggering import TriggerOperator
 from tests.airflow.stand_in import a_pipeline
 
 PIPELINE = a_pipeline()
@@ -26,6 +24,11 @@ class ATaskInstance:
     task_id: str = "a_task"
     try_number: int = 1
     states: dict[str, str] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+
+    def xcom_push(self, *, key: str, value: str) -> None:
+        assert key == NOTE_KEY
+        self.said.append(value)
 
     def get_task_states(self, *, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
         assert (dag_id, run_ids) == (self.dag_id, [self.run_id])
@@ -39,7 +42,8 @@ def a_context(**changes: object) -> dict[str, object]:
         "run_id": ti.run_id,
         "dag_run": SimpleNamespace(run_type=changes.get("run_type", "scheduled")),
         "params": changes.get("params", {}),
-        "outlet_events": {checkpoints_asset("demo"): SimpleNamespace(extra={})},
+        "outlet_events": {asset: SimpleNamespace(extra={}) for asset in assets_of(PIPELINE)},
+        "triggering_asset_events": changes.get("events", {}),
     }
 
 

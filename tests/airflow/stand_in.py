@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -80,6 +81,7 @@ class StandInSpark:
     ran: list[tuple[int, str, int]] = field(default_factory=list)
     misspelt: str = ""  # What the analysis of the pipeline says.
     checked: list[str] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
     before: Callable[[Job, int, str], None] = lambda job, checkpoint_id, stage: None
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
@@ -87,10 +89,16 @@ class StandInSpark:
         checking = ModuleType("sluice.spark.checking")
         checking.check_pipeline = self.check_pipeline
         patch.setitem(sys.modules, "sluice.spark.checking", checking)
-        session.connect = lambda remote, pipeline: object()
+        session.connect = lambda remote, pipeline: self
+        session.interrupted_with = lambda spark, tag: contextlib.nullcontext()
+        session.stage_tag = lambda pipeline, checkpoint_id, stage: f"{checkpoint_id}-{stage}"
         stage.run_stage = self.run_stage
         patch.setitem(sys.modules, "sluice.spark.session", session)
         patch.setitem(sys.modules, "sluice.spark.stage", stage)
+
+    def interruptTag(self, tag: str) -> list[str]:  # noqa: N802 - Spark's name
+        self.interrupted.append(tag)
+        return [tag]
 
     def check_pipeline(
         self, pipeline: Pipeline, spark: object, params: Mapping[str, str], endpoint_url: str | None

@@ -22,11 +22,8 @@ from sluice.runner.recovery import fail_checkpoint, stop
 from sluice.runner.submission import configure, submit
 from sluice.sources import Nexmark
 from sluice_airflow.abort import RestartOperator, abort_on_failure
-from sluice_airflow.operators import (
-    CommitOperator,
-    TriggerOperator,
-    checkpoints_asset,
-)
+from sluice_airflow.operators import CommitOperator
+from sluice_airflow.triggering import TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,
     a_checkpoint,
@@ -180,11 +177,14 @@ def test_a_whole_checkpoint_becomes_true_and_an_asset_event(root: str, spark: St
     assert latest is not None
     assert latest.is_committed
     assert spark.ran == [(1, "bids", 1), (1, "by_auction", 1)]
-    assert context["outlet_events"][checkpoints_asset("demo")].extra == {
-        "checkpoint_id": 1,
-        "records": 1_000,
-        "bytes": 0,
+    told = {"checkpoint_id": 1, "bytes": 0, "watermark": "1970-01-01T00:00:00+00:00"}
+    assert {asset.uri: event.extra for asset, event in context["outlet_events"].items()} == {
+        "sluice://demo/checkpoints": told | {"records": 1_000},
+        "sluice://demo/tables/counts": told | {"rows": 0},
     }
+    told = context["ti"].said[-1]
+    assert told.startswith("checkpoint 1 completed, 0 B, ")
+    assert told.endswith("s, 1,000 records")
 
 
 def test_finalize_and_commit_may_be_repeated(root: str, spark: StandInSpark) -> None:
@@ -223,8 +223,9 @@ def test_a_fault_kills_the_task_it_names(
     monkeypatch.setattr(os, "kill", lambda pid, number: struck.append((pid, number)))
     trigger(run_id=run_id)
 
-    snapshot("bids", run_id=run_id, params={"fault": "kill-task stage=bids checkpoint=1"})
-    snapshot("by_auction", run_id=run_id, params={"fault": "kill-task stage=bids"})
+    fault = {"fault": "kill-task stage=bids checkpoint=1"}
+    snapshot("bids", run_id=run_id, task_id="bids.snapshot", params=fault)
+    snapshot("by_auction", run_id=run_id, task_id="by_auction.snapshot", params=fault)
 
     assert struck == [(os.getpid(), signal.SIGKILL)]
 

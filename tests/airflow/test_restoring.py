@@ -11,11 +11,8 @@ from airflow.sdk.exceptions import (
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.runner.recovery import stop
-from sluice_airflow.operators import (
-    TriggerOperator,
-    TriggerSavepointOperator,
-)
 from sluice_airflow.restoring import RestoreOperator, VerifyOperator
+from sluice_airflow.triggering import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import (
     PIPELINE,
@@ -51,7 +48,10 @@ def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
         restore.execute(context)
 
     assert verified == {"checkpoint_id": 1, "bytes": 0}
-    assert restored == {"checkpoint_id": 1, "savepoint": None, "generation": 2}
+    assert restored == {
+        "checkpoint_id": 1, "savepoint": None, "generation": 2, "status": "RUNNING"
+    }  # fmt: skip
+    assert context["ti"].said == ["restored checkpoint 1, generation 2; RUNNING"]
     assert a_job(root).state().status is JobStatus.RUNNING
 
 

@@ -1,0 +1,160 @@
+"""The forms of the DAGs: what a person may choose, each with a description, a default, a check."""
+
+from __future__ import annotations
+
+from airflow.sdk import Param
+
+from sluice.core.properties import ClaimMode
+from sluice.faults import FORM as FAULT_FORM
+from sluice.pipeline import Pipeline
+from sluice_airflow.restoring import RESUME, STAY_SUSPENDED
+from sluice_airflow.triggering import SAVEPOINT_TYPES
+
+_URI = r"^(|(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]|file:///).*)$"
+
+FAULT = Param(
+    "",
+    type="string",
+    title="Fault (for drills)",
+    description=f"Empty: none. Otherwise {FAULT_FORM}. E.g. kill-task task=finalize",
+)
+CHECKPOINT_FORM = {"fault": FAULT}
+SAVEPOINT_FORM = {
+    "name": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$",
+        title="Name",
+        description="Up to 128 of A-Z a-z 0-9 _ . - ; empty: made of the run's id",
+    ),
+    "stop": Param(
+        "none",
+        type="string",
+        enum=[*SAVEPOINT_TYPES],
+        title="Then stop the job",
+        description=(
+            "none: it goes on; suspend: it stops, and event time stays where it is; drain: every "
+            "window fires and the job is FINISHED, for good"
+        ),
+    ),
+    "format": Param(
+        "native",
+        type="string",
+        enum=["native", "canonical"],
+        title="Format",
+        description=(
+            "native: the files of the state as they are, the faster one; canonical: the state of "
+            "every subtask merged to one sorted run"
+        ),
+    ),
+    "target": Param(
+        "",
+        type="string",
+        pattern=_URI,
+        title="Copy to another root",
+        description="s3://bucket/prefix or file:///folder; empty: it stays in the job's own root",
+    ),
+    "fault": FAULT,
+}
+
+
+def restore_form(pipeline: Pipeline) -> dict[str, Param]:
+    """That of the pipeline's restore DAG: its stages are named where one may be chosen."""
+    stages, example = ", ".join(pipeline.stages), next(iter(pipeline.stages), "stage")
+    return {
+        "target": Param(
+            "latest",
+            type="string",
+            enum=["latest", "checkpoint", "savepoint"],
+            title="Restore from",
+            description=(
+                "latest: the checkpoint that the job stands at; the others are named below. "
+                "Everything is verified before anything changes"
+            ),
+        ),
+        "checkpoint_id": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Checkpoint",
+            description="For target checkpoint: the id of a retained one",
+        ),
+        "savepoint": Param(
+            None,
+            type=["null", "string"],
+            title="Savepoint",
+            description="For target savepoint: its name",
+        ),
+        "root": Param(
+            "",
+            type="string",
+            pattern=_URI,
+            title="In another root",
+            description=(
+                "s3://bucket/prefix or file:///folder where the checkpoint or savepoint lies; "
+                "empty: in the job's own root"
+            ),
+        ),
+        "root_pipeline": Param(
+            "",
+            type="string",
+            title="Pipeline there",
+            description=f"If the uid in that root is another; empty: {pipeline.uid}",
+        ),
+        "parallelism": Param(
+            "",
+            type="string",
+            pattern=r"^\s*(([a-z][a-z0-9_]*=)?\d+([\s,]+|$))*$",
+            title="Parallelism",
+            description=(
+                f"Empty: as before. 4 is for every stage, {example}=8 for one; there are {stages}. "
+                "Up to the max parallelism, which is fixed for life"
+            ),
+        ),
+        "allow_non_restored_state": Param(
+            default=False,
+            type="boolean",
+            title="Allow non-restored state",
+            description="Drop the state of stages that the pipeline no longer has",
+        ),
+        "claim_mode": Param(
+            ClaimMode.NO_CLAIM.value,
+            type="string",
+            enum=[mode.value for mode in ClaimMode],
+            title="Claim mode",
+            description=(
+                "NO_CLAIM: the savepoint stays yours. CLAIM: the job owns it, and deletes it once "
+                "nothing uses it"
+            ),
+        ),
+        "then": Param(
+            RESUME,
+            type="string",
+            enum=[RESUME, STAY_SUSPENDED],
+            title="Then",
+            description=(
+                "resume: the next checkpoint goes on from there; stay suspended: look first, and "
+                "restore latest to go on"
+            ),
+        ),
+        "dry_run": Param(
+            default=False,
+            type="boolean",
+            title="Dry run",
+            description="Only say what would be restored, and what is missing; change nothing",
+        ),
+        "ignore_in_flight_of": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="UNSAFE: ignore in-flight data of checkpoint",
+            description="Last resort: the rows that this checkpoint left in flight are lost",
+        ),
+        "only_generation": Param(
+            None,
+            type=["null", "integer"],
+            title="Only generation",
+            description="Set by a failure: a late or repeated restore does nothing; leave empty",
+        ),
+        "fault": FAULT,
+    }

@@ -1,0 +1,19 @@
+"""From a snapshot task to Spark's own pages: its jobs, and the logs of its executors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperatorLink
+
+from sluice_airflow.settings import Settings
+
+
+class SparkLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's annotations are skipped.
+    """Airflow asks for it when the task ends, and keeps the answer."""
+
+    name = "Spark"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 - Airflow's
+        ui = Settings.from_environment().spark_ui
+        return f"{ui}/jobs/" if ui else ""

@@ -1,0 +1,116 @@
+"""One stage of a checkpoint through Spark Connect: the pipeline's own warm session works."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from sluice.core.pending import PendingCheckpoint
+from sluice.errors import FencedError
+from sluice.faults import FAULT_VARIABLE
+from sluice_airflow.links import SparkLink
+from sluice_airflow.notes import note
+from sluice_airflow.operators import CheckpointOperator, fault_of, once_sealed
+from sluice_airflow.ownership import cause_of, pending_of
+from sluice_airflow.settings import Settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.runner.job import Job
+
+log = logging.getLogger(__name__)
+
+
+class StageOperator(CheckpointOperator):
+    """Has the subtasks of one stage take their snapshots.  Their acks count, in the bucket; the
+    exit code of whatever runs them does not.
+    """
+
+    operator_extra_links = (SparkLink(),)
+
+    def __init__(self, *, stage: str, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's
+        super().__init__(**kwargs)
+        self.stage = stage
+
+    def act(self, job: Job, context: Context) -> None:
+        cause = cause_of(context["ti"])
+        pending = pending_of(job.state(), cause)
+        if pending is None:
+            raise FencedError(f"no checkpoint of {cause} is pending any more")
+        attempt = pending.attempt_of(self.stage)
+        if context["ti"].try_number > 1 and not self.goes_on(job, pending, context):
+            attempt = self._next_attempt(job, pending)
+        fault = fault_of(context)
+        if fault is not None and fault.strikes_subtask(self.stage, pending.checkpoint_id):
+            os.environ[FAULT_VARIABLE] = str(fault)  # The subtasks are handed it.
+        try:
+            self.run(job, pending, attempt, context)
+        except Exception as error:
+            note(context, f"checkpoint {pending.checkpoint_id}, stage {self.stage}: {error}")
+            raise
+
+    def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> None:
+        """Return once every subtask has acknowledged as *attempt*."""
+        raise NotImplementedError
+
+    def goes_on(self, job: Job, pending: PendingCheckpoint, context: Context) -> bool:  # noqa: ARG002
+        """Whether a retry finds the attempt of the try before it still at work, or done."""
+        return False
+
+    def _next_attempt(self, job: Job, pending: PendingCheckpoint) -> int:
+        """The execution attempt of a retry; all earlier ones are fenced in the journal first."""
+        from sluice.runner.recovery import start_attempt
+
+        return start_attempt(job, pending.checkpoint_id, self.stage)
+
+
+class SnapshotOperator(StageOperator):
+    """Runs the stage in the session, and has Spark drop it when the task ends before its stage."""
+
+    def run(
+        self,
+        job: Job,
+        pending: PendingCheckpoint,
+        attempt: int,
+        context: Context,  # noqa: ARG002 - for who submits
+    ) -> None:
+        from sluice.spark.session import connect, interrupted_with, stage_tag
+        from sluice.spark.stage import run_stage
+
+        settings = Settings.from_environment()
+        if settings.spark_ui:
+            log.info("spark ui: %s", settings.spark_ui)
+        spark = connect(settings.spark_remote, self.pipeline.uid)
+        # Of a timeout, or SIGTERM: what nobody waits for any more must not keep the cores.
+        tag = stage_tag(self.pipeline.uid, pending.checkpoint_id, self.stage)
+        with interrupted_with(spark, tag):
+            acknowledged = once_sealed(
+                lambda: run_stage(job, spark, pending.checkpoint_id, self.stage, attempt=attempt)
+            )
+        acknowledged.compact()  # The checkpoint goes on meanwhile: it waits for the acks alone.
+
+
+class CancelStagesOperator(CheckpointOperator):
+    """After an abort: have Spark drop the stages of the run's checkpoint that still run.
+
+    The task that started one may have been killed, and then nobody else would.  For the cores'
+    sake only: fenced as they are, they can do no harm.
+    """
+
+    def act(self, job: Job, context: Context) -> list[str]:
+        from sluice.spark.session import connect, stage_tag
+
+        failed = [f for f in job.state().failed if f.cause == cause_of(context["ti"])]
+        if not failed:
+            return []
+        spark = connect(Settings.from_environment().spark_remote, self.pipeline.uid)
+        tags = [
+            stage_tag(self.pipeline.uid, one.checkpoint_id, stage)
+            for one in failed
+            for stage in self.pipeline.stages
+        ]
+        dropped = [operation for tag in tags for operation in spark.interruptTag(tag)]
+        log.info("stages cancelled on Spark operations=%d", len(dropped))
+        return dropped

@@ -1,0 +1,79 @@
+"""One stage of a checkpoint as a Spark application of its own (see ``Submit``).
+
+The application is named after pipeline, checkpoint, stage and attempt, so a person finds it; what
+it may count for, the attempt in its arguments decides, so two of them are harmless.  The retry of
+a task whose worker was lost looks at the acks first, and then asks the master for the application
+(Airflow's ``ResumableJobMixin``: standalone, YARN and Kubernetes in cluster mode); only when
+neither has it, a new attempt begins, and the one before it is fenced.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import (  # noqa: TID253 - on demand
+    SparkSubmitOperator,
+)
+
+import sluice
+from sluice.core.pending import PendingCheckpoint
+from sluice.errors import StageFailed
+from sluice.schedules import Submit
+from sluice_airflow.settings import Settings
+from sluice_airflow.snapshot import StageOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.runner.job import Job
+
+log = logging.getLogger(__name__)
+
+APPLICATION = Path(sluice.__file__).parents[2] / "spark_jobs" / "run_stage.py"
+
+
+class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
+    """Returns once the application has ended and all its subtasks have acknowledged."""
+
+    def __init__(self, *, submit: Submit, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's
+        super().__init__(
+            application=str(APPLICATION),
+            conn_id=submit.connection,
+            conf=dict(submit.conf),
+            driver_memory=submit.driver_memory,
+            executor_memory=submit.executor_memory,
+            executor_cores=submit.executor_cores,
+            num_executors=submit.num_executors,
+            **kwargs,
+        )
+
+    def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> None:
+        missing = self._missing(job, pending, attempt)
+        if not missing:
+            log.info("acknowledged already: nothing to submit")
+            return
+        location = Settings.from_environment().location
+        self.name = f"sluice-{self.pipeline.uid}-{pending.checkpoint_id}-{self.stage}-{attempt}"
+        self.application_args = [
+            self.pipeline.uid, str(pending.checkpoint_id), self.stage, str(attempt),
+            "--root", location.root,
+            *(["--endpoint-url", location.endpoint_url] if location.endpoint_url else []),
+        ]  # fmt: skip
+        log.info("submitting name=%s", self.name)
+        SparkSubmitOperator.execute(self, context)
+        missing = self._missing(job, pending, attempt)
+        if missing:
+            raise StageFailed(f"{self.name} ended without an ack of {', '.join(missing)}")
+
+    def goes_on(self, job: Job, pending: PendingCheckpoint, context: Context) -> bool:
+        store = context.get("task_state_store")
+        if store is not None and store.get(self.external_id_key) is not None:
+            return True
+        return not self._missing(job, pending, pending.attempt_of(self.stage))
+
+    def _missing(self, job: Job, pending: PendingCheckpoint, attempt: int) -> list[str]:
+        task = next(task for task in pending.tasks if task.uid == self.stage)
+        answers = job.answers.observe(pending.checkpoint_id)
+        return [str(subtask) for subtask in answers.missing(task.subtasks, attempt)]

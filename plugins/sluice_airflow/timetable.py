@@ -1,0 +1,80 @@
+"""The interval of a checkpoint DAG: a fixed rate that begins at the pipeline's own phase.
+
+Flink's first periodic trigger comes after a random delay between ``min_pause`` and the interval
+(``CheckpointCoordinator.getRandomInitDelay``), so that jobs that start together do not checkpoint
+together.  A timetable is asked many times for the same run and has to answer alike, so the delay is
+drawn from the pipeline's uid: the first run comes at the next moment that lies at *phase* within
+the interval.  Later runs follow at the interval; one that is late starts at once, and none is
+caught up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from pendulum import DateTime, instance
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotations are skipped.
+    """Its class path and ``serialize`` are stored in Airflow's database: rename neither."""
+
+    def __init__(self, interval: timedelta, *, phase: timedelta = timedelta(0)) -> None:
+        assert interval > timedelta(0)
+        self._interval = interval
+        self._phase = phase % interval
+        seconds = f"{interval.total_seconds():g}"
+        self.description = f"Every {seconds} s, first at the pipeline's own moment"
+
+    @classmethod
+    def of(cls, uid: str, interval: timedelta) -> Self:
+        """That of the pipeline *uid*: its phase is as good as random, and always the same."""
+        drawn = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big")
+        return cls(interval, phase=timedelta(microseconds=drawn % (interval // _MICROSECOND)))
+
+    @property
+    def summary(self) -> str:
+        return str(self._interval)
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "interval_us": self._interval // _MICROSECOND,
+            "phase_us": self._phase // _MICROSECOND,
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(
+            timedelta(microseconds=data["interval_us"]),
+            phase=timedelta(microseconds=data["phase_us"]),
+        )
+
+    def infer_manual_data_interval(self, *, run_after: DateTime) -> DataInterval:
+        return DataInterval.exact(run_after)
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        now = datetime.now(UTC)
+        if last_automated_data_interval is None:
+            at = self._next_phase(max(now, restriction.earliest or now))
+        else:
+            at = max(now, last_automated_data_interval.end + self._interval)
+        if restriction.latest is not None and at > restriction.latest:
+            return None
+        return DagRunInfo.exact(instance(at))
+
+    def _next_phase(self, moment: datetime) -> datetime:
+        """The first moment from *moment* on that lies at the phase."""
+        plain = datetime.fromtimestamp(moment.timestamp(), UTC)  # Pendulum's know no remainder.
+        return plain + (self._phase - (plain - _EPOCH)) % self._interval
+
+
+_MICROSECOND = timedelta(microseconds=1)

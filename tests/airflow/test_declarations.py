@@ -1,0 +1,254 @@
+"""One broken declaration takes no other one away, and says what is wrong in a place of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from sluice.declarations import load_declarations, load_pipeline, load_pipelines
+from sluice.errors import ConfigurationError
+from sluice_airflow.upgrades import build_each, load_watched
+from sluice_airflow.watchdog import WatchOperator
+from tests.airflow.acts import a_context
+from tests.airflow.conftest import REPOSITORY
+from tests.airflow.stand_in import a_pipeline
+
+MODULE = """
+from sluice import aggregates as agg
+from sluice.pipeline import Pipeline
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+
+pipeline = Pipeline("{uid}")
+parsed = pipeline.source("events", Nexmark(10)).transform("parse", lambda rows: rows)
+counted = parsed.key_by("auction").aggregate("count_bids", n=agg.count())
+counted.key_by("n").top_n("best", 3, by="n", unique="auction").sink("results", FilesTable())
+"""
+NO_UID = MODULE.format(uid="no_uid").replace('"count_bids", ', "")
+
+Declare = Callable[..., Path]
+
+
+@pytest.fixture(name="declare")
+def _declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare]:
+    """Writes a package ``pipelines`` that is found before the repository's."""
+    package = tmp_path / "declared" / "pipelines"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+
+    def declare(**modules: str) -> Path:
+        for name, text in modules.items():
+            (package / f"{name}.py").write_text(text)
+        return package.parent
+
+    before = {name: module for name, module in sys.modules.items() if is_ours(name)}
+    for name in before:
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(package.parent)
+    yield declare
+    for name in [name for name in sys.modules if is_ours(name)]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "pipelines"
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "a syntax error": ("pipeline = (", "line 1: '(' was never closed"),
+    "an import that fails": (
+        "\nimport no_such_module", "line 2: ModuleNotFoundError: No module named 'no_such_module'"
+    ),
+    "a forgotten uid": (
+        NO_UID,
+        'line 9: aggregate needs a uid first: .aggregate("my_aggregate", ...); state is recover',
+    ),
+    "an exit": ("import sys\nsys.exit(3)", "line 2: SystemExit: 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_a_broken_module_takes_no_other_one_away(declare: Declare, mistake: str) -> None:
+    text, said = BROKEN[mistake]
+    declare(a=MODULE.format(uid="a"), broken=text, z=MODULE.format(uid="z"))
+
+    declarations = load_declarations()
+
+    assert list(declarations.pipelines) == ["a", "z"]
+    assert list(declarations.problems) == ["pipelines/broken.py"]
+    assert declarations.problems["pipelines/broken.py"].startswith(said)
+
+
+def test_of_two_modules_that_declare_one_uid_neither_counts(declare: Declare) -> None:
+    """The state is one of theirs, and nobody can say whose."""
+    declare(a=MODULE.format(uid="same"), b=MODULE.format(uid="same"), c=MODULE.format(uid="c"))
+
+    declarations = load_declarations()
+
+    problem = (
+        "pipeline 'same' is declared in pipelines/a.py and in pipelines/b.py; give one of them "
+        "another uid"
+    )
+    assert list(declarations.pipelines) == ["c"]
+    assert declarations.problems == {"pipelines/a.py": problem, "pipelines/b.py": problem}
+
+
+def test_a_pipeline_that_another_module_imports_is_declared_once(declare: Declare) -> None:
+    declare(a=MODULE.format(uid="a"), b="from pipelines.a import pipeline")
+
+    declarations = load_declarations()
+
+    assert (list(declarations.pipelines), declarations.problems) == (["a"], {})
+
+
+def test_a_package_that_cannot_be_imported_is_a_problem_of_its_own(declare: Declare) -> None:
+    declare(__init__="raise RuntimeError('no')", a=MODULE.format(uid="a"))
+
+    declarations = load_declarations()
+
+    assert declarations.pipelines == {}
+    assert declarations.problems == {"pipelines/__init__.py": "line 1: RuntimeError: no"}
+
+
+def test_a_command_on_a_healthy_pipeline_does_not_mind(
+    declare: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    declare(a=MODULE.format(uid="a"), broken="import no_such_module")
+
+    assert load_pipeline("a").uid == "a"
+    assert list(load_pipelines()) == ["a"]
+    assert "module=pipelines/broken.py: line 1: ModuleNotFoundError" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"no pipeline 'b'; declared are a; pipelines/bro"):
+        load_pipeline("b")
+
+
+def test_a_pipeline_whose_dags_cannot_be_built_takes_no_other_one_away() -> None:
+    taken = a_pipeline("taken")
+    taken.source("more", taken.sources["events"].spec).transform("commit", lambda rows: rows)
+    pipelines = {p.uid: p for p in (a_pipeline("demo"), a_pipeline("demo__restore"), taken)}
+
+    dags, problems = build_each(pipelines)
+
+    assert {dag_id.partition("__")[0] for dag_id in dags} == {"demo"}
+    assert list(problems) == ["pipeline demo__restore", "pipeline taken"]
+    assert "two pipelines make a DAG 'demo__restore'" in problems["pipeline demo__restore"]
+    assert "'commit' of pipeline 'taken' is called like a task" in problems["pipeline taken"]
+
+
+def test_the_watchdog_watches_the_others_and_names_the_broken(
+    declare: Declare, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(a=MODULE.format(uid="a"), broken="import no_such_module", z=MODULE.format(uid="z"))
+    watched: list[str] = []
+
+    def watch(job: object, **_: object) -> object:
+        from sluice.runner.watch import Watched
+
+        watched.append(job.pipeline.uid)  # type: ignore[attr-defined]
+        return Watched(())
+
+    monkeypatch.setattr("sluice.runner.watch.watch", watch)
+
+    with pytest.raises(AirflowFailException, match=r"cannot watch pipelines/broken.py: line 1: Mo"):
+        WatchOperator(task_id="watch", load=load_watched).execute(a_context())
+    assert watched == ["a", "z"]
+
+
+IMPORT = """
+import sys
+from pathlib import Path
+from airflow.dag_processing.dagbag import DagBag
+
+folder = Path(sys.argv[1])
+bag = DagBag(dag_folder=str(folder), bundle_name="dags-folder", bundle_path=folder)
+for path, error in sorted(bag.import_errors.items()):
+    print("ERROR", Path(path).name, error.strip().replace(chr(10), " | "))
+print("DAGS", *sorted((dag.dag_id for dag in bag.dags.values())))
+print("FILES", *sorted({Path(dag.fileloc).name for dag in bag.dags.values()}))
+"""
+
+
+def python(script: str, folder: Path, argument: Path, **env: str) -> str:
+    """What *script* prints, in a process of its own that finds *folder* first."""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(argument)],
+        env={
+            "PYTHONPATH": f"{folder}:{REPOSITORY}/include:{REPOSITORY}/plugins",
+            "PATH": "/usr/bin:/bin",
+            "AIRFLOW_HOME": str(folder / "airflow"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+            **env,
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def imported(folder: Path, **env: str) -> dict[str, str]:
+    """What Airflow finds in dags/ with the pipelines of *folder*: line by line, by first word."""
+    run = python(IMPORT, folder, REPOSITORY / "dags", **env)
+    lines = [line.split(" ", 1) for line in run.splitlines()]
+    return {line[0]: line[1] for line in lines if line[0] in ("ERROR", "DAGS", "FILES")}
+
+
+def test_airflow_shows_the_dags_of_the_healthy_and_an_import_error_for_the_others(
+    declare: Declare,
+) -> None:
+    half = MODULE.format(uid="half").replace('"best"', '"commit"')
+    folder = declare(a=MODULE.format(uid="a"), broken="import no_such_module", half=half)
+
+    found = imported(folder)
+
+    dags = found["DAGS"].split()
+    assert {"a", "a__savepoint", "a__restore", "sluice__watchdog"} <= {*dags}
+    assert not [dag_id for dag_id in dags if dag_id.startswith("half")]
+    assert found["ERROR"].startswith("declarations.py ")
+    assert "pipelines/broken.py: line 1: ModuleNotFoundError: No module na" in found["ERROR"]
+    assert "pipeline half: stage 'commit' of pipeline 'half' is called like" in found["ERROR"]
+
+
+def test_without_a_problem_there_is_no_error_and_every_dag_has_one_file(declare: Declare) -> None:
+    found = imported(declare(a=MODULE.format(uid="a")))
+
+    assert "ERROR" not in found
+    assert found["FILES"] == "pipelines.py watchdog.py"
+
+
+PARSE = """
+import json, sys, time
+import airflow.sdk, airflow.triggers.base
+from airflow.serialization.serialized_objects import DagSerialization
+from runpy import run_path
+
+begin = time.process_time()
+dags = [v for v in run_path(sys.argv[1]).values() if isinstance(v, airflow.sdk.DAG)]
+parsed = time.process_time()
+for dag in dags:
+    json.dumps(DagSerialization.to_dict(dag))
+print(len(dags), parsed - begin, time.process_time() - parsed)
+"""
+
+
+def test_a_hundred_pipelines_are_parsed_within_thirty_seconds(
+    declare: Declare, record_property: Callable[[str, object], None]
+) -> None:
+    """In seconds of CPU, with the serialization that Airflow's DAG processor does behind it."""
+    folder = declare(**{f"p{n:03}": MODULE.format(uid=f"p{n:03}") for n in range(100)})
+
+    run = python(PARSE, folder, REPOSITORY / "dags" / "pipelines.py")
+
+    dags, parsed_s, serialized_s = run.splitlines()[-1].split()
+    record_property("parsed_s", parsed_s)
+    record_property("serialized_s", serialized_s)
+    assert int(dags) >= 300
+    assert float(parsed_s) + float(serialized_s) < 30

@@ -1,0 +1,259 @@
+"""When a checkpoint DAG runs, and the barriers that its asset events decide."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pendulum
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import DataInterval, TimeRestriction
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice import aggregates as agg
+from sluice.config import Checkpointing
+from sluice.core.properties import JobStatus
+from sluice.core.restoring import Latest
+from sluice.errors import ConfigurationError
+from sluice.pipeline import Pipeline
+from sluice.runner.recovery import restore, stop
+from sluice.schedules import Continuous, Cron, OnAsset, Orchestration, Watcher
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice_airflow.arrivals import NewFilesTrigger
+from sluice_airflow.dag_factory import dags_of
+from sluice_airflow.timetable import CheckpointTimetable
+from sluice_airflow.triggering import TriggerOperator
+from tests.airflow.acts import a_context, trigger
+from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
+
+ANY_TIME = TimeRestriction(earliest=None, latest=None, catchup=False)
+
+
+def first_run(timetable: CheckpointTimetable) -> datetime:
+    info = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=ANY_TIME)
+    assert info is not None
+    return info.run_after
+
+
+@given(uid=st.text("abcdefgh_", min_size=1), milliseconds=st.integers(10, 10**8))
+def test_the_first_run_comes_within_one_interval_and_always_at_the_same_phase(
+    uid: str, milliseconds: int
+) -> None:
+    interval = timedelta(milliseconds=milliseconds)
+    timetable = CheckpointTimetable.of(uid, interval)
+
+    before = datetime.now(UTC)
+    runs = [first_run(timetable) for _ in range(2)]
+    after = datetime.now(UTC)
+
+    assert before <= runs[0]
+    assert runs[1] <= after + interval
+    phases = {
+        timedelta(seconds=0, microseconds=round(run.timestamp() * 1e6)) % interval for run in runs
+    }
+    assert len(phases) == 1
+
+
+def test_pipelines_that_start_together_do_not_run_together() -> None:
+    interval = timedelta(minutes=1)
+
+    runs = [first_run(CheckpointTimetable.of(f"pipeline_{n}", interval)) for n in range(60)]
+
+    per_ten_seconds = [sum(run.second // 10 == part for run in runs) for part in range(6)]
+    assert all(3 <= count <= 25 for count in per_ten_seconds), per_ten_seconds
+
+
+def test_later_runs_keep_the_interval_and_a_late_one_starts_at_once() -> None:
+    timetable = CheckpointTimetable(timedelta(seconds=10))
+    now = pendulum.now("UTC")
+
+    def after(last: pendulum.DateTime) -> datetime:
+        info = timetable.next_dagrun_info(
+            last_automated_data_interval=DataInterval.exact(last), restriction=ANY_TIME
+        )
+        assert info is not None
+        return info.run_after
+
+    assert after(now) == now + timedelta(seconds=10)
+    assert timedelta(0) <= after(now.subtract(hours=3)) - now < timedelta(seconds=5)
+
+
+def test_nothing_runs_after_the_end_of_the_dag() -> None:
+    over = TimeRestriction(earliest=None, latest=pendulum.now("UTC").subtract(days=1), catchup=True)
+
+    timetable = CheckpointTimetable(timedelta(seconds=10))
+
+    assert timetable.next_dagrun_info(last_automated_data_interval=None, restriction=over) is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "summary"),
+    [
+        (None, "0:00:00.500000"),
+        (Continuous(), "@continuous"),
+        (Cron("*/5 * * * *"), "*/5 * * * *"),
+        (OnAsset(uri="sluice://up/tables/orders"), "Asset"),
+    ],
+)
+def test_every_schedule_survives_the_database(schedule: object, summary: str) -> None:
+    pipeline = a_pipeline(interval=timedelta(milliseconds=500), schedule=schedule)
+    dag = dags_of(pipeline)[0]
+
+    written = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+    read = DagSerialization.from_dict(written)
+
+    assert read.timetable.summary == summary
+    assert DagSerialization.to_dict(dag) == DagSerialization.to_dict(dags_of(pipeline)[0])
+
+
+def test_a_watcher_is_part_of_the_asset() -> None:
+    watcher = Watcher(
+        trigger="sluice_airflow.arrivals.NewFilesTrigger", arguments={"uri": "file:///in"}
+    )
+    dag = dags_of(a_pipeline(schedule=OnAsset(uri="file:///in", watcher=watcher)))[0]
+
+    written = json.dumps(DagSerialization.to_dict(dag))
+
+    assert "sluice_airflow.arrivals.NewFilesTrigger" in written
+    assert "demo_barriers" in written
+
+
+@pytest.mark.parametrize("path", ["sluice_airflow.arrivals.NoSuch", "no_such_module.Trigger"])
+def test_a_watcher_that_cannot_be_built_is_named(path: str) -> None:
+    schedule = OnAsset(uri="file:///in", watcher=Watcher(trigger=path))
+
+    with pytest.raises(ConfigurationError, match=f"the watcher '{path}' cannot be built"):
+        dags_of(a_pipeline(schedule=schedule))
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: Cron(" "), "empty expression"),
+        (lambda: OnAsset(uri=""), "empty uri"),
+        (lambda: Watcher(trigger="not a path"), "write the class path"),
+        (lambda: Continuous(idle=timedelta(days=1)), "use 0 to 1 hour"),
+        (lambda: Orchestration(pool=""), "pool is empty"),
+        (lambda: Orchestration(priority_weight=0), "use 1 to"),
+        (
+            lambda: Checkpointing(schedule=Continuous(), max_concurrent_checkpoints=2),
+            "Airflow runs one continuous run at a time",
+        ),
+        (lambda: Checkpointing(schedule="@daily"), "use a Schedule"),
+    ],
+)  # fmt: skip
+def test_a_bad_declaration_is_refused_with_the_fix(build: object, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        build()  # type: ignore[operator]
+
+
+def test_pool_priority_queue_and_tags_reach_the_tasks() -> None:
+    pipeline = a_pipeline()
+    pipeline.orchestration = Orchestration(
+        pool="spark", priority_weight=7, queue="big", tags=("team-a",)
+    )
+
+    dags = dags_of(pipeline)
+
+    pools = {task.task_id: task.pool for task in dags[0].tasks}
+    assert pools["bids.snapshot"] == pools["by_auction.snapshot"] == "spark"
+    assert pools["trigger"] == pools["finalize"] == "default_pool"
+    assert {task.priority_weight for dag in dags for task in dag.tasks} == {7}
+    assert {task.queue for dag in dags for task in dag.tasks} == {"big"}
+    assert all("team-a" in dag.tags for dag in dags)
+
+
+def an_event(**extra: object) -> dict[Asset, list[SimpleNamespace]]:
+    return {Asset("sluice://up/tables/orders"): [SimpleNamespace(extra=extra)]}
+
+
+def an_induced_pipeline() -> Pipeline:
+    pipeline = Pipeline(
+        "demo", checkpointing=Checkpointing(schedule=OnAsset(uri="sluice://up/tables/orders"))
+    )
+    events = pipeline.source("events", Nexmark(events=5_000), induced=True)
+    events.key_by("auction").aggregate("counts", n=agg.count()).sink("out", FilesTable())
+    return pipeline
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_asset_event_decides_the_barrier(root: str, spark: StandInSpark, wrapped: bool) -> None:
+    pipeline = an_induced_pipeline()
+    task = TriggerOperator(task_id="trigger", pipeline=pipeline)
+    source = a_job(root, pipeline).source("events", {})
+    partition = source.plan((), max_records=1, parallelism=1).position[0].partition
+    barriers = {"barriers": {"events": {partition: 300}}}
+    event = an_event(payload=barriers) if wrapped else an_event(**barriers)
+
+    result = task.execute(a_context(run_type="asset_triggered", events=event))
+
+    assert result["records"] == 300
+
+
+def test_an_event_without_a_barrier_leaves_an_induced_source_where_it_stands(root: str) -> None:
+    task = TriggerOperator(task_id="trigger", pipeline=an_induced_pipeline())
+    context = a_context(run_type="asset_triggered", events=an_event(rows=3))
+
+    with pytest.raises(Exception, match="no new records"):
+        task.execute(context)
+
+    assert context["ti"].said == ["skipped: no new records since the last checkpoint"]
+
+
+def test_barriers_of_another_form_are_refused_with_the_right_one(root: str) -> None:
+    task = TriggerOperator(task_id="trigger", pipeline=an_induced_pipeline())
+
+    with pytest.raises(AirflowFailException, match="write an end offset per source and partition"):
+        task.execute(a_context(events=an_event(barriers={"events": 300})))
+
+
+def test_a_continuous_run_looks_again_before_it_is_skipped(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = a_pipeline(schedule=Continuous(idle=timedelta(minutes=1)))
+    trigger(run_id="run-1")
+    job = a_job(root, pipeline)
+    stop(job, JobStatus.SUSPENDED)
+    monkeypatch.setattr(
+        "sluice_airflow.triggering.time.sleep", lambda _: restore(job, Latest(), only_generation=1)
+    )
+    task = TriggerOperator(task_id="trigger", pipeline=pipeline)
+
+    found = task.execute(a_context(run_id="run-2"))
+
+    assert found["checkpoint_id"] == 2
+
+
+def test_new_files_are_events(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("1")
+
+    async def look() -> list[object]:
+        running = NewFilesTrigger(uri=f"file://{tmp_path}", poll_s=0.01).run()
+        first = await asyncio.wait_for(anext(running), 10)
+        (tmp_path / "two").write_text("22")
+        second = await asyncio.wait_for(anext(running), 10)
+        (tmp_path / "one").write_text("longer")
+        third = await asyncio.wait_for(anext(running), 10)
+        return [first.payload, second.payload, third.payload]
+
+    assert asyncio.run(look()) == [
+        {"files": 1, "changed": 1}, {"files": 2, "changed": 1}, {"files": 2, "changed": 1},
+    ]  # fmt: skip
+
+
+def test_the_wire_format_of_new_files_does_not_change() -> None:
+    before = NewFilesTrigger(uri="s3://bucket/in", poll_s=2.0)
+
+    path, kwargs = before.serialize()
+
+    assert path == "sluice_airflow.arrivals.NewFilesTrigger"
+    assert kwargs == {"uri": "s3://bucket/in", "poll_s": 2.0, "endpoint_url": None}
+    assert NewFilesTrigger(**kwargs).serialize() == before.serialize()

@@ -1,0 +1,282 @@
+"""Cancel, the whole restore form, savepoints that go elsewhere, and runs that were abandoned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
+
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice_airflow.cancelling import CancelOperator
+from sluice_airflow.exporting import ExportOperator
+from sluice_airflow.restoring import STAY_SUSPENDED, RestoreOperator, VerifyOperator
+from sluice_airflow.snapshot import CancelStagesOperator
+from sluice_airflow.triggering import WAIT_IN_SLOT_S, TriggerOperator, TriggerSavepointOperator
+from sluice_airflow.watchdog import WatchOperator
+from tests.airflow.acts import (
+    PIPELINE,
+    RESTORE,
+    ATaskInstance,
+    a_checkpoint,
+    a_context,
+    abort,
+    commit,
+    finalize,
+    snapshot,
+    trigger,
+    verify,
+)
+from tests.airflow.stand_in import StandInSpark, a_job
+
+
+def restore(**form: object) -> tuple[object, str]:
+    context = a_context(params=RESTORE | form)
+    result = RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(context)
+    return result, context["ti"].said[-1]
+
+
+def cancel() -> tuple[object, list[str]]:
+    context = a_context()
+    return CancelOperator(task_id="cancel", pipeline=PIPELINE).execute(context), context["ti"].said
+
+
+def a_savepoint(name: str, **form: object) -> None:
+    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
+    save.execute(a_context(run_id=name, params={"name": name, "stop": "none"} | form))
+    snapshot("bids", run_id=name)
+    snapshot("by_auction", run_id=name)
+    finalize(run_id=name)
+    commit(run_id=name)
+
+
+def test_cancel_ends_the_job_and_says_what_is_left(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    trigger(run_id="run-2")
+
+    result, said = cancel()
+
+    assert result == {"status": "CANCELED", "aborted": "2", "retained": "1"}
+    assert said == ["the job is CANCELED; retained checkpoints: 1"]
+    assert a_job(root).state().status is JobStatus.CANCELED
+    with pytest.raises(AirflowSkipException, match="CANCELED already"):
+        cancel()
+
+
+def test_what_never_ran_is_not_cancelled(root: str) -> None:
+    with pytest.raises(AirflowSkipException, match="never submitted"):
+        cancel()
+
+
+def test_a_cancelled_job_is_restored(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    cancel()
+
+    result, said = restore()
+
+    assert result == {
+        "checkpoint_id": 1, "savepoint": None, "generation": 2, "status": "RUNNING"
+    }  # fmt: skip
+    assert said == "restored checkpoint 1, generation 2; RUNNING"
+
+
+def test_a_dry_run_changes_nothing(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    before = a_job(root).state()
+
+    verify(params=RESTORE | {"dry_run": True})
+    with pytest.raises(AirflowSkipException, match="a dry run"):
+        restore(dry_run=True)
+
+    assert a_job(root).state() == before
+
+
+def test_a_restored_job_may_stay_suspended_and_goes_on_from_there(
+    root: str, spark: StandInSpark
+) -> None:
+    a_checkpoint("run-1")
+    a_checkpoint("run-2")
+
+    _, said = restore(target="checkpoint", checkpoint_id=1, then=STAY_SUSPENDED)
+    with pytest.raises(AirflowSkipException, match="the job is SUSPENDED"):
+        trigger(run_id="run-3")
+    resumed, _ = restore()
+
+    assert said == "restored checkpoint 1, generation 2; SUSPENDED"
+    assert resumed["checkpoint_id"] == 1
+    assert trigger(run_id="run-4")["parent"] == 1
+
+
+def test_parallelism_is_given_per_stage_and_stays(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    job = a_job(root)
+
+    restore(parallelism="by_auction=4")
+    restore(parallelism=" 3 ")
+    restore()
+    trigger(run_id="run-2")
+
+    tasks = job.state().pending[0].tasks
+    assert {task.uid: task.parallelism for task in tasks} == {"bids": 3, "by_auction": 4}
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        ({"parallelism": "counts=2"}, "'counts', which is no stage"),
+        ({"parallelism": "bids=many"}, "write a whole number"),
+        ({"parallelism": "bids=0"}, "has parallelism 0"),
+        ({"root_pipeline": "other"}, "root_pipeline needs root"),
+        ({"root": "ftp://nowhere"}, "ftp"),
+    ],
+)
+def test_verify_refuses_what_cannot_be_meant(
+    root: str, spark: StandInSpark, form: dict[str, object], sentence: str
+) -> None:
+    a_checkpoint("run-1")
+
+    with pytest.raises(AirflowFailException, match=sentence):
+        VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(
+            a_context(params=RESTORE | form)
+        )
+
+
+def test_a_savepoint_goes_to_another_root_and_is_restored_from_there(
+    root: str, spark: StandInSpark, tmp_path: Path
+) -> None:
+    elsewhere = f"file://{tmp_path / 'elsewhere'}"
+    a_checkpoint("run-1")
+    form = {"name": "kept", "stop": "none", "target": elsewhere}
+    a_savepoint("kept", target=elsewhere)
+    export = ExportOperator(task_id="export", pipeline=PIPELINE)
+
+    places = [export.execute(a_context(run_id="kept", params=form)) for _ in range(2)]
+    result, said = restore(target="savepoint", savepoint="kept", root=elsewhere)
+
+    assert places[0] == places[1]
+    assert places[0].startswith(elsewhere)
+    assert result["savepoint"] == "kept"
+    assert elsewhere in said
+    origin = a_job(root).state().origin
+    assert origin is not None
+    assert origin.root == elsewhere
+
+
+def test_another_savepoint_of_that_name_is_not_overwritten(
+    root: str, spark: StandInSpark, tmp_path: Path
+) -> None:
+    elsewhere = f"file://{tmp_path / 'elsewhere'}"
+    a_checkpoint("run-1")
+    a_savepoint("kept")
+    job = a_job(root)
+    other = job.store_at(elsewhere)
+    other.put(job.paths.savepoint_metadata("kept"), b"another")
+
+    with pytest.raises(AirflowFailException, match="another savepoint 'kept' lies in"):
+        ExportOperator(task_id="export", pipeline=PIPELINE).execute(
+            a_context(params={"name": "kept", "target": elsewhere})
+        )
+
+    assert other.get(job.paths.savepoint_metadata("kept")) == b"another"
+
+
+def test_a_savepoint_without_a_target_stays_where_it_is(root: str) -> None:
+    with pytest.raises(AirflowSkipException, match="stays in the job's own root"):
+        ExportOperator(task_id="export", pipeline=PIPELINE).execute(
+            a_context(params={"name": "kept", "target": ""})
+        )
+
+
+def test_a_canonical_savepoint_asks_for_merged_state(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
+    form = {"name": "merged", "stop": "none", "format": "canonical"}
+
+    save.execute(a_context(run_id="save", params=form))
+
+    plan = a_job(root).plan(2)
+    assert plan is not None
+    assert plan.is_canonical
+
+
+def test_who_waits_for_long_gives_its_slot_back(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trigger(run_id="run-1")
+    clock = iter(n * WAIT_IN_SLOT_S / 3 for n in range(100))
+    monkeypatch.setattr("sluice_airflow.triggering.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("sluice_airflow.triggering.time.sleep", lambda _: None)
+    context = a_context(run_id="run-2")
+
+    with pytest.raises(AirflowRescheduleException):
+        TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(context)
+
+    assert [said.partition(":")[0] for said in context["ti"].said] == ["waiting"]
+    assert [queued.cause for queued in a_job(root).state().queue] == ["airflow:demo/run-2"]
+
+
+def test_stages_of_an_aborted_checkpoint_are_cancelled_on_spark(
+    root: str, spark: StandInSpark
+) -> None:
+    a_checkpoint("run-1")
+    trigger(run_id="run-2")
+    abort(run_id="run-2", states={"bids.snapshot": "failed"})
+    task = CancelStagesOperator(task_id="cancel_stages", pipeline=PIPELINE)
+
+    assert task.execute(a_context(run_id="run-2")) == ["2-bids", "2-by_auction"]
+    assert task.execute(a_context(run_id="run-1")) == []
+
+
+@dataclass
+class AnAirflow(ATaskInstance):
+    """As the watchdog asks it: how many of these runs are active."""
+
+    active: tuple[str, ...] = ()
+
+    def get_dr_count(self, *, dag_id: str, run_ids: list[str], states: list[str]) -> int:
+        assert dag_id == "demo"
+        assert set(states) == {"queued", "running"}
+        return sum(run_id in self.active for run_id in run_ids)
+
+
+def watch(*active: str) -> list[str]:
+    context = a_context() | {"ti": AnAirflow(active=active)}
+    task = WatchOperator(task_id="watch", load=lambda: {"demo": PIPELINE})
+    return task.execute(context)
+
+
+def test_a_checkpoint_whose_run_was_deleted_is_aborted_and_the_job_restored(
+    root: str, spark: StandInSpark
+) -> None:
+    a_checkpoint("run-1")
+    trigger(run_id="run-2")
+
+    assert watch("run-2") == []
+    actions = watch()
+
+    state = a_job(root).state()
+    assert [(f.checkpoint_id, f.reason) for f in state.failed] == [
+        (2, CheckpointFailureReason.TASK_FAILURE)
+    ]
+    assert (state.status, state.generation) == (JobStatus.RUNNING, 2)
+    assert [action.partition(",")[0] for action in actions] == [
+        "demo: aborted checkpoint 2: airflow:demo/run-2 ended",
+        "demo: restored the job from checkpoint 1",
+    ]
+
+
+def test_when_airflow_cannot_say_the_timeout_decides(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> int:
+        raise RuntimeError("the supervisor is gone")
+
+    trigger(run_id="run-1")
+    monkeypatch.setattr(AnAirflow, "get_dr_count", broken)
+
+    assert watch() == []
+    assert len(a_job(root).state().pending) == 1

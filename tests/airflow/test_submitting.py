@@ -1,0 +1,69 @@
+"""A stage as a Spark application of its own: real spark-submit, on a real job in a folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.declarations import load_pipeline
+from sluice.runner.job import Job, open_job
+from sluice.runner.submission import configure, submit
+from sluice.runner.trigger import Triggered, trigger
+from sluice.schedules import Orchestration, Submit
+from sluice.storage.open import StoreLocation
+from sluice_airflow.dag_factory import dags_of
+from sluice_airflow.submitting import SubmitOperator
+from tests.airflow.acts import a_context
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+CAUSE = "airflow:auctions/run-1"
+SUBMIT = Submit(connection="spark_here", conf={"spark.ui.enabled": "false"})
+
+
+@pytest.fixture(name="job")
+def _job(root: str, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_HERE", "spark://local%5B2%5D")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    job = open_job(load_pipeline("auctions"), StoreLocation(root=root))
+    submit(job, configure(job.pipeline, {"events": "2000"}, parallelism=1))
+    assert isinstance(trigger(job, cause=CAUSE), Triggered)
+    return job
+
+
+def an_operator(job: Job, stage: str) -> SubmitOperator:
+    return SubmitOperator(task_id="snapshot", pipeline=job.pipeline, stage=stage, submit=SUBMIT)
+
+
+def test_who_failed_is_another_attempt_and_who_acknowledged_is_not_run_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = next(iter(job.pipeline.stages))
+    context = {"dag_id": "auctions", "run_id": "run-1"}
+
+    monkeypatch.setenv("SLUICE_FAULT", f"fail-worker stage={stage} checkpoint=1")
+    with pytest.raises(Exception, match="Cannot execute"):
+        an_operator(job, stage).execute(a_context(**context))
+    monkeypatch.delenv("SLUICE_FAULT")
+    an_operator(job, stage).execute(a_context(**context, try_number=2))
+    monkeypatch.setenv("PATH", "")  # From here on nothing can be submitted.
+    an_operator(job, stage).execute(a_context(**context, try_number=3))  # Its worker was lost.
+
+    assert job.state().pending[0].attempt_of(stage) == 2
+    assert job.answers.observe(1).missing(job.plan(1).task(stage).subtasks, 2) == ()
+
+
+def test_a_pipeline_that_submits_retries_its_stages() -> None:
+    pipeline = load_pipeline("auctions")
+    before, pipeline.orchestration = pipeline.orchestration, Orchestration(submit=SUBMIT)
+    try:
+        dag = dags_of(pipeline)[0]
+    finally:
+        pipeline.orchestration = before
+
+    snapshots = [task for task in dag.tasks if task.task_id.endswith(".snapshot")]
+    assert {type(task) for task in snapshots} == {SubmitOperator}
+    assert {task.retries for task in snapshots} == {1}

@@ -1,0 +1,53 @@
+"""An Airflow, Spark and S3 server of their own for the pipelines of the failure matrix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.devstack import stack
+from sluice.devstack.airflow_api import AirflowApi
+from sluice.devstack.settings import AirflowDatabase, StackOptions
+from tests.chaos.kinds import Field
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SLOTS = 10  # A task that stands still at every point, and some that go on.
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.timeout(1200))
+
+
+@pytest.fixture(scope="module", name="field")
+def _field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
+    """On PostgreSQL: ten tasks at a time are more than SQLite's one writer is good for."""
+    root = tmp_path_factory.mktemp("chaos")
+    options = StackOptions(
+        dags_folder=REPOSITORY / "tests" / "chaos" / "dags",
+        plugins_folder=REPOSITORY / "plugins",
+        spark_memory="1g",
+        airflow_database=AirflowDatabase.POSTGRESQL,
+        airflow_slots=SLOTS,
+    )
+    extra_env = {
+        "SLUICE_CACHE_DIR": str(root / "cache"),
+        "PYTHONPATH": f"{REPOSITORY / 'include'}{os.pathsep}{REPOSITORY}",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
+            patch.delenv(name)
+        try:
+            started = stack.up(root, options=options, extra_env=extra_env)
+            for name, value in started.client_env.items():
+                patch.setenv(name, value)
+            with AirflowApi(started.airflow_url) as airflow:
+                yield Field(started, airflow, options, extra_env)
+        finally:
+            stack.down(root)
