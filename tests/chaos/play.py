@@ -80,13 +80,13 @@ def play(on: Field, kind: Kind, expected: Sequence[dict[str, object]]) -> list[C
     watched = [_begin(on, kind, point) for point in kind.points]
     for one in watched:
         on.airflow.unpause(uid_of(one.point))
+    others = [one for one in watched if one.point != "restore"]
+    has_come = _stands if kind.strike is not None else _was_begun
+    _until(lambda: all(has_come(on, one) for one in others), REACHED_WITHIN_S, "to the point")
     for one in watched:
-        if one.point == "restore":
+        if one not in others:
             _begin_restore(on, kind, one)
-    if kind.strike is not None:
-        _until(lambda: all(_stands(on, one) for one in watched), REACHED_WITHIN_S, "to stand")
-    else:
-        _until(lambda: all(_was_begun(one) for one in watched), REACHED_WITHIN_S, "to begin")
+            _until(lambda: all(has_come(on, one) for one in watched), REACHED_WITHIN_S, "to stand")
     struck_at = time.monotonic()
     if kind.strike is not None:
         kind.strike(on, [one.struck for one in watched])
@@ -123,7 +123,12 @@ def _begin(on: Field, kind: Kind, point: str) -> _Watched:
 
 def _begin_restore(on: Field, kind: Kind, one: _Watched) -> None:
     """From a checkpoint; the job stands still meanwhile."""
-    _until(lambda: bool(one.job.state().completed), REACHED_WITHIN_S, "to a checkpoint")
+
+    def has_completed_one() -> bool:
+        latest = one.job.state().latest_completed
+        return latest is not None and latest.checkpoint_id >= one.first_id
+
+    _until(has_completed_one, REACHED_WITHIN_S, "to a checkpoint")
     on.airflow.pause(one.job.pipeline.uid)
     _strike_run(on, kind, one.struck)
 
@@ -134,7 +139,7 @@ def _strike_run(on: Field, kind: Kind, struck: Struck) -> None:
     )
 
 
-def _was_begun(one: _Watched) -> bool:
+def _was_begun(_: Field, one: _Watched) -> bool:
     """Whether the hit run has a checkpoint; that of a restore has none."""
     if one.hit is None:
         cause = f"airflow:{one.struck.dag_id}/{one.struck.run_id}"
@@ -149,7 +154,7 @@ def _stands(on: Field, one: _Watched) -> bool:
     task_id = task_id_of(one.point)
     tasks = on.airflow.task_instances(one.struck.dag_id, one.struck.run_id)
     runs = any(task.task_id == task_id and task.state == "running" for task in tasks)
-    return runs and _was_begun(one)
+    return runs and _was_begun(on, one)
 
 
 def _all_over(on: Field, watched: Sequence[_Watched]) -> bool:

@@ -1,6 +1,6 @@
 """The pipelines of the failure matrix: one for each point at which something is broken.
 
-All are the same two keyed stages over a bounded input of ``EVENTS``, cut into four epochs, and all
+All are the same two keyed stages over a bounded input of ``EVENTS``, cut into three epochs, and all
 run at the same time on one Airflow, so that one kill meets every point at once.
 """
 
@@ -16,9 +16,9 @@ from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 
 POINTS = ("trigger", "snapshot", "await", "finalize", "commit", "restore")
-EVENTS = 20_000
-EPOCHS = 4
-TIMEOUT = timedelta(seconds=100)
+EVENTS = 15_000
+EPOCHS = 3
+TIMEOUT = timedelta(seconds=180)
 FIRST_STAGE, SECOND_STAGE = "bid_statistics", "category_ranking"
 
 
