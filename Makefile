@@ -9,6 +9,7 @@ READY := $(VENV)/.ready
 CORE_TESTS := tests/unit/core tests/unit/runner tests/property/coordinator tests/conformance
 
 SEEDS ?= 10000
+ROWS ?= all
 PIPELINE ?= auctions
 INPUT ?=
 ALLOWLIST ?=
@@ -50,7 +51,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test coverage sim nexmark bench bench-finalize bench-flink e2e check lock
+.PHONY: test coverage sim nexmark bench bench-finalize bench-flink bench-airflow chaos e2e check lock
 test: coverage  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
 	@$(BIN)/pytest -q $(CORE_TESTS:%=--ignore=%)
 
@@ -74,6 +75,12 @@ bench-finalize: setup  ## Finalize at 26 and 1,000 subtasks, in memory and on S3
 bench-flink: setup  ## Install Flink (750 MB) for make bench, into .sluice/flink-venv
 	@test -x .sluice/flink-venv/bin/python || $(PYTHON) -m venv .sluice/flink-venv
 	@$(BIN)/uv pip install --quiet --python .sluice/flink-venv/bin/python apache-flink==2.3.0
+
+chaos: setup  ## Break everything, everywhere, and watch the jobs heal; an hour.  ROWS="name name" plays some
+	@SLUICE_CHAOS="$(ROWS)" $(BIN)/pytest -q -s tests/chaos
+
+bench-airflow: setup  ## A checkpoint's DAG run beside an equal one of empty tasks, run by run
+	@$(BIN)/python -m bench.airflow_run
 
 e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
 	@SLUICE_E2E=all $(BIN)/pytest -q tests/e2e

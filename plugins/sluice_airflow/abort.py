@@ -104,7 +104,7 @@ class AbortOperator(CheckpointOperator):
             note(
                 context,
                 f"checkpoint {failed.checkpoint_id} aborted, {failed.reason.value}: "
-                f"{failed.message}; the job is {state.status.value}",
+                f"{failed.message}; the job is {state.status.value}{_advice(self.pipeline, state)}",
             )
         return state.status.value
 
@@ -173,6 +173,12 @@ def _fail(
         failure.message + detail,
         is_task_failure=failure.is_task_failure,
     )
+
+
+def _advice(pipeline: Pipeline, state: CoordinatorState) -> str:
+    if state.status is not JobStatus.FAILED:
+        return ""
+    return f": the restart strategy gave up; mend the cause, then run {pipeline.uid}__restore"
 
 
 def _failed(states: Mapping[str, str | None]) -> frozenset[str]:

@@ -51,7 +51,7 @@ def events_of(
             "checkpoint_id": completed.checkpoint_id,
             "records": completed.records,
             "bytes": completed.checkpointed_bytes,
-            "watermark": _shown(min(watermarks.values(), default=None)),
+            "watermark": _shown(min(filter(_is_known, watermarks.values()), default=None)),
         }
     }
     for sink in pipeline.sinks.values():
@@ -67,8 +67,13 @@ def events_of(
 
 def _shown(watermark_ms: int | None) -> str | None:
     """ISO 8601 in UTC; None before there is one, "end" once the input has ended."""
-    if watermark_ms is None or watermark_ms == MIN_WATERMARK:
+    if watermark_ms is None or not _is_known(watermark_ms):
         return None
     if watermark_ms == MAX_WATERMARK:
         return "end"
     return datetime.fromtimestamp(watermark_ms / 1000, UTC).isoformat()
+
+
+def _is_known(watermark_ms: int) -> bool:
+    """A stage without event time has none; it holds nobody back."""
+    return watermark_ms != MIN_WATERMARK

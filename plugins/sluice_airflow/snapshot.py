@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.pending import PendingCheckpoint
@@ -11,7 +12,7 @@ from sluice.errors import FencedError
 from sluice.faults import FAULT_VARIABLE
 from sluice_airflow.links import SparkLink
 from sluice_airflow.notes import note
-from sluice_airflow.operators import CheckpointOperator, fault_of, once_sealed
+from sluice_airflow.operators import CheckpointOperator, Summary, fault_of, once_sealed
 from sluice_airflow.ownership import cause_of, pending_of
 from sluice_airflow.settings import Settings
 
@@ -34,7 +35,7 @@ class StageOperator(CheckpointOperator):
         super().__init__(**kwargs)
         self.stage = stage
 
-    def act(self, job: Job, context: Context) -> None:
+    def act(self, job: Job, context: Context) -> Summary:
         cause = cause_of(context["ti"])
         pending = pending_of(job.state(), cause)
         if pending is None:
@@ -46,13 +47,18 @@ class StageOperator(CheckpointOperator):
         if fault is not None and fault.strikes_subtask(self.stage, pending.checkpoint_id):
             os.environ[FAULT_VARIABLE] = str(fault)  # The subtasks are handed it.
         try:
-            self.run(job, pending, attempt, context)
+            stage_s = self.run(job, pending, attempt, context)
         except Exception as error:
             note(context, f"checkpoint {pending.checkpoint_id}, stage {self.stage}: {error}")
             raise
+        return {
+            "checkpoint_id": pending.checkpoint_id,
+            "attempt": attempt,
+            "stage_ms": round(stage_s * 1000),
+        }
 
-    def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> None:
-        """Return once every subtask has acknowledged as *attempt*."""
+    def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
+        """Return once every subtask has acknowledged as *attempt*; the seconds Spark worked."""
         raise NotImplementedError
 
     def goes_on(self, job: Job, pending: PendingCheckpoint, context: Context) -> bool:  # noqa: ARG002
@@ -75,7 +81,7 @@ class SnapshotOperator(StageOperator):
         pending: PendingCheckpoint,
         attempt: int,
         context: Context,  # noqa: ARG002 - for who submits
-    ) -> None:
+    ) -> float:
         from sluice.spark.session import connect, interrupted_with, stage_tag
         from sluice.spark.stage import run_stage
 
@@ -85,11 +91,14 @@ class SnapshotOperator(StageOperator):
         spark = connect(settings.spark_remote, self.pipeline.uid)
         # Of a timeout, or SIGTERM: what nobody waits for any more must not keep the cores.
         tag = stage_tag(self.pipeline.uid, pending.checkpoint_id, self.stage)
+        started = time.monotonic()
         with interrupted_with(spark, tag):
             acknowledged = once_sealed(
                 lambda: run_stage(job, spark, pending.checkpoint_id, self.stage, attempt=attempt)
             )
+        stage_s = time.monotonic() - started
         acknowledged.compact()  # The checkpoint goes on meanwhile: it waits for the acks alone.
+        return stage_s
 
 
 class CancelStagesOperator(CheckpointOperator):

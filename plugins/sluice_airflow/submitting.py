@@ -10,6 +10,7 @@ neither has it, a new attempt begins, and the one before it is fenced.
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +50,11 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             **kwargs,
         )
 
-    def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> None:
+    def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
         missing = self._missing(job, pending, attempt)
         if not missing:
             log.info("acknowledged already: nothing to submit")
-            return
+            return 0.0
         location = Settings.from_environment().location
         self.name = f"sluice-{self.pipeline.uid}-{pending.checkpoint_id}-{self.stage}-{attempt}"
         self.application_args = [
@@ -62,10 +63,12 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             *(["--endpoint-url", location.endpoint_url] if location.endpoint_url else []),
         ]  # fmt: skip
         log.info("submitting name=%s", self.name)
+        started = time.monotonic()
         SparkSubmitOperator.execute(self, context)
         missing = self._missing(job, pending, attempt)
         if missing:
             raise StageFailed(f"{self.name} ended without an ack of {', '.join(missing)}")
+        return time.monotonic() - started
 
     def goes_on(self, job: Job, pending: PendingCheckpoint, context: Context) -> bool:
         store = context.get("task_state_store")

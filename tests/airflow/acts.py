@@ -60,9 +60,9 @@ def trigger(**context: object) -> object:
     return TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(a_context(**context))
 
 
-def snapshot(stage: str, **context: object) -> None:
+def snapshot(stage: str, **context: object) -> object:
     task = SnapshotOperator(task_id="snapshot", pipeline=PIPELINE, stage=stage)
-    task.execute(a_context(**context))
+    return task.execute(a_context(**context))
 
 
 def finalize(**context: object) -> object:

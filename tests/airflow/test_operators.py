@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import (
     DagRunTriggerException,
 )
 
+from sluice.config import no_restart
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import StageFailed
@@ -21,7 +22,7 @@ from sluice.params import param
 from sluice.runner.recovery import fail_checkpoint, stop
 from sluice.runner.submission import configure, submit
 from sluice.sources import Nexmark
-from sluice_airflow.abort import RestartOperator, abort_on_failure
+from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
 from sluice_airflow.operators import CommitOperator
 from sluice_airflow.triggering import TriggerOperator
 from tests.airflow.acts import (
@@ -311,3 +312,23 @@ def test_restart_does_nothing_while_the_job_runs(root: str) -> None:
 
     with pytest.raises(AirflowSkipException, match="the job is RUNNING: nothing to restore"):
         RestartOperator(task_id="restart", pipeline=PIPELINE).execute(a_context())
+
+
+def test_when_the_restart_strategy_gives_up_the_note_says_what_to_do(
+    root: str, spark: StandInSpark
+) -> None:
+    pipeline = a_pipeline(restart_strategy=no_restart())
+    submit(a_job(root, pipeline), configure(pipeline, {}))
+    a_checkpoint("run-1")
+    trigger(run_id="run-2")
+    context = a_context(run_id="run-2", states={"bids.snapshot": "failed"})
+
+    status = AbortOperator(task_id="abort", pipeline=pipeline).execute(context)
+
+    assert status == "FAILED"
+    said = context["ti"].said[-1]
+    assert "the job is FAILED: the restart strategy gave up" in said
+    assert said.endswith("mend the cause, then run demo__restore")
+    assert [c.checkpoint_id for c in a_job(root).state().completed] == [1]
+    with pytest.raises(AirflowSkipException, match="the job is FAILED: nothing to restore"):
+        RestartOperator(task_id="restart", pipeline=pipeline).execute(context)

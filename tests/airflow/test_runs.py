@@ -53,6 +53,22 @@ def run(dag: DAG, **conf: object) -> tuple[str, dict[str, str]]:
     return done.state, {ti.task_id: ti.state for ti in done.get_task_instances()}
 
 
+def note_of(dag_id: str) -> str | None:
+    """That of the newest run, once the scheduler has told of its end; ``dag.test()`` does not."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    from sluice_airflow import run_notes
+
+    with create_session() as session:
+        newest = select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc()).limit(1)
+        ended = session.scalars(newest).one()
+        run_notes.on_dag_run_success(ended, "")
+        session.commit()
+        return session.scalars(newest).one().note
+
+
 def queued_runs(dag_id: str) -> list[tuple[str, dict[str, object]]]:
     from airflow.models.dagrun import DagRun
 
@@ -66,6 +82,9 @@ def test_a_green_run_publishes_a_checkpoint(
 
     latest = a_job(root).state().latest_completed
     assert state == "success"
+    told = note_of("demo")
+    assert told is not None
+    assert told.startswith("checkpoint 1 completed, 0 B, ")
     assert {tasks.pop(task) for task in ("abort", "restart", "cancel_stages")} == {"skipped"}
     assert set(tasks.values()) == {"success"}
     assert latest is not None

@@ -16,7 +16,7 @@ import pytest
 from sluice.connectors.nexmark import NexmarkSource
 from tests.chaos.kinds import KINDS, SAMPLE, Field
 from tests.chaos.play import Cell, play
-from tests.chaos.under_fire import EVENTS, POINTS
+from tests.chaos.under_fire import EVENTS, POINTS, uid_of
 
 WANTED = os.environ.get("SLUICE_CHAOS", "")
 ROWS = tuple(KINDS) if WANTED == "all" else tuple(WANTED.split()) or SAMPLE
@@ -58,6 +58,21 @@ def test_whatever_breaks_wherever_the_jobs_heal_by_themselves(
 
     _report(name, {cell.point: cell for cell in cells})
     assert {cell.point for cell in cells} == set(KINDS[name].points)
+
+
+def test_runs_tell_what_they_did(field: Field) -> None:
+    """Of the jobs above: every run has a note, and a green one was an event with its id."""
+    runs = [run for run in field.airflow.runs(uid_of("finalize")) if run.is_finished]
+    events = field.airflow.asset_events(uid_of("finalize"))
+
+    notes = {run.dag_run_id: run.note or "" for run in runs}
+    told = {(event.uri, event.source_run_id): event.extra["checkpoint_id"] for event in events}
+    completed = {run: note.split()[1] for run, note in notes.items() if "completed" in note}
+    assert all(notes.values()), notes
+    assert completed, notes
+    for run, checkpoint_id in completed.items():
+        for uri in ("sluice://at_finalize/checkpoints", "sluice://at_finalize/tables/ranking"):
+            assert told[uri, run] == int(checkpoint_id)
 
 
 def _report(name: str, cells: dict[str, Cell]) -> None:

@@ -39,6 +39,7 @@ class DagRun:
     queued_at: datetime | None = None
     start_date: datetime | None = None
     end_date: datetime | None = None
+    note: str | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -58,6 +59,15 @@ class TaskInstance:
     duration: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssetEvent:
+    """``extra`` is what the task said of it."""
+
+    uri: str
+    extra: dict[str, JsonValue]
+    source_run_id: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Token:
     access_token: str
@@ -71,6 +81,16 @@ class _Runs:
 @dataclass(frozen=True, slots=True)
 class _TaskInstances:
     task_instances: list[TaskInstance]
+
+
+@dataclass(frozen=True, slots=True)
+class _AssetEvents:
+    asset_events: list[AssetEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class _XCom:
+    value: JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +200,15 @@ class AirflowApi:
     def task_instances(self, dag_id: str, run_id: str) -> list[TaskInstance]:
         path = f"{_run(dag_id, run_id)}/taskInstances?limit={_PAGE}"
         return _decoded(self._must("GET", path), _TaskInstances).task_instances
+
+    def asset_events(self, dag_id: str) -> list[AssetEvent]:
+        """What the DAG's tasks told other DAGs, newest first."""
+        path = f"/api/v2/assets/events?source_dag_id={quote(dag_id)}&order_by=-timestamp"
+        return _decoded(self._must("GET", f"{path}&limit={_PAGE}"), _AssetEvents).asset_events
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str) -> JsonValue:
+        path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{key}"
+        return _decoded(self._must("GET", path), _XCom).value
 
     def wait_until_finished(self, dag_id: str, run_id: str, *, timeout_s: float = 300.0) -> DagRun:
         """Return the run once it succeeded or failed."""
