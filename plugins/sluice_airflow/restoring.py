@@ -18,6 +18,7 @@ from sluice.units import size
 from sluice_airflow.checking import check_declaration
 from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator, Summary
+from sluice_airflow.ownership import cause_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -70,7 +71,10 @@ class RestoreOperator(CheckpointOperator):
         if params.get("dry_run"):
             raise AirflowSkipException("a dry run: verify's log says what would be restored")
         state = job.state()
-        _check_generation(state, params)
+        cause = cause_of(context["ti"])
+        is_done = state.restored_by == cause  # By a try that died before it could say so.
+        if not is_done:
+            _check_generation(state, params)
         configuration = configuration_of(self.pipeline, state, params)
         if state.status is JobStatus.CREATED and configuration is not None:
             submit(job, configuration)
@@ -84,6 +88,7 @@ class RestoreOperator(CheckpointOperator):
             options_of(params),
             configuration=configuration,
             only_generation=params["only_generation"],
+            cause=cause,
         )
         after = restored.state
         if params.get("then") == STAY_SUSPENDED:

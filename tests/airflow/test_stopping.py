@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +36,11 @@ from tests.airflow.acts import (
 )
 from tests.airflow.stand_in import StandInSpark, a_job
 
+RUNS = itertools.count(1)
+
 
 def restore(**form: object) -> tuple[object, str]:
-    context = a_context(params=RESTORE | form)
+    context = a_context(run_id=f"restore-{next(RUNS)}", params=RESTORE | form)
     result = RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(context)
     return result, context["ti"].said[-1]
 

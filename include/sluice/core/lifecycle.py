@@ -84,6 +84,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         is_backlog=False,
         restart_at_ms=None,
         num_restarts=state.num_restarts + 1,
+        restored_by=event.cause,
     )
     return Transition(state=restored, commands=commands)
 

@@ -206,6 +206,7 @@ class JobRestored:
     has_hooks: bool = False  # Master hooks are to be restored before anything new is triggered.
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
+    cause: str = ""  # Who asked for it, and is not to be served twice.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,7 @@ class CoordinatorState:
     restarts: RestartHistory = field(default_factory=RestartHistory)
     restart_at_ms: int | None = None
     num_restarts: int = 0
+    restored_by: str = ""  # The cause of the latest restore.
 
     def __post_init__(self) -> None:
         if self.status is not JobStatus.RUNNING:

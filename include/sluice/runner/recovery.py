@@ -195,19 +195,24 @@ def restore(
     *,
     only_generation: int | None = None,
     configuration: JobConfiguration | None = None,
+    cause: str = "",
 ) -> Restored:
     """Continue the job from *target* under the next generation.
 
     Everything it needs is verified first; then the fence is journaled, and what the job owes from
     before, as an unfinished commit, is done before anything new.  *configuration* replaces the
     job's, for another parallelism.  With *only_generation* nothing happens unless the job is still
-    of that generation: a repeated or late restore is harmless.
+    of that generation: a repeated or late restore is harmless.  So is one with the *cause* of the
+    latest restore: it finds that one done.
 
     Raises:
         RestoreError: the target does not exist, or something it needs is gone; all are named.
         FencedError: the job moved on to another generation.
     """
     state = job.state()
+    if cause and state.restored_by == cause:
+        resume(job, job.journal.load())
+        return Restored(checkpoint_id=state.base, origin=state.origin, state=job.state())
     if only_generation is not None and state.generation != only_generation:
         raise FencedError(
             f"job {job.pipeline.uid!r} is of generation {state.generation} already; "
@@ -234,6 +239,7 @@ def restore(
             dropped_stages=decision.dropped_stages,
             has_hooks=bool(job.pipeline.hooks),
             configuration=configuration,
+            cause=cause,
         )
     )
     if transition.verdict is Verdict.FENCED:

@@ -80,7 +80,7 @@ EVENTS: list[Event] = [
     discarded(1, savepoints=("s",)),
     failed(is_task_failure=True),
     job_failed(),
-    restored(7, savepoint="s", has_hooks=True, dropped_stages=("rank",)),
+    restored(7, savepoint="s", has_hooks=True, dropped_stages=("rank",), cause="me"),
     hooks_restored(),
     stopped(JobStatus.SUSPENDED),
 ]
