@@ -10,11 +10,14 @@ from sluice.pipeline import Pipeline
 from sluice_airflow.restoring import RESUME, STAY_SUSPENDED
 from sluice_airflow.triggering import SAVEPOINT_TYPES
 
-_URI = r"^(|(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]|file:///).*)$"
+_TEXT = ["null", "string"]  # Airflow asks for a value where a plain string is empty.
+_URI = r"^((s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]|file:///).*)$"
+_ELSEWHERE, _SELDOM = "From another root", "Seldom needed"
 
 FAULT = Param(
-    "",
-    type="string",
+    None,
+    type=_TEXT,
+    section=_SELDOM,
     title="Fault (for drills)",
     description=f"Empty: none. Otherwise {FAULT_FORM}. E.g. kill-task task=finalize",
 )
@@ -22,7 +25,7 @@ CHECKPOINT_FORM = {"fault": FAULT}
 SAVEPOINT_FORM = {
     "name": Param(
         None,
-        type=["null", "string"],
+        type=_TEXT,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$",
         title="Name",
         description="Up to 128 of A-Z a-z 0-9 _ . - ; empty: made of the run's id",
@@ -48,8 +51,8 @@ SAVEPOINT_FORM = {
         ),
     ),
     "target": Param(
-        "",
-        type="string",
+        None,
+        type=_TEXT,
         pattern=_URI,
         title="Copy to another root",
         description="s3://bucket/prefix or file:///folder; empty: it stays in the job's own root",
@@ -81,13 +84,14 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
         ),
         "savepoint": Param(
             None,
-            type=["null", "string"],
+            type=_TEXT,
             title="Savepoint",
             description="For target savepoint: its name",
         ),
         "root": Param(
-            "",
-            type="string",
+            None,
+            type=_TEXT,
+            section=_ELSEWHERE,
             pattern=_URI,
             title="In another root",
             description=(
@@ -96,14 +100,15 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
             ),
         ),
         "root_pipeline": Param(
-            "",
-            type="string",
+            None,
+            type=_TEXT,
+            section=_ELSEWHERE,
             title="Pipeline there",
             description=f"If the uid in that root is another; empty: {pipeline.uid}",
         ),
         "parallelism": Param(
-            "",
-            type="string",
+            None,
+            type=_TEXT,
             pattern=r"^\s*(([a-z][a-z0-9_]*=)?\d+([\s,]+|$))*$",
             title="Parallelism",
             description=(
@@ -147,12 +152,14 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
             None,
             type=["null", "integer"],
             minimum=1,
+            section=_SELDOM,
             title="UNSAFE: ignore in-flight data of checkpoint",
             description="Last resort: the rows that this checkpoint left in flight are lost",
         ),
         "only_generation": Param(
             None,
             type=["null", "integer"],
+            section=_SELDOM,
             title="Only generation",
             description="Set by a failure: a late or repeated restore does nothing; leave empty",
         ),

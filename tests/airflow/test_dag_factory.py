@@ -135,6 +135,18 @@ def test_a_stage_that_is_called_like_a_task_is_refused() -> None:
         the_dags(pipeline)
 
 
+def test_every_form_can_be_sent_as_it_is_and_explains_itself() -> None:
+    """Airflow's page asks for a value where a field is a plain string and empty."""
+    for dag in the_dags().values():
+        for name, param in dag.params.items():
+            param_object = dag.params.get_param(name)
+            kinds = param_object.schema["type"]
+            assert param_object.description, (dag.dag_id, name)
+            assert param_object.schema["title"], (dag.dag_id, name)
+            assert param not in ("", None) or "null" in kinds, (dag.dag_id, name)
+        dag.params.validate()
+
+
 @pytest.mark.parametrize("uid", ["demo__restore", "sluice__watchdog"])
 def test_two_dags_of_one_name_are_refused(uid: str) -> None:
     with pytest.raises(ConfigurationError, match=f"two pipelines make a DAG '{uid}'"):
