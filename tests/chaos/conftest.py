@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.devstack import stack
 from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.settings import AirflowDatabase, StackOptions
 from tests.chaos.kinds import Field
+from tests.own_stack import own_stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLOTS = 10  # A task that stands still at every point, and some that go on.
@@ -40,14 +40,5 @@ def _field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
         "SLUICE_CACHE_DIR": str(root / "cache"),
         "PYTHONPATH": f"{REPOSITORY / 'include'}{os.pathsep}{REPOSITORY}",
     }
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
-            patch.delenv(name)
-        try:
-            started = stack.up(root, options=options, extra_env=extra_env)
-            for name, value in started.client_env.items():
-                patch.setenv(name, value)
-            with AirflowApi(started.airflow_url) as airflow:
-                yield Field(started, airflow, options, extra_env)
-        finally:
-            stack.down(root)
+    with own_stack(root, options, extra_env) as started, AirflowApi(started.airflow_url) as airflow:
+        yield Field(started, airflow, options, extra_env)

@@ -10,10 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
-from sluice.connectors.nexmark import NexmarkSource
+from tests.best_auctions import best_auctions
 from tests.chaos.kinds import KINDS, SAMPLE, Field
 from tests.chaos.play import Cell, play
 from tests.chaos.under_fire import EVENTS, POINTS, uid_of
@@ -23,38 +22,9 @@ ROWS = tuple(KINDS) if WANTED == "all" else tuple(WANTED.split()) or SAMPLE
 REPORT = os.environ.get("SLUICE_CHAOS_REPORT", "")
 
 
-@pytest.fixture(scope="module", name="expected")
-def _expected() -> list[dict[str, object]]:
-    """The same ranking by one query over all events in memory."""
-    source = NexmarkSource(EVENTS)
-    (piece,) = source.plan((), max_records=None, parallelism=1).slices
-    frames = [pl.from_arrow(batch) for batch in source.read(piece)]
-    events = pl.concat([frame for frame in frames if isinstance(frame, pl.DataFrame)])
-    statistics = (
-        events.with_columns(auction=pl.coalesce("auction_id", "bid_auction"))
-        .filter(pl.col("auction").is_not_null())
-        .group_by("auction")
-        .agg(
-            category=pl.col("category").max(),
-            bids=pl.col("price").count(),
-            highest_bid=pl.col("price").max(),
-        )
-        .filter(pl.col("category").is_not_null(), pl.col("bids") > 0)
-    )
-    return (
-        statistics.sort("category", "bids", "auction", descending=[False, True, False])
-        .with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("category"))
-        .filter(pl.col("rank") <= 3)
-        .select("category", "rank", "auction", "bids", "highest_bid")
-        .to_dicts()
-    )
-
-
 @pytest.mark.parametrize("name", ROWS)
-def test_whatever_breaks_wherever_the_jobs_heal_by_themselves(
-    field: Field, expected: list[dict[str, object]], name: str
-) -> None:
-    cells = play(field, KINDS[name], expected)
+def test_whatever_breaks_wherever_the_jobs_heal_by_themselves(field: Field, name: str) -> None:
+    cells = play(field, KINDS[name], best_auctions(EVENTS))
 
     _report(name, {cell.point: cell for cell in cells})
     assert {cell.point for cell in cells} == set(KINDS[name].points)

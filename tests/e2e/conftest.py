@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sluice.devstack import stack
 from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.settings import StackOptions
 from sluice.devstack.stack import Stack
+from tests.own_stack import own_stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -30,18 +29,8 @@ def _running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     options = StackOptions(
         dags_folder=REPOSITORY / "dags", plugins_folder=REPOSITORY / "plugins", spark_memory="1g"
     )
-    cache = {"SLUICE_CACHE_DIR": str(root / "cache")}
-    with pytest.MonkeyPatch.context() as patch:
-        # Its own AIRFLOW_HOME must not be that of another test module.
-        for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
-            patch.delenv(name)
-        try:
-            started = stack.up(root, options=options, extra_env=cache)
-            for name, value in started.client_env.items():
-                patch.setenv(name, value)
-            yield started
-        finally:
-            stack.down(root)
+    with own_stack(root, options, {"SLUICE_CACHE_DIR": str(root / "cache")}) as started:
+        yield started
 
 
 @pytest.fixture(scope="module", name="airflow")

@@ -1,0 +1,30 @@
+"""A whole stack of a test module's own: S3, Spark and Airflow, stopped when the block ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sluice.devstack import stack
+from sluice.devstack.settings import StackOptions
+from sluice.devstack.stack import Stack
+
+
+@contextmanager
+def own_stack(root: Path, options: StackOptions, extra_env: Mapping[str, str]) -> Iterator[Stack]:
+    """Meanwhile this process is a client of it, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Its own AIRFLOW_HOME must not be that of another test module.
+        for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
+            patch.delenv(name)
+        try:
+            started = stack.up(root, options=options, extra_env=extra_env)
+            for name, value in started.client_env.items():
+                patch.setenv(name, value)
+            yield started
+        finally:
+            stack.down(root)
