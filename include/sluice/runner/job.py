@@ -173,8 +173,10 @@ def open_job(
     location: StoreLocation,
     *,
     clock: Callable[[], int] = wall_clock_ms,
+    store: ObjectStore | None = None,
 ) -> Job:
-    store = PatientStore(open_store(location))
+    """By default the *store* at the location repeats what fails, for a minute and a half."""
+    store = store or PatientStore(open_store(location))
     paths = PipelinePaths(pipeline.uid)
     return Job(
         pipeline=pipeline,

@@ -21,11 +21,8 @@ from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError
 from sluice.pipeline import Pipeline
-from sluice.protocol.paths import PipelinePaths
-from sluice.runner.job import Job
+from sluice.runner.job import open_job
 from sluice.runner.lineage import CompletedParent, Lineage, PendingParent
-from sluice.storage.answers import AnswerStore
-from sluice.storage.journal import Journal
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 
@@ -281,15 +278,7 @@ def _read_all(
 
 
 def _read(pipeline: Pipeline, location: StoreLocation, store: ObjectStore) -> str | None:
-    paths = PipelinePaths(pipeline.uid)
-    job = Job(  # Not ``open_job``: its store repeats what fails for longer than anybody waits here.
-        pipeline=pipeline,
-        location=location,
-        store=store,
-        paths=paths,
-        journal=Journal(store, paths),
-        answers=AnswerStore(store, paths),
-    )
+    job = open_job(pipeline, location, store=store)  # Nobody waits here for what fails.
     state = job.state()
     if state.status not in _ALIVE or state.base is None:
         return None
