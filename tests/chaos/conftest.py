@@ -11,6 +11,7 @@ import pytest
 from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.settings import AirflowDatabase, StackOptions
 from tests.chaos.kinds import Field
+from tests.chaos.under_fire import FOLDER_VARIABLE
 from tests.own_stack import own_stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,9 +37,17 @@ def _field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
         airflow_database=AirflowDatabase.POSTGRESQL,
         airflow_slots=SLOTS,
     )
+    arrivals = root / "arrivals"
+    arrivals.mkdir()
     extra_env = {
+        FOLDER_VARIABLE: str(arrivals),
         "SLUICE_CACHE_DIR": str(root / "cache"),
         "PYTHONPATH": f"{REPOSITORY / 'include'}{os.pathsep}{REPOSITORY}",
     }
-    with own_stack(root, options, extra_env) as started, AirflowApi(started.airflow_url) as airflow:
-        yield Field(started, airflow, options, extra_env)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(arrivals))  # This process builds the pipelines, too.
+        with (
+            own_stack(root, options, extra_env) as started,
+            AirflowApi(started.airflow_url) as airflow,
+        ):
+            yield Field(started, airflow, options, extra_env)

@@ -82,15 +82,15 @@ def play(on: Field, kind: Kind, expected: Sequence[dict[str, object]]) -> list[C
         on.airflow.unpause(uid_of(one.point))
     others = [one for one in watched if one.point != "restore"]
     has_come = _stands if kind.strike is not None else _was_begun
-    _until(lambda: all(has_come(on, one) for one in others), REACHED_WITHIN_S, "to the point")
+    until(lambda: all(has_come(on, one) for one in others), REACHED_WITHIN_S, "to the point")
     for one in watched:
         if one not in others:
             _begin_restore(on, kind, one)
-            _until(lambda: all(has_come(on, one) for one in watched), REACHED_WITHIN_S, "to stand")
+            until(lambda: all(has_come(on, one) for one in watched), REACHED_WITHIN_S, "to stand")
     struck_at = time.monotonic()
     if kind.strike is not None:
         kind.strike(on, [one.struck for one in watched])
-    _until(lambda: _all_over(on, watched), ENDS_WITHIN_S, "to end")
+    until(lambda: _all_over(on, watched), ENDS_WITHIN_S, "to end")
     for one in watched:
         on.airflow.pause(uid_of(one.point))
     return [_judge(one, struck_at, expected) for one in watched]
@@ -128,7 +128,7 @@ def _begin_restore(on: Field, kind: Kind, one: _Watched) -> None:
         latest = one.job.state().latest_completed
         return latest is not None and latest.checkpoint_id >= one.first_id
 
-    _until(has_completed_one, REACHED_WITHIN_S, "to a checkpoint")
+    until(has_completed_one, REACHED_WITHIN_S, "to a checkpoint")
     on.airflow.pause(one.job.pipeline.uid)
     _strike_run(on, kind, one.struck)
 
@@ -187,7 +187,7 @@ def _judge(one: _Watched, struck_at: float, expected: Sequence[dict[str, object]
     )
 
 
-def _until(is_true: Callable[[], bool], within_s: float, what: str) -> None:
+def until(is_true: Callable[[], bool], within_s: float, what: str) -> None:
     deadline = time.monotonic() + within_s
     while not is_true():
         assert time.monotonic() < deadline, f"not everybody came {what} within {within_s:.0f} s"

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.runner.job import open_job
+from sluice.storage.open import StoreLocation
 from tests.best_auctions import best_auctions
 from tests.chaos.kinds import KINDS, SAMPLE, Field
-from tests.chaos.play import Cell, play
-from tests.chaos.under_fire import EVENTS, POINTS, uid_of
+from tests.chaos.play import Cell, play, until
+from tests.chaos.under_fire import EVENTS, FOLDER_VARIABLE, POINTS, on_files, uid_of
 
 WANTED = os.environ.get("SLUICE_CHAOS", "")
 ROWS = tuple(KINDS) if WANTED == "all" else tuple(WANTED.split()) or SAMPLE
@@ -43,6 +45,27 @@ def test_runs_tell_what_they_did(field: Field) -> None:
     for run, checkpoint_id in completed.items():
         for uri in ("sluice://at_finalize/checkpoints", "sluice://at_finalize/tables/ranking"):
             assert told[uri, run] == int(checkpoint_id)
+
+
+def test_files_that_arrive_are_an_event_and_the_event_is_a_checkpoint(field: Field) -> None:
+    job = open_job(on_files(), StoreLocation(root=field.running.client_env["SLUICE_ROOT"]))
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    field.airflow.wait_until_known("on_files")
+    field.airflow.unpause("on_files")
+
+    def counted(lines: int) -> bool:
+        state = job.state()
+        done = [c for c in state.completed if c.is_committed]
+        return bool(done) and sum(job.result_table({}).read()["n"].to_pylist()) == lines
+
+    (folder / "one.txt").write_text("a\nb\na\n")
+    until(lambda: counted(3), 120, "to the first file's checkpoint")
+    (folder / "two.txt").write_text("a\n")
+    until(lambda: counted(4), 120, "to the second file's checkpoint")
+    field.airflow.pause("on_files")
+
+    kinds = {run.run_type for run in field.airflow.runs("on_files")}
+    assert kinds == {"asset_triggered"}
 
 
 def _report(name: str, cells: dict[str, Cell]) -> None:

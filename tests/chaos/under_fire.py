@@ -6,19 +6,22 @@ run at the same time on one Airflow, so that one kill meets every point at once.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 from sluice import aggregates as agg
 from sluice.config import Checkpointing
 from sluice.params import param
 from sluice.pipeline import Pipeline
+from sluice.schedules import OnAsset, Watcher
 from sluice.sinks import FilesTable
-from sluice.sources import Nexmark
+from sluice.sources import Files, Nexmark
 
 POINTS = ("trigger", "snapshot", "await", "finalize", "commit", "restore")
 EVENTS = 15_000
 EPOCHS = 3
 TIMEOUT = timedelta(seconds=180)
+FOLDER_VARIABLE = "SLUICE_TEST_FOLDER"
 FIRST_STAGE, SECOND_STAGE = "bid_statistics", "category_ranking"
 
 
@@ -56,5 +59,20 @@ def pipeline_at(point: str) -> Pipeline:
     return pipeline
 
 
+def on_files() -> Pipeline:
+    """Its checkpoints follow the files that arrive in a folder; nothing breaks it."""
+    folder = os.environ.get(FOLDER_VARIABLE, "/nonexistent")
+    watcher = Watcher(
+        trigger="sluice_airflow.arrivals.NewFilesTrigger",
+        arguments={"uri": f"file://{folder}", "poll_s": 1.0},
+    )
+    schedule = OnAsset(uri=f"file://{folder}", watcher=watcher)
+    pipeline = Pipeline("on_files", checkpointing=Checkpointing(schedule=schedule), parallelism=1)
+    lines = pipeline.source("lines", Files(folder, bounded=False))
+    counts = lines.key_by("line").aggregate("count", n=agg.count())
+    counts.sink("counts", FilesTable(upsert_key=("line",)))
+    return pipeline
+
+
 def load() -> dict[str, Pipeline]:
-    return {uid_of(point): pipeline_at(point) for point in POINTS}
+    return {uid_of(point): pipeline_at(point) for point in POINTS} | {"on_files": on_files()}

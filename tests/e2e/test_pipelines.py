@@ -112,3 +112,43 @@ def test_a_savepoint_is_taken_and_restored_through_airflow(
 
     assert status is JobStatus.FINISHED
     assert alerts(job) == expected
+
+
+@pytest.mark.skipif(os.environ.get("SLUICE_E2E") != "all", reason="make e2e runs it")
+def test_a_savepoint_waits_without_a_slot_and_a_cancelled_job_comes_back(
+    running: Stack, airflow: AirflowApi, tmp_path: Path
+) -> None:
+    job, expected = started(running, airflow, tmp_path, epochs=4)
+    first_id = job.state().next_checkpoint_id
+    savepoint_dag = f"{PIPELINE}__savepoint"
+    for dag in (savepoint_dag, f"{PIPELINE}__cancel"):
+        airflow.unpause(dag)
+
+    airflow.unpause(PIPELINE)
+    slow = airflow.trigger(PIPELINE, conf={"fault": "hang task=finalize seconds=45 tries=1"})
+    wait_for_task(airflow, PIPELINE, slow.dag_run_id, "finalize", "running")
+    waiting = airflow.trigger(savepoint_dag, conf={"name": f"behind-{first_id}"})
+    wait_for_task(airflow, savepoint_dag, waiting.dag_run_id, "trigger", "up_for_reschedule")
+    saved = airflow.wait_until_finished(savepoint_dag, waiting.dag_run_id)
+    cancelled = airflow.trigger(f"{PIPELINE}__cancel")
+    airflow.wait_until_finished(f"{PIPELINE}__cancel", cancelled.dag_run_id)
+    status = job.state().status
+    restored = airflow.trigger(f"{PIPELINE}__restore")
+    back = airflow.wait_until_finished(f"{PIPELINE}__restore", restored.dag_run_id)
+    end = wait_for_the_end(job)
+    airflow.pause(PIPELINE)
+
+    assert saved.state == back.state == "success"
+    assert (saved.note or "").startswith(f"savepoint behind-{first_id} (checkpoint ")
+    assert status is JobStatus.CANCELED
+    assert end is JobStatus.FINISHED
+    assert alerts(job) == expected
+
+
+def wait_for_task(airflow: AirflowApi, dag: str, run_id: str, task_id: str, state: str) -> None:
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while state not in [
+        task.state for task in airflow.task_instances(dag, run_id) if task.task_id == task_id
+    ]:
+        assert time.monotonic() < deadline, airflow.task_instances(dag, run_id)
+        time.sleep(0.3)
