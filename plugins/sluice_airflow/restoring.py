@@ -93,12 +93,10 @@ class RestoreOperator(CheckpointOperator):
         after = restored.state
         if params.get("then") == STAY_SUSPENDED:
             after = stop(job, JobStatus.SUSPENDED)
-        what = restored.origin or (
-            "the empty state"
-            if restored.checkpoint_id is None
-            else f"checkpoint {restored.checkpoint_id}"
+        note(
+            context,
+            f"restored {restored.named}, generation {after.generation}; {after.status.value}",
         )
-        note(context, f"restored {what}, generation {after.generation}; {after.status.value}")
         return {
             "checkpoint_id": restored.checkpoint_id,
             "savepoint": restored.origin.savepoint if restored.origin is not None else None,

@@ -54,6 +54,15 @@ class Restored:
     origin: SnapshotOrigin | None
     state: CoordinatorState
 
+    @property
+    def named(self) -> str:
+        """What it was restored from, in words."""
+        if self.origin is not None:
+            return str(self.origin)
+        return (
+            "the empty state" if self.checkpoint_id is None else f"checkpoint {self.checkpoint_id}"
+        )
+
 
 def fail_checkpoint(
     job: Job,

@@ -127,7 +127,7 @@ def _restart(job: Job, generation: int) -> str:
         restored = restore(job, Latest(), only_generation=generation)
     except FencedError:
         return "found that somebody else restored the job"
-    return f"restored the job from checkpoint {restored.checkpoint_id}"
+    return f"restored the job from {restored.named}"
 
 
 def _collect(job: Job, grace_ms: int) -> list[str]:
