@@ -145,7 +145,7 @@ def test_expiry_and_restart_may_happen_in_one_look() -> None:
 
     assert watched.actions == (
         "aborted checkpoint 1: CHECKPOINT_EXPIRED",
-        "restored the job from checkpoint None",
+        "restored the job from the empty state",
     )
 
 
