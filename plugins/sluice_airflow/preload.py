@@ -28,6 +28,7 @@ _MODULES = (
     "sluice.spark.stage",
     "sluice.spark.session",
     "sluice_airflow.dag_factory",
+    "sluice_airflow.upgrades",
     "sluice_airflow.watchdog",
     "airflow.sdk.execution_time.supervisor",
     "airflow.sdk.execution_time.task_runner",

@@ -28,10 +28,16 @@ Build = Callable[[Mapping[str, Pipeline]], Mapping[str, DAG]]
 def build_each(
     pipelines: Mapping[str, Pipeline], build: Build = build_dags
 ) -> tuple[dict[str, DAG], dict[str, str]]:
-    """The DAGs of every pipeline whose DAGs can be built, and what is wrong with the others."""
+    """The DAGs of every pipeline whose DAGs can be built, and what is wrong with the others.
+
+    A task asks for its own DAG, and pays for no other pipeline's.
+    """
     dags: dict[str, DAG] = {}
     problems: dict[str, str] = {}
+    wanted = get_parsing_context().dag_id
     for uid, pipeline in pipelines.items():
+        if wanted is not None and wanted != uid and not wanted.startswith(f"{uid}__"):
+            continue
         try:
             built = build({uid: pipeline})
         except Exception as error:  # Ours, or whatever Airflow says of an id or a parameter.

@@ -252,3 +252,18 @@ def test_a_hundred_pipelines_are_parsed_within_thirty_seconds(
     record_property("serialized_s", serialized_s)
     assert int(dags) >= 300
     assert float(parsed_s) + float(serialized_s) < 30
+
+
+@pytest.mark.parametrize("dag_id", ["one", "one__restore"])
+def test_a_task_builds_the_dags_of_its_own_pipeline_alone(dag_id: str) -> None:
+    from airflow.sdk.definitions._internal.dag_parsing_context import (
+        _airflow_parsing_context_manager,
+    )
+
+    pipelines = {uid: a_pipeline(uid) for uid in ("one", "one_more", "two")}
+
+    with _airflow_parsing_context_manager(dag_id=dag_id, task_id="trigger"):
+        dags, problems = build_each(pipelines)
+
+    assert list(dags) == ["one", "one__savepoint", "one__restore", "one__cancel"]
+    assert problems == {}
