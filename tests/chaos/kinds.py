@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sluice.devstack import process_table, stack, stack_file
 from sluice.devstack.airflow_api import AirflowApi
@@ -21,7 +21,7 @@ from tests.chaos.under_fire import FIRST_STAGE, POINTS, SECOND_STAGE, TIMEOUT, u
 
 HANG_S = 75  # Until the slowest of six jobs stands, too; less than the checkpoint timeout.
 OUTAGE_S = 60
-IN_SPARK = ("snapshot", "await")
+IN_SPARK = ("snapshot", "await")  # Where subtasks are at work, and may decline or die.
 TASK = {
     "trigger": "task=trigger when=after",  # The checkpoint is pending.
     "snapshot": f"stage={FIRST_STAGE}",  # Nobody has acknowledged.
@@ -55,7 +55,7 @@ class Field:
     extra_env: dict[str, str]
 
     def component(self, name: str) -> None:
-        """Kill one component of Airflow, but none of the tasks below it."""
+        """Kill one component of Airflow; what it forked dies when it is started anew."""
         mark = f"{COMPONENT_VARIABLE}={name}".encode()
         stack_id = f"{STACK_ID_VARIABLE}={self._stack_id()}".encode()
         marked = {
@@ -96,7 +96,6 @@ class Kind:
     fault: Callable[[str], str]
     strike: Strike | None = None
     points: tuple[str, ...] = POINTS
-    not_there: str = field(default="")
 
 
 def _hang(point: str, seconds: int = HANG_S) -> str:
@@ -140,13 +139,11 @@ KINDS = {
             name="decline",
             fault=lambda point: f"decline {TASK[point]}",
             points=IN_SPARK,
-            not_there="only a subtask declines",
         ),
         Kind(
             name="python-worker-killed",
             fault=lambda point: f"kill-worker {TASK[point]}",
             points=IN_SPARK,
-            not_there="only a stage has workers",
         ),
         Kind(name="task-killed", fault=lambda point: f"kill-task {TASK[point]} tries=1"),
         Kind(
