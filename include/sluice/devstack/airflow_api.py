@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -64,7 +64,7 @@ class AssetEvent:
     """``extra`` is what the task said of it."""
 
     uri: str
-    extra: dict[str, JsonValue]
+    extra: dict[str, Any]
     source_run_id: str | None = None
 
 
@@ -90,7 +90,7 @@ class _AssetEvents:
 
 @dataclass(frozen=True, slots=True)
 class _XCom:
-    value: JsonValue
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class AirflowApi:
         path = f"/api/v2/assets/events?source_dag_id={quote(dag_id)}&order_by=-timestamp"
         return _decoded(self._must("GET", f"{path}&limit={_PAGE}"), _AssetEvents).asset_events
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str) -> JsonValue:
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:  # noqa: ANN401 - any JSON
         path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{key}"
         return _decoded(self._must("GET", path), _XCom).value
 
