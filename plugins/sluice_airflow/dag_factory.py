@@ -2,9 +2,9 @@
 
     {pipeline}, {pipeline}__savepoint
 
-    trigger --> parse.snapshot     ,-> window.snapshot
-            |-> parse.await_acks --'
-            '-> window.await_acks --> finalize --> commit (--> export, of a savepoint)
+    trigger --> parse.snapshot   --+-> window.snapshot   --+-> finalize --> commit (--> export)
+            |-> parse.await_acks --'                       |     (whichever of the two is first)
+            '-> window.await_acks -------------------------'
     any of these failed: abort --> restart (starts {pipeline}__restore if the job must fail over)
                                '-> cancel_stages (on Spark)
 
@@ -43,6 +43,10 @@ from sluice_airflow.watchdog import WATCHDOG_DAG_ID
 START = datetime(2026, 1, 1, tzinfo=UTC)  # Any past moment: nothing is caught up.
 TASK_IDS = ("trigger", "finalize", "commit", "export", "abort", "restart", "cancel_stages")
 IDEMPOTENT: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
+# A snapshot task that succeeds knows of the acks a second or two before its sensor does; one that
+# merges state behind them, or that was lost, is overtaken by the sensor.  The bucket says which
+# acks there are: whoever starts too early finds that, and waits.
+SOONER = TriggerRule.ONE_SUCCESS
 CANCEL_TIMEOUT = timedelta(minutes=1)  # A Spark that does not answer has nothing to cancel.
 
 
@@ -135,6 +139,7 @@ def _checkpoint_tasks(
     trigger = trigger_class(task_id="trigger", **common, **IDEMPOTENT)
     tasks: list[BaseOperator] = [trigger]
     acknowledged: dict[str, AwaitAcksSensor] = {}
+    snapshots: dict[str, BaseOperator] = {}
     checkpointing = pipeline.checkpointing
     from_the_start = checkpointing.unaligned and not checkpointing.aligned_checkpoint_timeout
     for stage in _topological(pipeline):
@@ -143,8 +148,10 @@ def _checkpoint_tasks(
                 f"stage {stage.uid!r} of pipeline {pipeline.uid!r} is called like a task of its "
                 "DAG; give it another uid"
             )
+        sealed = [] if from_the_start else pipeline.upstream_of(stage.uid)
         with TaskGroup(stage.uid):
             snapshot = _stage_operator(
+                trigger_rule=SOONER if len(sealed) == 1 else TriggerRule.ALL_SUCCESS,
                 task_id="snapshot",
                 stage=stage.uid,
                 execution_timeout=pipeline.checkpointing.timeout,  # Or a hung one blocks the next.
@@ -164,13 +171,24 @@ def _checkpoint_tasks(
         # All sensors start at once: starting one takes the triggerer up to two seconds, which
         # otherwise every stage would add to the checkpoint.
         trigger >> await_acks
-        sealed = [] if from_the_start else pipeline.upstream_of(stage.uid)
         # Of an aligned one among them, `snapshot` itself waits for its input.
         ([acknowledged[producer] for producer in sealed] or [trigger]) >> snapshot
-        acknowledged[stage.uid] = await_acks
+        if len(sealed) == 1:
+            snapshots[sealed[0]] >> snapshot
+        acknowledged[stage.uid], snapshots[stage.uid] = await_acks, snapshot
         tasks += [snapshot, await_acks]
-    finalize = FinalizeOperator(task_id="finalize", **common, **IDEMPOTENT)
-    [*acknowledged.values()] >> finalize  # The acks in the bucket count, not the snapshot tasks.
+    last = [uid for uid in pipeline.stages if not pipeline.consumers_of(uid)]
+    is_chain = len(last) == 1 and not checkpointing.unaligned
+    finalize = FinalizeOperator(
+        task_id="finalize",
+        trigger_rule=SOONER if is_chain else TriggerRule.ALL_SUCCESS,
+        **common,
+        **IDEMPOTENT,
+    )
+    if is_chain:  # It began when all others had ended.
+        [acknowledged[last[0]], snapshots[last[0]]] >> finalize
+    else:
+        [*acknowledged.values()] >> finalize
     commit = CommitOperator(task_id="commit", pipeline=pipeline, **IDEMPOTENT)
     finalize >> commit
     if is_savepoint:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from sluice.core.messages import AlignmentTimedOut
 from sluice.core.pending import PendingCheckpoint
+from sluice.core.properties import JobStatus
 from sluice.protocol.paths import PipelinePaths
 from sluice.storage.answers import Answers, AnswerStore
 from sluice.storage.journal import Journal
@@ -86,6 +87,9 @@ class StageWatch:
         completed = completed_of(state, self._cause)
         if completed is not None:
             return Acknowledged(f"checkpoint {completed.checkpoint_id} is completed")
+        was_aborted = any(failed.cause == self._cause for failed in state.failed)
+        if state.status is JobStatus.FINISHED and not was_aborted:
+            return Acknowledged("the job is FINISHED, and its checkpoints went with it")
         return Lost(f"the checkpoint of {self._cause} was aborted")
 
     def _overtake(self, pending: PendingCheckpoint) -> bool:

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 from sluice.core.messages import AttemptStarted
+from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.runner.completion import finalize
+from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint
 from sluice.runner.submission import configure, submit
@@ -135,6 +136,23 @@ def test_a_sensor_that_was_cleared_finds_the_completed_checkpoint(root: str) -> 
     finalize(job, 1)
 
     assert a_watch(job).look() == Acknowledged("checkpoint 1 is completed")
+
+
+def test_a_sensor_behind_the_end_of_the_job_finds_nothing_wrong(root: str) -> None:
+    """FINISHED discards the checkpoints; the run's commit may be done before its sensors are."""
+    job = a_job(root)
+    submit(job, configure(job.pipeline, {}))
+    drain = CheckpointType.SAVEPOINT_TERMINATE
+    assert isinstance(trigger(job, type=drain, cause=CAUSE, savepoint_name="last"), Triggered)
+    watch = a_watch(job)
+    watch.look()
+    for stage in ("bids", "by_auction"):
+        acknowledge(job, 1, stage, 0, 1)
+    finalize(job, 1)
+    commit(job, 1)
+    job.store.delete([key.key for key in job.store.list(job.paths.checkpoint(1))])
+
+    assert isinstance(a_watch(job).look(), Acknowledged)
 
 
 @pytest.mark.parametrize("cause", ["airflow:demo/another-run", "periodic"])
