@@ -15,6 +15,7 @@ from airflow.sdk import DAG
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import StageFailed
+from sluice.runner.job import Job
 from tests.airflow.conftest import DAGS, HOME
 from tests.airflow.stand_in import StandInSpark, a_job, decline
 
@@ -126,7 +127,11 @@ def test_a_failed_stage_aborts_and_asks_for_the_restore_that_makes_the_next_run_
 def test_a_decline_aborts_the_run_by_its_own_reason(
     dags: dict[str, DAG], root: str, spark: StandInSpark
 ) -> None:
-    spark.before = lambda job, checkpoint_id, stage: decline(job, checkpoint_id, stage, 0)
+    def declines(job: Job, checkpoint_id: int, stage: str) -> None:
+        decline(job, checkpoint_id, stage, 0)
+        raise StageFailed(f"{stage}/0 declined: no disk")
+
+    spark.before = declines
 
     state, _ = run(dags["demo"])
 
