@@ -17,6 +17,7 @@ from sluice.devstack.component import COMPONENT_VARIABLE
 from sluice.devstack.processes import STACK_ID_VARIABLE
 from sluice.devstack.settings import StackOptions, sluice_folder
 from sluice.devstack.stack import Stack
+from sluice.storage.open import StoreLocation
 from tests.chaos.under_fire import FIRST_STAGE, POINTS, SECOND_STAGE, TIMEOUT, uid_of
 
 HANG_S = 75  # Until the slowest of six jobs stands, too; less than the checkpoint timeout.
@@ -53,6 +54,12 @@ class Field:
     airflow: AirflowApi
     options: StackOptions
     extra_env: dict[str, str]
+
+    @property
+    def location(self) -> StoreLocation:
+        """With the endpoint, by which clients are kept: this process may have had another stack."""
+        root = self.running.client_env["SLUICE_ROOT"]
+        return StoreLocation(root=root, endpoint_url=self.running.s3_url)
 
     def component(self, name: str) -> None:
         """Kill one component of Airflow; what it forked dies when it is started anew."""

@@ -14,7 +14,6 @@ from sluice.runner.history import history
 from sluice.runner.job import Job, open_job
 from sluice.runner.recovery import stop
 from sluice.runner.submission import configure, submit
-from sluice.storage.open import StoreLocation
 from tests.chaos.kinds import Field, Kind, Struck, dag_of, task_id_of
 from tests.chaos.under_fire import EPOCHS, EVENTS, pipeline_at, uid_of
 
@@ -100,7 +99,7 @@ def _begin(on: Field, kind: Kind, point: str) -> _Watched:
     """Submit the job anew, and queue the run that will be hit."""
     uid = uid_of(point)
     pipeline = pipeline_at(point)
-    job = open_job(pipeline, StoreLocation(root=on.running.client_env["SLUICE_ROOT"]))
+    job = open_job(pipeline, on.location)
     for dag in (uid, f"{uid}__restore", "sluice__watchdog"):
         on.airflow.wait_until_known(dag)
     on.airflow.pause(uid)

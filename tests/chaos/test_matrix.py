@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from sluice.runner.job import open_job
-from sluice.storage.open import StoreLocation
 from tests.best_auctions import best_auctions
 from tests.chaos.kinds import KINDS, SAMPLE, Field
 from tests.chaos.play import Cell, play, until
@@ -48,7 +47,7 @@ def test_runs_tell_what_they_did(field: Field) -> None:
 
 
 def test_files_that_arrive_are_an_event_and_the_event_is_a_checkpoint(field: Field) -> None:
-    job = open_job(on_files(), StoreLocation(root=field.running.client_env["SLUICE_ROOT"]))
+    job = open_job(on_files(), field.location)
     folder = Path(os.environ[FOLDER_VARIABLE])
     field.airflow.wait_until_known("on_files")
     field.airflow.unpause("on_files")

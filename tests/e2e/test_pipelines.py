@@ -35,7 +35,9 @@ def started(
     """Submit the job on a new log; return it, and the alerts it must find."""
     expected = write_log(tmp_path / "auth.log", lines=epochs * 100, seed=epochs)
     pipeline = load_pipeline(PIPELINE)
-    job = open_job(pipeline, StoreLocation(root=running.client_env["SLUICE_ROOT"]))
+    job = open_job(
+        pipeline, StoreLocation(root=running.client_env["SLUICE_ROOT"], endpoint_url=running.s3_url)
+    )
     params = {
         "input": str(tmp_path / "auth.log"),
         "allowlist": str(write_allowlist(tmp_path / "allow.txt")),
