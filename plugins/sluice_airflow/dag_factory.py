@@ -177,18 +177,7 @@ def _checkpoint_tasks(
             snapshots[sealed[0]] >> snapshot
         acknowledged[stage.uid], snapshots[stage.uid] = await_acks, snapshot
         tasks += [snapshot, await_acks]
-    last = [uid for uid in pipeline.stages if not pipeline.consumers_of(uid)]
-    is_chain = len(last) == 1 and not checkpointing.unaligned
-    finalize = FinalizeOperator(
-        task_id="finalize",
-        trigger_rule=SOONER if is_chain else TriggerRule.ALL_SUCCESS,
-        **common,
-        **IDEMPOTENT,
-    )
-    if is_chain:  # It began when all others had ended.
-        [acknowledged[last[0]], snapshots[last[0]]] >> finalize
-    else:
-        [*acknowledged.values()] >> finalize
+    finalize = _finalize_task(pipeline, acknowledged, snapshots, on_failure_callback=on_failure)
     commit = CommitOperator(task_id="commit", pipeline=pipeline, **IDEMPOTENT)
     finalize >> commit
     if is_savepoint:
@@ -206,6 +195,29 @@ def _checkpoint_tasks(
         pipeline=pipeline,
         execution_timeout=CANCEL_TIMEOUT,
     )
+
+
+def _finalize_task(
+    pipeline: Pipeline,
+    acknowledged: Mapping[str, BaseOperator],
+    snapshots: Mapping[str, BaseOperator],
+    **kwargs: Any,  # noqa: ANN401 - Airflow's
+) -> BaseOperator:
+    """Behind the last stage, if there is one that began when all others had ended."""
+    last = [uid for uid in pipeline.stages if not pipeline.consumers_of(uid)]
+    is_chain = len(last) == 1 and not pipeline.checkpointing.unaligned
+    finalize = FinalizeOperator(
+        task_id="finalize",
+        pipeline=pipeline,
+        trigger_rule=SOONER if is_chain else TriggerRule.ALL_SUCCESS,
+        **IDEMPOTENT,
+        **kwargs,
+    )
+    if is_chain:
+        [acknowledged[last[0]], snapshots[last[0]]] >> finalize
+    else:
+        [*acknowledged.values()] >> finalize
+    return finalize
 
 
 def _stage_operator(*, pipeline: Pipeline, **kwargs: Any) -> BaseOperator:  # noqa: ANN401
