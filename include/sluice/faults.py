@@ -5,6 +5,7 @@ Of a subtask, between its uploads and its ack:
     kill-worker stage=window_rule    its Python worker dies
     decline stage=window_rule        it says that it cannot take part
     fail-worker stage=window_rule    its code raises
+    hang-worker stage=window_rule seconds=60   it stands still
 
 Of an Airflow task (``stage=UID`` is short for the snapshot task of that stage):
 
@@ -28,12 +29,12 @@ from sluice.errors import ConfigurationError
 FAULT_VARIABLE = "SLUICE_FAULT"
 FORM = (
     "'KIND stage=UID' or 'KIND task=TASK', KIND being kill-worker, decline, fail-worker, "
-    "kill-task, kill-supervisor, fail-task or hang; add checkpoint=ID, tries=N, "
+    "hang-worker, kill-task, kill-supervisor, fail-task or hang; add checkpoint=ID, tries=N, "
     "when=after or, to hang, seconds=S"
 )
 MAX_SECONDS = 3_600
 
-WorkerFault: TypeAlias = Literal["kill-worker", "decline", "fail-worker"]
+WorkerFault: TypeAlias = Literal["kill-worker", "decline", "fail-worker", "hang-worker"]
 TaskFault: TypeAlias = Literal["kill-task", "kill-supervisor", "fail-task", "hang"]
 FaultKind: TypeAlias = WorkerFault | TaskFault
 _WORKER_FAULTS: tuple[FaultKind, ...] = get_args(WorkerFault)
@@ -107,7 +108,7 @@ def parse_fault(text: str) -> Fault | None:
         and not (task and kind in _WORKER_FAULTS)
         and when in ("before", "after")
         and all(number is None or number.isdecimal() for number in numbers.values())
-        and (kind == "hang") == (numbers["seconds"] is not None)
+        and (kind in ("hang", "hang-worker")) == (numbers["seconds"] is not None)
     )
     found = {
         name: None if text is None else int(text) for name, text in numbers.items() if is_fitting

@@ -109,6 +109,13 @@ def _hang(point: str, seconds: int = HANG_S) -> str:
     return f"hang {TASK[point]} tries=1 seconds={seconds}"
 
 
+def _hang_within(point: str) -> str:
+    """Where a Spark job is at work, within it."""
+    if point not in IN_SPARK:
+        return _hang(point)
+    return f"hang-worker {TASK[point]} seconds={HANG_S}"
+
+
 def _each(act: Callable[[Field, Struck], None]) -> Strike:
     def strike(on: Field, struck: Sequence[Struck]) -> None:
         for one in struck:
@@ -158,7 +165,7 @@ KINDS = {
         ),
         Kind(
             name="spark-killed",
-            fault=_hang,
+            fault=_hang_within,
             strike=lambda on, _: on.service("spark").join(),
         ),
         Kind(name="scheduler-killed", fault=_hang, strike=lambda on, _: on.component("scheduler")),

@@ -11,6 +11,10 @@ from sluice.faults import Fault, fault_from_environment, parse_fault
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        (
+            "hang-worker stage=parse seconds=60",
+            Fault(kind="hang-worker", stage="parse", seconds=60),
+        ),
         ("kill-worker stage=parse", Fault(kind="kill-worker", stage="parse")),
         ("kill-task  stage=b checkpoint=3", Fault(kind="kill-task", stage="b", checkpoint_id=3)),
         ("kill-task checkpoint=0 stage=a", Fault(kind="kill-task", stage="a", checkpoint_id=0)),

@@ -163,5 +163,7 @@ def _strike(work: Workspace) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "decline":
             raise StageFailed(f"fault injected: {fault}")
+        case "hang-worker":
+            time.sleep(fault.seconds)
         case _:
             raise RuntimeError(f"fault injected: {fault}")
