@@ -29,7 +29,7 @@ from sluice.runner.job import Job
 from sluice.runner.lineage import lineage_of
 from sluice.runner.stage_input import StageInput, stage_input
 from sluice.runtime.state.segments import HASH, checksum, decode_segment, encode_segment
-from sluice.sinks import open_sink
+from sluice.sinks.opening import open_sink
 from tests.builders import trigger_one
 
 RECORDS = pa.schema([(HASH, pa.int64()), ("record", pa.int64())])

@@ -46,8 +46,32 @@ def param(
     )
 
 
-def value_of(spec: str | int | Param, params: Mapping[str, str]) -> str:
-    """The text of a literal, or of a parameter; empty for an optional one that nobody set."""
+@dataclass(frozen=True, slots=True)
+class Env:
+    """An environment variable that every process of the job has: for what must not be journaled."""
+
+    name: str
+
+
+def env(name: str) -> Env:
+    """A secret: read where it is used, never written to the bucket, as parameters are.
+
+    Airflow's tasks and Spark's workers need the variable alike.
+    """
+    return Env(name)
+
+
+def value_of(spec: str | int | Param | Env, params: Mapping[str, str]) -> str:
+    """The text of a literal, of a parameter, or of an environment variable; empty for an optional
+    parameter that nobody set.
+    """
+    if isinstance(spec, Env):
+        if spec.name not in os.environ:
+            raise ConfigurationError(
+                f"the environment variable {spec.name} is not set here; Airflow's tasks and "
+                "Spark's workers need it alike"
+            )
+        return os.environ[spec.name]
     if not isinstance(spec, Param):
         return str(spec)
     value = params.get(spec.name, spec.default)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import BaseOperator
 
-from sluice.errors import NotYetAcknowledged
+from sluice.errors import FencedError, NotYetAcknowledged
 from sluice.faults import Fault, fault_from_environment, parse_fault
 from sluice.pipeline import Pipeline
 from sluice.units import duration, size
@@ -53,7 +53,11 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
         with airflow_failures():
             job = self.open_job()
             self._strike(job, context, is_after=False)
-            result = self.act(job, context)
+            try:
+                result = self.act(job, context)
+            except FencedError as error:  # The run ends in pink; its note says why.
+                note(context, str(error))
+                raise
             self._strike(job, context, is_after=True)
             return result
 

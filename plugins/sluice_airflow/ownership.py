@@ -44,8 +44,11 @@ def checkpoint_of(state: CoordinatorState, cause: str) -> CheckpointId:
     """
     mine = pending_of(state, cause) or completed_of(state, cause)
     if mine is None:
+        failed = next((one for one in reversed(state.failed) if one.cause == cause), None)
         raise FencedError(
-            f"no checkpoint of {cause} is pending or retained; it was aborted, or a newer "
+            str(failed)
+            if failed is not None
+            else f"no checkpoint of {cause} is pending or retained; it was aborted, or a newer "
             "coordinator took over"
         )
     return mine.checkpoint_id

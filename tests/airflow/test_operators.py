@@ -23,7 +23,7 @@ from sluice.runner.recovery import fail_checkpoint, stop
 from sluice.runner.submission import configure, submit
 from sluice.sources import Nexmark
 from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
-from sluice_airflow.operators import CommitOperator
+from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.triggering import TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,
@@ -214,6 +214,17 @@ def test_a_snapshot_of_an_aborted_checkpoint_is_skipped(root: str, spark: StandI
     with pytest.raises(AirflowSkipException):
         snapshot("bids")
     assert spark.ran == []
+
+
+def test_a_run_whose_checkpoint_somebody_else_ended_says_so(root: str) -> None:
+    trigger()
+    fail_checkpoint(a_job(root), 1, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+    context = a_context()
+
+    with pytest.raises(AirflowSkipException):
+        FinalizeOperator(task_id="finalize", pipeline=PIPELINE).execute(context)
+
+    assert context["ti"].said == ["checkpoint 1 was aborted, CHECKPOINT_EXPIRED: late"]
 
 
 @pytest.mark.parametrize("run_id", ["run-1", "run-2"])

@@ -82,4 +82,5 @@ def _shown(cell: Cell | None) -> str:
         return "-"
     how = ", ".join(cell.failed) if cell.failed else "completed"
     when = "went on" if cell.healed_s is None else f"{cell.healed_s:.0f} s"
-    return f"{when}, {how}, {cell.restarts} restarts"
+    times = {0: "", 1: ", 1 restart"}.get(cell.restarts, f", {cell.restarts} restarts")
+    return f"{when}, {how}{times}"

@@ -31,6 +31,10 @@ class FailedCheckpoint:
     message: str
     cause: str = ""
 
+    def __str__(self) -> str:
+        detail = f": {self.message}" if self.message else ""
+        return f"checkpoint {self.checkpoint_id} was aborted, {self.reason.value}{detail}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRequest:

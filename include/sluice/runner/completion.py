@@ -254,8 +254,7 @@ def _write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadat
 def _why_gone(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
     failed = state.failed_checkpoint(checkpoint_id)
     if failed is not None:
-        detail = f": {failed.message}" if failed.message else ""
-        return f"checkpoint {checkpoint_id} was aborted, {failed.reason.value}{detail}"
+        return str(failed)
     return (
         f"checkpoint {checkpoint_id} is neither pending nor retained under generation "
         f"{state.generation}; a newer coordinator owns the job"

@@ -128,8 +128,7 @@ def file_details(job: Job, handles: Iterable[SegmentHandle]) -> list[FileDetails
 def _why_not(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
     failed = state.failed_checkpoint(checkpoint_id)
     if failed is not None:
-        detail = f": {failed.message}" if failed.message else ""
-        return f"checkpoint {checkpoint_id} was aborted, {failed.reason.value}{detail}"
+        return str(failed)
     if state.pending_checkpoint(checkpoint_id) is not None:
         return f"checkpoint {checkpoint_id} is pending; look again once it has completed"
     retained = ", ".join(str(done.checkpoint_id) for done in state.completed) or "none"

@@ -25,7 +25,7 @@ from sluice.nodes import StageNode
 from sluice.pipeline import Pipeline
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import decode_metadata, decode_plan
-from sluice.sinks import (
+from sluice.sinks.opening import (
     LATE,
     LATE_RIGHT,
     MALFORMED,

@@ -16,7 +16,14 @@ from sluice.runtime.operators.operator import FILTER, WEIGHT
 from sluice.runtime.row_files import RowFiles
 from sluice.runtime.state.segments import HASH, checksum, encode_segment, to_table
 from sluice.runtime.workspace import Workspace
-from sluice.sinks import LATE, LATE_RIGHT, MALFORMED, open_side_output, open_sink, side_output
+from sluice.sinks.opening import (
+    LATE,
+    LATE_RIGHT,
+    MALFORMED,
+    open_side_output,
+    open_sink,
+    side_output,
+)
 
 SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.
 MALFORMED_COLUMN = "_malformed"  # Why a row could not be read; null when it could.

@@ -1,31 +1,19 @@
-"""Where records come from: light descriptors for declarations.
-
-``open`` gives the connector that cuts and reads; it is imported only then, because declarations are
-parsed by Airflow every few seconds.
-"""
+"""Files of a folder or a bucket."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from sluice.errors import ConfigurationError
 from sluice.params import Param, value_of
+from sluice.sources.spec import params_of
 
 if TYPE_CHECKING:
     from sluice.connectors.source import Source
 
 FORMATS = ("text", "json", "parquet")
-
-
-class SourceSpec(Protocol):
-    @property
-    def params(self) -> tuple[Param, ...]: ...
-
-    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
-        """Raises ConfigurationError when a parameter is missing or wrong."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +41,7 @@ class Files:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        return _params(self.location, self.format)
+        return params_of(self.location, self.format)
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         from sluice.connectors.files import FilesSource
@@ -85,40 +73,3 @@ class Files:
                 f"{where} is 'json', and nothing says what the objects hold; add "
                 'Files(..., schema="name string, count bigint"), as Spark writes a schema'
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Nexmark:
-    """The Nexmark benchmark's events, generated: deterministic, addressed by event number.
-
-    ``events`` 0 is without end.  Person : auction : bid = 1 : 3 : 46.
-    """
-
-    events: int | Param = 0
-    events_per_second: int | Param = 10_000
-    columns: tuple[str, ...] = ()  # Those to generate; all of them when empty.
-
-    @property
-    def params(self) -> tuple[Param, ...]:
-        return _params(self.events, self.events_per_second)
-
-    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - reads nothing
-        from sluice.connectors.nexmark import NexmarkSource
-
-        events = _whole_number(self.events, params)
-        rate = _whole_number(self.events_per_second, params)
-        if self.columns:
-            return NexmarkSource(events or None, first_event_rate=rate, columns=self.columns)
-        return NexmarkSource(events or None, first_event_rate=rate)
-
-
-def _params(*values: str | int | Param) -> tuple[Param, ...]:
-    return tuple(value for value in values if isinstance(value, Param))
-
-
-def _whole_number(spec: int | Param, params: Mapping[str, str]) -> int:
-    text = value_of(spec, params).replace("_", "")
-    if not text.isdecimal():
-        name = spec.name if isinstance(spec, Param) else "value"
-        raise ConfigurationError(f"parameter {name!r} is {text!r}; give a whole number, 0 or more")
-    return int(text)

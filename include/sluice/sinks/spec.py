@@ -1,0 +1,31 @@
+"""What a declaration says of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from sluice.params import Param
+
+if TYPE_CHECKING:
+    from sluice.connectors.sink import Sink
+    from sluice.storage.open import StoreLocation
+
+
+class SinkSpec(Protocol):
+    """A light, frozen and picklable descriptor; ``open`` gives the two-phase connector."""
+
+    @property
+    def params(self) -> tuple[Param, ...]: ...
+
+    @property
+    def upsert_key(self) -> tuple[str, ...]:
+        """The newest row of equal values in these columns counts; empty: rows are appended.
+
+        Rows with a true ``_deleted`` take away what has their key.
+        """
+        ...
+
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> Sink:
+        """*default* is the place under the job's root that is used when none is named."""
+        ...
