@@ -24,7 +24,7 @@ from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
 from sluice.runtime.state.segments import HASH
 from sluice.spark.keying import KeyedRows
-from sluice.spark.reading import SOURCE_TYPE, _with_origin
+from sluice.spark.reading import _with_origin, with_origin
 from sluice.storage.open import StoreLocation
 
 Around = Callable[[str], AbstractContextManager[Any]]
@@ -67,7 +67,7 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
     """
 
     def read_slices(_: object, source: Source, slices: Sequence[Slice], parallelism: int) -> Rows:
-        schema = source.schema().append(pa.field(SOURCE, SOURCE_TYPE))
+        schema = with_origin(source.schema())
         with around("read"):
             batches = [
                 _with_origin(batch, piece.partition, record, schema)

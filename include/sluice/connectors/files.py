@@ -28,7 +28,9 @@ from sluice.connectors.gzip_text import read_text
 from sluice.connectors.line_scan import FileCut, read_blocks, scan_lines, slices_of
 from sluice.connectors.source import (
     Barrier,
+    SourceDefaults,
     SourcePosition,
+    TextDecoding,
     check_induced,
     offsets_by_partition,
 )
@@ -45,7 +47,7 @@ MAX_TABLE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class FilesSource:
+class FilesSource(SourceDefaults):
     """The lines of *location*: a file, or every file below a folder.  See ``FileSet``.
 
     Columns: ``line`` without its line end, ``file``, relative to the folder, and ``line_number``
@@ -67,6 +69,12 @@ class FilesSource:
             )
         assert (self.json_schema is not None) == (self.format == "json")
         object.__setattr__(self, "location", self._files.location)
+
+    @property
+    def decoding(self) -> TextDecoding | None:
+        if self.json_schema is None:
+            return None
+        return TextDecoding(format="json", schema=self.json_schema)
 
     def schema(self) -> pa.Schema:
         import pyarrow as pa

@@ -2,10 +2,12 @@
 
     data/{checkpoint}-{subtask}-{attempt}.parquet    staged; nobody sees it
     _manifests/{checkpoint}.json                     create-only; names the files it adds
+    _manifests/{checkpoint}_{version}.json           a restore: up to here, it is as of version
 
 A manifest names the checkpoint it continues, so the table is a chain.  A reader follows it from the
 newest manifest; after a restore to an older checkpoint the next commit continues that one, and
-what was committed in between is no longer in the chain: the table rolls back with the job.
+what was committed in between is no longer in the chain: the table rolls back with the job.  A
+restore's own manifest sorts behind all that it left behind, so no late commit is seen.
 
 With an upsert key the newest row per key wins.  The stage's output holds each key at most once per
 checkpoint; a file that does not is refused when it is staged.  A file of deletes takes rows away:
@@ -15,7 +17,6 @@ relative to the root, so a table can be copied.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sluice.connectors.sink import DELETED, Staged, Unpublished
+from sluice.connectors.sink import DELETED, RollBack, Unpublished
+from sluice.connectors.staged_files import StagedFiles, deletes_first, newest_rows, staged_in
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.storage.object_store import AlreadyExists, ObjectStore
@@ -34,12 +36,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 READ_THREADS = 16  # Reading is many small requests; a reader waits for most of each.
-ATTEMPT_TOKEN = re.compile(r"[A-Za-z0-9-]+")
-DATA = "data/"
-DATA_FILE = re.compile(r"data/([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
-
-
-_DELETES = "-deletes.parquet"
+MANIFESTS = "_manifests/"
+MANIFEST = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10}))?\.json")
 
 
 class ManifestFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,19 +72,9 @@ class FilesTable:
     def stage(
         self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
     ) -> Committable | None:
-        import pyarrow.parquet as pq
-
-        assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"not a file name: {attempt_token!r}"
-        if table.num_rows == 0:
-            return None
-        self._check_keys(table)
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
-        body = buffer.getvalue()
-        kind = _DELETES if DELETED in table.column_names else ".parquet"
-        file = f"{_data_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}{kind}"
-        self.store.put(file, body)
-        return Committable(sink=self.sink, file=file, rows=table.num_rows, size_bytes=len(body))
+        return self._staged.stage(
+            table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
+        )
 
     def commit(
         self, checkpoint_id: int, parent: int | None, committables: Sequence[Committable]
@@ -100,7 +88,7 @@ class FilesTable:
             parent=parent,
             files=tuple(
                 ManifestFile(file=staged.file, rows=staged.rows, size_bytes=staged.size_bytes)
-                for staged in sorted(committables, key=_deletes_first)
+                for staged in sorted(committables, key=deletes_first)
             ),
             upsert_key=self.upsert_key or None,
         )
@@ -118,28 +106,48 @@ class FilesTable:
     def is_published(self, checkpoint_id: int) -> bool:
         return self._manifest(checkpoint_id) is not None
 
+    @property
+    def rolls_back(self) -> RollBack:
+        return RollBack.BY_NEXT_COMMIT
+
+    def published_after(self, version: int | None) -> tuple[int, ...]:
+        return tuple(
+            manifest.checkpoint_id
+            for manifest in self.chain()
+            if version is None or manifest.checkpoint_id > version
+        )
+
+    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
+        """Write the manifest behind which late commits are not seen."""
+        if not roll_back:
+            seen = self.chain()
+            version = seen[-1].checkpoint_id if seen else None
+        if version is not None and version > through:
+            return  # The job went on since; somebody repeats an old restore.
+        manifest = Manifest(
+            version=FORMAT_VERSION,
+            checkpoint_id=through,
+            parent=version,
+            files=(),
+            upsert_key=self.upsert_key or None,
+        )
+        self.store.create(_restore_key(through, version), msgspec.json.encode(manifest))
+
+    def describe(self, version: int) -> str:
+        return _manifest_key(version)
+
     def abort(self, checkpoint_id: int) -> None:
         manifest = self._manifest(checkpoint_id)
         named = {file.file for file in manifest.files} if manifest is not None else set()
-        staged = [listed.key for listed in self.store.list(_data_prefix(checkpoint_id))]
+        staged = self._staged.of_checkpoint(checkpoint_id)
         self.store.delete(key for key in staged if key not in named)
 
     def unpublished(self) -> Unpublished:
         """See ``Sink``.  Data files are listed before the manifests, so one that is committed in
         between is named by the time we look.  Costs a GET for each version that added files.
         """
-        listed = [*self.store.list(DATA)]
-        found = [
-            Staged(
-                file=one.key,
-                checkpoint_id=int(name[1]),
-                size_bytes=one.size_bytes,
-                modified_ms=one.modified_ms,
-            )
-            for one in listed
-            if (name := DATA_FILE.fullmatch(one.key)) is not None
-        ]
-        with_files = {staged.checkpoint_id for staged in found}
+        listed = self._staged.listed()
+        with_files = {staged.checkpoint_id for staged in staged_in(listed)}
         manifests = self._manifests(one for one in self.versions() if one in with_files)
         named: set[str] = set()
         for version, manifest in manifests.items():
@@ -147,19 +155,14 @@ class FilesTable:
                 place = f"{self.store.root}/{_manifest_key(version)}"
                 raise ProtocolViolation(f"{place} was listed and is gone; nothing may delete it")
             named |= {file.file for file in manifest.files}
-        return Unpublished(
-            root=self.store.root,
-            staged=tuple(staged for staged in found if staged.file not in named),
-            newest_ms=max((one.modified_ms for one in listed), default=0),
-        )
+        return self._staged.unpublished(listed, named)
 
     def discard(self, files: Iterable[str]) -> None:
-        self.store.delete(files)
+        self._staged.discard(files)
 
     def versions(self) -> tuple[int, ...]:
         """Every checkpoint that committed, oldest first, rolled back ones included."""
-        keys = [listed.key for listed in self.store.list("_manifests/")]
-        return tuple(int(key.removeprefix("_manifests/").removesuffix(".json")) for key in keys)
+        return self._listed()[0]
 
     def chain(self, version: int | None = None) -> tuple[Manifest, ...]:
         """The manifests that make up the table as of *version*, by default the newest one.
@@ -168,15 +171,15 @@ class FilesTable:
             ConfigurationError: there is no such version.
             ProtocolViolation: a manifest is missing or unreadable.
         """
-        versions = self.versions()
-        if version is None and not versions:
-            return ()
+        versions, newest = self._listed()
         if version is not None and version not in versions:
             raise ConfigurationError(
                 f"the table at {self.store.root} has no version {version}; it has "
                 f"{', '.join(map(str, versions)) or 'none'}"
             )
-        newest = versions[-1] if version is None else version
+        newest = newest if version is None else version
+        if newest is None:
+            return ()
         manifests = self._manifests(one for one in versions if one <= newest)
         return tuple(reversed([*self._parents(manifests, newest)]))
 
@@ -198,25 +201,30 @@ class FilesTable:
             tables = list(pool.map(self._read_file, files))
         table = pa.concat_tables(tables, promote_options="permissive")
         key = manifests[-1].upsert_key
-        return table if key is None else _without_deleted(table.take(_newest_rows(table, key)))
+        return table if key is None else _without_deleted(table.take(newest_rows(table, key)))
 
     def row_count(self) -> int:
         """How many rows were committed in the table's chain; an upserted one counts each time."""
         return sum(file.rows for manifest in self.chain() for file in manifest.files)
 
-    def _check_keys(self, table: pa.Table) -> None:
-        if not self.upsert_key:
-            return
-        if missing := sorted(set(self.upsert_key) - set(table.column_names)):
-            raise ConfigurationError(
-                f"sink {self.sink!r} upserts by {', '.join(self.upsert_key)}, but its rows have no "
-                f"{', '.join(missing)}; they have {', '.join(table.column_names)}"
-            )
-        if len(_newest_rows(table, self.upsert_key)) != table.num_rows:
-            raise ConfigurationError(
-                f"sink {self.sink!r} upserts by {', '.join(self.upsert_key)}, but a checkpoint has "
-                "several rows of one key; key the stage before it by these columns, or append"
-            )
+    @property
+    def _staged(self) -> StagedFiles:
+        return StagedFiles(self.sink, self.store, self.upsert_key)
+
+    def _listed(self) -> tuple[tuple[int, ...], int | None]:
+        """Every checkpoint that committed, and the one from which readers follow the chain."""
+        versions: list[int] = []
+        newest: int | None = None
+        for listed in self.store.list(MANIFESTS):
+            name = MANIFEST.fullmatch(listed.key)
+            if name is None:
+                continue
+            if name[2] is None:
+                newest = int(name[1])
+                versions.append(newest)
+            else:
+                newest = int(name[2]) or None
+        return tuple(versions), newest
 
     def _parents(self, manifests: dict[int, Manifest | None], newest: int) -> Iterator[Manifest]:
         checkpoint_id: int | None = newest
@@ -252,43 +260,7 @@ class FilesTable:
         return manifest
 
     def _read_file(self, file: ManifestFile) -> pa.Table:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        place = f"{self.store.root}/{file.file}"
-        body = self.store.get(file.file)
-        if body is None:
-            raise ProtocolViolation(f"{place} was committed and is missing")
-        if len(body) != file.size_bytes:
-            raise ProtocolViolation(
-                f"{place} has {len(body)} bytes where {file.size_bytes} were committed"
-            )
-        try:
-            table = pq.read_table(pa.BufferReader(body))
-        except pa.ArrowInvalid as error:
-            raise ProtocolViolation(f"{place} is not the file that was committed") from error
-        if table.num_rows != file.rows:
-            raise ProtocolViolation(
-                f"{place} has {table.num_rows} rows where {file.rows} were committed"
-            )
-        return table
-
-
-def _newest_rows(table: pa.Table, key: tuple[str, ...]) -> pa.Array:
-    """The number of each key's last row, in order.  Types stay Arrow's: Polars sees keys only."""
-    import polars as pl
-    import pyarrow as pa
-
-    keys = pl.from_arrow(table.select(list(key)))
-    assert isinstance(keys, pl.DataFrame)
-    # By number, for a key column may have any name.
-    keys.columns = [str(number) for number in range(len(key))]
-    last = keys.with_row_index("row").unique(keys.columns, keep="last", maintain_order=True)
-    return pa.array(last["row"].to_numpy())
-
-
-def _deletes_first(staged: Committable) -> tuple[bool, str]:
-    return not staged.file.endswith(_DELETES), staged.file
+        return self._staged.read(file.file, rows=file.rows, size_bytes=file.size_bytes)
 
 
 def _without_deleted(table: pa.Table) -> pa.Table:
@@ -301,10 +273,11 @@ def _without_deleted(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(is_deleted)).drop_columns([DELETED])
 
 
-def _data_prefix(checkpoint_id: int) -> str:
-    return f"{DATA}{checkpoint_id:020d}-"
-
-
 def _manifest_key(checkpoint_id: int) -> str:
     """Zero-padded, so that listing order is checkpoint order."""
-    return f"_manifests/{checkpoint_id:020d}.json"
+    return f"{MANIFESTS}{checkpoint_id:020d}.json"
+
+
+def _restore_key(through: int, version: int | None) -> str:
+    """Sorts behind the manifest of *through* itself; version 0 is the empty table."""
+    return f"{MANIFESTS}{through:020d}_{version or 0:010d}.json"

@@ -24,7 +24,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.source import Barrier, SourcePosition, check_induced
+from sluice.connectors.source import (
+    Barrier,
+    SourceDefaults,
+    SourcePosition,
+    check_induced,
+)
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 
@@ -48,7 +53,7 @@ MAX_EVENTS = 10**15
 
 
 @dataclass(frozen=True, slots=True)
-class NexmarkSource:
+class NexmarkSource(SourceDefaults):
     """*events* events, or without an end when None, ``first_event_rate`` per second of event time.
 
     ``columns`` names those to compute, in that order; the fewer, the faster.  A group of

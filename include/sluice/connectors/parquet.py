@@ -21,6 +21,7 @@ from sluice.connectors.file_set import FileSet
 from sluice.connectors.parquet_file import Footer, ParquetFile
 from sluice.connectors.source import (
     Barrier,
+    SourceDefaults,
     SourcePosition,
     check_induced,
     offsets_by_partition,
@@ -40,7 +41,7 @@ NEAR = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetSource:
+class ParquetSource(SourceDefaults):
     """The rows of *location*: a file, or every file below a folder.  See ``FileSet``."""
 
     location: str
@@ -49,10 +50,6 @@ class ParquetSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "location", self._files.location)
-
-    @property
-    def json_schema(self) -> str | None:
-        return None  # As of FilesSource: the columns are typed already.
 
     def schema(self) -> pa.Schema:
         """See ``parquet_file`` for the types.

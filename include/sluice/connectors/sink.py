@@ -3,12 +3,16 @@
 A subtask stages its rows where nobody looks and puts a ``Committable`` into its ack.  When the
 checkpoint is completed the coordinator commits the committables of all subtasks at once; when it
 was aborted, it has what was staged deleted.  Either may be repeated, by any process.
+
+Who writes one for a place that has transactions writes a ``staged_sink.Target``, and leaves the
+staging to ``StagedSink`` (docs/connectors.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.core.acks import Committable
@@ -41,6 +45,14 @@ class Unpublished:
     newest_ms: int
 
 
+class RollBack(Enum):
+    """How a table gets back to what a restored checkpoint pinned."""
+
+    BY_NEXT_COMMIT = "by its next commit"  # Whether anybody asked for it or not.
+    ON_REQUEST = "on request"
+    NEVER = "never"
+
+
 class Sink(Protocol):
     """A two-phase output.  Building one imports nothing heavy."""
 
@@ -61,12 +73,38 @@ class Sink(Protocol):
         """Publish the checkpoint's rows, of which *committables* are all.  Idempotent.
 
         *parent* is the version this one continues, so a restore to an older checkpoint leaves out
-        what was published after it; None starts the output anew.
+        what was published after it, where the sink can; None starts the output anew.
+
+        Raises:
+            FencedError: a restore has left the checkpoint behind; or nobody sees what it does.
         """
         ...
 
     def is_published(self, checkpoint_id: int) -> bool:
         """Whether ``commit`` was called for the checkpoint."""
+        ...
+
+    @property
+    def rolls_back(self) -> RollBack: ...
+
+    def published_after(self, version: int | None) -> tuple[int, ...]:
+        """The checkpoints after *version*, or all, whose rows readers see, oldest first."""
+        ...
+
+    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
+        """The job was restored, and continues the table from *version*.  Idempotent.
+
+        No commit of a checkpoint up to *through* that has not happened may show anything any
+        more: who still tries it was left behind by the restore.  With *roll_back* readers see the
+        table as of *version* from now on.
+
+        Raises:
+            ConfigurationError: it is to be rolled back, and cannot be.
+        """
+        ...
+
+    def describe(self, version: int) -> str:
+        """What a person finds a published *version* by: "snapshot 8237", "ledger row 7"."""
         ...
 
     def abort(self, checkpoint_id: int) -> None:

@@ -1,5 +1,8 @@
 """What sluice asks of a source: to cut its input at a barrier, and to replay any slice of it.
 
+Who writes one for partitions of numbered records derives it from ``offsets.OffsetSource``, and has
+to say where each partition begins and ends, and to read (docs/connectors.md).
+
 A source is a set of partitions (files, a Kafka partition, one generator), each an ordered sequence
 of records that never change once they can be read.  ``plan`` runs on the coordinator's side and
 decides what the next epoch reads; its ``Barrier`` is stored in the checkpoint.  ``read`` runs in a
@@ -11,8 +14,8 @@ The dataclasses travel as JSON: plain types only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
@@ -20,6 +23,11 @@ from sluice.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+# Columns of ours that a source's rows may carry, and no stage sees.
+RECORD = "_record"  # The row's number in its partition, where that is not how many came before.
+MALFORMED_COLUMN = "_malformed"  # Why a row could not be read; null when it could.
+RAW = "_raw"  # What such a row was, where its columns cannot say.
 
 SourcePosition: TypeAlias = tuple[PartitionOffset, ...]  # Sorted by partition, one each.
 
@@ -46,6 +54,23 @@ class Barrier:
         return sum(piece.records for piece in self.slices)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDecoding:
+    """A column of text that Spark's own functions decode, as they decode files: ``from_json`` and
+    ``from_csv``.  ``schema`` is what it holds, as Spark writes a schema.
+
+    Beside the decoded columns the rows keep those in ``keeps``.  With ``has_header`` record 0 of
+    each partition is no row.
+    """
+
+    format: Literal["json", "csv"]
+    schema: str
+    column: str = "line"
+    keeps: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    has_header: bool = False
+
+
 class Source(Protocol):
     """A replayable input.  Building one opens nothing and imports nothing heavy."""
 
@@ -54,8 +79,13 @@ class Source(Protocol):
         """Whether the input ends; then some barrier is ``exhausted``."""
         ...
 
+    @property
+    def decoding(self) -> TextDecoding | None:
+        """How Spark is to decode a column; None when ``read`` yields what the stages see."""
+        ...
+
     def schema(self) -> pa.Schema:
-        """The schema of every batch that ``read`` yields."""
+        """The schema of every batch that ``read`` yields, columns of ours included."""
         ...
 
     def plan(
@@ -72,10 +102,12 @@ class Source(Protocol):
         it does not name stay where they are (Flink's ExternallyInducedSource).
 
         A slice holds about a *parallelism*-th of the epoch or less, so that subtasks share it.
-        An epoch without records is an answer, not an error.
+        An epoch without records is an answer, not an error.  A restore asks for the plan after its
+        position, too, to learn whether everything is still there.
 
         Raises:
-            ConfigurationError: the input is missing, or lost records that were counted before.
+            ConfigurationError: the input is missing, or lost records that were counted before, or
+                that *position* still needs; the message names them.
             StoreUnavailable: try again.
         """
         ...
@@ -83,6 +115,49 @@ class Source(Protocol):
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the slice's records in order, the same ones each time."""
         ...
+
+    def hold(self, name: str, position: SourcePosition) -> None:
+        """Keep what has to be read after *position*, where the place can, until it is released.
+
+        Called before a checkpoint is pending, under a *name* that is its own; repeated at will.
+        """
+        ...
+
+    def release(self, name: str) -> None:
+        """Let go what ``hold`` kept under *name*.  Idempotent."""
+        ...
+
+    def held(self, prefix: str) -> tuple[str, ...]:
+        """The names under which something is kept, of those that begin with *prefix*."""
+        ...
+
+    def notify_complete(self, group: str, position: SourcePosition) -> None:
+        """A checkpoint with *position* is true and published (Flink's CheckpointListener): for
+        people who watch the input from outside.  Nothing may depend on it.
+        """
+        ...
+
+
+class SourceDefaults:
+    """What a source answers that decodes by itself, and whose place keeps nothing for anybody."""
+
+    __slots__ = ()
+
+    @property
+    def decoding(self) -> TextDecoding | None:
+        return None
+
+    def hold(self, name: str, position: SourcePosition) -> None:
+        pass
+
+    def release(self, name: str) -> None:
+        pass
+
+    def held(self, prefix: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing is
+        return ()
+
+    def notify_complete(self, group: str, position: SourcePosition) -> None:
+        pass
 
 
 def check_induced(uid: str, until: Mapping[str, int], known: Mapping[str, tuple[int, int]]) -> None:

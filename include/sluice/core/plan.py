@@ -14,12 +14,14 @@ class PartitionOffset:
     """Where the next record of a source partition starts: a byte, an event number, ...
 
     ``records`` lie before it.  A ``sealed`` partition is never read again, even if it grows.
+    ``version`` is what the source knows the partition's content by, so that a changed one is found.
     """
 
     partition: str
     offset: int
     records: int
     sealed: bool = False
+    version: str = ""
 
     def __post_init__(self) -> None:
         assert self.offset >= 0
@@ -30,7 +32,8 @@ class PartitionOffset:
 class Slice:
     """Records of one partition from offset ``start`` to ``end`` (exclusive).
 
-    ``first_record`` is the number of records of the partition before this slice.
+    ``first_record`` is the number of records of the partition before this slice; ``records`` are in
+    it, or at most so many where offsets have gaps.
     """
 
     partition: str

@@ -8,6 +8,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.connectors.sink import DELETED, Sink
+from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.core.acks import Committable
 from sluice.core.handles import SegmentHandle
 from sluice.errors import ConfigurationError
@@ -26,8 +27,6 @@ from sluice.sinks.opening import (
 )
 
 SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.
-MALFORMED_COLUMN = "_malformed"  # Why a row could not be read; null when it could.
-RAW = "_raw"  # What such a row was, where its columns cannot say.
 LATE_OF_SIDE = (LATE, LATE_RIGHT)
 
 

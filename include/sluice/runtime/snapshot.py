@@ -8,12 +8,13 @@ from typing import assert_never
 import polars as pl
 import pyarrow as pa
 
+from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.core.handles import StateHandle
 from sluice.runtime.exchange import BlockKind, Received
 from sluice.runtime.group_buffer import GroupBuffer, HashRange
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.operator import Operator, Outcome
-from sluice.runtime.output import MALFORMED_COLUMN, RAW, SOURCE, Output
+from sluice.runtime.output import SOURCE, Output
 from sluice.runtime.state.keyed import KeyedState
 from sluice.runtime.state.segments import HASH, to_frame
 from sluice.runtime.state_files import open_runs

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 
+from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
 from sluice.operations import Lookup
 from sluice.pipeline import Pipeline
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.operator import WEIGHT
-from sluice.runtime.output import MALFORMED_COLUMN, RAW, SOURCE, narrowed
+from sluice.runtime.output import SOURCE, narrowed
 from sluice.runtime.state.segments import to_table
 from sluice.spark.keying import polars_schema, prepared
-from sluice.spark.reading import ORIGIN
-from sluice.spark.rows import decode_json, projected, renamed, transformed
+from sluice.spark.reading import with_origin
+from sluice.spark.rows import decoded, projected, renamed, transformed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,9 +40,8 @@ def check_pipeline(
     rows: dict[str, DataFrame] = {}
     for uid, node in pipeline.sources.items():
         source = node.spec.open(params, endpoint_url)
-        empty = _empty(spark, source.schema().append(ORIGIN).empty_table())
-        json_schema: str | None = getattr(source, "json_schema", None)
-        rows[uid] = empty if json_schema is None else decode_json(empty, json_schema)
+        empty = _empty(spark, with_origin(source.schema()).empty_table())
+        rows[uid] = empty if source.decoding is None else decoded(empty, source.decoding)
     yields: dict[str, pl.Schema] = {}
     for uid, stage in pipeline.stages.items():
         try:

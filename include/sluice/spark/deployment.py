@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sluice.connectors.source import MALFORMED_COLUMN
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.faults import fault_from_environment
 from sluice.nodes import StageNode
@@ -14,7 +15,7 @@ from sluice.operations import Process, ProcessKeyed, Transform
 from sluice.runner.assignment import assigned_state
 from sluice.runner.event_time import latest, stage_watermark
 from sluice.runtime.operators.operator import EpochTime
-from sluice.runtime.output import MALFORMED_COLUMN, SOURCE
+from sluice.runtime.output import SOURCE
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.workspace import SubtaskSpec
 from sluice.spark.compaction import take_over_compactions

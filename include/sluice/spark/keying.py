@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.core.plan import TaskPlan
 from sluice.nodes import Input, StageNode
 from sluice.operations import KeyedAggregate, WindowAggregate, WindowTopN
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.operator import FILTER, WEIGHT, Operator, SparkPartial
-from sluice.runtime.output import MALFORMED_COLUMN, RAW, SOURCE
+from sluice.runtime.output import SOURCE
 from sluice.runtime.snapshot import ROWS, SIDE, column_of
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.state.segments import HASH

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import Source
+from sluice.connectors.source import RECORD, Source
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice, SourceCut
 from sluice.runtime.output import SOURCE
@@ -36,7 +36,7 @@ def read_slices(
 ) -> DataFrame:
     """The records of *slices*, each with ``_source``: its partition and number there."""
     shares = share(slices, parallelism)
-    schema = source.schema().append(ORIGIN)
+    schema = with_origin(source.schema())
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for index in _partitions(batches):
@@ -82,7 +82,7 @@ def read_parquet(spark: SparkSession, source: ParquetSource, cut: SourceCut) -> 
         for partition in dict.fromkeys(piece.partition for piece in cut.slices)
     }
     if not files:
-        return _read(spark, lambda _: iter(()), source.schema().append(ORIGIN), 1)
+        return _read(spark, lambda _: iter(()), with_origin(source.schema()), 1)
     rows = spark.read.schema(schema).parquet(*files)
     path = F.url_decode(F.regexp_replace("_metadata.file_path", "^file:/+", "/"))
     record = F.col("_metadata.row_index")
@@ -130,10 +130,20 @@ def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
+def with_origin(schema: pa.Schema) -> pa.Schema:
+    """The columns of a source's rows, with ``_source``."""
+    names = [name for name in schema.names if name != RECORD]
+    return pa.schema([schema.field(name) for name in names]).append(ORIGIN)
+
+
 def _with_origin(
     batch: pa.RecordBatch, partition: str, first_record: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    records = pa.array(range(first_record, first_record + batch.num_rows), pa.int64())
+    if RECORD in batch.schema.names:
+        records = batch.column(RECORD)
+        batch = batch.drop_columns([RECORD])
+    else:
+        records = pa.array(range(first_record, first_record + batch.num_rows), pa.int64())
     partitions = pa.repeat(pa.scalar(partition, pa.string()), batch.num_rows)
     origin = pa.StructArray.from_arrays([partitions, records], fields=list(SOURCE_TYPE))
     return pa.RecordBatch.from_arrays([*batch.columns, origin], schema=schema)

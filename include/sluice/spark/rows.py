@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sluice.connectors.parquet import ParquetSource
+from sluice.connectors.source import MALFORMED_COLUMN, RAW, TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.nodes import Input, StageNode
 from sluice.operations import Lookup, Transform
 from sluice.params import value_of
 from sluice.runtime.operators.operator import WEIGHT
-from sluice.runtime.output import MALFORMED_COLUMN, RAW, SOURCE
+from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
 from sluice.spark.reading import read_parquet, read_segments, read_slices
 from sluice.spark.stage_run import StageRun
@@ -78,20 +79,25 @@ def renamed(rows: DataFrame, given: Input) -> DataFrame:
     return rows
 
 
-def decode_json(lines: DataFrame, schema: str) -> DataFrame:
-    """The columns of *schema* of each line's object; blank lines are none."""
+def decoded(rows: DataFrame, how: TextDecoding) -> DataFrame:
+    """The columns that a column of text holds; blank texts are no rows."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     corrupt = "_corrupt"
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
-    record = F.from_json("line", f"{schema}, {corrupt} string", options)
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt, **how.options}
+    read = F.from_json if how.format == "json" else F.from_csv
+    text = F.col(how.column)
+    record = read(text, f"{how.schema}, {corrupt} string", options)
     is_bad = F.col(f"_record.{corrupt}").isNotNull() | F.col("_record").isNull()
+    what = "a JSON object" if how.format == "json" else "a CSV row"
+    rows = rows.where(f"trim({how.column}) != ''")
+    if how.has_header:
+        rows = rows.where(f"{SOURCE}.record > 0")
     return (
-        lines.where("trim(line) != ''")
-        .withColumn("_record", record)
-        .withColumn(MALFORMED_COLUMN, F.when(is_bad, "not a JSON object of the source's schema"))
-        .withColumn(RAW, F.when(is_bad, F.col("line")))
-        .select("_record.*", SOURCE, MALFORMED_COLUMN, RAW)
+        rows.withColumn("_record", record)
+        .withColumn(MALFORMED_COLUMN, F.when(is_bad, f"not {what} of the source's schema"))
+        .withColumn(RAW, F.when(is_bad, text))
+        .select("_record.*", *how.keeps, SOURCE, MALFORMED_COLUMN, RAW)
         .drop(corrupt)
     )
 
@@ -114,8 +120,7 @@ def _read_source(run: StageRun, uid: str) -> DataFrame:
     if isinstance(source, ParquetSource) and is_shuffled and source.local_paths(cut.slices):
         return read_parquet(run.spark, source, cut)
     rows = read_slices(run.spark, source, cut.slices, run.task.parallelism)
-    json_schema: str | None = getattr(source, "json_schema", None)
-    return rows if json_schema is None else decode_json(rows, json_schema)
+    return rows if source.decoding is None else decoded(rows, source.decoding)
 
 
 def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:

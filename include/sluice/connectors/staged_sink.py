@@ -1,0 +1,139 @@
+"""A sink for a place outside that has transactions of its own: a database, a broker, Iceberg.
+
+Rows are staged as files under the job's root, by the subtasks in parallel; when the checkpoint is
+completed, one process hands them to the ``Target``, which makes them visible in one atomic step
+together with a note of the checkpoint's id.  The note is what makes it exactly once: who comes
+again, after a crash or beside another coordinator, finds it and does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from sluice.connectors.sink import RollBack, Unpublished
+from sluice.connectors.staged_files import DELETES, StagedFiles, deletes_first
+from sluice.core.acks import Committable
+from sluice.errors import ProtocolViolation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRows:
+    """A checkpoint's rows, one file of a bounded number of rows at a time.
+
+    Deletes come first: a row that is both deleted and written by a checkpoint stays.  With an
+    upsert key, each key is in ``deletes`` at most once, and in ``upserts`` at most once.
+    """
+
+    files: StagedFiles
+    staged: tuple[Committable, ...]
+
+    @property
+    def row_count(self) -> int:
+        return sum(one.rows for one in self.staged)
+
+    def upserts(self) -> Iterator[pa.Table]:
+        """Rows to be appended; with an upsert key they replace those of the same key."""
+        return self._read(is_delete=False)
+
+    def deletes(self) -> Iterator[pa.Table]:
+        """Rows whose keys are to be taken away, without the column that says so."""
+        from sluice.connectors.sink import DELETED
+
+        return (table.drop_columns([DELETED]) for table in self._read(is_delete=True))
+
+    def _read(self, *, is_delete: bool) -> Iterator[pa.Table]:
+        for one in sorted(self.staged, key=deletes_first):
+            if one.file.endswith(DELETES) == is_delete:
+                yield self.files.read(one.file, rows=one.rows, size_bytes=one.size_bytes)
+
+
+class Target(Protocol):
+    """The place outside.  Each method may be called by several processes at once, and again."""
+
+    @property
+    def rolls_back(self) -> RollBack: ...
+
+    def publish(self, checkpoint_id: int, rows: EpochRows) -> None:
+        """In one atomic step make *rows* visible and note the id; nothing if it is noted already.
+
+        Raises:
+            FencedError: a later checkpoint is noted, or a restore has passed this one.
+            ConfigurationError: the rows do not fit.
+            StoreUnavailable: try again.
+        """
+        ...
+
+    def is_published(self, checkpoint_id: int) -> bool:
+        """Whether it is noted."""
+        ...
+
+    def published_after(self, version: int | None) -> tuple[int, ...]:
+        """See ``Sink``."""
+        ...
+
+    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
+        """See ``Sink``."""
+        ...
+
+    def describe(self, version: int) -> str:
+        """See ``Sink``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSink:
+    """See ``Sink``; *files* are below the job's root, whatever the *target* is."""
+
+    files: StagedFiles
+    target: Target
+
+    @property
+    def rolls_back(self) -> RollBack:
+        return self.target.rolls_back
+
+    def stage(
+        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+    ) -> Committable | None:
+        return self.files.stage(
+            table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
+        )
+
+    def commit(
+        self,
+        checkpoint_id: int,
+        parent: int | None,  # noqa: ARG002 - the place outside has one line of versions
+        committables: Sequence[Committable],
+    ) -> None:
+        try:
+            self.target.publish(checkpoint_id, EpochRows(self.files, tuple(committables)))
+        except ProtocolViolation:
+            if not self.target.is_published(checkpoint_id):
+                raise  # Else another process was faster, and has deleted what was staged.
+        self.files.discard(one.file for one in committables)
+
+    def is_published(self, checkpoint_id: int) -> bool:
+        return self.target.is_published(checkpoint_id)
+
+    def published_after(self, version: int | None) -> tuple[int, ...]:
+        return self.target.published_after(version)
+
+    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
+        self.target.recover(version, through=through, roll_back=roll_back)
+
+    def describe(self, version: int) -> str:
+        return self.target.describe(version)
+
+    def abort(self, checkpoint_id: int) -> None:
+        self.files.discard(self.files.of_checkpoint(checkpoint_id))
+
+    def unpublished(self) -> Unpublished:
+        """What is staged for a published checkpoint is garbage, too: it was copied."""
+        return self.files.unpublished(self.files.listed(), ())
+
+    def discard(self, files: Iterable[str]) -> None:
+        self.files.discard(files)
