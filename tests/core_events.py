@@ -15,6 +15,7 @@ from sluice.core.messages import (
     JobFailed,
     SavepointsReleased,
     SnapshotsDiscarded,
+    TablesRecovered,
     TriggerFailed,
 )
 from sluice.core.plan import CheckpointPlan, SourceCut
@@ -61,6 +62,10 @@ def job_failed(*, at_ms: int = 5_000, generation: int = 1) -> Event:
 
 def hooks_restored(*, generation: int = 2) -> Event:
     return HooksRestored(generation=Generation(generation))
+
+
+def tables_recovered(*, generation: int = 2) -> Event:
+    return TablesRecovered(generation=Generation(generation))
 
 
 def released(*savepoints: str, generation: int = 1) -> Event:

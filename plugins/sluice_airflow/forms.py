@@ -122,6 +122,15 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
             title="Allow non-restored state",
             description="Drop the state of stages that the pipeline no longer has",
         ),
+        "roll_back_tables": Param(
+            default=False,
+            type="boolean",
+            title="Roll tables back",
+            description=(
+                "Put the sinks' tables back to what the checkpoint pinned, too, now. A dry run "
+                "says which are ahead, and which cannot go back"
+            ),
+        ),
         "claim_mode": Param(
             ClaimMode.NO_CLAIM.value,
             type="string",

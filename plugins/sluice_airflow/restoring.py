@@ -53,7 +53,9 @@ class VerifyOperator(CheckpointOperator):
         if isinstance(decision, Stop):
             note(context, "cannot restore: " + "; ".join(decision.problems))
             raise RestoreError("; ".join(decision.problems))
-        note(context, f"would restore {_described(decision)}")
+        rolls_back = bool(params.get("roll_back_tables"))
+        told = [ahead.told(rolls_back=rolls_back) for ahead in decision.tables_ahead]
+        note(context, "; ".join([f"would restore {_described(decision)}", *told]))
         return {
             "checkpoint_id": decision.choice.checkpoint_id,
             "bytes": sum(handle.size_bytes for handle in decision.files),
@@ -93,10 +95,9 @@ class RestoreOperator(CheckpointOperator):
         after = restored.state
         if params.get("then") == STAY_SUSPENDED:
             after = stop(job, JobStatus.SUSPENDED)
-        note(
-            context,
-            f"restored {restored.named}, generation {after.generation}; {after.status.value}",
-        )
+        told = [ahead.told(rolls_back=False) for ahead in restored.tables_ahead]
+        done = f"restored {restored.named}, generation {after.generation}; {after.status.value}"
+        note(context, "; ".join([done, *told]))
         return {
             "checkpoint_id": restored.checkpoint_id,
             "savepoint": restored.origin.savepoint if restored.origin is not None else None,
@@ -152,6 +153,7 @@ def options_of(params: Mapping[str, Any]) -> RestoreOptions:
         allow_non_restored_state=bool(params["allow_non_restored_state"]),
         claim_mode=ClaimMode[params.get("claim_mode") or ClaimMode.NO_CLAIM.value],
         ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
+        roll_back_tables=bool(params.get("roll_back_tables")),
     )
 
 

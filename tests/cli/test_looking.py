@@ -77,6 +77,7 @@ def test_a_checkpoint_is_shown_stage_by_stage_and_file_by_file(job: Job, sluice:
     assert all(file.key in printed.out for file in files)
     assert (shown["id"], shown["parent"], shown["records"]) == (2, 1, 10)
     assert shown["tables"]["results"] == 2
+    assert shown["published"] == {"results": f"_manifests/{2:020d}.json"}
     assert [
         (one["uid"], one["state"]["rows"], one["state"]["files"]) for one in shown["stages"]
     ] == [

@@ -42,6 +42,14 @@ def test_a_checkpoint_is_restored_by_its_id(job: Job, sluice: Sluice) -> None:
         "origin": None,
         "generation": 2,
         "status": "RUNNING",
+        "tables_ahead": [
+            {
+                "sink": "results",
+                "checkpoints": [2, 3],
+                "can_roll_back": True,
+                "rolls_back_by_itself": True,
+            }
+        ],
     }
     take_checkpoint(job)
     assert published_records(job) == list(range(20))
@@ -52,7 +60,11 @@ def test_a_savepoint_is_restored_by_its_name_and_claimed_if_asked(job: Job, slui
     take_checkpoint(job)
 
     answer = sluice("restore", "auctions", "--savepoint", "mine")
-    assert answer.out == "auctions is RUNNING from savepoint mine, generation 2\n"
+    assert answer.out == (
+        "auctions is RUNNING from savepoint mine, generation 2\n"
+        "table 'results' is ahead by 1 checkpoint (2); its next commit rolls it back, rolling "
+        "tables back does so at once\n"
+    )
     assert job.state().claim_mode is ClaimMode.NO_CLAIM
 
     sluice("restore", "auctions", "--savepoint=mine", "--claim-mode", "claim")

@@ -112,7 +112,7 @@ class Invariants:
                 name = key.removeprefix(SAVEPOINTS).partition("/")[0]
                 self.savepoints[name] = check_savepoint(self, name, decode_metadata(body, key))
                 self._needed = None
-        elif key.startswith(MANIFESTS) and before is None:
+        elif key.startswith(MANIFESTS) and before is None and "_" not in key[len(MANIFESTS) :]:
             self._published(json.loads(body))
 
     def deletes(self, key: str) -> None:

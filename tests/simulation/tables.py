@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-# A commit that began before a restore to an older checkpoint publishes after it; the next epoch's
-# manifest then leaves it out again.  A sink that cannot be rolled back would show it for ever.
+# A commit that began before a restore to an older checkpoint writes its manifest after it; readers
+# do not follow it, for it sorts before the restore's own.
 ROLLED_BACK_STAYS_UNPUBLISHED = False
 
 

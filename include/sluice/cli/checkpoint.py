@@ -40,7 +40,10 @@ def show(
 def _headline(details: CheckpointDetails) -> str:
     savepoint = f" {details.savepoint}" if details.savepoint else ""
     parent = details.origin or (f"checkpoint {details.parent}" if details.parent else "nothing")
-    tables = ", ".join(f"{uid} as of {version}" for uid, version in details.tables.items())
+    tables = ", ".join(
+        f"{uid} as of {details.published.get(uid, version)}"
+        for uid, version in details.tables.items()
+    )
     return (
         f"checkpoint {details.id}: {details.type}{savepoint} of generation {details.generation}, "
         f"{'committed' if details.committed else 'not committed yet'}\n"

@@ -25,6 +25,7 @@ from sluice.core.messages import (
     JobRestored,
     SavepointsReleased,
     SnapshotsDiscarded,
+    TablesRecovered,
 )
 from sluice.protocol.records import JournalEntry
 from sluice.units import moment
@@ -108,7 +109,7 @@ def _time_of(event: Event) -> int | None:
             return event.plan.triggered_at_ms
         case (
             AttemptStarted() | AckReceived() | SavepointsReleased() | SnapshotsDiscarded()
-            | HooksRestored()
+            | HooksRestored() | TablesRecovered()
         ):  # fmt: skip
             return None
         case _:

@@ -30,6 +30,7 @@ from sluice.core.restoring import (
     RestoreOptions,
     RestoreTarget,
     Stop,
+    TableAhead,
 )
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, RestoreError
@@ -74,6 +75,15 @@ IgnoreInFlightOf: TypeAlias = Annotated[
 ]
 
 
+RollBackTables: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--roll-back-tables",
+        help="Put the sinks' tables back to what the checkpoint pinned, too, now.",
+    ),
+]
+
+
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What ``--dry-run --json`` prints.  ``checkpoint`` None: the job would start from empty."""
 
@@ -87,6 +97,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     dropped_stages: tuple[str, ...] = ()
     total_bytes: int = 0
     files: tuple[FileDetails, ...] = ()
+    tables_ahead: tuple[TableAhead, ...] = ()
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +106,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None
     generation: int
     status: str
+    tables_ahead: tuple[TableAhead, ...] = ()
 
 
 def restore(
@@ -107,6 +119,7 @@ def restore(
     claim_mode: ClaimModeOption = ClaimMode.NO_CLAIM,
     allow_non_restored_state: AllowNonRestoredState = False,
     ignore_in_flight_of: IgnoreInFlightOf = None,
+    roll_back_tables: RollBackTables = False,
     parallelism: Annotated[
         list[str] | None,
         typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
@@ -130,12 +143,13 @@ def restore(
         allow_non_restored_state=allow_non_restored_state,
         claim_mode=claim_mode,
         ignore_in_flight_of=_as_id(ignore_in_flight_of),
+        roll_back_tables=roll_back_tables,
     )
     given = parameters(param or [], context.args)
     configuration = _configuration(job, state, target, given, parallelism or [])
     if dry_run:
         decision = plan_restore(job, target, options, configuration=configuration)
-        _print_plan(job, decision, as_json=as_json)
+        _print_plan(job, decision, as_json=as_json, rolls_back=roll_back_tables)
         return
     restored = restore_job(job, target, options, configuration=configuration)
     result = RestoreResult(
@@ -144,12 +158,15 @@ def restore(
         origin=None if restored.origin is None else str(restored.origin),
         generation=restored.state.generation,
         status=restored.state.status.value,
+        tables_ahead=restored.tables_ahead,
     )
     if as_json:
         print_json(result)
         return
     what = _named(restored.checkpoint_id, result.origin)
     print_line(f"{pipeline} is {result.status} from {what}, generation {result.generation}")
+    for ahead in result.tables_ahead:
+        print_line(ahead.told(rolls_back=False))
 
 
 def _target(
@@ -202,7 +219,7 @@ def _configuration(
     )
 
 
-def _print_plan(job: Job, decision: Restore | Stop, *, as_json: bool) -> None:
+def _print_plan(job: Job, decision: Restore | Stop, *, as_json: bool, rolls_back: bool) -> None:
     """Raises RestoreError, or with *as_json* ends with exit code 1, when it cannot be restored."""
     plan = _plan(job, decision)
     if as_json:
@@ -225,6 +242,8 @@ def _print_plan(job: Job, decision: Restore | Stop, *, as_json: bool) -> None:
         print_line("its data in flight is dropped, and those rows are lost")
     if plan.dropped_stages:
         print_line(f"the state of {', '.join(plan.dropped_stages)} is dropped")
+    for ahead in plan.tables_ahead:
+        print_line(ahead.told(rolls_back=rolls_back))
 
 
 def _plan(job: Job, decision: Restore | Stop) -> RestorePlan:
@@ -244,6 +263,7 @@ def _plan(job: Job, decision: Restore | Stop) -> RestorePlan:
         dropped_stages=decision.dropped_stages,
         total_bytes=sum(file.size_bytes for file in files),
         files=files,
+        tables_ahead=decision.tables_ahead,
     )
 
 

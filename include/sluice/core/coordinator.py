@@ -28,6 +28,7 @@ from sluice.core.lifecycle import (
     on_restored,
     on_stopped,
     on_submitted,
+    on_tables_recovered,
 )
 from sluice.core.messages import (
     AckReceived,
@@ -49,6 +50,7 @@ from sluice.core.messages import (
     JobSubmitted,
     SavepointsReleased,
     SnapshotsDiscarded,
+    TablesRecovered,
     TriggerFailed,
 )
 from sluice.core.progress import (
@@ -77,8 +79,8 @@ def step(state: CoordinatorState, event: Event) -> Transition:
         case TriggerFailed():
             return on_trigger_failed(state, event)
         case (
-            JobSubmitted() | JobFailed() | JobRestored() | HooksRestored() | JobStopped()
-            | SavepointsReleased() | SnapshotsDiscarded()
+            JobSubmitted() | JobFailed() | JobRestored() | HooksRestored() | TablesRecovered()
+            | JobStopped() | SavepointsReleased() | SnapshotsDiscarded()
         ):  # fmt: skip
             return _step_job(state, event)
         case _:
@@ -95,6 +97,8 @@ def _step_job(state: CoordinatorState, event: JobEvent) -> Transition:
             return on_restored(state, event)
         case HooksRestored():
             return on_hooks_restored(state, event)
+        case TablesRecovered():
+            return on_tables_recovered(state, event)
         case SavepointsReleased():
             return on_released(state, event)
         case SnapshotsDiscarded():

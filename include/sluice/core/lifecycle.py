@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sluice.core.aborts import abort_all
-from sluice.core.ids import Generation
+from sluice.core.ids import CheckpointId, Generation
 from sluice.core.messages import (
     Command,
     DiscardCompleted,
@@ -21,11 +21,12 @@ from sluice.core.messages import (
     RestartJob,
     SavepointsReleased,
     SnapshotsDiscarded,
+    TablesRecovered,
 )
 from sluice.core.properties import ClaimMode, JobStatus, is_discarded
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import next_restart
-from sluice.core.state import CoordinatorState
+from sluice.core.state import CoordinatorState, TableRecovery
 from sluice.core.transition import Transition, ignored, refused
 
 _ALIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING)
@@ -79,6 +80,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         ignores_in_flight=event.ignores_in_flight,
         dropped_stages=event.dropped_stages,
         must_restore_hooks=event.has_hooks,
+        table_recovery=_table_recovery(state, event),
         claimed_savepoints=claimed,
         configuration=event.configuration or state.configuration,
         is_backlog=False,
@@ -87,6 +89,23 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         restored_by=event.cause,
     )
     return Transition(state=restored, commands=commands)
+
+
+def _table_recovery(state: CoordinatorState, event: JobRestored) -> TableRecovery | None:
+    """What an earlier restore still owes is owed by this one, too: its ids are among these."""
+    owed = state.table_recovery
+    if not (event.leaves_tables_behind or event.rolls_back_tables or owed):
+        return None
+    return TableRecovery(
+        through=CheckpointId(state.next_checkpoint_id - 1),
+        roll_back=event.rolls_back_tables or (owed is not None and owed.roll_back),
+    )
+
+
+def on_tables_recovered(state: CoordinatorState, _: TablesRecovered) -> Transition:
+    if state.table_recovery is None:
+        return ignored(state)
+    return Transition(state=replace(state, table_recovery=None))
 
 
 def on_hooks_restored(state: CoordinatorState, _: HooksRestored) -> Transition:

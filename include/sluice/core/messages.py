@@ -204,6 +204,8 @@ class JobRestored:
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignores_in_flight: bool = False
     has_hooks: bool = False  # Master hooks are to be restored before anything new is triggered.
+    leaves_tables_behind: bool = False  # Later checkpoints completed: tables may be ahead.
+    rolls_back_tables: bool = False
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
     cause: str = ""  # Who asked for it, and is not to be served twice.
@@ -212,6 +214,13 @@ class JobRestored:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HooksRestored:
     """Every master hook has put its outside world back to the restored checkpoint."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesRecovered:
+    """Every sink knows which commits may not happen any more, and is rolled back if asked for."""
 
     generation: Generation
 
@@ -240,6 +249,7 @@ JobEvent: TypeAlias = (
     | JobFailed
     | JobRestored
     | HooksRestored
+    | TablesRecovered
     | JobStopped
     | SavepointsReleased
     | SnapshotsDiscarded

@@ -92,7 +92,7 @@ def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transit
         or plan.parent != state.tip
         or plan.origin != (None if state.pending else state.origin)
         or plan.checkpoint_id < state.next_checkpoint_id
-        or state.must_restore_hooks
+        or state.owes_a_restore
     )
     examined = examine(state, request, plan.triggered_at_ms)
     if is_stale or examined.standing is not Standing.RUNS:

@@ -18,6 +18,8 @@ from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import ClaimMode
 from sluice.core.state import CoordinatorState
 
+MANY = 5  # Ids that a message names; the table itself can be asked for the rest.
+
 
 @dataclass(frozen=True, slots=True)
 class Latest:
@@ -57,6 +59,30 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableAhead:
+    """A sink's table shows what these later ``checkpoints`` published, oldest first."""
+
+    sink: str
+    checkpoints: tuple[int, ...]
+    can_roll_back: bool
+    rolls_back_by_itself: bool  # By its next commit, whether anybody asks for it or not.
+
+    def __str__(self) -> str:
+        count = len(self.checkpoints)
+        what = f"{count} checkpoint{'s' if count > 1 else ''} ({_few(self.checkpoints)})"
+        return f"table {self.sink!r} is ahead by {what}"
+
+    def told(self, *, rolls_back: bool) -> str:
+        """What becomes of it, to a person."""
+        if rolls_back:
+            return f"{self}, and is rolled back"
+        if self.rolls_back_by_itself:
+            return f"{self}; its next commit rolls it back, rolling tables back does so at once"
+        cure = "rolling tables back takes them away" if self.can_roll_back else "it cannot go back"
+        return f"{self}, whose rows will be published again; {cure}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What was seen of the chosen snapshot: the size of each file, None for one that is missing,
     and what the sources say about their positions.
@@ -70,13 +96,17 @@ class Observed:
     )
     source_problems: Sequence[str] = ()
     left_behind: Mapping[str, str] = field(default_factory=dict[str, str])
+    tables_ahead: Sequence[TableAhead] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
-    """``ignore_in_flight_of``: drop the in-flight data of that checkpoint, which loses rows."""
+    """``ignore_in_flight_of``: drop the in-flight data of that checkpoint, which loses rows.
+    ``roll_back_tables``: put the sinks' tables back to what the snapshot pinned, too.
+    """
 
     allow_non_restored_state: bool = False
+    roll_back_tables: bool = False
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignore_in_flight_of: CheckpointId | None = None
 
@@ -92,6 +122,7 @@ class Restore:
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()
     files: tuple[SegmentHandle, ...] = ()
+    tables_ahead: tuple[TableAhead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +191,7 @@ def decide(
         *(_file_problem(handle, size) for handle, size in observed.sizes.items()
           if size != handle.size_bytes),
         *observed.source_problems,
+        *_roll_back_problems(choice, observed, options),
     ]  # fmt: skip
     if problems:
         return Stop(problems=tuple(problems))
@@ -170,6 +202,7 @@ def decide(
         ignores_in_flight=options.ignore_in_flight_of == metadata.checkpoint_id,
         dropped_stages=tuple(orphans),
         files=metadata.files,
+        tables_ahead=tuple(observed.tables_ahead),
     )
 
 
@@ -203,3 +236,20 @@ def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[st
 def _file_problem(handle: SegmentHandle, size: int | None) -> str:
     state_of_it = "is missing" if size is None else f"has {size} bytes"
     return f"{handle.key} {state_of_it}, expected {handle.size_bytes} bytes"
+
+
+def _roll_back_problems(choice: Choice, observed: Observed, options: RestoreOptions) -> list[str]:
+    if not options.roll_back_tables:
+        return []
+    if choice.origin is not None and choice.origin.root:
+        return ["the tables of another root's job are not this job's to roll back"]
+    return [
+        f"{ahead}, and it cannot be rolled back; restore without rolling tables back"
+        for ahead in observed.tables_ahead
+        if not ahead.can_roll_back
+    ]
+
+
+def _few(checkpoints: Sequence[int]) -> str:
+    shown = [str(one) for one in checkpoints[:MANY]]
+    return ", ".join(shown if len(checkpoints) <= MANY else [*shown, "..."])

@@ -45,6 +45,16 @@ class RejectedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableRecovery:
+    """What a restore owes its sinks: checkpoints up to ``through`` that have not published must
+    never do so, but for the one that the job continues.
+    """
+
+    through: CheckpointId
+    roll_back: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorState:
     """``base`` is the checkpoint the next epoch continues, kept at ``origin`` when it is not one of
     the job's own; ``completed`` are the retained ones, ``discarding`` those that left the store and
@@ -61,6 +71,7 @@ class CoordinatorState:
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()  # The base has state of these uids; the job has it not.
     must_restore_hooks: bool = False
+    table_recovery: TableRecovery | None = None
     configuration: JobConfiguration = field(default_factory=JobConfiguration)
     queue: tuple[CheckpointRequest, ...] = ()
     rejected: tuple[RejectedRequest, ...] = ()
@@ -89,6 +100,11 @@ class CoordinatorState:
             assert pending.parent == parent, "pending checkpoints are a chain"
             assert pending.checkpoint_id < self.next_checkpoint_id
             parent = pending.checkpoint_id
+
+    @property
+    def owes_a_restore(self) -> bool:
+        """Whether something outside is still to be put back, before anything new is triggered."""
+        return self.must_restore_hooks or self.table_recovery is not None
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:

@@ -32,6 +32,7 @@ from sluice.core.messages import (
     JobSubmitted,
     SavepointsReleased,
     SnapshotsDiscarded,
+    TablesRecovered,
     TriggerFailed,
 )
 from sluice.core.plan import CheckpointPlan
@@ -59,6 +60,7 @@ _JOURNALED = {
         JobFailed,
         JobRestored,
         HooksRestored,
+        TablesRecovered,
         JobStopped,
     )
 }

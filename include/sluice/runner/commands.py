@@ -22,6 +22,7 @@ from sluice.core.shared_state import SharedStateRegistry
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition
 from sluice.errors import ProtocolViolation, RestoreError
+from sluice.runner.holds import release
 from sluice.runner.job import Job
 from sluice.runner.savepoints import discard_claimed
 
@@ -61,6 +62,7 @@ def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
         doomed.extend(listed.key for listed in job.store.list(prefix))
     for sink in job.sinks(state.configuration.params).values():
         sink.abort(checkpoint_id)
+    release(job, state, str(checkpoint_id))
     own = [listed.key for listed in job.store.list(job.paths.checkpoint(checkpoint_id))]
     plan = job.paths.plan(checkpoint_id)
     job.store.delete([*doomed, *(key for key in own if key != plan)])
@@ -91,6 +93,7 @@ def discard_subsumed(job: Job, state: CoordinatorState) -> tuple[CheckpointId, .
         retained = [job.metadata(c.checkpoint_id) for c in state.completed]
         for checkpoint in state.discarding:
             _discard_completed(job, checkpoint, retained)
+            release(job, state, str(checkpoint.checkpoint_id))
     except (RestoreError, ProtocolViolation) as error:
         log.error("nothing was discarded, as a retained checkpoint cannot be read: %s", error)  # noqa: TRY400
     return tuple(checkpoint.checkpoint_id for checkpoint in state.discarding)

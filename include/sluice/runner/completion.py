@@ -17,6 +17,7 @@ from sluice.core.transition import Verdict
 from sluice.errors import FencedError, NotYetAcknowledged, ProtocolViolation
 from sluice.protocol.records import decode_metadata, encode_metadata
 from sluice.runner.commands import carry_out, discard_subsumed
+from sluice.runner.holds import SAVEPOINT, hold, notify_complete
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
 from sluice.runner.savepoints import discard_claimed, export_savepoint
@@ -97,9 +98,11 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         ):
             mine = tuple(c for c in metadata.committables if c.sink == uid)
             before = metadata.previous_tables.get(uid)
-            sink.commit(checkpoint_id, _known_version(sink, before, metadata.origin), mine)
+            sink.commit(checkpoint_id, known_version(sink, before, metadata.origin), mine)
     if completed.savepoint_name is not None:
+        hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
+    notify_complete(job, state, metadata.sources)
     discarded = discard_subsumed(job, state)
     transition = job.journal.append(
         lambda current: CheckpointCommitted(
@@ -144,11 +147,11 @@ def _publish_early(
     for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
         if not sinks[uid].is_published(checkpoint_id):
             mine = tuple(c for c in committables if c.sink == uid)
-            before = _known_version(sinks[uid], tables.get(uid), plan.origin)
+            before = known_version(sinks[uid], tables.get(uid), plan.origin)
             sinks[uid].commit(checkpoint_id, before, mine)
 
 
-def _known_version(sink: Sink, version: int | None, origin: SnapshotOrigin | None) -> int | None:
+def known_version(sink: Sink, version: int | None, origin: SnapshotOrigin | None) -> int | None:
     """The version of the table that the commit continues.
 
     A table under the root of another job stays there: this job's begins anew.

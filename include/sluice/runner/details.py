@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from sluice.core.completed import StageState
+from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SourceCut
@@ -76,6 +76,7 @@ class CheckpointDetails(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[StageDetails]
     sources: list[SourceDetails]
     tables: dict[str, int]
+    published: dict[str, str]  # By what the table's own tools find those versions.
     files: list[FileDetails]
 
 
@@ -107,6 +108,7 @@ def checkpoint_details(job: Job, checkpoint_id: CheckpointId) -> CheckpointDetai
         stages=[_stage(stage) for stage in metadata.stages],
         sources=[_source(cut) for cut in metadata.sources],
         tables=metadata.tables,
+        published=_published(job, state, metadata),
         files=file_details(job, metadata.files),
     )
 
@@ -123,6 +125,15 @@ def file_details(job: Job, handles: Iterable[SegmentHandle]) -> list[FileDetails
         )
         for handle in dict.fromkeys(handles)
     ]
+
+
+def _published(job: Job, state: CoordinatorState, metadata: CheckpointMetadata) -> dict[str, str]:
+    sinks = job.sinks(state.configuration.params)
+    return {
+        uid: sinks[uid].describe(version)
+        for uid, version in metadata.tables.items()
+        if uid in job.pipeline.sinks and sinks[uid].is_published(version)
+    }
 
 
 def _why_not(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:

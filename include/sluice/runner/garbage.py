@@ -26,9 +26,10 @@ from typing import assert_never
 from sluice.connectors.sink import Sink
 from sluice.core.ids import NO_GENERATION
 from sluice.core.state import CoordinatorState
+from sluice.runner.holds import release_orphans
 from sluice.runner.in_use import InUse, is_savepoint_metadata, look_up
 from sluice.runner.job import Job
-from sluice.runner.savepoints import discard_claimed
+from sluice.runner.savepoints import discard_claimed, savepoint_names
 from sluice.storage.object_store import Listed
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ def collect_garbage(
     for uid, sink in sinks.items():
         _delete([orphan.key for orphan in orphans.files if orphan.sink == uid], sink.discard)
     discard_claimed(job)  # What a crash in the middle of it left.
+    release_orphans(job, used.head.state, savepoint_names(job))
     if orphans.files:
         log.info(
             "garbage collected pipeline=%s files=%d bytes=%d",

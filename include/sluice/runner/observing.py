@@ -6,10 +6,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sluice.connectors.sink import RollBack
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import SegmentHandle
 from sluice.core.messages import JobConfiguration
-from sluice.core.restoring import Choice, Latest, Observed, RestoreOptions, RestoreTarget
+from sluice.core.restoring import (
+    Choice,
+    Latest,
+    Observed,
+    RestoreOptions,
+    RestoreTarget,
+    TableAhead,
+)
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError
 from sluice.runner.job import Job
@@ -32,7 +40,19 @@ def as_chosen(
     )
 
 
-def observe(job: Job, choice: Choice, configuration: JobConfiguration) -> Observed | None:
+def is_behind(state: CoordinatorState, choice: Choice) -> bool:
+    """Whether checkpoints completed after the chosen one, or beside it, so that tables may show
+    them, and somebody may still be about to publish them.
+    """
+    if choice.origin is not None:
+        return bool(state.completed)
+    newest = state.completed[-1].checkpoint_id if state.completed else None
+    return choice.checkpoint_id != newest
+
+
+def observe(
+    job: Job, choice: Choice, state: CoordinatorState, configuration: JobConfiguration
+) -> Observed | None:
     """Look at the snapshot, one LIST per folder of its files, and ask its sources.
 
     Raises:
@@ -50,7 +70,32 @@ def observe(job: Job, choice: Choice, configuration: JobConfiguration) -> Observ
         sizes=_sizes(job, metadata),
         source_problems=_source_problems(job, metadata, configuration),
         left_behind=left_behind(metadata, job.pipeline),
+        tables_ahead=_tables_ahead(job, choice, state, metadata, configuration),
     )
+
+
+def _tables_ahead(
+    job: Job,
+    choice: Choice,
+    state: CoordinatorState,
+    metadata: CheckpointMetadata,
+    configuration: JobConfiguration,
+) -> list[TableAhead]:
+    """Of the declared sinks; the usual restore, of the latest checkpoint, need not ask them."""
+    is_elsewhere = choice.origin is not None and choice.origin.root != ""
+    if is_elsewhere or not is_behind(state, choice):
+        return []
+    sinks = job.sinks(configuration.params)
+    return [
+        TableAhead(
+            sink=uid,
+            checkpoints=later,
+            can_roll_back=sinks[uid].rolls_back is not RollBack.NEVER,
+            rolls_back_by_itself=sinks[uid].rolls_back is RollBack.BY_NEXT_COMMIT,
+        )
+        for uid in job.pipeline.sinks
+        if (later := sinks[uid].published_after(metadata.tables.get(uid)))
+    ]
 
 
 def _sizes(job: Job, metadata: CheckpointMetadata) -> dict[SegmentHandle, int | None]:

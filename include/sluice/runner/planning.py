@@ -27,6 +27,7 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MAX_WATERMARK
 from sluice.errors import ConfigurationError
+from sluice.runner.holds import hold
 from sluice.runner.job import Job
 from sluice.runner.lineage import CompletedParent, Lineage, PendingParent, lineage_of_tip
 from sluice.runner.tables import write_table
@@ -124,6 +125,7 @@ def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Chec
         else cut
         for cut in plan.sources
     )
+    hold(job, state, cuts, str(plan.checkpoint_id))
     answers: dict[str, str | None] = {}
     for hook in job.pipeline.hooks.values():
         try:

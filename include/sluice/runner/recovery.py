@@ -28,6 +28,7 @@ from sluice.core.restoring import (
     RestoreOptions,
     RestoreTarget,
     Stop,
+    TableAhead,
     choose,
     decide,
 )
@@ -37,7 +38,7 @@ from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice.protocol.paths import PipelinePaths
 from sluice.runner.commands import carry_out
 from sluice.runner.job import Job
-from sluice.runner.observing import as_chosen, observe
+from sluice.runner.observing import as_chosen, is_behind, observe
 from sluice.runner.resume import resume
 from sluice.storage.journal import Journal
 
@@ -53,6 +54,7 @@ class Restored:
     checkpoint_id: CheckpointId | None
     origin: SnapshotOrigin | None
     state: CoordinatorState
+    tables_ahead: tuple[TableAhead, ...] = ()
 
     @property
     def named(self) -> str:
@@ -183,7 +185,7 @@ def plan_restore(
         return choice
     continued = configuration or state.configuration
     try:
-        observed = observe(job, choice, continued)
+        observed = observe(job, choice, state, continued)
     except (RestoreError, ConfigurationError) as error:
         return Stop(problems=(str(error),))
     stages = [
@@ -237,6 +239,8 @@ def restore(
             "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
             choice.checkpoint_id,
         )
+    for ahead in decision.tables_ahead:
+        log.warning("%s", ahead)
     transition = job.journal.append(
         lambda _: JobRestored(
             at_ms=job.clock(),
@@ -247,6 +251,8 @@ def restore(
             ignores_in_flight=decision.ignores_in_flight,
             dropped_stages=decision.dropped_stages,
             has_hooks=bool(job.pipeline.hooks),
+            leaves_tables_behind=is_behind(state, choice),
+            rolls_back_tables=options.roll_back_tables,
             configuration=configuration,
             cause=cause,
         )
@@ -268,7 +274,12 @@ def restore(
         "job restored pipeline=%s generation=%d checkpoint_id=%s origin=%s",
         job.pipeline.uid, transition.state.generation, choice.checkpoint_id, choice.origin,
     )  # fmt: skip
-    return Restored(checkpoint_id=choice.checkpoint_id, origin=choice.origin, state=after)
+    return Restored(
+        checkpoint_id=choice.checkpoint_id,
+        origin=choice.origin,
+        state=after,
+        tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
+    )
 
 
 def savepoint_target(job: Job, name: str) -> FromOrigin:

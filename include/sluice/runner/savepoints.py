@@ -20,6 +20,7 @@ from sluice.core.messages import SavepointsReleased, SnapshotsDiscarded
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.protocol.records import encode_metadata
+from sluice.runner.holds import SAVEPOINT, release
 from sluice.runner.job import Job
 
 log = logging.getLogger(__name__)
@@ -135,6 +136,7 @@ def discard_claimed(job: Job) -> tuple[str, ...]:
     for name in gone:
         job.store.delete([job.paths.savepoint_metadata(name)])
         job.store.delete([listed.key for listed in job.store.list(job.paths.savepoint(name))])
+        release(job, state, SAVEPOINT + name)
         log.info("claimed savepoint discarded name=%s", name)
     if gone:
         job.journal.append(

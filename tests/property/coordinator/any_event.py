@@ -29,6 +29,7 @@ from sluice.core.messages import (
     JobSubmitted,
     SavepointsReleased,
     SnapshotsDiscarded,
+    TablesRecovered,
     TriggerFailed,
 )
 from sluice.core.plan import SnapshotOrigin
@@ -102,6 +103,8 @@ def restores(draw: st.DrawFn) -> JobRestored:
         origin=origin,
         claim_mode=draw(st.sampled_from(ClaimMode)),
         has_hooks=draw(st.booleans()),
+        leaves_tables_behind=draw(st.booleans()),
+        rolls_back_tables=draw(st.booleans()),
         configuration=draw(st.none() | configurations),
     )
 
@@ -160,5 +163,6 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(JobFailed, generation=generations, at_ms=times, message=st.just("no")),
     restores(),
     st.builds(HooksRestored, generation=generations),
+    st.builds(TablesRecovered, generation=generations),
     st.builds(JobStopped, at_ms=times, generation=generations, status=st.sampled_from(STOPS)),
 )

@@ -97,7 +97,7 @@ def _check_trigger(
     assert after.pending[:-1] == before.pending
     assert newest.checkpoint_id >= before.next_checkpoint_id
     assert (newest.parent, newest.request_id) == (before.tip, event.request.request_id)
-    assert not before.must_restore_hooks
+    assert not before.owes_a_restore
     assert len(before.discarding) <= configuration.max_concurrent
     if not event.request.is_forced or configuration.unaligned:
         assert len(after.pending) <= configuration.max_concurrent

@@ -31,6 +31,7 @@ from sluice.core.messages import (
     JobStopped,
     JobSubmitted,
     SnapshotsDiscarded,
+    TablesRecovered,
     TriggerCheckpoint,
 )
 from sluice.core.pending import PendingCheckpoint
@@ -118,8 +119,8 @@ class Coordinator(RuleBasedStateMachine):
             JobSubmitted(at_ms=self.now_ms, generation=generation, configuration=configuration)
         )
 
-    @rule(data=st.data(), has_hooks=whims, claim_mode=st.sampled_from(ClaimMode))
-    def restore(self, data: st.DataObject, has_hooks: bool, claim_mode: ClaimMode) -> None:
+    @rule(data=st.data(), owes=whims, claim_mode=st.sampled_from(ClaimMode))
+    def restore(self, data: st.DataObject, owes: bool, claim_mode: ClaimMode) -> None:
         if self.state.status is JobStatus.RUNNING and not data.draw(whims):
             return
         own = data.draw(st.sampled_from([*ids_of(self.state.completed), None]))
@@ -132,7 +133,9 @@ class Coordinator(RuleBasedStateMachine):
                 checkpoint_id=own if origin is None else origin.checkpoint_id,
                 origin=origin,
                 claim_mode=claim_mode,
-                has_hooks=has_hooks,
+                has_hooks=owes and data.draw(st.booleans()),
+                leaves_tables_behind=owes and data.draw(st.booleans()),
+                rolls_back_tables=owes and data.draw(st.booleans()),
             )
         )
 
@@ -141,6 +144,12 @@ class Coordinator(RuleBasedStateMachine):
     def restore_the_hooks(self) -> None:
         self.say(HooksRestored(generation=self.state.generation))
         assert not self.state.must_restore_hooks
+
+    @precondition(lambda self: self.state.table_recovery)
+    @rule()
+    def recover_the_tables(self) -> None:
+        self.say(TablesRecovered(generation=self.state.generation))
+        assert self.state.table_recovery is None
 
     @rule(request=requests)
     def ask(self, request: CheckpointRequest) -> None:
@@ -165,7 +174,7 @@ class Coordinator(RuleBasedStateMachine):
         ]
         for wrong in stale:
             assert self.trigger(wrong, request) is Verdict.REFUSED
-        can = not self.state.must_restore_hooks
+        can = not self.state.owes_a_restore
         assert self.trigger(plan, request) is (Verdict.APPLIED if can else Verdict.REFUSED)
         assert self.trigger(plan, request) is (Verdict.IGNORED if can else Verdict.REFUSED)
 

@@ -143,9 +143,10 @@ def test_a_checkpoint_is_found_by_the_request_it_became() -> None:
         ([stopped(JobStatus.SUSPENDED)], triggered(1)),
         ([stopped(JobStatus.CANCELED)], triggered(1)),
         ([restored(None, has_hooks=True)], triggered(1, generation=2)),
+        ([restored(None, rolls_back_tables=True)], triggered(1, generation=2)),
     ],
     ids=["one is pending", "stale parent", "used id", "stale origin", "restarting", "suspended",
-         "canceled", "hooks"],
+         "canceled", "hooks", "tables"],
 )  # fmt: skip
 def test_a_trigger_that_another_coordinator_overtook_is_refused(
     history: list[Event], event: Event

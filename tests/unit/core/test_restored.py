@@ -12,7 +12,7 @@ from sluice.core.messages import DiscardPending, JobConfiguration
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.core.state import CoordinatorState
+from sluice.core.state import CoordinatorState, TableRecovery
 from sluice.core.transition import Verdict
 from tests.builders import (
     a_checkpoint,
@@ -25,7 +25,14 @@ from tests.builders import (
     restored,
     triggered,
 )
-from tests.core_events import discarded, hooks_restored, released, requested, with_backlog
+from tests.core_events import (
+    discarded,
+    hooks_restored,
+    released,
+    requested,
+    tables_recovered,
+    with_backlog,
+)
 
 
 def test_a_restore_takes_the_next_generation_and_aborts_what_is_pending() -> None:
@@ -130,6 +137,31 @@ def test_hooks_are_restored_once_and_by_the_generation_that_restored() -> None:
     assert transition.state == replace(state, must_restore_hooks=False)
     assert step(transition.state, hooks_restored()).verdict is Verdict.IGNORED
     assert step(state, hooks_restored(generation=1)).verdict is Verdict.FENCED
+
+
+@pytest.mark.parametrize("why", ["leaves_tables_behind", "rolls_back_tables"])
+def test_tables_are_recovered_once_through_the_last_id_that_was_handed_out(why: str) -> None:
+    state = after(a_submitted(), *a_checkpoint(1), triggered(2, parent=1))
+
+    restored_state = after(state, restored(1, **{why: True}))
+    again = step(restored_state, tables_recovered())
+
+    owed = TableRecovery(through=CheckpointId(2), roll_back=why == "rolls_back_tables")
+    assert restored_state.table_recovery == owed
+    assert again.state == replace(restored_state, table_recovery=None)
+    assert step(again.state, tables_recovered()).verdict is Verdict.IGNORED
+    assert step(restored_state, tables_recovered(generation=1)).verdict is Verdict.FENCED
+
+
+def test_what_a_restore_owes_the_tables_a_failure_before_it_is_done_leaves_owed() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), restored(1, leaves_tables_behind=True))
+
+    state = after(state, restored(1, generation=3))
+    assert state.table_recovery == TableRecovery(through=CheckpointId(1), roll_back=False)
+
+    state = after(state, restored(1, generation=4, rolls_back_tables=True))
+    state = after(state, restored(1, generation=5))
+    assert state.table_recovery == TableRecovery(through=CheckpointId(1), roll_back=True)
 
 
 def test_nothing_is_restored_from_a_claimed_savepoint_that_is_being_deleted() -> None:

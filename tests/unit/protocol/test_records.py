@@ -59,6 +59,7 @@ from tests.core_events import (
     job_failed,
     released,
     requested,
+    tables_recovered,
     timed_out,
     trigger_failed,
 )
@@ -80,8 +81,17 @@ EVENTS: list[Event] = [
     discarded(1, savepoints=("s",)),
     failed(is_task_failure=True),
     job_failed(),
-    restored(7, savepoint="s", has_hooks=True, dropped_stages=("rank",), cause="me"),
+    restored(
+        7,
+        savepoint="s",
+        has_hooks=True,
+        dropped_stages=("rank",),
+        cause="me",
+        leaves_tables_behind=True,
+        rolls_back_tables=True,
+    ),
     hooks_restored(),
+    tables_recovered(),
     stopped(JobStatus.SUSPENDED),
 ]
 S = SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint="s")
