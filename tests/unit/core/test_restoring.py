@@ -25,6 +25,7 @@ from sluice.core.restoring import (
     Restore,
     RestoreOptions,
     Stop,
+    TableAhead,
     choose,
     decide,
 )
@@ -268,3 +269,54 @@ def test_in_flight_data_is_dropped_only_of_the_checkpoint_that_was_named() -> No
     assert isinstance(dropped, Restore)
     assert isinstance(kept, Restore)
     assert (dropped.ignores_in_flight, kept.ignores_in_flight) == (True, False)
+
+
+def ahead(*checkpoints: int, can: bool = True, by_itself: bool = False) -> TableAhead:
+    return TableAhead(
+        sink="alerts", checkpoints=checkpoints, can_roll_back=can, rolls_back_by_itself=by_itself
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "rolls_back", "told"),
+    [
+        (ahead(8), True, "1 checkpoint (8), and is rolled back"),
+        (ahead(8, 9), False, ("2 checkpoints (8, 9), whose rows will be published again; rolling "
+         "tables back takes them away")),
+        (ahead(8, can=False), False, ("1 checkpoint (8), whose rows will be published again; it "
+         "cannot go back")),
+        (ahead(*range(8, 15), by_itself=True), False, ("7 checkpoints (8, 9, 10, 11, 12, ...); its "
+         "next commit rolls it back, rolling tables back does so at once")),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_ahead_is_told_of(table: TableAhead, rolls_back: bool, told: str) -> None:
+    assert table.told(rolls_back=rolls_back) == f"table 'alerts' is ahead by {told}"
+
+
+def test_tables_are_rolled_back_where_all_of_them_can_be() -> None:
+    options = RestoreOptions(roll_back_tables=True)
+    choice = Choice(checkpoint_id=CheckpointId(7))
+    snapshot = a_snapshot()
+
+    can = Observed(metadata=snapshot, tables_ahead=[ahead(8)])
+    cannot = replace(can, tables_ahead=[ahead(8, can=False), ahead(9)])
+
+    decided = decide(a_submitted(), choice, can, [], options)
+    assert isinstance(decided, Restore)
+    assert decided.tables_ahead == (ahead(8),)
+    assert problem_of(decide(a_submitted(), choice, cannot, [], options)) == (
+        "table 'alerts' is ahead by 1 checkpoint (8), and it cannot be rolled back; restore "
+        "without rolling tables back"
+    )
+
+
+def test_the_tables_of_another_roots_job_are_left_alone() -> None:
+    origin = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other", pipeline="auctions")
+    choice = Choice(checkpoint_id=CheckpointId(7), origin=origin)
+
+    decided = decide(
+        a_submitted(), choice, Observed(metadata=a_snapshot()), [],
+        RestoreOptions(roll_back_tables=True),
+    )  # fmt: skip
+
+    assert "not this job's to roll back" in problem_of(decided)
