@@ -1,0 +1,148 @@
+"""One process that drives a job to its end, and dies or freezes at a line of our own code.
+
+Everything that touches the bucket and the places outside is real, and so is the death: SIGKILL.
+Rows go past Spark in Python (``tests.no_spark``), so that a process is up within a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import sluice
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restoring import Latest
+from sluice.errors import FencedError, SluiceError, StageFailed
+from sluice.pipeline import Pipeline
+from sluice.runner.completion import commit, finalize
+from sluice.runner.job import Job, open_job
+from sluice.runner.recovery import fail_checkpoint, restore
+from sluice.runner.submission import configure, submit
+from sluice.runner.trigger import Triggered, trigger
+from sluice.spark.stage import run_stage
+from sluice.storage.open import StoreLocation
+from tests.no_spark import stages_without_spark
+
+PACKAGE = Path(sluice.__file__).parent
+WATCHED = ("runner", "connectors", "runtime/subtask.py", "runtime/output.py", "storage/journal.py")
+RECORDS_PER_EPOCH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The *occurrence*-th time that a process is about to run this line."""
+
+    place: str  # connectors/files_table.py:93
+    occurrence: int
+
+    def __str__(self) -> str:
+        return f"{self.place}#{self.occurrence}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """``strike`` is sent to the process itself at *line*; ``counts`` is a file that gets how often
+    each line was run.
+    """
+
+    pipeline: Callable[[], Pipeline]
+    root: str
+    line: Line | None = None
+    strike: int = signal.SIGKILL
+    counts: str = ""
+
+
+def drive(attempt: Attempt) -> None:
+    """Run the job until it has ended and published everything; what a process of its own does."""
+    watch = Watch(attempt)
+    job = open_job(attempt.pipeline(), StoreLocation(root=attempt.root))
+    with watch, stages_without_spark():
+        while not _has_ended(job):
+            try:
+                _go_on(job)
+            except FencedError:
+                continue  # Another coordinator was faster.
+            except StageFailed as error:
+                _give_up(job, error)
+    if attempt.counts:
+        Path(attempt.counts).write_text(json.dumps(watch.counts))
+    os._exit(0)  # Without the goodbyes of whoever still has a thread.
+
+
+def _has_ended(job: Job) -> bool:
+    state = job.state()
+    return state.status.is_globally_terminal and all(done.is_committed for done in state.completed)
+
+
+def _go_on(job: Job) -> None:
+    """Begin, or take up what a process that died left; then one checkpoint."""
+    state = job.state()
+    if state.status is JobStatus.CREATED:
+        submit(job, configure(job.pipeline, {}, max_records_per_epoch=RECORDS_PER_EPOCH))
+    elif state.pending or state.status is not JobStatus.RUNNING:
+        pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1000)
+        time.sleep(pause_s)
+        restore(job, Latest(), only_generation=state.generation)
+    outcome = trigger(job)
+    if not isinstance(outcome, Triggered):
+        time.sleep(0.05)
+        return
+    plan = outcome.plan
+    for task in plan.tasks:
+        run_stage(job, None, plan.checkpoint_id, task.uid, attempt=1)  # type: ignore[arg-type]
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
+
+
+def _give_up(job: Job, error: SluiceError) -> None:
+    for pending in job.state().pending:
+        reason = CheckpointFailureReason.TASK_FAILURE
+        fail_checkpoint(job, pending.checkpoint_id, reason, str(error), is_task_failure=True)
+
+
+class Watch:
+    """Counts the lines of ours that the process runs, and strikes at the one that was named."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.counts: Counter[str] = Counter()
+        self._attempt = attempt
+        self._files: dict[str, str | None] = {}
+
+    def __enter__(self) -> None:
+        threading.settrace(self._enter)
+        sys.settrace(self._enter)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _enter(self, frame: FrameType, event: str, _: object) -> Any:
+        is_import = frame.f_code.co_name == "<module>"
+        return None if is_import or self._name(frame) is None else self._line
+
+    def _line(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            place = f"{self._name(frame)}:{frame.f_lineno}"
+            self.counts[place] += 1
+            line = self._attempt.line
+            if line is not None and place == line.place and self.counts[place] == line.occurrence:
+                os.kill(os.getpid(), self._attempt.strike)
+        return self._line
+
+    def _name(self, frame: FrameType) -> str | None:
+        file = frame.f_code.co_filename
+        if file not in self._files:
+            name = file.removeprefix(f"{PACKAGE}/")
+            is_watched = name != file and name.startswith(WATCHED)
+            self._files[file] = name if is_watched else None
+        return self._files[file]

@@ -1,0 +1,73 @@
+"""When processes die: at every step of a commit, and at seeded lines."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.exactly_once.attempt import Attempt, Line
+from tests.exactly_once.pairs import SinkPlace, SourcePlace, check, declared
+from tests.exactly_once.processes import Frozen, counted, run
+
+MAX_DEATHS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Each process dies at its line, and the next goes on; or the first one freezes there, while
+    another does its work, and is then let go on.
+    """
+
+    seed: int
+    lines: tuple[Line, ...]
+    freezes: bool
+
+    def __str__(self) -> str:
+        how = "freezes" if self.freezes else "dies"
+        return f"seed {self.seed}: {how} at {', '.join(map(str, self.lines))}"
+
+
+def drawn(seed: int, counts: Mapping[str, int]) -> Schedule:
+    """Every line that is ever run is as likely as any other, and so is each time that it is."""
+    rng = random.Random(seed)
+    freezes = rng.random() < 1 / 3
+    places = sorted(counts)
+    lines = tuple(
+        Line(place, rng.randint(1, counts[place]))
+        for place in rng.choices(places, k=1 if freezes else rng.randint(1, MAX_DEATHS))
+    )
+    return Schedule(seed, lines, freezes)
+
+
+def lines_of(source: SourcePlace, sink: SinkPlace, folder: Path) -> dict[str, int]:
+    """How often each line is run when nothing happens; the output is checked, too."""
+    counts = counted(
+        Attempt(
+            pipeline=declared(source, sink),
+            root=f"file://{folder / 'root'}",
+            counts=str(folder / "counts.json"),
+        )
+    )
+    check(source, sink)
+    return counts
+
+
+def play(schedule: Schedule, source: SourcePlace, sink: SinkPlace, folder: Path) -> None:
+    """On a fresh root and a fresh table of *sink*."""
+    attempt = Attempt(pipeline=declared(source, sink), root=f"file://{folder / 'root'}")
+    if schedule.freezes:
+        (line,) = schedule.lines
+        frozen = Frozen(replace(attempt, line=line, strike=signal.SIGSTOP))
+        frozen.wait_until_it_stands()
+        assert run(attempt) == 0
+        check(source, sink)  # The job has ended, whatever the other one may still do.
+        assert frozen.thaw() in (0, 1), schedule  # It is done, or was told that it is fenced.
+    else:
+        for line in schedule.lines:
+            code = run(replace(attempt, line=line))
+            assert code in (0, -signal.SIGKILL), schedule
+        assert run(attempt) == 0, schedule
+    check(source, sink)
