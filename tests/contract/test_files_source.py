@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 
 import pytest
 
 from sluice.connectors.files import FilesSource
+from sluice.connectors.source import SourcePosition
 from sluice.core.plan import PartitionOffset
 from sluice.errors import ConfigurationError
 from sluice.storage.open import StoreLocation, open_store
 from tests.contract.source_rules import check_replay
+
+
+def places(position: SourcePosition) -> SourcePosition:
+    """Without what the files are known by."""
+    return tuple(replace(one, version="") for one in position)
 
 
 def lines_after(source: FilesSource, position: tuple[PartitionOffset, ...]) -> list[str]:
@@ -29,7 +36,7 @@ def test_a_prefix_is_read_as_it_grows(location: StoreLocation) -> None:
     first = folder.plan((), max_records=3, parallelism=2)
     store.put("logs/a", b"1\n2\nhalf a line\n")
 
-    assert first.position == (
+    assert places(first.position) == (
         PartitionOffset(partition="a", offset=4, records=2),
         PartitionOffset(partition="b", offset=2, records=1),
     )

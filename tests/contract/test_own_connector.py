@@ -1,4 +1,4 @@
-"""The page on writing a connector of one's own: its code runs, and keeps what every other promises."""
+"""The page on writing a connector: its code runs, and keeps what every other one promises."""
 
 from __future__ import annotations
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from sluice.connectors.parquet import ParquetSource
+from sluice.connectors.source import SourcePosition
 from sluice.core.plan import PartitionOffset
 from sluice.errors import ConfigurationError
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 from tests.contract.source_rules import check_replay, rows_of
+
+
+def places(position: SourcePosition) -> SourcePosition:
+    """Without what the files are known by."""
+    return tuple(replace(one, version="") for one in position)
 
 
 def put(store: ObjectStore, name: str, start: int, end: int, group: int = 4) -> None:
@@ -57,7 +64,7 @@ def test_new_files_appear_in_an_unbounded_source(location: StoreLocation) -> Non
     assert [row["n"] for row in rows_of(source, second)] == [5, 6]
     assert [row["n"] for row in rows_of(source, third)] == [7]
     assert (second.is_backlog, third.is_backlog, third.exhausted) == (True, False, False)
-    assert third.position == (
+    assert places(third.position) == (
         PartitionOffset(partition="a", offset=3, records=3, sealed=True),
         PartitionOffset(partition="b", offset=5, records=5, sealed=True),
     )

@@ -91,6 +91,8 @@ def run(
         parallelism=parallelism,
         max_records_per_epoch=max_records_per_epoch,
     )
+    if output is not None:
+        job.result_table(configuration.params)  # Refused now, not after the work.
     find_java(os.environ)
     verify_store(job)
     check_sources(job.pipeline, configuration, endpoint_url)
@@ -149,8 +151,8 @@ def _summarize(
     as_json: bool,
 ) -> None:
     params = job.state().configuration.params
-    result = final_table(job, params)
-    if output is not None:
+    result = final_table(job, params) if job.has_result_table(params) else None
+    if output is not None and result is not None:
         write_result(result, output)
     sides = {uid: job.side_table(uid).row_count() for uid in side_outputs(job.pipeline)}
     records = [record for record in history(job) if record.id >= first_id]
@@ -160,7 +162,7 @@ def _summarize(
         root=job.store.root,
         seconds=round(time.monotonic() - started, 3),
         checkpoints=records,
-        result_rows=result.num_rows,
+        result_rows=None if result is None else result.num_rows,
         output=None if output is None else str(output),
         side_outputs={uid: rows for uid, rows in sides.items() if rows},
     )
@@ -168,11 +170,9 @@ def _summarize(
         print_json(summary)
         return
     console.print(checkpoint_table(records))
-    console.print(
-        f"{job.pipeline.uid} is {status.value}: {result.num_rows:,} result rows"
-        + (f" in {output}" if output else ""),
-        highlight=False,
-    )
+    rows = ", ".join(job.pipeline.sinks) if result is None else f"{result.num_rows:,} result rows"
+    where = f" in {output}" if output else ""
+    console.print(f"{job.pipeline.uid} is {status.value}: {rows}{where}", highlight=False)
     for uid, rows in summary.side_outputs.items():
         stage, _, name = uid.rpartition(".")
         console.print(

@@ -141,6 +141,11 @@ class Job:
         """The published rows of a side output; see ``side_outputs`` for the uids."""
         return open_side_output(uid, self.location, self.paths)
 
+    def has_result_table(self, params: Mapping[str, str]) -> bool:
+        """Whether the first declared sink can be read back."""
+        first = next(iter(self.pipeline.sinks.values()))
+        return isinstance(open_sink(first, params, self.location, self.paths), FilesTable)
+
     def result_table(self, params: Mapping[str, str]) -> FilesTable:
         """The table of the first declared sink.
 
@@ -150,7 +155,10 @@ class Job:
         uid = next(iter(self.pipeline.sinks))
         sink = open_sink(self.pipeline.sinks[uid], params, self.location, self.paths)
         if not isinstance(sink, FilesTable):
-            raise ConfigurationError(f"sink {uid!r} cannot be read back; only a FilesTable can")
+            raise ConfigurationError(
+                f"sink {uid!r} cannot be read back, for only a FilesTable can; look where it "
+                "publishes"
+            )
         return sink
 
     def _metadata_at(

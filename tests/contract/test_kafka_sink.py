@@ -1,0 +1,347 @@
+"""A Kafka topic keeps every sink's promises, as a stranger with read_committed sees it.
+
+With transactions on ``tests.kafka_cluster.Broker``, for librdkafka's mock cluster shows aborted
+messages and fences nobody, and on a real broker where ``SLUICE_TEST_KAFKA`` names one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from sluice.connectors.sink import DELETED, RollBack
+from sluice.connectors.staged_sink import EpochRows
+from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
+from sluice.sinks.kafka import KafkaTopic
+from sluice.storage.open import StoreLocation
+from tests.contract.conftest import environment_with_sluice
+from tests.contract.sink_rules import (
+    APPEND_RULES,
+    UPSERT_RULES,
+    Row,
+    SinkCase,
+    coordinators_that_commit_at_once_publish_once,
+    publish,
+    rows,
+    seen,
+    stage,
+    stage_deletes,
+    staged_rows,
+)
+from tests.kafka_cluster import REAL, Place, place
+
+real = pytest.param(
+    "real", marks=pytest.mark.skipif(not REAL, reason="SLUICE_TEST_KAFKA names no real broker")
+)
+
+
+@pytest.fixture(scope="module", params=["broker", real])
+def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with place(request.param) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["mock", "broker", real])
+def any_kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with place(request.param) as found:
+        yield found
+
+
+def records(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
+    """What a stranger's consumer gets, in the order of partitions and offsets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "stranger",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    numbers = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+    found, ended = [], set()
+    while len(ended) < len(numbers):
+        for one in consumer.consume(1_000, timeout=0.05):
+            if one.error() is None:
+                found.append(one)
+            else:
+                assert one.error().code() == KafkaError._PARTITION_EOF
+                ended.add(one.partition())
+    consumer.close()
+    return sorted(found, key=lambda one: (one.partition(), one.offset()))
+
+
+def as_rows(messages: list[Any]) -> list[Row]:
+    found = [json.loads(one.value()) for one in messages]
+    return [row | {"at": datetime.fromisoformat(row["at"])} for row in found]
+
+
+def newest_rows(messages: list[Any]) -> list[Row]:
+    by_key = {one.key(): one for one in messages}
+    return as_rows([one for one in by_key.values() if one.value() is not None])
+
+
+def case_at(spec: KafkaTopic, servers: str, folder: Path) -> SinkCase:
+    location = StoreLocation(root=f"file://{folder}/shop/tables/alerts")
+    read = newest_rows if spec.upsert else as_rows
+    return SinkCase(
+        lambda: spec.open("alerts", {}, location), lambda: read(records(servers, str(spec.topic)))
+    )
+
+
+def transactional(kafka: Place, folder: Path, **options: Any) -> SinkCase:
+    spec = KafkaTopic(kafka.servers, kafka.create(), **{"key": "id", **options})
+    return case_at(spec, kafka.servers, folder)
+
+
+@pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
+def test_appended_in_transactions(
+    kafka: Place, tmp_path: Path, rule: Callable[[SinkCase], None]
+) -> None:
+    rule(transactional(kafka, tmp_path))
+
+
+@pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
+def test_upserted_in_transactions(
+    kafka: Place, tmp_path: Path, rule: Callable[[SinkCase], None]
+) -> None:
+    rule(transactional(kafka, tmp_path, upsert=True))
+
+
+@pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
+def test_appended_without_transactions(
+    any_kafka: Place, tmp_path: Path, rule: Callable[[SinkCase], None]
+) -> None:
+    if rule is coordinators_that_commit_at_once_publish_once:
+        pytest.skip("at least once: coordinators that commit at once may each send the rows")
+    rule(transactional(any_kafka, tmp_path, transactional=False))
+
+
+def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
+    kafka: Place, tmp_path: Path
+) -> None:
+    """It has sent rows and note, and comes back from a long sleep to commit them."""
+    case = transactional(kafka, tmp_path)
+    sink = case.open()
+    publish(sink, 1, None, rows(1))
+    zombie, has_sent, may_go_on = case.open(), threading.Event(), threading.Event()
+    problems: list[Exception] = []
+
+    class SlowRows(EpochRows):
+        def upserts(self) -> Iterator[Any]:
+            yield from EpochRows.upserts(self)
+            has_sent.set()
+            assert may_go_on.wait(20)
+
+    def commit() -> None:
+        try:
+            zombie.target.publish(2, SlowRows(zombie.files, (staged,)))
+        except Exception as error:
+            problems.append(error)
+            has_sent.set()
+
+    staged = staged_rows(zombie, 2, 2)
+    thread = threading.Thread(target=commit)
+    thread.start()
+    assert has_sent.wait(20)
+    case.open().recover(1, through=3, roll_back=False)
+    publish(case.open(), 4, 1, rows(4))
+    may_go_on.set()
+    thread.join()
+
+    assert [type(one) for one in problems] == [FencedError]
+    assert seen(case) == rows(1, 4)
+    assert case.open().published_after(None) == (1, 4)
+
+
+def test_a_topic_rolls_back_never_unless_nothing_is_ahead(kafka: Place, tmp_path: Path) -> None:
+    case = transactional(kafka, tmp_path)
+    publish(case.open(), 1, None, rows(1))
+    publish(case.open(), 2, 1, rows(2))
+
+    assert case.open().rolls_back is RollBack.NEVER
+    with pytest.raises(ConfigurationError, match="cannot be rolled back to checkpoint 1: 1 check"):
+        case.open().recover(1, through=3, roll_back=True)
+    case.open().recover(2, through=3, roll_back=True)
+    assert seen(case) == rows(1, 2)
+    with pytest.raises(FencedError, match="a restore has passed checkpoint 3"):
+        publish(case.open(), 3, 2, rows(3))
+
+
+def test_every_message_carries_the_checkpoint_and_its_rows_headers(
+    kafka: Place, tmp_path: Path
+) -> None:
+    topic = kafka.create()
+    spec = KafkaTopic(kafka.servers, topic, key="id", headers=("name",))
+    publish(case_at(spec, kafka.servers, tmp_path).open(), 7, None, rows(1, 7))
+
+    found = {one.key(): one for one in records(kafka.servers, topic)}
+    assert found[b"1"].headers() == [
+        ("name", b"n1 'quoted', \\ tab\t, \xc3\xbc"),
+        ("sluice-checkpoint-id", b"7"),
+    ]
+    assert found[b"7"].headers() == [("name", None), ("sluice-checkpoint-id", b"7")]
+    assert "name" not in json.loads(found[b"1"].value())
+
+
+def test_a_delete_is_a_tombstone_in_front_of_what_is_written(kafka: Place, tmp_path: Path) -> None:
+    topic = kafka.create()
+    case = case_at(KafkaTopic(kafka.servers, topic, key="id", upsert=True), kafka.servers, tmp_path)
+    sink = case.open()
+    staged = [stage(sink, 1, rows(2)), stage_deletes(sink, 1, rows(1, 2))]
+    sink.commit(1, None, [one for one in staged if one is not None])
+
+    found = records(kafka.servers, topic)
+    of_two = [one.value() is None for one in found if one.key() == b"2"]
+    assert of_two == [True, False]
+    assert [one.value() for one in found if one.key() == b"1"] == [None]
+    assert all(DELETED not in (one.value() or b"").decode() for one in found)
+
+
+def test_a_topic_that_is_missing_is_named_and_not_created(kafka: Place, tmp_path: Path) -> None:
+    sink = case_at(KafkaTopic(kafka.servers, "nowhere"), kafka.servers, tmp_path).open()
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="has no topic 'nowhere'; create it"):
+            publish(sink, 1, None, rows(1))
+
+
+def test_a_group_that_is_somebody_elses_is_refused(kafka: Place, tmp_path: Path) -> None:
+    topic = kafka.create()
+    spec = KafkaTopic(kafka.servers, topic, transactional_id="theirs")
+    theirs = Consumer({"bootstrap.servers": kafka.servers, "group.id": "theirs"})
+    theirs.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
+    theirs.close()
+
+    with pytest.raises(ProtocolViolation, match="group 'theirs' for topic .* is no note of sluice"):
+        case_at(spec, kafka.servers, tmp_path).open().is_published(1)
+
+
+def test_a_broker_that_is_away_is_tried_again(tmp_path: Path) -> None:
+    sink = case_at(KafkaTopic("127.0.0.1:9", "t", timeout_s=0.3), "", tmp_path).open()
+
+    with pytest.raises(StoreUnavailable, match=r"Kafka at 127.0.0.1:9 did not answer to read"):
+        sink.is_published(1)
+
+
+@pytest.mark.parametrize("lost", ["EndTxn", "InitProducerId", "Produce"])
+def test_an_answer_that_is_lost_does_not_publish_twice(tmp_path: Path, lost: str) -> None:
+    with place("broker") as kafka:
+        assert kafka.broker is not None
+        case = transactional(kafka, tmp_path)
+        publish(case.open(), 1, None, rows(1))
+        kafka.broker.lose_answer_to.append(lost)
+        sink = case.open()
+        staged = staged_rows(sink, 2, 2)
+        for _ in range(3):
+            sink.commit(2, 1, [staged])
+
+        assert kafka.broker.lose_answer_to == []
+        assert seen(case) == rows(1, 2)
+
+
+COMMITS = """
+import sys, time
+from sluice.connectors.kafka.transactions import NotedTopic
+from sluice.core.acks import Committable
+from sluice.sinks.kafka import KafkaTopic
+from sluice.storage.open import StoreLocation
+
+servers, topic, root, moment, is_transactional, file, size = sys.argv[1:]
+sink = KafkaTopic(servers, topic, key="id", transactional=is_transactional == "True").open(
+    "alerts", {}, StoreLocation(root=root)
+)
+
+def wait_for_death(*_):
+    print("here", flush=True)
+    time.sleep(60)
+
+if moment == "before":
+    wait_for_death()
+if moment == "inside":
+    from confluent_kafka import Consumer, Producer
+    def dies_before_the_end(cls, name):
+        def flushed(self, *given):
+            self.flush(10)
+            wait_for_death()
+        return type(cls.__name__, (cls,), {name: flushed})
+    import confluent_kafka
+    if is_transactional == "True":
+        confluent_kafka.Producer = dies_before_the_end(Producer, "commit_transaction")
+    else:
+        class Dying(Consumer):
+            def commit(self, **_):
+                wait_for_death()
+        confluent_kafka.Consumer = Dying
+if moment == "after":
+    type(sink.files).discard = wait_for_death
+sink.commit(2, 1, [Committable(sink="alerts", file=file, rows=50, size_bytes=int(size))])
+"""
+
+
+@pytest.mark.parametrize("is_transactional", [True, False], ids=["transactional", "idempotent"])
+@pytest.mark.parametrize("moment", ["before", "inside", "after"])
+def test_a_coordinator_that_is_killed_is_followed_by_one_that_commits(
+    kafka: Place, tmp_path: Path, moment: str, is_transactional: bool
+) -> None:
+    spec = KafkaTopic(kafka.servers, kafka.create(), key="id", transactional=is_transactional)
+    case = case_at(spec, kafka.servers, tmp_path)
+    publish(case.open(), 1, None, rows(1))
+    expected = rows(*range(100, 150))
+    staged = stage(case.open(), 2, expected)
+    assert staged is not None
+    root = f"file://{tmp_path}/shop/tables/alerts"
+    arguments = [kafka.servers, str(spec.topic), root, moment, str(is_transactional)]
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMITS, *arguments, staged.file, str(staged.size_bytes)],
+        env=environment_with_sluice(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "here\n"
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+    assert seen(case) == rows(1) + (
+        expected if moment == "after" or (moment, is_transactional) == ("inside", False) else []
+    )
+    assert case.open().is_published(2) is (moment == "after")
+    for _ in range(2):
+        case.open().commit(2, 1, [staged])
+
+    again = expected if (moment, is_transactional) == ("inside", False) else []
+    assert seen(case) == rows(1) + sorted(expected + again, key=lambda row: row["id"])
+    publish(case.open(), 3, 2, rows(3))
+    assert case.open().published_after(None) == (1, 2, 3)
+
+
+def test_what_was_sent_and_aborted_is_there_for_those_who_read_uncommitted(
+    kafka: Place, tmp_path: Path
+) -> None:
+    """The control: without it, the tests above would pass on a broker that stores nothing."""
+    topic = kafka.create()
+    case = case_at(KafkaTopic(kafka.servers, topic, transactional_id=topic), "", tmp_path)
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": topic})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"begun", partition=0)
+    producer.flush(10)
+    case.open().recover(None, through=1, roll_back=False)
+
+    assert [one.value() for one in records(kafka.servers, topic, "read_uncommitted")] == [b"begun"]
+    assert records(kafka.servers, topic) == []
+
+
