@@ -170,9 +170,11 @@ def _summarize(
         print_json(summary)
         return
     console.print(checkpoint_table(records))
-    rows = ", ".join(job.pipeline.sinks) if result is None else f"{result.num_rows:,} result rows"
+    written = (
+        ", ".join(job.pipeline.sinks) if result is None else f"{result.num_rows:,} result rows"
+    )
     where = f" in {output}" if output else ""
-    console.print(f"{job.pipeline.uid} is {status.value}: {rows}{where}", highlight=False)
+    console.print(f"{job.pipeline.uid} is {status.value}: {written}{where}", highlight=False)
     for uid, rows in summary.side_outputs.items():
         stage, _, name = uid.rpartition(".")
         console.print(
