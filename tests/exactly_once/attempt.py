@@ -41,13 +41,16 @@ RECORDS_PER_EPOCH = 10
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The *occurrence*-th time that a process is about to run this line."""
+    """The *occurrence*-th time that a process is about to run this line, within a commit or not."""
 
     place: str  # connectors/files_table.py:93
     occurrence: int
 
     def __str__(self) -> str:
         return f"{self.place}#{self.occurrence}"
+
+
+COMMIT = "commit "  # What the places of lines begin with that are run within a commit.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,7 @@ class Watch:
         self.counts: Counter[str] = Counter()
         self._attempt = attempt
         self._files: dict[str, str | None] = {}
+        self._commits = 0  # How many are under way.
 
     def __enter__(self) -> None:
         threading.settrace(self._enter)
@@ -128,11 +132,16 @@ class Watch:
 
     def _enter(self, frame: FrameType, event: str, _: object) -> Any:
         is_import = frame.f_code.co_name == "<module>"
-        return None if is_import or self._name(frame) is None else self._line
+        if is_import or self._name(frame) is None:
+            return None
+        self._commits += frame.f_code is commit.__code__
+        return self._line
 
     def _line(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "return":
+            self._commits -= frame.f_code is commit.__code__
         if event == "line":
-            place = f"{self._name(frame)}:{frame.f_lineno}"
+            place = f"{COMMIT if self._commits else ''}{self._name(frame)}:{frame.f_lineno}"
             self.counts[place] += 1
             line = self._attempt.line
             if line is not None and place == line.place and self.counts[place] == line.occurrence:

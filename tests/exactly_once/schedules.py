@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.exactly_once.attempt import Attempt, Line
+from tests.exactly_once.attempt import COMMIT, Attempt, Line
 from tests.exactly_once.pairs import SinkPlace, SourcePlace, check, declared
 from tests.exactly_once.processes import Frozen, counted, run
 
@@ -30,11 +30,14 @@ class Schedule:
         return f"seed {self.seed}: {how} at {', '.join(map(str, self.lines))}"
 
 
-def drawn(seed: int, counts: Mapping[str, int]) -> Schedule:
-    """Every line that is ever run is as likely as any other, and so is each time that it is."""
-    rng = random.Random(seed)
+def drawn(name: str, seed: int, counts: Mapping[str, int]) -> Schedule:
+    """Half of the deaths are within a commit.  Every line that is ever run is as likely as any
+    other, and so is each time that it is.
+    """
+    rng = random.Random(f"{name} {seed}")
     freezes = rng.random() < 1 / 3
-    places = sorted(counts)
+    within = rng.random() < 1 / 2
+    places = sorted(place for place in counts if place.startswith(COMMIT) == within)
     lines = tuple(
         Line(place, rng.randint(1, counts[place]))
         for place in rng.choices(places, k=1 if freezes else rng.randint(1, MAX_DEATHS))
@@ -44,6 +47,7 @@ def drawn(seed: int, counts: Mapping[str, int]) -> Schedule:
 
 def lines_of(source: SourcePlace, sink: SinkPlace, folder: Path) -> dict[str, int]:
     """How often each line is run when nothing happens; the output is checked, too."""
+    folder.mkdir(parents=True, exist_ok=True)
     counts = counted(
         Attempt(
             pipeline=declared(source, sink),

@@ -1,0 +1,146 @@
+"""Where records go to: real places, each read from outside with another tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from pyiceberg.catalog import load_catalog
+
+from sluice.sinks import FilesTable
+from sluice.sinks.iceberg import IcebergTable
+from sluice.sinks.kafka import KafkaTopic
+from sluice.sinks.postgres import PostgresTable
+from tests.exactly_once.pairs import Row, SinkPlace
+from tests.exactly_once.places import Places
+
+Target = Callable[[Places, str, str], SinkPlace]  # Its name, and the key where it upserts.
+
+
+def files_table(places: Places, name: str, group: str) -> SinkPlace:
+    location = places.folder / name
+    return SinkPlace(
+        "files", FilesTable(f"file://{location}"), lambda: _by_manifests(location, None)
+    )
+
+
+def upserted_files_table(places: Places, name: str, group: str) -> SinkPlace:
+    location = places.folder / name
+    spec = FilesTable(f"file://{location}", upsert_key=(group,))
+    return SinkPlace("upserted files", spec, lambda: _by_manifests(location, group), upserts=True)
+
+
+def postgres_sink(places: Places, name: str, group: str) -> SinkPlace:
+    database, table = places.database, f"{places.schema}.{name}"
+    spec = PostgresTable(database.dsn, table, create=True)
+    return SinkPlace("postgres", spec, lambda: database.rows(f"SELECT * FROM {table}"))  # noqa: S608
+
+
+def upserted_postgres_sink(places: Places, name: str, group: str) -> SinkPlace:
+    database, table = places.database, f"{places.schema}.{name}"
+    spec = PostgresTable(database.dsn, table, upsert_key=(group,), create=True)
+    return SinkPlace(
+        "upserted postgres",
+        spec,
+        lambda: database.rows(f"SELECT * FROM {table}"),  # noqa: S608
+        upserts=True,
+    )
+
+
+def kafka_sink(places: Places, name: str, group: str) -> SinkPlace:
+    topic = places.kafka.create(partitions=1)
+    spec = KafkaTopic(places.kafka.servers, topic, transactional_id=name)
+    return SinkPlace("kafka", spec, lambda: _consumed(places.kafka.servers, topic))
+
+
+def idempotent_kafka_sink(places: Places, name: str, group: str) -> SinkPlace:
+    topic = places.kafka.create(partitions=1)
+    spec = KafkaTopic(places.kafka.servers, topic, transactional_id=name, transactional=False)
+    return SinkPlace(
+        "idempotent kafka",
+        spec,
+        lambda: _consumed(places.kafka.servers, topic),
+        is_at_least_once=True,
+    )
+
+
+def iceberg_sink(places: Places, name: str, group: str) -> SinkPlace:
+    spec = IcebergTable(f"shop.{name}", places.catalog, create=True)
+    return SinkPlace("iceberg", spec, lambda: _scanned(places, name))
+
+
+def upserted_iceberg_sink(places: Places, name: str, group: str) -> SinkPlace:
+    spec = IcebergTable(f"shop.{name}", places.catalog, upsert_key=(group,), create=True)
+    return SinkPlace("upserted iceberg", spec, lambda: _scanned(places, name), upserts=True)
+
+
+def _by_manifests(location: Path, key: str | None) -> list[Row]:
+    """What DuckDB sees in the files that the manifests name, followed by hand."""
+    manifests = {
+        file.stem: json.loads(file.read_text())
+        for file in sorted((location / "_manifests").glob("*.json"))
+    }
+    chain: list[dict[str, object]] = []
+    newest: str | None = max(manifests)
+    while newest is not None:
+        manifest = manifests[newest]
+        chain.insert(0, manifest)
+        parent = manifest["parent"]
+        newest = None if parent is None else f"{parent:020d}"
+    files = [str(location / file["file"]) for one in chain for file in one["files"]]  # type: ignore[attr-defined]
+    if not files:
+        return []
+    dedupe = (
+        f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY filename DESC) = 1" if key else ""
+    )
+    query = f"SELECT * EXCLUDE filename FROM read_parquet(?, filename = true) {dedupe}"  # noqa: S608
+    with duckdb.connect() as connection:
+        result = connection.execute(query, [files])
+        names = [column[0] for column in result.description]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def _consumed(servers: str, topic: str) -> list[Row]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "a stranger",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    rows: list[Row] = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        rows.append(json.loads(message.value()))
+    consumer.close()
+    return rows
+
+
+def _scanned(places: Places, name: str) -> list[Row]:
+    """By Polars, from the metadata file that the catalog names."""
+    table = load_catalog("default", **places.catalog).load_table(f"shop.{name}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # Its own plans by a plugin.
+        scan = pl.scan_iceberg(table.metadata_location, reader_override="native")
+        return scan.collect().to_dicts()
+
+
+TARGETS: tuple[Target, ...] = (
+    files_table,
+    upserted_files_table,
+    postgres_sink,
+    upserted_postgres_sink,
+    kafka_sink,
+    idempotent_kafka_sink,
+    iceberg_sink,
+    upserted_iceberg_sink,
+)
