@@ -1,0 +1,1 @@
+"""Each connector beside its own library, doing the same."""

@@ -1,0 +1,138 @@
+"""Up to where a growing table can be read: behind it nothing may be committed any more.
+
+A sequence's number is taken when a row is written, and the row is seen when its transaction
+commits; so a smaller number may appear after a larger one.  There are two answers.
+
+``Wait``, which is sound: an INSERT locks its table (ROW EXCLUSIVE, PostgreSQL's table-level locks)
+before it takes a number, and holds the lock until its transaction has ended and its rows are
+visible.  So who took a number up to the sequence's present one, and has not ended, holds the lock:
+
+    1. through = the sequence's last value
+    2. writers = the transactions that hold the lock, asked after 1
+    3. when all of them have ended, every row up to ``through`` is there, or never will be
+
+This is a ``Fence``.  It travels in the position, so that transactions that always overlap delay
+reading without stopping it.  It needs numbers that are taken in order, by the INSERT itself: a
+sequence without CACHE, and no application that fetches numbers beforehand.
+
+``Lag``, which is a promise of people: no transaction that writes lasts longer than *lag* after the
+timestamp of its rows.  Numbers of rows that are twice as old can be read: the newest of them took
+its number at most one lag after its timestamp, and who took a smaller one before that has at most
+another lag to commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sluice.connectors.postgres.sequence import Sequence
+from sluice.connectors.postgres.server import Connection, TableName, one_row
+from sluice.errors import ProtocolViolation
+
+POLL_S = 0.01
+PREPARED = "-1/"  # How a prepared transaction is called that outlived a restart of the server.
+
+# Of the table and its partitions: an INSERT names any of them.  No snapshot is involved.
+WRITERS = """
+WITH RECURSIVE tree AS (
+    SELECT %s::oid AS relation
+    UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = tree.relation)
+SELECT DISTINCT virtualtransaction FROM pg_locks JOIN tree USING (relation)
+WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Below ``verified`` all is there; so it is up to ``through`` once ``writers`` have ended."""
+
+    verified: int
+    through: int
+    writers: frozenset[str]
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.writers
+
+    def __str__(self) -> str:
+        return f"{self.verified} {self.through} {','.join(sorted(self.writers))}".rstrip()
+
+
+def parsed_fence(version: str) -> Fence | None:
+    """What ``str`` wrote; None for no text.  Raises ProtocolViolation for anything else."""
+    if not version:
+        return None
+    try:
+        verified, through, *writers = version.split(" ")
+        return Fence(
+            int(verified), int(through), frozenset(writers[0].split(",") if writers else ())
+        )
+    except ValueError:
+        raise ProtocolViolation(f"the position's version {version!r} is no fence") from None
+
+
+def settled(
+    connection: Connection,
+    sequence: Sequence,
+    before: Fence | None,
+    *,
+    is_pinned: bool,
+    patience_s: float,
+) -> Fence:
+    """Wait for the writers of *before*, then for those of now, for at most *patience_s* in all.
+
+    *is_pinned* keeps to the numbers that were taken when it was asked for the first time.
+    """
+    deadline = time.monotonic() + patience_s
+    verified = before.verified if before is not None else 0
+    fence = before if before is not None and (before.writers or is_pinned) else None
+    is_of_now = False
+    while True:
+        if fence is None:
+            through = sequence.last_value(connection)
+            fence = Fence(verified, through, _writers(connection, sequence.table_oid))
+            is_of_now = True
+        elif fence.writers:
+            now = _writers(connection, sequence.table_oid)
+            fence = Fence(verified, fence.through, remaining(fence.writers, now))
+        if fence.is_settled:
+            verified = max(verified, fence.through + 1)
+            if is_of_now or is_pinned:
+                return Fence(verified, fence.through, frozenset())
+            fence = None
+            continue
+        if time.monotonic() > deadline:
+            return fence
+        time.sleep(POLL_S)
+
+
+def lagging_end(
+    connection: Connection, table: TableName, offset_column: str, lag_column: str, lag: timedelta
+) -> tuple[int, int]:
+    """Behind the newest offset that is old enough, and behind the newest of all; 0 for none."""
+    from psycopg.sql import SQL, Identifier
+
+    offset, at = Identifier(offset_column), Identifier(lag_column)
+    old = connection.execute(
+        SQL(
+            "SELECT {0} FROM {1} WHERE {2} <= clock_timestamp() - %s ORDER BY {0} DESC LIMIT 1"
+        ).format(offset, table.sql, at),
+        [2 * lag],
+    ).fetchone()
+    newest = one_row(
+        connection, SQL("SELECT coalesce(max({}) + 1, 0) FROM {}").format(offset, table.sql)
+    )[0]
+    return (old[0] + 1 if old is not None else 0), newest
+
+
+def _writers(connection: Connection, table_oid: int) -> frozenset[str]:
+    return frozenset(name for (name,) in connection.execute(WRITERS, [table_oid]))
+
+
+def remaining(waited_for: Iterable[str], now: frozenset[str]) -> frozenset[str]:
+    """A prepared transaction is called otherwise after the server's restart, so it may be ours."""
+    return (now & frozenset(waited_for)) | {name for name in now if name.startswith(PREPARED)}

@@ -1,0 +1,269 @@
+"""A table that a checkpoint's rows go into, in one transaction with the checkpoint's note.
+
+Appended rows are copied straight into the table; rows with a key into a temporary one first, from
+which one statement each deletes and upserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from sluice.connectors.postgres.columns import (
+    Column,
+    check_columns,
+    columns_of,
+    has_unique_index,
+    postgres_type,
+)
+from sluice.connectors.postgres.ledger import LEDGER, Ledger, one_at_a_time
+from sluice.connectors.postgres.server import (
+    Connection,
+    Server,
+    TableName,
+    check_encoding,
+)
+from sluice.connectors.postgres.writing import copy_in
+from sluice.connectors.sink import RollBack
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from psycopg.sql import Composed
+
+    from sluice.connectors.staged_sink import EpochRows
+
+# Who neither speaks nor ends is disconnected, should no other coordinator come to do it.
+IDLE_TIMEOUT = "10min"
+LOCK_TIMEOUT = "60s"  # On the table itself, which somebody else may alter.
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTarget:
+    """See ``staged_sink.Target``.  *checkpoint_column* holds the checkpoint of each row."""
+
+    server: Server
+    table: TableName
+    ledger: Ledger
+    upsert_key: tuple[str, ...] = ()
+    checkpoint_column: str | None = None
+    creates: bool = False
+
+    @property
+    def rolls_back(self) -> RollBack:
+        by_column = self.checkpoint_column is not None and not self.upsert_key
+        return RollBack.ON_REQUEST if by_column else RollBack.NEVER
+
+    def publish(self, checkpoint_id: int, rows: EpochRows) -> None:
+        self._ensure_ledger()
+        with self.server.session() as connection:
+            self._prepare(connection)
+            if not self.ledger.may_publish(connection, checkpoint_id):
+                return
+            self._delete(connection, rows.deletes())
+            self._write(connection, self._stamped(rows.upserts(), checkpoint_id))
+            self.ledger.note(connection, checkpoint_id, rows.row_count)
+
+    def is_published(self, checkpoint_id: int) -> bool:
+        with self.server.session(read_only=True) as connection:
+            return self.ledger.exists(connection) and bool(
+                self.ledger.noted(connection, checkpoint_id - 1, checkpoint_id)
+            )
+
+    def published_after(self, version: int | None) -> tuple[int, ...]:
+        with self.server.session(read_only=True) as connection:
+            if not self.ledger.exists(connection):
+                return ()
+            return self.ledger.noted(connection, version or 0)
+
+    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
+        self._ensure_ledger()
+        with self.server.session() as connection:
+            self._prepare(connection)
+            self.ledger.lock(connection)
+            self.ledger.raise_floor(connection, through)
+            ahead = self.ledger.noted(connection, version or 0, through)
+            if roll_back and ahead:
+                self._roll_back(connection, version or 0, through, ahead)
+
+    def describe(self, version: int) -> str:
+        return f"row ({self.ledger.sink!r}, {version}) of {self.table.beside(LEDGER)}"
+
+    def _ensure_ledger(self) -> None:
+        with self.server.session() as connection:
+            if not self.ledger.exists(connection):
+                self.ledger.create(connection)
+
+    def _prepare(self, connection: Connection) -> None:
+        """The staged files are deleted after the commit, so it must outlive the server's crash."""
+        check_encoding(connection, self.server.who)
+        connection.execute(
+            "SELECT set_config('idle_in_transaction_session_timeout', %s, true),"
+            " set_config('lock_timeout', %s, true), CASE current_setting('synchronous_commit')"
+            " WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END",
+            [IDLE_TIMEOUT, LOCK_TIMEOUT],
+        )
+
+    def _roll_back(
+        self, connection: Connection, version: int, through: int, ahead: tuple[int, ...]
+    ) -> None:
+        from psycopg.sql import SQL, Identifier
+
+        if self.rolls_back is RollBack.NEVER or self.checkpoint_column is None:
+            raise ConfigurationError(
+                f"table {self.table} has checkpoints {', '.join(map(str, ahead))} and cannot be "
+                "rolled back: only appended rows with a checkpoint_column can; restore without "
+                "rolling back, or put the table back by hand"
+            )
+        if others := self.ledger.others(connection):
+            raise ConfigurationError(
+                f"table {self.table} cannot be rolled back: {others[0]!r} writes it, too, and its "
+                "rows have the same checkpoint ids; give each sink a table of its own"
+            )
+        connection.execute(
+            SQL("DELETE FROM {0} WHERE {1} > %s AND {1} <= %s").format(
+                self.table.sql, Identifier(self.checkpoint_column)
+            ),
+            [version, through],
+        )
+        self.ledger.forget(connection, version, through)
+
+    def _stamped(self, tables: Iterable[pa.Table], checkpoint_id: int) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        for table in tables:
+            if self.checkpoint_column is None:
+                yield table
+                continue
+            if self.checkpoint_column in table.column_names:
+                raise ConfigurationError(
+                    f"the rows for table {self.table} have a column {self.checkpoint_column!r} "
+                    "already, which is declared as checkpoint_column; name one that they have not"
+                )
+            ids = pa.repeat(pa.scalar(checkpoint_id, pa.int64()), table.num_rows)
+            yield table.append_column(self.checkpoint_column, ids)
+
+    def _write(self, connection: Connection, tables: Iterable[pa.Table]) -> None:
+        checked = self._checked(connection, tables)
+        if not self.upsert_key:
+            copy_in(connection, self.table.sql, checked)
+            return
+        for names, part in self._in_temporary(connection, checked):
+            connection.execute(self._upsert(names, part))
+
+    def _delete(self, connection: Connection, tables: Iterable[pa.Table]) -> None:
+        """Of the deleted rows only the keys count."""
+        from psycopg.sql import SQL, Identifier
+
+        keys = (table.select(list(self.upsert_key)) for table in tables)
+        checked = self._checked(connection, keys, only_keys=True)
+
+        for _, part in self._in_temporary(connection, checked):
+            same = SQL(" AND ").join(
+                [SQL("t.{0} = d.{0}").format(Identifier(name)) for name in self.upsert_key]
+            )
+            connection.execute(
+                SQL("DELETE FROM {} t USING {} d WHERE {}").format(self.table.sql, part, same)
+            )
+
+    def _in_temporary(
+        self, connection: Connection, tables: Iterable[pa.Table]
+    ) -> Iterator[tuple[list[str], Composed]]:
+        """The rows in temporary tables, one for all neighbours of one schema."""
+        from psycopg.sql import SQL, Identifier
+
+        temporary = Identifier("pg_temp", "sluice_rows")
+        for schema, alike in groupby(tables, key=lambda table: table.schema):
+            names = SQL(", ").join([Identifier(name) for name in schema.names])
+            connection.execute(
+                SQL("CREATE TEMP TABLE sluice_rows AS SELECT {} FROM {} WITH NO DATA").format(
+                    names, self.table.sql
+                )
+            )
+            copy_in(connection, temporary, alike)
+            connection.execute(SQL("ANALYZE {}").format(temporary))
+            yield schema.names, SQL("{}").format(temporary)
+            connection.execute(SQL("DROP TABLE {}").format(temporary))
+
+    def _upsert(self, names: list[str], part: Composed) -> Composed:
+        from psycopg.sql import SQL, Identifier
+
+        changes = [
+            SQL("{0} = EXCLUDED.{0}").format(Identifier(name))
+            for name in names
+            if name not in self.upsert_key
+        ]
+        return SQL("INSERT INTO {} ({names}) SELECT {names} FROM {} ON CONFLICT ({}) DO {}").format(
+            self.table.sql,
+            part,
+            SQL(", ").join([Identifier(name) for name in self.upsert_key]),
+            SQL("UPDATE SET {}").format(SQL(", ").join(changes)) if changes else SQL("NOTHING"),
+            names=SQL(", ").join([Identifier(name) for name in names]),
+        )
+
+    def _checked(
+        self, connection: Connection, tables: Iterable[pa.Table], *, only_keys: bool = False
+    ) -> Iterator[pa.Table]:
+        """The tables, each of whose schemas was compared with the table's before."""
+        there: dict[str, Column] = {}
+        seen: list[pa.Schema] = []
+        for table in tables:
+            if not there:
+                there = self._columns(connection, table.schema)
+            if table.schema not in seen:
+                wanted = {n: there[n] for n in self.upsert_key} if only_keys else there
+                check_columns(self.table, wanted, table.schema)
+                seen.append(table.schema)
+            yield table
+
+    def _columns(self, connection: Connection, schema: pa.Schema) -> dict[str, Column]:
+        there = columns_of(connection, self.table)
+        if not there and self.creates:
+            # Another sink may make it, too, and IF NOT EXISTS alone would fail then.
+            one_at_a_time(connection, f"create {self.table}")
+            connection.execute(self._create(schema))
+            there = columns_of(connection, self.table)
+        if not there:
+            raise ConfigurationError(
+                f"there is no table {self.table} in database {connection.info.dbname!r}; make it, "
+                "or declare create=True"
+            )
+        if self.upsert_key:
+            self._check_key(connection, there)
+        stamp = there.get(self.checkpoint_column or "")
+        if self.checkpoint_column is not None and (stamp is None or stamp.type != "int8"):
+            raise ConfigurationError(
+                f"table {self.table} has no bigint column {self.checkpoint_column!r}, which is "
+                f"declared as checkpoint_column; ALTER TABLE {self.table} ADD COLUMN it"
+            )
+        return there
+
+    def _check_key(self, connection: Connection, there: dict[str, Column]) -> None:
+        named = ", ".join(self.upsert_key)
+        if not has_unique_index(connection, self.table, self.upsert_key):
+            raise ConfigurationError(
+                f"table {self.table} has no unique index on exactly ({named}), by which the sink "
+                f"upserts; CREATE UNIQUE INDEX ON {self.table} ({named}), without a condition"
+            )
+        if nullable := [name for name in self.upsert_key if there[name].is_nullable]:
+            raise ConfigurationError(
+                f"column {nullable[0]!r} of table {self.table} is part of the upsert key and may "
+                f"be null, and nulls are never equal; ALTER TABLE {self.table} ALTER COLUMN "
+                f"{nullable[0]} SET NOT NULL"
+            )
+
+    def _create(self, schema: pa.Schema) -> Composed:
+        from psycopg.sql import SQL, Identifier
+
+        types = {field.name: postgres_type(field.type) for field in schema}
+        if self.checkpoint_column is not None:
+            types[self.checkpoint_column] = "bigint"
+        parts = [SQL("{} {}").format(Identifier(name), SQL(type_)) for name, type_ in types.items()]
+        if self.upsert_key:
+            key = SQL(", ").join([Identifier(name) for name in self.upsert_key])
+            parts.append(SQL("PRIMARY KEY ({})").format(key))
+        return SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
+            self.table.sql, SQL(", ").join(parts)
+        )

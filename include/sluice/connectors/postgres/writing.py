@@ -1,0 +1,108 @@
+"""Rows into PostgreSQL: Arrow writes CSV, COPY reads it, no Python object per value.
+
+Arrow puts every text into quotes and leaves null empty, which is how COPY tells them apart.  Only
+nested values, which become JSON, are Python objects on their way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from sluice.connectors.postgres.server import Connection
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from psycopg.sql import Composed, Identifier
+
+SLICE_ROWS = 1 << 16  # Of text at a time: the server parses one while the next is written.
+
+
+def copy_in(connection: Connection, into: Identifier, tables: Iterable[pa.Table]) -> int:
+    """Append the rows; one COPY for all neighbours of one schema.  Returns how many came in."""
+    from psycopg.sql import SQL, Identifier
+
+    count = 0
+    for schema, alike in groupby(tables, key=lambda table: table.schema):
+        names = SQL(", ").join([Identifier(name) for name in schema.names])
+        statement: Composed = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(into, names)
+        with connection.cursor() as cursor:
+            with cursor.copy(statement) as copy:
+                for table in alike:
+                    for text in as_csv(table):
+                        copy.write(text)
+            count += cursor.rowcount
+    return count
+
+
+def as_csv(table: pa.Table) -> Iterator[memoryview]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    options = csv.WriteOptions(include_header=False, batch_size=SLICE_ROWS, quoting_style="needed")
+    for start in range(0, table.num_rows, SLICE_ROWS):
+        sink = pa.BufferOutputStream()
+        csv.write_csv(_plain(table.slice(start, SLICE_ROWS)), sink, options)
+        yield memoryview(sink.getvalue())
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    columns = [
+        _plain_column(table.column(number), name) for number, name in enumerate(table.schema.names)
+    ]
+    return type(table).from_arrays(columns, names=table.schema.names)
+
+
+def _plain_column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Array:
+    """The column in a type that Arrow's CSV writes as PostgreSQL reads it."""
+    import pyarrow as pa
+
+    type_ = column.type
+    if pa.types.is_dictionary(type_):
+        return _plain_column(column.cast(type_.value_type), name)
+    if pa.types.is_nested(type_):
+        texts = (
+            None if one is None else json.dumps(one, default=str) for one in column.to_pylist()
+        )
+        return pa.array(texts, pa.string())
+    if pa.types.is_timestamp(type_) and type_.unit == "ns":
+        try:
+            return column.cast(pa.timestamp("us", type_.tz))
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(
+                f"column {name!r} has nanoseconds, and PostgreSQL keeps microseconds: {error}; "
+                "truncate it before it is written"
+            ) from error
+    if (
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    ):
+        return pa.chunked_array([_hex(chunk) for chunk in column.chunks], pa.string())
+    return column
+
+
+def _hex(values: pa.Array) -> pa.Array:
+    """``\\x`` and the digits of each value, all digits in one go."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = values.cast(pa.binary())
+    _, offsets, body = values.buffers()
+    places = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    taken = bytes(memoryview(body)[places[0] : places[-1]]) if body else b""
+    digits = pa.Array.from_buffers(
+        pa.string(),
+        len(values),
+        [
+            None,
+            pa.py_buffer(((places - places[0]) * 2).astype(np.int32)),
+            pa.py_buffer(taken.hex().encode()),
+        ],
+    )
+    texts = pc.binary_join_element_wise("\\x", digits, "")
+    return pc.if_else(values.is_valid(), texts, None)
