@@ -55,7 +55,7 @@ def upserted_postgres_sink(places: Places, name: str, group: str) -> SinkPlace:
 def kafka_sink(places: Places, name: str, group: str) -> SinkPlace:
     topic = places.kafka.create(partitions=1)
     spec = KafkaTopic(places.kafka.servers, topic, transactional_id=name)
-    return SinkPlace("kafka", spec, lambda: _consumed(places.kafka.servers, topic))
+    return SinkPlace("kafka", spec, lambda: consumed(places.kafka.servers, topic))
 
 
 def idempotent_kafka_sink(places: Places, name: str, group: str) -> SinkPlace:
@@ -64,19 +64,19 @@ def idempotent_kafka_sink(places: Places, name: str, group: str) -> SinkPlace:
     return SinkPlace(
         "idempotent kafka",
         spec,
-        lambda: _consumed(places.kafka.servers, topic),
+        lambda: consumed(places.kafka.servers, topic),
         is_at_least_once=True,
     )
 
 
 def iceberg_sink(places: Places, name: str, group: str) -> SinkPlace:
     spec = IcebergTable(f"shop.{name}", places.catalog, create=True)
-    return SinkPlace("iceberg", spec, lambda: _scanned(places, name))
+    return SinkPlace("iceberg", spec, lambda: scanned(places, name))
 
 
 def upserted_iceberg_sink(places: Places, name: str, group: str) -> SinkPlace:
     spec = IcebergTable(f"shop.{name}", places.catalog, upsert_key=(group,), create=True)
-    return SinkPlace("upserted iceberg", spec, lambda: _scanned(places, name), upserts=True)
+    return SinkPlace("upserted iceberg", spec, lambda: scanned(places, name), upserts=True)
 
 
 def _by_manifests(location: Path, key: str | None) -> list[Row]:
@@ -105,7 +105,7 @@ def _by_manifests(location: Path, key: str | None) -> list[Row]:
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def _consumed(servers: str, topic: str) -> list[Row]:
+def consumed(servers: str, topic: str) -> list[Row]:
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -125,7 +125,7 @@ def _consumed(servers: str, topic: str) -> list[Row]:
     return rows
 
 
-def _scanned(places: Places, name: str) -> list[Row]:
+def scanned(places: Places, name: str) -> list[Row]:
     """By Polars, from the metadata file that the catalog names."""
     table = load_catalog("default", **places.catalog).load_table(f"shop.{name}")
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,1 @@
+"""Kafka: topics as a source of numbered records, and a topic as a sink with transactions."""

@@ -1,0 +1,169 @@
+"""What Kafka says of each record, beside its value, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from sluice.connectors.source import MALFORMED_COLUMN, RAW, RECORD
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Message
+
+    from sluice.connectors.kafka.values import Values
+
+KINDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns in *wanted*, each ``name`` or ``name as other_name``.
+
+    Raises:
+        ConfigurationError: Kafka has no such column.
+    """
+
+    wanted: tuple[str, ...]
+    key: Literal["binary", "string"] = "binary"
+
+    def __post_init__(self) -> None:
+        for kind, _ in self._named():
+            if kind not in KINDS:
+                raise ConfigurationError(
+                    f"columns= names {kind!r}; what Kafka says of a record is {', '.join(KINDS)}"
+                )
+
+    def fields(self) -> list[pa.Field]:
+        import pyarrow as pa
+
+        types = {
+            "topic": pa.string(),
+            "partition": pa.int32(),
+            "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", tz="UTC"),
+            "timestamp_type": pa.string(),
+            "key": pa.string() if self.key == "string" else pa.binary(),
+            "headers": pa.map_(pa.string(), pa.binary()),
+        }
+        return [pa.field(name, types[kind]) for kind, name in self._named()]
+
+    def schema(self, values: Values) -> pa.Schema:
+        """Raises ConfigurationError when a value's column has the name of one of these."""
+        import pyarrow as pa
+
+        fields = [*self.fields(), *values.kept(), *values.fields()]
+        names = [field.name for field in fields]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigurationError(
+                f"the values have a column {twice[0]!r}, and so has Kafka; rename Kafka's, as in "
+                f'columns=("{twice[0]} as kafka_{twice[0]}",), or leave it out'
+            )
+        if values.text_schema is None:
+            fields += [pa.field(MALFORMED_COLUMN, pa.string()), pa.field(RAW, pa.string())]
+        return pa.schema([*fields, pa.field(RECORD, pa.int64())])
+
+    def batch(self, messages: Sequence[Message], topic: str, values: Values) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        raw = [one.value() for one in messages]
+        decoded = values.decode(raw)
+        arrays: list[pa.Array] = []
+        offsets = pa.array([one.offset() for one in messages], pa.int64())
+        keys: tuple[pa.Array, dict[int, str]] | None = None
+        for kind, _ in self._named():
+            if kind == "key":
+                keys = self._keys(messages)
+            arrays.append(
+                keys[0] if kind == "key" and keys else _column(kind, messages, topic, offsets)
+            )
+        arrays += decoded.columns
+        if values.text_schema is None:
+            reasons = {**(keys[1] if keys else {}), **decoded.malformed}
+            arrays += _malformed(raw, reasons)
+        return pa.RecordBatch.from_arrays([*arrays, offsets], schema=self.schema(values))
+
+    def _keys(self, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, str]]:
+        """The keys, and why some of them are none, by row."""
+        import pyarrow as pa
+
+        raw = [one.key() for one in messages]
+        if self.key == "binary":
+            return pa.array(raw, pa.binary()), {}
+        texts, bad = texts_of(raw)
+        return texts, dict.fromkeys(bad, "the key is not UTF-8")
+
+    def _named(self) -> Iterator[tuple[str, str]]:
+        for one in self.wanted:
+            kind, _, name = one.partition(" as ")
+            yield kind.strip(), name.strip() or kind.strip()
+
+
+def texts_of(raw: Sequence[bytes | None]) -> tuple[pa.Array, list[int]]:
+    """*raw* as strings, and the rows that are no UTF-8, which are null."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(raw, pa.binary()).cast(pa.string()), []
+    except pa.ArrowInvalid:
+        texts, bad = [], []
+        for row, one in enumerate(raw):
+            try:
+                texts.append(None if one is None else one.decode())
+            except UnicodeDecodeError:
+                texts.append(None)
+                bad.append(row)
+        return pa.array(texts, pa.string()), bad
+
+
+def _column(kind: str, messages: Sequence[Message], topic: str, offsets: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    match kind:
+        case "topic":
+            return pa.repeat(pa.scalar(topic, pa.string()), len(messages))
+        case "partition":
+            return pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages))
+        case "offset":
+            return offsets
+        case "timestamp":
+            # Kafka says -1 where a record has none.
+            times = [one.timestamp()[1] for one in messages]
+            known: list[int | None] = [None if at < 0 else at for at in times]
+            ms = pa.array(known, pa.timestamp("ms", tz="UTC"))
+            return ms.cast(pa.timestamp("us", tz="UTC"))
+        case "timestamp_type":
+            names = {1: "create", 2: "append"}
+            return pa.array([names.get(one.timestamp()[0]) for one in messages], pa.string())
+        case _:
+            return pa.array(
+                [_headers(one.headers()) for one in messages], pa.map_(pa.string(), pa.binary())
+            )
+
+
+def _headers(headers: object) -> list[tuple[str, bytes | None]]:
+    """The last one counts of a name that comes several times, for a map has each once."""
+    return list(dict(headers).items()) if isinstance(headers, list) else []
+
+
+def _malformed(raw: Sequence[bytes | None], reasons: dict[int, str]) -> list[pa.Array]:
+    """Why each row could not be read, and its value as a person may read it: text, else hex."""
+    import pyarrow as pa
+
+    if not reasons:
+        return [pa.nulls(len(raw), pa.string()), pa.nulls(len(raw), pa.string())]
+    shown = [_shown(raw[row]) if row in reasons else None for row in range(len(raw))]
+    why = [reasons.get(row) for row in range(len(raw))]
+    return [pa.array(why, pa.string()), pa.array(shown, pa.string())]
+
+
+def _shown(raw: bytes | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return f"hex {raw.hex()}"
+    return text if text.isprintable() else f"hex {raw.hex()}"

@@ -1,0 +1,215 @@
+"""Kafka topics as a source: partitions are ``topic/number``, and offsets are Kafka's own.
+
+What can be read ends at the last stable offset: a transaction that is open is in nobody's epoch.
+Offsets have gaps where a transaction ended, where one was aborted, and where a topic was compacted,
+so a slice has at most as many records as it is long.  A partition that is new is read from its
+beginning, wherever the first ones began (Flink's rule for discovered partitions).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from sluice.connectors.kafka.cluster import Cluster
+from sluice.connectors.kafka.columns import Columns
+from sluice.connectors.kafka.reading import consume
+from sluice.connectors.kafka.values import Values
+from sluice.connectors.offsets import OffsetSource, Readable
+from sluice.connectors.source import SourcePosition, TextDecoding
+from sluice.core.plan import Slice
+from sluice.errors import ConfigurationError, StoreUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Consumer
+
+log = logging.getLogger(__name__)
+
+# Where first to read: an end, milliseconds since 1970, or an offset per partition.
+Start: TypeAlias = Literal["earliest", "latest"] | int | tuple[tuple[str, int], ...]
+
+QUERY_THREADS = 8  # Each asks for one partition at a time, of which a topic may have hundreds.
+NOTIFY_TIMEOUT_S = 5.0  # Nothing waits for it that could not do without.
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource(OffsetSource):
+    """See ``Source`` and ``sources.kafka.Kafka``."""
+
+    cluster: Cluster
+    topics: tuple[str, ...]
+    values: Values
+    columns: Columns
+    start: Start = "earliest"
+    is_bounded: bool = False
+    skips_expired: bool = False
+
+    @property
+    def bounded(self) -> bool:
+        return self.is_bounded
+
+    @property
+    def name(self) -> str:
+        return f"Kafka {', '.join(self.topics)} at {self.cluster.servers}"
+
+    @property
+    def skips_gaps(self) -> bool:
+        return self.skips_expired
+
+    @property
+    def decoding(self) -> TextDecoding | None:
+        if self.values.text_schema is None:
+            return None
+        return TextDecoding(
+            format="json",
+            schema=self.values.text_schema,
+            column="value",
+            keeps=tuple(field.name for field in (*self.columns.fields(), *self.values.kept())),
+        )
+
+    def schema(self) -> pa.Schema:
+        return self.columns.schema(self.values)
+
+    def readable(self) -> Mapping[str, Readable]:
+        """See ``OffsetSource``.
+
+        Raises:
+            ConfigurationError: a topic is missing, or the cluster refuses us.
+        """
+        with self.cluster.consumer(isolation_level="read_committed") as consumer:
+            names = [name for topic in self.topics for name in self._partitions(consumer, topic)]
+            with ThreadPoolExecutor(QUERY_THREADS) as pool:
+                found = pool.map(lambda name: self._readable(consumer, name), names)
+                return dict(zip(names, found, strict=True))
+
+    def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:
+        if is_new:
+            return now.first
+        match self.start:
+            case "earliest":
+                return now.first
+            case "latest":
+                return now.end
+            case int(timestamp_ms):
+                return self._offset_at(partition, timestamp_ms, now)
+            case offsets:
+                offset = dict(offsets).get(partition, now.first)
+        if not now.first <= offset <= now.end:
+            raise ConfigurationError(
+                f"start= of {self.name} names offset {offset} of {partition!r}, which has "
+                f"{now.first} to {now.end}"
+            )
+        return offset
+
+    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """See ``Source``.  Not a record that a transaction aborted, nor one of an open one.
+
+        Raises:
+            ConfigurationError: some of it has expired since it was planned, or was truncated.
+            StoreUnavailable: the cluster did not answer in time.
+        """
+        topic = partition_of(piece.partition)[0]
+        with self.cluster.consumer(
+            isolation_level="read_committed",
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            # How long the broker waits for records that a slice in a gap does not have.
+            fetch_wait_max_ms=50,
+            # Little more is fetched than the slice has; a full queue waits a second by default.
+            queued_min_messages=min(max(piece.records, 1_000), 100_000),
+            fetch_queue_backoff_ms=10,
+        ) as consumer:
+            start = self._start(consumer, piece)
+            for messages in consume(self.cluster, consumer, piece, start):
+                yield self.columns.batch(messages, topic, self.values)
+
+    def notify_complete(self, group: str, position: SourcePosition) -> None:
+        """Commit the group's offsets, for tools that show its lag.  Nothing reads them here."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+        offsets = [TopicPartition(*partition_of(one.partition), one.offset) for one in position]
+        if not offsets:
+            return
+        properties = self.cluster.properties(
+            {"group.id": group, "enable.auto.commit": False, "socket.timeout.ms": 5_000}
+        )
+        try:
+            consumer = Consumer(properties, logger=log)
+            try:
+                # Ask for the group first: this gives up in time, and a commit does not.
+                consumer.committed(offsets[:1], timeout=NOTIFY_TIMEOUT_S)
+                consumer.commit(offsets=offsets, asynchronous=False)
+            finally:
+                consumer.close()
+        except KafkaException as error:
+            reason = self.cluster.explain(
+                error.args[0], f"to commit the offsets of group {group!r}"
+            )
+            log.warning("offsets are not shown group=%s reason=%s", group, reason)
+
+    def _partitions(self, consumer: Consumer, topic: str) -> list[str]:
+        from confluent_kafka import KafkaError
+
+        with self.cluster.explained(f"to describe topic {topic!r}"):
+            found = consumer.list_topics(topic, timeout=self.cluster.timeout_s).topics[topic]
+        if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ConfigurationError(
+                f"Kafka at {self.cluster.servers} has no topic {topic!r}; create it, or correct "
+                "topics="
+            )
+        if found.error is not None:
+            raise self.cluster.explain(found.error, f"to describe topic {topic!r}")
+        if not found.partitions:
+            raise StoreUnavailable(f"topic {topic!r} has no partitions yet")
+        return [f"{topic}/{number}" for number in sorted(found.partitions)]
+
+    def _readable(self, consumer: Consumer, name: str) -> Readable:
+        from confluent_kafka import TopicPartition
+
+        with self.cluster.explained(f"to say what {name!r} has"):
+            first, end = consumer.get_watermark_offsets(
+                TopicPartition(*partition_of(name)), timeout=self.cluster.timeout_s
+            )
+        return Readable(first, max(first, end))
+
+    def _offset_at(self, partition: str, timestamp_ms: int, now: Readable) -> int:
+        """The first offset that is so old or younger; the end when there is none."""
+        from confluent_kafka import TopicPartition
+
+        wanted = TopicPartition(*partition_of(partition), timestamp_ms)
+        with (
+            self.cluster.consumer(isolation_level="read_committed") as consumer,
+            self.cluster.explained(f"to find a time in {partition!r}"),
+        ):
+            found = consumer.offsets_for_times([wanted], timeout=self.cluster.timeout_s)[0]
+        if found.error is not None:
+            raise self.cluster.explain(found.error, f"to find a time in {partition!r}")
+        return found.offset if now.first <= found.offset <= now.end else now.end
+
+    def _start(self, consumer: Consumer, piece: Slice) -> int:
+        """Where the slice can be read from: its start, unless what expired may be skipped."""
+        there = self._readable(consumer, piece.partition)
+        if there.first <= piece.start and piece.end <= there.end:
+            return piece.start
+        if there.end < piece.end:
+            raise ConfigurationError(
+                f"partition {piece.partition!r} of {self.name} was planned to offset {piece.end} "
+                f"and ends at {there.end} now: it was truncated or made anew; begin anew, too"
+            )
+        lost = f"offsets {piece.start} to {min(there.first, piece.end) - 1} of {piece.partition!r}"
+        if not self.skips_expired:
+            raise ConfigurationError(
+                f"{lost} of {self.name} have expired after they were planned and before they "
+                'were read; raise the topic\'s retention, and restore, or use on_expired="skip"'
+            )
+        log.error("RECORDS ARE LOST: %s of %s have expired", lost, self.name)
+        return min(there.first, piece.end)
+
+
+def partition_of(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)

@@ -1,0 +1,115 @@
+"""What a record's value holds, as columns.  What cannot be decoded is a row all the same.
+
+A null value is a tombstone, which takes its key away from a compacted topic: a row whose columns
+are null, and whose ``tombstone`` is true where there are decoded columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from sluice.connectors.kafka.columns import texts_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TOMBSTONE = "tombstone"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Arrays of ``kept`` and then of ``fields``; ``malformed`` says why, by row."""
+
+    columns: list[pa.Array]
+    malformed: dict[int, str]
+
+
+class Values(Protocol):
+    """Travels to Spark's workers; imports nothing heavy before it decodes."""
+
+    @property
+    def text_schema(self) -> str | None:
+        """When Spark is to decode the column ``value`` as JSON: what it holds."""
+        ...
+
+    def kept(self) -> list[pa.Field]:
+        """What this says of a value besides what it holds."""
+        ...
+
+    def fields(self) -> list[pa.Field]: ...
+
+    def decode(self, raw: Sequence[bytes | None]) -> Decoded: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawValues:
+    """The column ``value``: bytes, or text where a value that is no UTF-8 is malformed."""
+
+    as_text: bool = False
+
+    @property
+    def text_schema(self) -> str | None:
+        return None
+
+    def kept(self) -> list[pa.Field]:
+        return []
+
+    def fields(self) -> list[pa.Field]:
+        import pyarrow as pa
+
+        return [pa.field("value", pa.string() if self.as_text else pa.binary())]
+
+    def decode(self, raw: Sequence[bytes | None]) -> Decoded:
+        import pyarrow as pa
+
+        if not self.as_text:
+            return Decoded([pa.array(raw, pa.binary())], {})
+        texts, bad = texts_of(raw)
+        return Decoded([texts], dict.fromkeys(bad, "the value is not UTF-8"))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonValues:
+    """Text that Spark decodes.  It leaves out blank texts and nulls, so a tombstone is ``{}``."""
+
+    schema: str
+
+    @property
+    def text_schema(self) -> str | None:
+        return self.schema
+
+    def kept(self) -> list[pa.Field]:
+        return tombstone_fields()
+
+    def fields(self) -> list[pa.Field]:
+        import pyarrow as pa
+
+        return [pa.field("value", pa.string())]
+
+    def decode(self, raw: Sequence[bytes | None]) -> Decoded:
+        import pyarrow as pa
+
+        texts, bad = texts_of([b"{}" if one is None else one for one in raw])
+        if bad:
+            # What is no UTF-8 is no JSON either; shown as well as it can be.
+            shown = texts.to_pylist()
+            for row in bad:
+                value = raw[row]
+                assert value is not None
+                shown[row] = f"not UTF-8: {value.decode(errors='replace')}"
+            texts = pa.array(shown, pa.string())
+        return Decoded([tombstones(raw), texts], {})
+
+
+def tombstone_fields() -> list[pa.Field]:
+    import pyarrow as pa
+
+    return [pa.field(TOMBSTONE, pa.bool_())]
+
+
+def tombstones(raw: Sequence[bytes | None]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([one is None for one in raw], pa.bool_())

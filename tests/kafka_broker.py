@@ -1,0 +1,457 @@
+"""A Kafka broker for tests, with what the protocol says of transactions (KIP-98): librdkafka's mock
+cluster ends them without a word.  One node, in memory, without replicas or groups.
+"""
+
+from __future__ import annotations
+
+import socketserver
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+OUT_OF_RANGE, UNKNOWN_TOPIC, UNSUPPORTED = 1, 3, 35
+INVALID_EPOCH, INVALID_TXN_STATE = 47, 48
+# Key: first and last version that is spoken; the newest ones before "flexible" encoding.
+VERSIONS = {
+    0: (3, 3), 1: (4, 4), 2: (2, 2), 3: (4, 4), 8: (2, 2), 9: (1, 1), 10: (1, 1), 18: (0, 0),
+    21: (0, 0), 22: (0, 0), 24: (0, 0), 25: (0, 0), 26: (0, 0), 28: (0, 0),
+}  # fmt: skip
+NAMES = {0: "Produce", 26: "EndTxn", 22: "InitProducerId", 1: "Fetch"}
+
+
+@contextmanager
+def running_broker(partitions: int = 4) -> Iterator[Broker]:
+    broker = Broker(partitions=partitions)
+    server = _Server(("127.0.0.1", 0), _Connection)
+    server.broker = broker
+    broker.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield broker
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@dataclass(slots=True)
+class Batch:
+    first: int
+    last: int
+    raw: bytes
+    times: list[int]
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition.  ``open`` has the first offset of each producer's transaction."""
+
+    batches: list[Batch] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    sent: dict[tuple[int, int, int], int] = field(default_factory=dict)  # By sequence number.
+
+    @property
+    def stable_end(self) -> int:
+        return min(self.open.values(), default=self.end)
+
+    def append(self, raw: bytes) -> int:
+        count = struct.unpack_from(">i", raw, 23)[0] + 1
+        first, self.end = self.end, self.end + count
+        base = struct.unpack_from(">q", raw, 27)[0]
+        times = [base] * count
+        for index, delta in enumerate(_time_deltas(raw)):
+            times[index] = base + delta
+        self.batches.append(Batch(first, self.end - 1, struct.pack(">q", first) + raw[8:], times))
+        return first
+
+
+@dataclass(slots=True)
+class Transaction:
+    pid: int
+    epoch: int = 0
+    logs: list[Log] = field(default_factory=list)
+    offsets: dict[tuple[str, str, int], tuple[int, str | None]] = field(default_factory=dict)
+    is_open: bool = False
+    committed: bool | None = None
+
+
+class Broker:
+    """One node.  ``lose_answer_to`` names requests that are carried out and never answered."""
+
+    def __init__(self, partitions: int) -> None:
+        self.port = 0
+        self.partitions = partitions
+        self.topics: dict[str, list[Log]] = {}
+        self.transactions: dict[str, Transaction] = {}
+        self.offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
+        self.lose_answer_to: list[str] = []
+        self.requests: dict[str, int] = defaultdict(int)
+        self.changed = threading.Condition(threading.RLock())
+        self._pids = iter(range(1_000, 1_000_000))
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def log(self, topic: str, partition: int, *, create: bool = False) -> Log | None:
+        if create and topic not in self.topics:
+            self.grow(topic, self.partitions)
+        logs = self.topics.get(topic, [])
+        return logs[partition] if partition < len(logs) else None
+
+    def grow(self, topic: str, partitions: int) -> None:
+        logs = self.topics.setdefault(topic, [])
+        logs += [Log() for _ in range(partitions - len(logs))]
+
+    def expire(self, topic: str, partition: int, before: int) -> None:
+        log = self.topics[topic][partition]
+        log.start = before
+        log.batches = [one for one in log.batches if one.last >= before]
+
+    def compact_away(self, topic: str, partition: int, offset: int) -> None:
+        """Take the batch with *offset* out, as the cleaner does with an empty one."""
+        log = self.topics[topic][partition]
+        log.batches = [one for one in log.batches if not one.first <= offset <= one.last]
+
+    def end(self, one: Transaction, *, commit: bool) -> None:
+        for log in one.logs:
+            if one.pid in log.open:
+                first = log.open.pop(one.pid)
+                log.append(_control_batch(one.pid, one.epoch, commit=commit))
+                if not commit:
+                    log.aborted.append((one.pid, first, log.end - 1))
+        if commit:
+            self.offsets.update(one.offsets)
+        one.logs, one.offsets, one.is_open, one.committed = [], {}, False, commit
+
+    def answer(self, key: int, ask: Reader) -> bytes:
+        with self.changed:
+            self.requests[NAMES.get(key, str(key))] += 1
+            body: bytes = getattr(self, f"_on_{key}")(ask)
+            self.changed.notify_all()
+            return body
+
+    def _on_0(self, ask: Reader) -> bytes:
+        ask.text(), ask.i16(), ask.i32()
+        return ask.per_partition(self._produce) + _i32(0)
+
+    def _produce(self, topic: str, ask: Reader) -> bytes:
+        number, raw = ask.i32(), ask.blob()
+        log = self.log(topic, number, create=True)
+        pid, epoch = struct.unpack_from(">qh", raw, 43)
+        is_transactional = bool(struct.unpack_from(">h", raw, 21)[0] & 0x10)
+        owner = next((one for one in self.transactions.values() if one.pid == pid), None)
+        error = UNKNOWN_TOPIC if log is None else _wrong(owner, epoch) if owner else 0
+        if not error and is_transactional and (owner is None or log not in owner.logs):
+            error = INVALID_TXN_STATE
+        if error or log is None:
+            return _i32(number) + _i16(error) + _i64(-1) + _i64(-1)
+        sequence = (pid, epoch, struct.unpack_from(">i", raw, 53)[0])
+        if pid >= 0 and sequence in log.sent:
+            return _i32(number) + _i16(0) + _i64(log.sent[sequence]) + _i64(-1)
+        first = log.sent[sequence] = log.append(raw)
+        if is_transactional:
+            log.open.setdefault(pid, first)
+        return _i32(number) + _i16(0) + _i64(first) + _i64(-1)
+
+    def _on_1(self, ask: Reader) -> bytes:
+        ask.i32()
+        until = time.monotonic() + ask.i32() / 1_000
+        ask.i32(), ask.i32()
+        is_committed, start = bool(ask.i8()), ask.at
+        while True:
+            ask.at, self._found = start, False
+            body = ask.per_partition(lambda topic, ask: self._fetch(topic, ask, is_committed))
+            if self._found or not self.changed.wait(max(0.0, until - time.monotonic())):
+                return _i32(0) + body
+
+    def _fetch(self, topic: str, ask: Reader, is_committed: bool) -> bytes:
+        number, offset, most = ask.i32(), ask.i64(), ask.i32()
+        log = self.log(topic, number)
+        error = UNKNOWN_TOPIC if log is None else 0
+        log = log or Log()
+        if not error and not log.start <= offset <= log.end:
+            error = OUT_OF_RANGE
+        end = log.stable_end if is_committed else log.end
+        raw, aborted = b"", []
+        for one in log.batches if not error else []:
+            if one.last >= offset and one.last < end and (not raw or len(raw) < most):
+                raw += one.raw
+                aborted += [
+                    gone for gone in log.aborted if gone[1] <= one.last and gone[2] >= offset
+                ]
+        self._found |= bool(raw or error)
+        listed = [_i64(pid) + _i64(first) for pid, first, _ in dict.fromkeys(aborted)]
+        head = _i32(number) + _i16(error) + _i64(log.end) + _i64(log.stable_end)
+        return head + _array(listed if is_committed else []) + _i32(len(raw)) + raw
+
+    def _on_2(self, ask: Reader) -> bytes:
+        ask.i32()
+        is_committed = bool(ask.i8())
+
+        def find(topic: str, ask: Reader) -> bytes:
+            number, at_ms = ask.i32(), ask.i64()
+            log = self.log(topic, number)
+            if log is None:
+                return _i32(number) + _i16(UNKNOWN_TOPIC) + _i64(-1) + _i64(-1)
+            offset, found_ms = -1, -1
+            if at_ms == -1:
+                offset = log.stable_end if is_committed else log.end
+            elif at_ms == -2:
+                offset = log.start
+            else:
+                known = ((t, one.first + n) for one in log.batches for n, t in enumerate(one.times))
+                found_ms, offset = next((one for one in known if one[0] >= at_ms), (-1, -1))
+            return _i32(number) + _i16(0) + _i64(found_ms) + _i64(offset)
+
+        return _i32(0) + ask.per_partition(find)
+
+    def _on_3(self, ask: Reader) -> bytes:
+        count = ask.i32()
+        names = [ask.text() for _ in range(count)] if count >= 0 else [*self.topics]
+        if ask.i8():
+            for name in set(names) - set(self.topics):
+                self.grow(name, self.partitions)
+        topics = [
+            _i16(0 if name in self.topics else UNKNOWN_TOPIC) + _text(name) + b"\0" + _array(
+                [_i16(0) + _i32(n) + _i32(1) + _array([_i32(1)]) * 2
+                 for n in range(len(self.topics.get(name, [])))]
+            )
+            for name in names
+        ]  # fmt: skip
+        node = _i32(1) + _text("127.0.0.1") + _i32(self.port) + _i16(-1)
+        return _i32(0) + _array([node]) + _text("tests") + _i32(1) + _array(topics)
+
+    def _on_8(self, ask: Reader) -> bytes:
+        group = ask.text()
+        ask.i32(), ask.text(), ask.i64()
+        return self._keep(ask, group, self.offsets)
+
+    def _keep(self, ask: Reader, group: str, into: dict[Any, Any], error: int = 0) -> bytes:
+        def keep(topic: str, ask: Reader) -> bytes:
+            number = ask.i32()
+            into[group, topic, number] = (ask.i64(), ask.text())
+            return _i32(number) + _i16(error)
+
+        return ask.per_partition(keep)
+
+    def _on_9(self, ask: Reader) -> bytes:
+        group = ask.text()
+
+        def kept(topic: str, ask: Reader) -> bytes:
+            number = ask.i32()
+            offset, metadata = self.offsets.get((group, topic, number), (-1, ""))
+            return _i32(number) + _i64(offset) + _text(metadata or "") + _i16(0)
+
+        return ask.per_partition(kept)
+
+    def _on_10(self, ask: Reader) -> bytes:
+        node = _i32(1) + _text("127.0.0.1") + _i32(self.port)
+        return _i32(0) + _i16(0) + _i16(-1) + node
+
+    def _on_21(self, ask: Reader) -> bytes:
+        def delete(topic: str, ask: Reader) -> bytes:
+            number, offset = ask.i32(), ask.i64()
+            self.expire(topic, number, offset)
+            return _i32(number) + _i64(offset) + _i16(0)
+
+        return _i32(0) + ask.per_partition(delete)
+
+    def _on_22(self, ask: Reader) -> bytes:
+        name = ask.text()
+        if not name:
+            return _i32(0) + _i16(0) + _i64(next(self._pids)) + _i16(0)
+        one = self.transactions.get(name)
+        if one is None:
+            one = self.transactions[name] = Transaction(next(self._pids))
+        else:
+            one.epoch += 1
+            if one.is_open:
+                self.end(one, commit=False)
+        one.committed = None
+        return _i32(0) + _i16(0) + _i64(one.pid) + _i16(one.epoch)
+
+    def _on_24(self, ask: Reader) -> bytes:
+        one, error = self._transaction(ask)
+
+        def add(topic: str, ask: Reader) -> bytes:
+            number = ask.i32()
+            log = self.log(topic, number, create=True)
+            if one and not error and log is not None:
+                one.is_open = True
+                one.logs.append(log)
+            return _i32(number) + _i16(error)
+
+        return _i32(0) + ask.per_partition(add)
+
+    def _on_25(self, ask: Reader) -> bytes:
+        one, error = self._transaction(ask)
+        if one and not error:
+            one.is_open = True
+        return _i32(0) + _i16(error)
+
+    def _on_26(self, ask: Reader) -> bytes:
+        one, error = self._transaction(ask)
+        commit = bool(ask.i8())
+        if one and not error and one.is_open:
+            self.end(one, commit=commit)
+        elif one and not error and one.committed is not commit:
+            error = INVALID_TXN_STATE
+        return _i32(0) + _i16(error)
+
+    def _on_28(self, ask: Reader) -> bytes:
+        name, group = ask.text(), ask.text()
+        one = self.transactions.get(name)
+        error = _wrong(one, ask.skipped(8).i16())
+        into = {} if one is None or error else one.offsets
+        return _i32(0) + self._keep(ask, group, into, error)
+
+    def _transaction(self, ask: Reader) -> tuple[Transaction | None, int]:
+        one = self.transactions.get(ask.text())
+        return one, _wrong(one, ask.skipped(8).i16())
+
+
+class Reader:
+    """Reads a request, of which nothing is checked: librdkafka wrote it."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.at = raw, 0
+
+    def take(self, size: int) -> bytes:
+        self.at += size
+        return self.raw[self.at - size : self.at]
+
+    def skipped(self, size: int) -> Reader:
+        self.at += size
+        return self
+
+    def i8(self) -> int:
+        return self.take(1)[0]
+
+    def i16(self) -> int:
+        return int.from_bytes(self.take(2), "big", signed=True)
+
+    def i32(self) -> int:
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def i64(self) -> int:
+        return int.from_bytes(self.take(8), "big", signed=True)
+
+    def text(self) -> str:
+        return self.take(max(0, self.i16())).decode()
+
+    def blob(self) -> bytes:
+        return self.take(max(0, self.i32()))
+
+    def per_partition(self, answer: Callable[[str, Reader], bytes]) -> bytes:
+        topics = []
+        for _ in range(self.i32()):
+            name = self.text()
+            topics.append(_text(name) + _array([answer(name, self) for _ in range(self.i32())]))
+        return _array(topics)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    broker: Broker
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    server: _Server
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        broker = self.server.broker
+        try:
+            while size := self.rfile.read(4):
+                ask = Reader(self.rfile.read(int.from_bytes(size, "big")))
+                key, version, correlation = ask.i16(), ask.i16(), ask.skipped(0).i32()
+                ask.text()
+                if key == 18:
+                    known = [_i16(one) + _i16(a) + _i16(b) for one, (a, b) in VERSIONS.items()]
+                    body = _i16(UNSUPPORTED if version else 0) + _array(known)
+                else:
+                    body = broker.answer(key, ask)
+                if NAMES.get(key) in broker.lose_answer_to:
+                    broker.lose_answer_to.remove(NAMES[key])
+                    return
+                self.wfile.write(_i32(len(body) + 4) + _i32(correlation) + body)
+        except (ConnectionError, ValueError):
+            pass  # The client has gone.
+
+
+def _wrong(one: Transaction | None, epoch: int) -> int:
+    return INVALID_TXN_STATE if one is None else INVALID_EPOCH if epoch != one.epoch else 0
+
+
+def _control_batch(pid: int, epoch: int, *, commit: bool) -> bytes:
+    """https://kafka.apache.org/documentation/#controlbatch"""
+    key, value = _i16(0) + _i16(int(commit)), _i16(0) + _i32(0)
+    record = b"\0\0\0" + bytes([2 * len(key)]) + key + bytes([2 * len(value)]) + value + b"\0"
+    now = int(time.time() * 1_000)
+    checked = (
+        _i16(0x30) + _i32(0) + _i64(now) * 2 + _i64(pid) + _i16(epoch) + _i32(-1) + _i32(1)
+        + bytes([2 * len(record)]) + record
+    )  # fmt: skip
+    rest = _i32(0) + b"\2" + struct.pack(">I", _crc32c(checked)) + checked
+    return _i64(0) + _i32(len(rest)) + rest
+
+
+def _crc32c(raw: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in raw:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def _time_deltas(raw: bytes) -> Iterator[int]:
+    """Of an uncompressed batch's records; a compressed one's are taken to be of one time."""
+    if struct.unpack_from(">h", raw, 21)[0] & 7:
+        return
+    at = 61
+    for _ in range(struct.unpack_from(">i", raw, 57)[0]):
+        size, body = _varint(raw, at)
+        yield _varint(raw, body + 1)[0]
+        at = body + size
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte, at = raw[at], at + 1
+        result |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), at
+
+
+def _i16(value: int) -> bytes:
+    return value.to_bytes(2, "big", signed=True)
+
+
+def _i32(value: int) -> bytes:
+    return value.to_bytes(4, "big", signed=True)
+
+
+def _i64(value: int) -> bytes:
+    return value.to_bytes(8, "big", signed=True)
+
+
+def _text(value: str) -> bytes:
+    return _i16(len(value.encode())) + value.encode()
+
+
+def _array(items: list[bytes]) -> bytes:
+    return _i32(len(items)) + b"".join(items)

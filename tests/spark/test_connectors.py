@@ -1,0 +1,125 @@
+"""Connectors on a real local Spark: read and staged by its workers, checked from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from sluice import aggregates as agg
+from sluice.config import Checkpointing, fixed_delay
+from sluice.core.properties import JobStatus
+from sluice.faults import FAULT_VARIABLE
+from sluice.pipeline import Pipeline
+from sluice.runner.job import Job, open_job
+from sluice.runner.submission import configure, submit
+from sluice.sinks.iceberg import IcebergTable
+from sluice.sinks.kafka import KafkaTopic
+from sluice.sinks.postgres import PostgresTable
+from sluice.sources.kafka import Json, Kafka
+from sluice.sources.postgres import PostgresTable as PostgresSource
+from sluice.spark.epochs import Epoch, run_epochs
+from sluice.storage.open import StoreLocation
+from tests.exactly_once.places import Places
+from tests.exactly_once.targets import consumed, scanned
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDERS = 400
+CHECKPOINTING = Checkpointing(restart_strategy=fixed_delay(attempts=9, delay=timedelta(0)))
+
+
+@pytest.fixture(scope="module", name="places")
+def _places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    with ExitStack() as until_the_end:
+        yield Places(tmp_path_factory.mktemp("places"), until_the_end)
+
+
+def start(pipeline: Pipeline, root: Path, max_records: int) -> Job:
+    job = open_job(pipeline, StoreLocation(root=f"file://{root}"))
+    submit(job, configure(pipeline, {}, max_records_per_epoch=max_records))
+    return job
+
+
+def test_json_of_kafka_is_decoded_and_upserted_into_postgres(
+    spark: SparkSession, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = places.kafka.create(partitions=3)
+    producer = Producer({"bootstrap.servers": places.kafka.servers, "log_level": 0})
+    for number in range(ORDERS):
+        order = {"customer": f"c{number % 7}", "amount": number}
+        producer.produce(topic, json.dumps(order), partition=number % 3)
+    producer.produce(topic, "{no object", partition=1)
+    producer.flush(10)
+    table = f"{places.schema}.totals"
+    pipeline = Pipeline("orders", checkpointing=CHECKPOINTING, parallelism=2)
+    orders = pipeline.source(
+        "orders",
+        Kafka(
+            places.kafka.servers, topic, value=Json("customer string, amount bigint"), bounded=True
+        ),
+    )
+    totals = orders.key_by("customer").aggregate(
+        "totals_by_customer", total=agg.sum("amount"), n=agg.count()
+    )
+    totals.sink(
+        "totals",
+        PostgresTable(places.database.dsn, table, upsert_key=("customer",), create=True),
+    )
+    monkeypatch.setenv(FAULT_VARIABLE, "kill-worker stage=totals_by_customer checkpoint=2")
+    job = start(pipeline, tmp_path / "root", 150)
+    epochs: list[Epoch] = []
+
+    status = run_epochs(job, spark, epochs=None, drain=False, report=epochs.append)
+
+    assert status is JobStatus.FINISHED
+    assert [epoch.failure is None for epoch in epochs] == [True, False, True, True]
+    expected = {
+        f"c{name}": (sum(range(name, ORDERS, 7)), len(range(name, ORDERS, 7))) for name in range(7)
+    }
+    rows = places.database.rows(f"SELECT * FROM {table}")  # noqa: S608
+    assert {row["customer"]: (row["total"], row["n"]) for row in rows} == expected
+    (bad,) = job.side_table("totals_by_customer.malformed").read().to_pylist()
+    assert (bad["partition"], bad["line"]) == (f"{topic}/1", "{no object")
+
+
+def test_a_table_of_postgres_goes_through_spark_to_iceberg_and_kafka(
+    spark: SparkSession, places: Places, tmp_path: Path
+) -> None:
+    table = f"{places.schema}.clicks"
+    places.database.run(f"CREATE TABLE {table} (id bigserial, page text, at timestamptz)")
+    places.database.run(
+        f"INSERT INTO {table} (page, at) SELECT 'p' || n % 5, now() FROM generate_series(1, 300) n"  # noqa: S608
+    )
+    topic = places.kafka.create(partitions=1)
+    pipeline = Pipeline("clicks", checkpointing=CHECKPOINTING, parallelism=2)
+    clicks = pipeline.source(
+        "clicks", PostgresSource(places.database.dsn, table, "id", bounded=True)
+    )
+    kept = clicks.transform("upper", upper)
+    kept.sink("lake", IcebergTable("shop.clicks", places.catalog, create=True))
+    kept.sink("topic", KafkaTopic(places.kafka.servers, topic, transactional_id="clicks"))
+    job = start(pipeline, tmp_path / "root", 90)
+
+    status = run_epochs(job, spark, epochs=None, drain=False, report=lambda _: None)
+
+    assert status is JobStatus.FINISHED
+    expected = [(number, f"P{number % 5}") for number in range(1, 301)]
+    in_lake = scanned(places, "clicks")
+    in_topic = consumed(places.kafka.servers, topic)
+    assert sorted((row["id"], row["page"]) for row in in_lake) == expected
+    assert sorted((row["id"], row["page"]) for row in in_topic) == expected
+    assert {row["at"].tzinfo is not None for row in in_lake} == {True}
+
+
+def upper(rows: object) -> object:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    return rows.withColumn("page", F.upper("page"))  # type: ignore[attr-defined]
