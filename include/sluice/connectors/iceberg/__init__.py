@@ -1,0 +1,1 @@
+"""Apache Iceberg tables, of any catalog, as a source and as a sink."""

@@ -1,0 +1,182 @@
+"""A table of an Iceberg catalog, and what its failures mean to sluice.
+
+Catalogs are opened once per process.  Nothing here keeps a table: each call loads its newest
+metadata, as other processes change it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+FILE_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"  # The one that can list a folder.
+NO_RETRIES = {"commit.retry.num-retries": "0"}
+
+# Somebody who commits all the time wins some races; each attempt costs two or three requests.
+COMMIT_ATTEMPTS = 20
+PAUSE_S = 0.02
+LONGEST_PAUSE_S = 1.0
+
+_SECRET = re.compile(r"password|secret|token|credential|access-key|signer|sas|auth", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """The table *name*, ``namespace.table``, of the catalog that *properties* describe.
+
+    The property ``name`` is the catalog's own name: a SQL catalog keeps several.
+    """
+
+    name: str
+    properties: tuple[tuple[str, str], ...] = field(repr=False)  # Secrets are among them.
+
+    def __post_init__(self) -> None:
+        if "." not in self.name.strip("."):
+            raise ConfigurationError(
+                f"the Iceberg table {self.name!r} names no namespace; write namespace.table"
+            )
+
+    def load(self) -> Table:
+        """The table as it is now.
+
+        Its transactions commit once.  pyiceberg's own retries would publish a checkpoint on top of
+        another coordinator's commit of the same one, so whoever commits looks again in between.
+
+        Raises:
+            ConfigurationError: there is no such table.
+            StoreUnavailable: try again.
+        """
+        table = self.find()
+        if table is None:
+            raise ConfigurationError(
+                f"there is no Iceberg table {self.name} in the catalog; create it, or let the sink "
+                "do so with create=True"
+            )
+        return table
+
+    def find(self) -> Table | None:
+        """The same; None when there is no such table."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        with self.failures():
+            try:
+                table = _catalog(self.properties).load_table(self.name)
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+        # Of this copy only: what is sent to the catalog are changes, and this is none.
+        properties = {**table.metadata.properties, **NO_RETRIES}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        return table
+
+    def create(self, schema: pa.Schema | None) -> Table:
+        """Create it, or load what somebody else created; without a *schema* it has no columns."""
+        from pyiceberg.exceptions import TableAlreadyExistsError
+        from pyiceberg.schema import Schema
+
+        with self.failures():
+            catalog = _catalog(self.properties)
+            catalog.create_namespace_if_not_exists(catalog.namespace_from(self.name))
+            try:
+                catalog.create_table(self.name, schema=schema if schema is not None else Schema())
+            except TableAlreadyExistsError:
+                pass
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(
+                    f"the Iceberg table {self.name} cannot be created from these columns: {error}"
+                ) from error
+        return self.load()
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Turn what pyiceberg and what is below it raise into what sluice raises.
+
+        What a commit answers (CommitFailedException, CommitStateUnknownException) stays.
+        """
+        from pyiceberg import exceptions as iceberg
+        from requests import RequestException
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        try:
+            yield
+        except (SluiceError, iceberg.CommitFailedException, iceberg.CommitStateUnknownException):
+            raise
+        except (
+            iceberg.UnauthorizedError,
+            iceberg.ForbiddenError,
+            iceberg.OAuthError,
+            iceberg.BadRequestError,
+            iceberg.NotInstalledError,
+        ) as error:
+            raise ConfigurationError(self._message("refused", error)) from None
+        except (DBAPIError, iceberg.RESTError, RequestException, OSError) as error:
+            raise StoreUnavailable(self._message("did not answer", error)) from None
+        except SQLAlchemyError as error:
+            raise ConfigurationError(self._message("cannot be opened", error)) from None
+
+    def _message(self, what: str, error: Exception) -> str:
+        return f"the catalog or the files of the Iceberg table {self.name} {what}: " + without(
+            f"{type(error).__name__}: {error}", self.properties
+        )
+
+
+def pauses() -> Iterator[int]:
+    """The attempts of a commit, with a pause after each that grows and is never the same."""
+    for attempt in range(COMMIT_ATTEMPTS):
+        yield attempt
+        longest = min(PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
+        time.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
+
+
+def catalog_properties(
+    given: Mapping[str, str], endpoint_url: str | None
+) -> tuple[tuple[str, str], ...]:
+    """*given*, and what follows from the job's own S3 server where nothing else is said."""
+    properties = {"py-io-impl": FILE_IO, **{key: value for key, value in given.items() if value}}
+    if endpoint_url is not None:
+        properties.setdefault("s3.endpoint", endpoint_url)
+    if properties["py-io-impl"] != FILE_IO:
+        raise ConfigurationError(
+            f"the catalog property py-io-impl is {properties['py-io-impl']}; leave it out, for "
+            f"staged files are listed and deleted with {FILE_IO}"
+        )
+    return tuple(sorted(properties.items()))
+
+
+def without(text: str, properties: tuple[tuple[str, str], ...]) -> str:
+    """*text* without the secrets of *properties*, passwords in URIs included."""
+    secrets = {value for key, value in properties if _SECRET.search(key)}
+    for _, value in properties:
+        if "://" in value and (password := urlsplit(value).password):
+            secrets |= {password, unquote(password)}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+@lru_cache(maxsize=32)
+def _catalog(properties: tuple[tuple[str, str], ...]) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    named = dict(properties)
+    name = named.pop("name", "default")
+    try:
+        return load_catalog(name, **named)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the Iceberg catalog {name!r} cannot be opened: {without(str(error), properties)}; "
+            "see the catalog's properties in pyiceberg's documentation"
+        ) from None

@@ -1,0 +1,146 @@
+"""Parquet files of a table: rows fitted to its schema, written with its field ids, described.
+
+A file that carries field ids is read right whatever columns are renamed or dropped later; one that
+``Table.add_files`` takes carries none and depends on names, so that is not used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.typedef import Record
+
+NEWEST_WRITTEN = 2  # By pyiceberg 0.12.
+
+
+def fitted(rows: pa.Table, schema: Schema, name: str) -> pa.Table:
+    """*rows* with the columns of *schema*, in its order and types.
+
+    Raises:
+        ConfigurationError: a column is unknown to the table *name*, missing and required, null and
+            required, or its values do not fit.
+    """
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    wanted = schema_to_pyarrow(schema, include_field_ids=True)
+    if unknown := [column for column in rows.column_names if column not in wanted.names]:
+        raise ConfigurationError(
+            f"the Iceberg table {name} has no column {unknown[0]!r}; add it to the table, or "
+            f"select others in the stage: it has {', '.join(wanted.names)}"
+        )
+    columns = []
+    for field in wanted:
+        if field.name not in rows.column_names:
+            column = pa.nulls(rows.num_rows, field.type)
+        else:
+            column = _cast(rows.column(field.name), field, name)
+        if not field.nullable and column.null_count:
+            raise ConfigurationError(
+                f"column {field.name!r} of the Iceberg table {name} is required, and "
+                f"{column.null_count} rows have no value in it; fill it in the stage, or make the "
+                "column optional"
+            )
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def check_writable(table: Table) -> None:
+    """Find out before the checkpoint is committed.
+
+    Raises:
+        ConfigurationError: the table is of a format that pyiceberg only reads.
+        NotInstalledError: rows cannot be put into partitions of this kind without pyiceberg-core.
+    """
+    if table.metadata.format_version > NEWEST_WRITTEN:
+        raise ConfigurationError(
+            f"the Iceberg table {'.'.join(table.name())} is of format version "
+            f"{table.metadata.format_version}, which pyiceberg reads and cannot write; use a table "
+            f"of version {NEWEST_WRITTEN}"
+        )
+    schema = table.schema()
+    for field in table.spec().fields:
+        field.transform.pyarrow_transform(schema.find_type(field.source_id))
+
+
+def write(table: Table, location: str, rows: pa.Table) -> int:
+    """Write *rows* to *location* and return the file's size in bytes.
+
+    The table's own settings count as they do for pyiceberg.
+    """
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
+
+    settings = _get_parquet_writer_kwargs(table.metadata.properties)
+    output = table.io.new_output(location)
+    with output.create(overwrite=True) as stream:
+        pq.write_table(rows, stream, **settings)
+    return len(output)
+
+
+def footer(io: FileIO, location: str) -> pq.FileMetaData:
+    """Raises FileNotFoundError when it is gone."""
+    import pyarrow.parquet as pq
+
+    with io.new_input(location).open() as stream:
+        return pq.read_metadata(stream)
+
+
+def described(
+    metadata: TableMetadata,
+    location: str,
+    parquet: pq.FileMetaData,
+    size_bytes: int,
+    partition: Record | None = None,
+) -> DataFile:
+    """What a manifest says of the file, statistics of its columns included."""
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    schema = metadata.schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=parquet,
+        stats_columns=compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=partition if partition is not None else Record(),
+        file_size_in_bytes=size_bytes,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigurationError(
+            f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
+            f"{name}: {error}; cast it in the stage"
+        ) from error

@@ -1,0 +1,126 @@
+"""Which snapshots of a branch a sink has made, and where to go to undo them.
+
+Each carries, in its summary:
+
+    sluice.sink            the sink's identity
+    sluice.checkpoint-id   what it publishes; absent in one that a restore made
+    sluice.parent          the branch's snapshot before the commit, or "none": pyiceberg forgets a
+                           snapshot's own parent when that one expires
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+SINK = "sluice.sink"
+CHECKPOINT = "sluice.checkpoint-id"
+PARENT = "sluice.parent"
+FLOOR = "sluice.floor"
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The snapshots of *branch* of *table*, seen by the sink *identity*."""
+
+    table: Table
+    branch: str
+    identity: str
+
+    @property
+    def head(self) -> Snapshot | None:
+        return self.table.metadata.snapshot_by_name(self.branch)
+
+    def summary(self, checkpoint_id: int | None, *, floor: int | None = None) -> dict[str, str]:
+        """What the snapshots of a commit on top of the head are to carry."""
+        head = self.head
+        marks = {SINK: self.identity, PARENT: NONE if head is None else str(head.snapshot_id)}
+        if checkpoint_id is not None:
+            marks[CHECKPOINT] = str(checkpoint_id)
+        if floor is not None:
+            marks[FLOOR] = str(floor)
+        return marks
+
+    def of_checkpoint(self, checkpoint_id: int) -> Snapshot | None:
+        """The last snapshot of its commit; None when it has expired, or never was."""
+        mine = [
+            one
+            for one in self.table.metadata.snapshots
+            if _mark(one, SINK) == self.identity and _mark(one, CHECKPOINT) == str(checkpoint_id)
+        ]
+        return max(mine, key=lambda one: one.sequence_number or 0, default=None)
+
+    def before(self, undone: tuple[int, ...]) -> int | None:
+        """The id of the snapshot that the first of *undone* was put upon; None: there was none.
+
+        Raises:
+            ConfigurationError: other writers' snapshots would be undone, too, or it has expired.
+        """
+        wanted = {str(checkpoint_id) for checkpoint_id in undone}
+        found: set[str] = set()
+        others: list[Snapshot] = []
+        for snapshot in self._ancestors():
+            if _mark(snapshot, SINK) == self.identity:
+                found.add(_mark(snapshot, CHECKPOINT))
+                if wanted <= found:
+                    self._check_foreign(others, undone)
+                    return self._parent(snapshot)
+            elif not _is_compaction(snapshot):
+                others.append(snapshot)
+        gone = sorted(int(one) for one in wanted - found)
+        raise ConfigurationError(
+            f"{self._name} cannot be rolled back: the snapshots of checkpoints "
+            f"{', '.join(map(str, gone))} are not in the history of {self.branch} any more; "
+            "restore without rolling back, or repair the table by hand"
+        )
+
+    def _ancestors(self) -> Iterator[Snapshot]:
+        from pyiceberg.table.snapshots import ancestors_of
+
+        yield from ancestors_of(self.head, self.table.metadata)
+
+    def _parent(self, oldest: Snapshot) -> int | None:
+        parent = _mark(oldest, PARENT)
+        if parent == NONE:
+            return None
+        if self.table.metadata.snapshot_by_id(int(parent)) is None:
+            raise ConfigurationError(
+                f"{self._name} cannot be rolled back to snapshot {parent}, which has expired; "
+                "restore without rolling back, or repair the table by hand"
+            )
+        return int(parent)
+
+    def _check_foreign(self, others: list[Snapshot], undone: tuple[int, ...]) -> None:
+        if not others:
+            return
+        names = ", ".join(
+            f"{one.snapshot_id} ({one.summary.operation.value if one.summary else 'unknown'})"
+            for one in reversed(others)
+        )
+        raise ConfigurationError(
+            f"{self._name} cannot be rolled back behind checkpoint {undone[0]}: other writers' "
+            f"snapshots would be lost: {names}; undo these first, or restore without rolling back"
+        )
+
+    @property
+    def _name(self) -> str:
+        return f"the Iceberg table {'.'.join(self.table.name())}"
+
+
+def _mark(snapshot: Snapshot, key: str) -> str:
+    return snapshot.summary.additional_properties.get(key, "") if snapshot.summary else ""
+
+
+def _is_compaction(snapshot: Snapshot) -> bool:
+    """It rewrote files and changed no row."""
+    from pyiceberg.table.snapshots import Operation
+
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE

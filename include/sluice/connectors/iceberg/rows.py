@@ -1,0 +1,115 @@
+"""A range of rows of one data file, in the columns that a table's schema has now.
+
+Columns are found by field id, or where the file has none by the table's name mapping, as the
+format demands: a renamed column is found, and one that was added later is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sluice.connectors.parquet_file import BATCH_ROWS, _normal, _normal_schema
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The types in which every source here yields rows; see ``parquet_file``."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return _normal_schema(schema_to_pyarrow(schema, include_field_ids=False))
+
+
+def rows_of(
+    table: Table, location: str, start: int, end: int, schema: Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows from *start* to *end*; row groups and columns outside are not read.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        ConfigurationError: it has fewer rows.
+    """
+    import pyarrow.parquet as pq
+
+    with table.io.new_input(location).open() as stream, pq.ParquetFile(stream) as file:
+        if file.metadata.num_rows < end:
+            raise ConfigurationError(
+                f"{location} has {file.metadata.num_rows} rows, and its manifest says {end} or "
+                "more; restore it, for a data file may not change"
+            )
+        wanted = arrow_schema(schema)
+        for batch in _projected(table, file, start, end, schema):
+            yield _normal(batch, wanted)
+
+
+def _projected(
+    table: Table, file: pq.ParquetFile, start: int, end: int, schema: Schema
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema, schema_to_pyarrow
+    from pyiceberg.schema import prune_columns
+
+    names = table.metadata.name_mapping()
+    found = pyarrow_to_schema(file.schema_arrow, names, downcast_ns_timestamp_to_us=True)
+    _check_partition_columns(table, found, schema)
+    # The ids of lists and maps are those of what is in them.
+    ids = {id_ for id_ in schema.field_ids if schema.find_type(id_).is_primitive}
+    there = prune_columns(found, ids & found.field_ids, select_full_types=False)
+    columns = [column.name for column in there.columns]
+    if not columns:  # All that is asked for was added to the table later.
+        empty = schema_to_pyarrow(schema, include_field_ids=False)
+        nulls = [pa.nulls(end - start, field.type) for field in empty]
+        yield pa.RecordBatch.from_arrays(nulls, names=empty.names)
+        return
+    for batch in _ranged(file, start, end, columns):
+        yield _to_requested_schema(
+            schema,
+            there,
+            batch,
+            downcast_ns_timestamp_to_us=True,
+            allow_timestamp_tz_mismatch=True,
+        )
+
+
+def _ranged(
+    file: pq.ParquetFile, start: int, end: int, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    groups: list[int] = []
+    first = at = 0
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if at < end and at + rows > start:
+            first = first if groups else at
+            groups.append(group)
+        at += rows
+    at = first
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
+        begin, at = at, at + batch.num_rows
+        wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
+        if begin < end and at > start and wanted.num_rows:
+            yield wanted
+
+
+def _check_partition_columns(table: Table, found: Schema, schema: Schema) -> None:
+    """A column that a file leaves out because all its rows share the value is only in manifests."""
+    from pyiceberg.transforms import IdentityTransform
+
+    by_partition = {
+        field.source_id
+        for spec in table.specs().values()
+        for field in spec.fields
+        if isinstance(field.transform, IdentityTransform)
+    }
+    for column in schema.fields:
+        if column.field_id in by_partition - found.field_ids:
+            raise ConfigurationError(
+                f"column {column.name!r} of the Iceberg table {'.'.join(table.name())} is in a "
+                "partition's name and not in its files, which is not read here; rewrite the data "
+                "files, or leave the column out with columns=(...)"
+            )

@@ -1,0 +1,252 @@
+"""An Iceberg table as a sink: a checkpoint is one commit of the catalog.
+
+Subtasks write data files into the table's own location; a commit makes a snapshot that names them,
+and changes the note (``note.Note``) in the same step.  Every commit, also one without rows and that
+of a restore, makes a snapshot: the catalog compares the branch's head with the one that was looked
+at, so whoever was overtaken is refused, looks again, and finds the note of the other.
+
+With an upsert key, older rows of the keys are taken out of their files in the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.connectors.iceberg.catalog import CatalogTable, pauses
+from sluice.connectors.iceberg.data_files import check_writable, fitted
+from sluice.connectors.iceberg.lineage import Lineage
+from sluice.connectors.iceberg.note import Note, noted
+from sluice.connectors.iceberg.publishing import Publication, restore
+from sluice.connectors.iceberg.staging import DELETES, Staging, file_name, of_checkpoint
+from sluice.connectors.sink import DELETED, RollBack, Unpublished
+from sluice.connectors.staged_files import ATTEMPT_TOKEN, newest_rows
+from sluice.core.acks import Committable
+from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSink:
+    """See ``Sink``.  *identity* is this sink's in the table, which others may write, too."""
+
+    uid: str
+    place: CatalogTable
+    identity: str
+    upsert_key: tuple[str, ...] = ()
+    create: bool = False
+    branch: str = "main"
+
+    def stage(
+        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+    ) -> Committable | None:
+        """See ``Sink.stage``.
+
+        Raises:
+            ConfigurationError: the rows do not fit the table, have no upsert key, or one twice.
+        """
+        assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"not a file name: {attempt_token!r}"
+        if table.num_rows == 0:
+            return None
+        self._check_keys(table)
+        is_delete = DELETED in table.column_names
+        rows = table.drop_columns([DELETED]) if is_delete else table
+        target = self._prepared(rows.schema)
+        kind = DELETES if is_delete else ".parquet"
+        file = file_name(checkpoint_id, f"{subtask:05d}-{attempt_token}{kind}")
+        with self.place.failures():
+            check_writable(target)
+            if not is_delete:
+                rows = fitted(rows, target.schema(), self.place.name)
+            else:
+                key = target.schema().select(*self.upsert_key)
+                rows = fitted(rows.select(self.upsert_key), key, self.place.name)
+            size_bytes = Staging(target, self.identity).write(file, rows)
+        return Committable(sink=self.uid, file=file, rows=rows.num_rows, size_bytes=size_bytes)
+
+    def commit(
+        self,
+        checkpoint_id: int,
+        parent: int | None,  # noqa: ARG002 - a branch has one line of versions
+        committables: Sequence[Committable],
+    ) -> None:
+        """See ``Sink.commit``.  Bounded: who loses every race raises StoreUnavailable."""
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+        for _ in pauses():
+            table, note = self._looked()
+            if checkpoint_id in note:
+                break
+            if checkpoint_id <= max(note.newest, note.floor):
+                raise FencedError(
+                    f"checkpoint {checkpoint_id} comes too late for the Iceberg table "
+                    f"{self.place.name}: checkpoint {note.newest} is published, and a restore has "
+                    f"left behind those up to {note.floor}"
+                )
+            publication = Publication(
+                Lineage(table, self.branch, self.identity),
+                Staging(table, self.identity),
+                checkpoint_id,
+                self.upsert_key,
+            )
+            try:
+                with self.place.failures():
+                    publication.publish(note.and_published(checkpoint_id), tuple(committables))
+                break
+            except CommitFailedException:
+                publication.withdraw()
+            except CommitStateUnknownException:
+                pass  # The note says whether it arrived.
+            except ProtocolViolation:
+                if not self.is_published(checkpoint_id):
+                    raise  # Else another process was faster, and has deleted what was staged.
+        else:
+            raise self._overtaken(f"checkpoint {checkpoint_id}")
+        Staging(table, self.identity).discard(self._copied(table, committables))
+
+    def is_published(self, checkpoint_id: int) -> bool:
+        return checkpoint_id in self._noted()
+
+    @property
+    def rolls_back(self) -> RollBack:
+        return RollBack.ON_REQUEST
+
+    def published_after(self, version: int | None) -> tuple[int, ...]:
+        return tuple(self._noted().after(version))
+
+    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
+        """See ``Sink.recover``.  Rolling back moves the branch to where it was before the first
+        checkpoint after *version*, and keeps the snapshots.
+
+        Raises:
+            ConfigurationError: others have written in between, or a snapshot has expired.
+        """
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+        for _ in pauses():
+            table, note = self._looked()
+            if max(note.newest, note.floor - 1) > through:
+                return  # The job went on since; somebody repeats an old restore.
+            undone = tuple(note.after(version)) if roll_back else ()
+            if note.floor == through and not undone:
+                return
+            after = (note.back_to(version) if undone else note).fenced(through)
+            try:
+                with self.place.failures():
+                    restore(Lineage(table, self.branch, self.identity), undone, after)
+            except (CommitFailedException, CommitStateUnknownException):
+                continue
+            return
+        raise self._overtaken(f"the restore through checkpoint {through}")
+
+    def describe(self, version: int) -> str:
+        lineage = Lineage(self.place.load(), self.branch, self.identity)
+        snapshot = lineage.of_checkpoint(version)
+        if snapshot is None:
+            return f"checkpoint {version} of {self.place.name}, whose snapshot has expired"
+        return f"snapshot {snapshot.snapshot_id} of {self.place.name}"
+
+    def abort(self, checkpoint_id: int) -> None:
+        table = self._found()
+        if table is None:
+            return
+        staging = Staging(table, self.identity)
+        files = list(of_checkpoint(staging.listed(), checkpoint_id))
+        if files and checkpoint_id in noted(table.properties, self.identity):
+            with self.place.failures():
+                named = staging.named()
+            files = [file for file in files if file not in named]
+        staging.discard(files)
+
+    def unpublished(self) -> Unpublished:
+        """See ``Sink``.  Files are listed before the table is loaded, so one that is committed in
+        between is named by the time we look.  Costs a request or two for each manifest.
+        """
+        table = self._found()
+        if table is None:
+            return Unpublished(root=self.place.name, staged=(), newest_ms=0)
+        staging = Staging(table, self.identity)
+        listed = staging.listed()
+        named: set[str] = set()
+        if listed:
+            with self.place.failures():
+                named = Staging(self.place.load(), self.identity).named()
+        return Unpublished(
+            root=staging.folder,
+            staged=tuple(one for one in listed if one.file not in named),
+            newest_ms=max((one.modified_ms for one in listed), default=0),
+        )
+
+    def discard(self, files: Iterable[str]) -> None:
+        if (table := self._found()) is not None:
+            Staging(table, self.identity).discard(files)
+
+    def _looked(self) -> tuple[Table, Note]:
+        """The table to commit to, made if need be, and its note."""
+        table = self._found()
+        if table is None:
+            table = self.place.create(None) if self.create else self.place.load()
+        if self.branch != "main" and self.branch not in table.metadata.refs:
+            raise ConfigurationError(
+                f"the Iceberg table {self.place.name} has no branch {self.branch!r}; create it"
+            )
+        return table, noted(table.properties, self.identity)
+
+    def _noted(self) -> Note:
+        table = self._found()
+        return Note() if table is None else noted(table.properties, self.identity)
+
+    def _found(self) -> Table | None:
+        """The table; None if it is still to be created."""
+        return self.place.find() if self.create else self.place.load()
+
+    def _prepared(self, schema: pa.Schema) -> Table:
+        """The table, with columns: it may have been made for an epoch without rows."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        if not self.create:
+            return self.place.load()
+        table = self.place.find() or self.place.create(schema)
+        for _ in pauses():
+            if table.schema().fields:
+                return table
+            try:
+                # There is no row that a required column could be missing in.
+                with (
+                    self.place.failures(),
+                    table.update_schema(allow_incompatible_changes=True) as update,
+                ):
+                    update.union_by_name(schema)
+            except CommitFailedException:
+                pass
+            table = self.place.load()
+        raise self._overtaken("its first columns")
+
+    def _copied(self, table: Table, committables: Iterable[Committable]) -> list[str]:
+        """What was staged and is not part of the table: its rows were, or its keys were used."""
+        is_copied = not table.spec().is_unpartitioned()
+        return [one.file for one in committables if is_copied or one.file.endswith(DELETES)]
+
+    def _overtaken(self, what: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{what} could not be written to the Iceberg table {self.place.name}: other writers "
+            "were always faster; try again, or have them commit less often"
+        )
+
+    def _check_keys(self, table: pa.Table) -> None:
+        if not self.upsert_key:
+            return
+        if missing := sorted(set(self.upsert_key) - set(table.column_names)):
+            raise ConfigurationError(
+                f"sink {self.uid!r} upserts by {', '.join(self.upsert_key)}, but its rows have no "
+                f"{', '.join(missing)}; they have {', '.join(table.column_names)}"
+            )
+        if len(newest_rows(table, self.upsert_key)) != table.num_rows:
+            raise ConfigurationError(
+                f"sink {self.uid!r} upserts by {', '.join(self.upsert_key)}, but a checkpoint has "
+                "several rows of one key; key the stage before it by these columns, or append"
+            )

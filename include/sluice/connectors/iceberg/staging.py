@@ -1,0 +1,149 @@
+"""Files that a sink has staged in the table's own location, where no snapshot names them yet.
+
+{data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}.parquet          rows, as they stay
+{data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}-deletes.parquet  keys of deleted rows
+{data path}/sluice-{identity}/{checkpoint}-99999-rewrite-{token}.parquet        what a commit kept
+                                                                                of an older file
+Readers of a table open what its snapshots name, so publishing writes no row a second time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sluice.connectors.iceberg.data_files import footer, write
+from sluice.connectors.sink import Staged
+from sluice.core.acks import Committable
+from sluice.errors import ProtocolViolation, StoreUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+DELETES = "-deletes.parquet"
+REWRITE = "99999-rewrite-"
+STAGED_FILE = re.compile(r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
+THREADS = 16  # A footer, or a manifest, is a request or two; a reader waits for most of each.
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What the sink *identity* has staged in *table*."""
+
+    table: Table
+    identity: str
+
+    @property
+    def folder(self) -> str:
+        return f"{self.table.location_provider().data_path}/sluice-{self.identity}"
+
+    def location(self, file: str) -> str:
+        assert STAGED_FILE.fullmatch(file), f"not a staged file's name: {file!r}"
+        return f"{self.folder}/{file}"
+
+    def write(self, file: str, rows: pa.Table) -> int:
+        return write(self.table, self.location(file), rows)
+
+    def read(self, staged: Committable, columns: Sequence[str] | None = None) -> pa.Table:
+        """Its rows, or their *columns*.
+
+        Raises ProtocolViolation when it is gone, or is not what was staged.
+        """
+        import pyarrow.parquet as pq
+
+        self._checked(staged)
+        with self.table.io.new_input(self.location(staged.file)).open() as stream:
+            return pq.read_table(stream, columns=None if columns is None else [*columns])
+
+    def footers(self, staged: Iterable[Committable]) -> list[pq.FileMetaData]:
+        """Raises ProtocolViolation when one is gone, or is not what was staged."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(self._checked, staged))
+
+    def listed(self) -> list[Staged]:
+        from pyarrow import fs
+
+        filesystem, path = self._place()
+        try:
+            infos = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        except OSError as error:
+            raise StoreUnavailable(f"the files at {self.folder} cannot be listed") from error
+        return [
+            Staged(
+                file=info.base_name,
+                checkpoint_id=int(name[1]),
+                size_bytes=info.size,
+                modified_ms=info.mtime_ns // 1_000_000,
+            )
+            for info in infos
+            if (name := STAGED_FILE.fullmatch(info.base_name)) is not None
+        ]
+
+    def discard(self, files: Iterable[str]) -> None:
+        """Delete them; those that are gone are fine."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(self._delete, files))
+
+    def named(self) -> set[str]:
+        """Those of the files that a snapshot names, whichever branch it is on.
+
+        Reads each manifest of the table's history once.
+        """
+        with ThreadPoolExecutor(THREADS) as pool:
+            lists = pool.map(self._manifests, self.table.metadata.snapshots)
+            manifests = {one.manifest_path: one for found in lists for one in found}
+            return {name for found in pool.map(self._names, manifests.values()) for name in found}
+
+    def _manifests(self, snapshot: Snapshot) -> list[Any]:
+        return snapshot.manifests(self.table.io)
+
+    def _names(self, manifest: Any) -> list[str]:  # noqa: ANN401 - pyiceberg's ManifestFile
+        below = f"{self.folder}/"
+        paths = (
+            entry.data_file.file_path for entry in manifest.fetch_manifest_entry(self.table.io)
+        )
+        return [path.removeprefix(below) for path in paths if path.startswith(below)]
+
+    def _checked(self, staged: Committable) -> pq.FileMetaData:
+        place = self.location(staged.file)
+        try:
+            found = footer(self.table.io, place)
+        except FileNotFoundError as error:
+            raise ProtocolViolation(f"{place} was committed and is missing") from error
+        if found.num_rows != staged.rows:
+            raise ProtocolViolation(
+                f"{place} has {found.num_rows} rows where {staged.rows} were committed"
+            )
+        return found
+
+    def _delete(self, file: str) -> None:
+        filesystem, folder = self._place()
+        try:
+            filesystem.delete_file(f"{folder}/{file}")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StoreUnavailable(f"{self.folder}/{file} cannot be deleted") from error
+
+    def _place(self) -> tuple[Any, str]:
+        """pyarrow's file system, and the folder's path in it."""
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        io = self.table.io
+        assert isinstance(io, PyArrowFileIO)
+        scheme, netloc, path = io.parse_location(self.folder, io.properties)
+        return io.fs_by_scheme(scheme, netloc), path
+
+
+def file_name(checkpoint_id: int, rest: str) -> str:
+    return f"{checkpoint_id:020d}-{rest}"
+
+
+def of_checkpoint(listed: Iterable[Staged], checkpoint_id: int) -> Iterator[str]:
+    return (one.file for one in listed if one.checkpoint_id == checkpoint_id)

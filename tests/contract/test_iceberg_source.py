@@ -1,0 +1,236 @@
+"""Rows appended to an Iceberg table: read once each, however they are cut, as long as they last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.types import StringType
+
+from sluice.connectors.iceberg.source import SNAPSHOTS
+from sluice.connectors.source import Source, SourcePosition
+from sluice.core.plan import PartitionOffset
+from sluice.errors import ConfigurationError
+from sluice.sources.iceberg import IcebergTable
+from tests.contract.source_rules import check_replay, rows_of
+from tests.iceberg_catalog import TABLE, a_table, loaded, properties
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("tags", pa.list_(pa.string()))])
+
+
+def rows(start: int, end: int) -> list[dict[str, Any]]:
+    return [{"n": n, "text": f"row {n}", "tags": ["a", str(n)]} for n in range(start, end)]
+
+
+def append(folder: Path, start: int, end: int) -> int:
+    table = loaded(folder)
+    table.append(pa.Table.from_pylist(rows(start, end), SCHEMA))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return snapshot.snapshot_id
+
+
+def a_source(folder: Path, **fields: Any) -> Source:
+    return IcebergTable(TABLE, properties(folder), **fields).open({}, None)
+
+
+def read_after(source: Source, position: SourcePosition = ()) -> list[int]:
+    barrier = source.plan(position, max_records=None, parallelism=2)
+    return [row["n"] for row in rows_of(source, barrier)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    table = a_table(tmp_path, SCHEMA, properties={"write.parquet.page-row-limit": "3"})
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.target-file-size-bytes": "1"})
+    return tmp_path
+
+
+CUTS = [
+    [],
+    [(1, 1), (2, 5), (3, 2)],
+    [(7, 3), (None, 1)],
+    [(1, 1)] * 12,
+    [(4, 2), (4, 2), (4, 2), (4, 2)],
+]
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+def test_appends_are_read_in_order_however_they_are_cut(
+    folder: Path, cuts: list[tuple[int | None, int]]
+) -> None:
+    for start in range(0, 12, 3):
+        append(folder, start, start + 3)
+
+    source = a_source(folder, bounded=True)
+
+    check_replay(source, cuts, rows(0, 12), files=20)
+
+
+def test_the_position_has_two_entries_at_most(folder: Path) -> None:
+    for start in range(0, 12, 3):
+        append(folder, start, start + 3)
+    source = a_source(folder)
+    position: SourcePosition = ()
+
+    for _ in range(12):
+        barrier = source.plan(position, max_records=1, parallelism=1)
+        position = barrier.position
+        assert barrier.records == 1
+        assert len(position) <= 2
+        assert [one.sealed for one in position if one.partition == SNAPSHOTS] == [True]
+
+
+def test_what_is_appended_later_is_read_by_the_next_plan(folder: Path) -> None:
+    source = a_source(folder)
+    empty = source.plan((), max_records=None, parallelism=1)
+    assert empty.slices == ()
+
+    append(folder, 0, 2)
+    first = source.plan(empty.position, max_records=None, parallelism=1)
+    append(folder, 2, 5)
+
+    assert [row["n"] for row in rows_of(source, first)] == [0, 1]
+    assert read_after(source, first.position) == [2, 3, 4]
+
+
+def test_it_begins_where_it_is_told_to(folder: Path) -> None:
+    append(folder, 0, 2)
+    second = append(folder, 2, 4)
+    append(folder, 4, 6)
+
+    assert read_after(a_source(folder)) == [0, 1, 2, 3, 4, 5]
+    assert read_after(a_source(folder, start=second)) == [0, 1, 2, 3, 4, 5]
+    latest = a_source(folder, start="latest")
+    barrier = latest.plan((), max_records=None, parallelism=1)
+    assert barrier.slices == ()
+    append(folder, 6, 7)
+    assert read_after(latest, barrier.position) == [6]
+
+
+def test_the_base_of_an_older_start_stays_what_it_was(folder: Path) -> None:
+    first = append(folder, 0, 3)
+    source = a_source(folder, start=first)
+    cut = source.plan((), max_records=2, parallelism=1)
+
+    loaded(folder).delete("n < 2")
+
+    with pytest.raises(ConfigurationError, match=r"\(delete\) changes or deletes rows"):
+        source.plan(cut.position, max_records=None, parallelism=1)
+    assert read_after(a_source(folder, start=first, skip_overwrites=True), cut.position) == [2]
+
+
+def test_an_unknown_start_is_named(folder: Path) -> None:
+    known = append(folder, 0, 1)
+    with pytest.raises(ConfigurationError, match=f"snapshot 17 is not .* one of {known}"):
+        a_source(folder, start=17).plan((), max_records=None, parallelism=1)
+    with pytest.raises(ConfigurationError, match="the start 'newest'"):
+        a_source(folder, start="newest")
+
+
+def test_a_snapshot_that_changes_rows_is_named_or_passed_over(folder: Path) -> None:
+    append(folder, 0, 3)
+    source = a_source(folder)
+    barrier = source.plan((), max_records=None, parallelism=1)
+    table = loaded(folder)
+    table.overwrite(pa.Table.from_pylist(rows(8, 9), SCHEMA), "n = 1")
+    append(folder, 10, 12)
+
+    with pytest.raises(ConfigurationError, match=r"snapshot \d+ of the Iceberg table shop.sales"):
+        source.plan(barrier.position, max_records=None, parallelism=1)
+    lenient = a_source(folder, skip_overwrites=True)
+    # pyiceberg's overwrite ends with an append of the new rows, which are new.
+    assert read_after(lenient, barrier.position) == [8, 10, 11]
+
+
+def test_columns_added_and_renamed_later_are_found_by_their_ids(folder: Path) -> None:
+    append(folder, 0, 2)
+    with loaded(folder).update_schema() as update:
+        update.add_column("note", StringType())
+        update.rename_column("text", "words")
+
+    source = a_source(folder)
+    barrier = source.plan((), max_records=None, parallelism=2)
+    found = rows_of(source, barrier)
+
+    assert found == [
+        {"n": n, "words": f"row {n}", "tags": ["a", str(n)], "note": None} for n in range(2)
+    ]
+    only = a_source(folder, columns=("note",))
+    assert rows_of(only, barrier) == [{"note": None}] * 2
+    assert rows_of(a_source(folder, columns=("words", "n")), barrier)[1] == {
+        "n": 1,
+        "words": "row 1",
+    }
+    with pytest.raises(ConfigurationError, match="has no column 'text'"):
+        a_source(folder, columns=("text",)).schema()
+
+
+def test_a_column_that_was_dropped_does_not_come_back_under_its_name(folder: Path) -> None:
+    append(folder, 0, 1)
+    with loaded(folder).update_schema() as update:
+        update.delete_column("text")
+    with loaded(folder).update_schema() as update:
+        update.add_column("text", StringType())
+
+    source = a_source(folder, columns=("n", "text"))
+
+    barrier = source.plan((), max_records=None, parallelism=1)
+    assert rows_of(source, barrier) == [{"n": 0, "text": None}]
+
+
+def test_only_the_row_groups_of_a_slice_are_read(folder: Path) -> None:
+    table = loaded(folder)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.target-file-size-bytes": "100000000"})
+    append(folder, 0, 1000)
+
+    source = a_source(folder, bounded=True)
+
+    check_replay(source, [(333, 7), (1, 1), (500, 2)], rows(0, 1000), files=1)
+
+
+def test_an_induced_barrier_lies_behind_a_snapshot(folder: Path) -> None:
+    append(folder, 0, 2)
+    append(folder, 2, 4)
+    append(folder, 4, 6)
+    source = a_source(folder, bounded=True)
+
+    barrier = source.plan((), max_records=None, parallelism=1, until={SNAPSHOTS: 2})
+
+    assert [row["n"] for row in rows_of(source, barrier)] == [0, 1, 2, 3]
+    assert not barrier.exhausted
+    with pytest.raises(ConfigurationError, match="it must be from 2"):
+        source.plan(barrier.position, max_records=None, parallelism=1, until={SNAPSHOTS: 9})
+
+
+def test_a_file_that_is_gone_is_named(folder: Path) -> None:
+    append(folder, 0, 2)
+    source = a_source(folder)
+    barrier = source.plan((), max_records=None, parallelism=1)
+    path = Path(loaded(folder).location().removeprefix("file://")) / barrier.slices[0].partition
+    path.unlink()
+
+    with pytest.raises(ConfigurationError, match="is gone; restore it"):
+        list(source.read(barrier.slices[0]))
+
+
+def test_a_position_of_another_table_of_that_name_is_refused(folder: Path) -> None:
+    append(folder, 0, 2)
+    append(folder, 2, 4)
+    source = a_source(folder)
+    strange = (
+        PartitionOffset(partition="data/other.parquet", offset=1, records=1),
+        PartitionOffset(
+            partition=SNAPSHOTS,
+            offset=1,
+            records=0,
+            sealed=True,
+            version=str(loaded(folder).metadata.snapshots[0].snapshot_id),
+        ),
+    )
+    with pytest.raises(ConfigurationError, match="was made anew"):
+        source.plan(strange, max_records=None, parallelism=1)

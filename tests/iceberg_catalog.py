@@ -1,0 +1,141 @@
+"""Real Iceberg catalogs for tests: SQL ones on SQLite, with their warehouse in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from sluice.connectors.iceberg.sink import IcebergSink
+from sluice.sinks.iceberg import IcebergTable
+from sluice.storage.open import StoreLocation
+from tests.contract.sink_rules import SCHEMA, Row, SinkCase, rows
+
+TABLE = "shop.sales"
+ROOT = "s3://jobs/root/shop/tables/sales"
+
+
+def properties(folder: Path, warehouse: str = "") -> dict[str, str]:
+    """Of a catalog in *folder*; its tables are there, too, or in another *warehouse*."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": warehouse or f"file://{folder}/warehouse",
+    }
+
+
+def a_catalog(folder: Path) -> Catalog:
+    """A new handle, as another process has it."""
+    return load_catalog("default", **properties(folder))
+
+
+def a_table(folder: Path, schema: pa.Schema, **created: Any) -> Table:
+    catalog = a_catalog(folder)
+    catalog.create_namespace_if_not_exists("shop")
+    return catalog.create_table(TABLE, schema, **created)
+
+
+def loaded(folder: Path) -> Table:
+    return a_catalog(folder).load_table(TABLE)
+
+
+@dataclass
+class Interference:
+    count: int = 0
+
+
+def interfere(
+    patch: pytest.MonkeyPatch,
+    commit_another: Callable[[], object],
+    times: int,
+    *,
+    before_the_catalog_looks: bool = False,
+) -> Interference:
+    """Have somebody commit within the next commits: before the catalog swaps the metadata it has
+    loaded, or before it loads them.  The conflict is its own.
+    """
+    seen = Interference()
+    if before_the_catalog_looks:
+        return _interfere_before(patch, commit_another, times, seen)
+    prepare = SqlCatalog._update_and_stage_table
+    is_inside = False
+
+    def prepared(*arguments: Any) -> Any:
+        nonlocal is_inside
+        staged = prepare(*arguments)
+        if not is_inside and seen.count < times:
+            is_inside = True
+            commit_another()
+            is_inside = False
+            seen.count += 1
+        return staged
+
+    patch.setattr(SqlCatalog, "_update_and_stage_table", prepared)
+    return seen
+
+
+def _interfere_before(
+    patch: pytest.MonkeyPatch, commit_another: Callable[[], object], times: int, seen: Interference
+) -> Interference:
+    commit = SqlCatalog.commit_table
+    is_inside = False
+
+    def committed(*arguments: Any) -> Any:
+        nonlocal is_inside
+        if not is_inside and seen.count < times:
+            is_inside = True
+            commit_another()
+            is_inside = False
+            seen.count += 1
+        return commit(*arguments)
+
+    patch.setattr(SqlCatalog, "commit_table", committed)
+    return seen
+
+
+def a_sink(folder: Path, *key: str, create: bool = False, root: str = ROOT) -> IcebergSink:
+    spec = IcebergTable(TABLE, properties(folder), upsert_key=key, create=create)
+    return spec.open("sales", {}, StoreLocation(root=root))
+
+
+def read_by_polars(folder: Path) -> list[Row]:
+    """Polars reads the metadata file by itself; only its place is asked of the catalog."""
+    try:
+        table = loaded(folder)
+    except NoSuchTableError:
+        return []
+    if table.current_snapshot() is None:
+        return []
+    scan = pl.scan_iceberg(table.metadata_location, reader_override="native")
+    with pytest.MonkeyPatch.context() as patch:
+        # Which files there are is pyiceberg's answer: Polars' planner is a package of its own.
+        patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+        return scan.collect().select(SCHEMA.names).to_dicts()
+
+
+def case_in(folder: Path, *key: str, create: bool = False) -> SinkCase:
+    return SinkCase(lambda: a_sink(folder, *key, create=create), lambda: read_by_polars(folder))
+
+
+def append_by_hand(folder: Path, *ids: int) -> int:
+    table = loaded(folder)
+    table.append(pa.Table.from_pylist(rows(*ids), SCHEMA))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return snapshot.snapshot_id
+
+
+def expire_all_but_the_head(folder: Path) -> None:
+    tomorrow = datetime.now(tz=UTC) + timedelta(days=1)
+    loaded(folder).maintenance.expire_snapshots().older_than(tomorrow).commit()

@@ -1,0 +1,99 @@
+"""Descriptors of Iceberg tables: light, picklable, and silent about secrets."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties, without
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.params import env, param
+from sluice.sinks.iceberg import IcebergTable as Sink
+from sluice.sources.iceberg import IcebergTable as Source
+from sluice.storage.open import StoreLocation
+from tests.contract.conftest import environment_with_sluice
+
+ROOT = StoreLocation(root="s3://jobs/root/shop/tables/sales")
+
+
+def test_a_descriptor_names_its_parameters_and_travels() -> None:
+    uri, table = param("uri"), param("table")
+    for kind in (Sink, Source):
+        spec = kind(table, {"type": "rest", "uri": uri, "token": env("TOKEN")})
+        assert spec.params == (table, uri)
+        assert pickle.loads(pickle.dumps(spec)) == spec  # noqa: S301 - of this very test
+
+
+def test_a_declaration_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, sluice.sinks.iceberg, sluice.sources.iceberg;"
+        "from sluice.connectors.iceberg import sink, source;"
+        "print([m for m in ('pyiceberg', 'pyarrow', 'polars', 'sqlalchemy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment_with_sluice(), capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_identity_follows_from_the_root_and_keeps_two_roots_apart() -> None:
+    def identity(root: str, **fields: str) -> str:
+        spec = Sink("shop.sales", {"type": "sql"}, **fields)
+        return spec.open("sales", {}, StoreLocation(root=root)).identity
+
+    assert identity(ROOT.root).startswith("shop.sales-")
+    assert identity(ROOT.root) == identity(ROOT.root)
+    assert identity(ROOT.root) != identity("s3://jobs/other/shop/tables/sales")
+    assert identity(ROOT.root, identity="mine") == "mine"
+    with pytest.raises(ConfigurationError, match="the identity 'a/b'"):
+        identity(ROOT.root, identity="a/b")
+
+
+def test_no_message_and_no_repr_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("URI", "postgresql+psycopg://joe:s3cr%21t@127.0.0.1:1/db?connect_timeout=1")
+    spec = Sink("shop.sales", {"type": "sql", "uri": env("URI"), "s3.secret-access-key": "hush"})
+    sink = spec.open("sales", {}, ROOT)
+
+    assert "s3cr" not in repr(spec)
+    assert "s3cr" not in repr(sink)
+    assert "hush" not in repr(sink)
+    with pytest.raises(StoreUnavailable) as raised:
+        sink.is_published(1)
+    assert "s3cr" not in str(raised.value)
+    assert without("user joe of s3cr!t and s3cr%21t, hush", sink.place.properties) == (
+        "user joe of *** and ***, ***"
+    )
+
+
+def test_a_catalog_that_cannot_be_is_named_without_its_secrets() -> None:
+    place = CatalogTable("shop.sales", (("token", "hush"), ("type", "nosuch")))
+
+    with pytest.raises(ConfigurationError, match="the Iceberg catalog 'default'") as raised:
+        place.load()
+    assert "hush" not in str(raised.value)
+
+
+def test_a_rest_catalog_that_does_not_answer_may_answer_later() -> None:
+    place = CatalogTable("shop.sales", (("type", "rest"), ("uri", "http://127.0.0.1:1")))
+
+    with pytest.raises(StoreUnavailable, match=r"shop\.sales did not answer"):
+        place.load()
+
+
+def test_a_table_without_a_namespace_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="names no namespace"):
+        CatalogTable("sales", ())
+
+
+def test_another_file_io_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="py-io-impl"):
+        catalog_properties({"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}, None)
+
+
+def test_the_jobs_own_s3_server_is_the_catalogs_unless_it_says_otherwise() -> None:
+    ours = "http://127.0.0.1:9"
+    assert dict(catalog_properties({}, ours))["s3.endpoint"] == ours
+    assert dict(catalog_properties({"s3.endpoint": "http://b"}, ours))["s3.endpoint"] == "http://b"
