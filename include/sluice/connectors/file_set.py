@@ -7,7 +7,7 @@ ignored.  Names are relative to the folder, and sorted.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,6 @@ from sluice.storage.open import StoreLocation, open_store
 
 # How Python shows a byte of a file's name that is not UTF-8; JSON cannot carry it.
 SURROGATE = re.compile("[\ud800-\udfff]")
-
-# Sizes of files that may not change, by location and name, as this process saw them first.
-_sizes_seen: dict[tuple[str, str], int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,8 @@ class FileSet:
             object.__setattr__(self, "location", local)
         self._store_location(self.location)  # Refuses a misspelt URI.
 
-    def listed(self) -> dict[str, Listed]:
-        """Every file by name, in the order of their names.
+    def listed(self, *, start_after: str = "") -> Iterator[Listed]:
+        """The files in the order of their names, after *start_after*; no further than is asked.
 
         Raises:
             ConfigurationError: there is nothing at the location, or a name that JSON cannot carry.
@@ -48,24 +45,26 @@ class FileSet:
         if parent is not None:
             first = next(parent.list(name), None)
             if first is not None and first.key == name:
-                return {name: first}
-        found = list(self._as_folder().list(""))
-        if not found and not self._may_be_empty():
+                if name > start_after:
+                    yield first
+                return
+        # A bucket has no folders: what is left of one may lie behind *start_after* or nowhere.
+        is_empty = not start_after or self.location.startswith("file://")
+        for found in self._as_folder().list("", start_after=start_after):
+            is_empty = False
+            if any(part.startswith((".", "_")) for part in found.key.split("/")):
+                continue
+            if SURROGATE.search(found.key):
+                raise ConfigurationError(
+                    f"the name of {found.key!a} below {self.location} is not UTF-8; rename the file"
+                )
+            yield found
+        if is_empty and not self._may_be_empty():
             raise ConfigurationError(
                 f"there is no file and no folder at {self.location}; create it or correct the "
                 "location (a folder in a bucket that has no file yet is written with a slash at "
                 "its end)"
             )
-        visible = {
-            listed.key: listed
-            for listed in found
-            if not any(part.startswith((".", "_")) for part in listed.key.split("/"))
-        }
-        if unreadable := [key for key in visible if SURROGATE.search(key)]:
-            raise ConfigurationError(
-                f"the name of {unreadable[0]!a} below {self.location} is not UTF-8; rename the file"
-            )
-        return visible
 
     def find(self, name: str) -> Listed | None:
         """One file, without a listing of the others."""
@@ -87,22 +86,6 @@ class FileSet:
             return None
         root = Path(path)
         return root if root.name == name and root.is_file() else root / name
-
-    def check_immutable(self, listed: Mapping[str, Listed], begun: Collection[str]) -> None:
-        """Refuse files that were *begun* and have another size now than when they were first seen.
-
-        Only as far as this process remembers: a position does not say how large a file was.
-        """
-        for name, file in listed.items():
-            place = (self.location, name)
-            if name not in begun:
-                _sizes_seen[place] = file.size_bytes
-            elif _sizes_seen.setdefault(place, file.size_bytes) != file.size_bytes:
-                raise ConfigurationError(
-                    f"{name} of {self.location} had {_sizes_seen[place]} bytes when its first rows "
-                    f"were read, and has {file.size_bytes} now; restore it, and write new rows to "
-                    "a new file: a file of this kind may not change"
-                )
 
     def _may_be_empty(self) -> bool:
         scheme, _, path = self.location.partition("://")

@@ -2,38 +2,34 @@
 
 Epochs are exact.  ``plan`` scans for newlines from the last offset, so that a slice starts at a
 line, line numbers are true, and ``max_records`` is kept to the line; the price is one more
-sequential read of the epoch's bytes, on the coordinator's side.  Files are read in the order of
-their names, each to its end before the next.
+sequential read of the epoch's bytes, on the coordinator's side.
 
-A file only grows: what was read is never read again, and a file that shrank below its offset stops
-the pipeline.  A last line without a newline is a record of a bounded source; of an unbounded one it
-is left until its newline arrives, for somebody may still be writing it.  Bytes that are not UTF-8
+A file only grows: what was read is never read again, and a file that shrank below its offset, or
+has other bytes before it, stops the pipeline.  A last line without a newline is a record of a
+bounded source; of an unbounded one it is left until its newline arrives, for somebody may still be
+writing it, or, where files come in order, until the next file is there.  Bytes that are not UTF-8
 arrive as ``\\xNN``, so no line is lost.
 
-The text of ``*.gz`` is read decompressed, and its offsets are bytes of that text.  Such a file is
-whole when it appears and never changes: its last line is a record, and growing it is an error.
-
-A file that vanished from an unbounded source is taken as finished; its offset is kept.
+The text of ``*.gz``, ``*.zst`` and ``*.zstd`` is read decompressed, and its offsets are bytes of
+that text.  Such a file never changes: its last line is a record, and growing it is an error.  An
+unbounded source leaves one that is not whole yet for a later epoch.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sluice.connectors.file_set import FileSet
-from sluice.connectors.gzip_text import read_text
-from sluice.connectors.line_scan import FileCut, read_blocks, scan_lines, slices_of
-from sluice.connectors.source import (
-    Barrier,
-    SourceDefaults,
-    SourcePosition,
-    TextDecoding,
-    check_induced,
-    offsets_by_partition,
-)
+from sluice.connectors.compressed_text import is_compressed, read_text
+from sluice.connectors.content_mark import mark_of, tail_bytes
+from sluice.connectors.csv_header import check_header
+from sluice.connectors.file_source import Asked, FileSource, Part
+from sluice.connectors.half_written import NotWholeError, is_silent, leave_for_later
+from sluice.connectors.line_scan import FileCut, ScannedBlocks, read_blocks, scan_lines, slices_of
+from sluice.connectors.source import TextDecoding
+from sluice.connectors.text_lines import lines_of, lines_schema
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.storage.object_store import Listed
@@ -45,119 +41,56 @@ if TYPE_CHECKING:
 # Larger ones belong in a stream with keyed state.
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 
+LINE_FORMATS = ("text", "json", "csv")
+
 
 @dataclass(frozen=True, slots=True)
-class FilesSource(SourceDefaults):
-    """The lines of *location*: a file, or every file below a folder.  See ``FileSet``.
+class FilesSource(FileSource[FileCut]):
+    """The lines of *location*: a file, or every file below a folder.  See ``FileSource``.
 
     Columns: ``line`` without its line end, ``file``, relative to the folder, and ``line_number``
-    from 1.  With the format ``json`` each line is an object, to be decoded by who reads the
-    DataFrame: ``json_schema`` is what it holds, as Spark writes it.
+    from 1.  With the formats ``json`` and ``csv`` each line is to be decoded by who reads the
+    DataFrame, as ``text_decoding`` says.
     """
 
-    location: str
     format: str = "text"
-    bounded: bool = True
-    endpoint_url: str | None = None
-    json_schema: str | None = None
+    text_decoding: TextDecoding | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in {"text", "json"}:
+        FileSource.__post_init__(self)
+        if self.format not in LINE_FORMATS:
             raise ConfigurationError(
                 f"files of {self.location!r} cannot be read as {self.format!r}; use 'text' and "
-                "parse the lines in a transform, or 'json', or 'parquet'"
+                "parse the lines in a transform, or 'json', 'csv', 'parquet' or 'avro'"
             )
-        assert (self.json_schema is not None) == (self.format == "json")
-        object.__setattr__(self, "location", self._files.location)
+        decodes = self.text_decoding.format if self.text_decoding is not None else "text"
+        assert decodes == self.format
 
     @property
     def decoding(self) -> TextDecoding | None:
-        if self.json_schema is None:
-            return None
-        return TextDecoding(format="json", schema=self.json_schema)
+        return self.text_decoding
 
     def schema(self) -> pa.Schema:
-        import pyarrow as pa
-
-        return pa.schema(
-            [("line", pa.string()), ("file", pa.string()), ("line_number", pa.int64())]
-        )
-
-    def plan(
-        self,
-        position: SourcePosition,
-        *,
-        max_records: int | None,
-        parallelism: int,
-        until: Mapping[str, int] | None = None,
-    ) -> Barrier:
-        """Cut the next epoch; reads its bytes once.  See ``Source.plan``; offsets are bytes."""
-        assert max_records is None or max_records > 0
-        assert parallelism > 0
-
-        listed = self._files.listed()
-        read = offsets_by_partition(position)
-        self._check_nothing_is_lost(read, listed)
-        # A file not yet begun is in the position, too: it holds the watermark back.
-        offsets = {
-            name: PartitionOffset(
-                partition=name, offset=0, records=0, sealed=self.bounded and file.size_bytes == 0
-            )
-            for name, file in listed.items()
-        } | read
-        sizes = self._text_sizes(listed, until)
-        ends = self._ends(offsets, sizes, until)
-        cuts: list[FileCut] = []
-        missing = max_records
-        for name, size in sizes.items():
-            before = offsets[name]
-            if before.sealed or before.offset == ends[name]:
-                continue
-            if missing == 0:
-                break
-            is_bounded = (self.bounded or _is_compressed(name)) and ends[name] == size
-            cut = scan_lines(
-                self._blocks(name, before.offset, ends[name]),
-                before,
-                size=ends[name],
-                max_records=missing,
-                bounded=is_bounded,
-            )
-            offsets[name] = PartitionOffset(
-                partition=name,
-                offset=cut.end,
-                records=before.records + cut.records,
-                sealed=is_bounded and cut.is_whole,
-            )
-            if cut.records > 0:
-                cuts.append(cut)
-                missing = None if missing is None else missing - cut.records
-        rest = any(
-            not offsets[name].sealed and offsets[name].offset != size
-            for name, size in sizes.items()
-        )
-        return Barrier(
-            position=tuple(offsets[name] for name in sorted(offsets)),
-            slices=slices_of(cuts, parallelism),
-            exhausted=self.bounded and not rest,
-            is_backlog=missing == 0 and rest,
-        )
+        return lines_schema()
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the lines of one slice.  See ``Source.read``."""
-        pending = b""
+        pending: list[bytes] = []
         records = 0
         for block in self._blocks(piece.partition, piece.start, piece.end):
             # Whole lines only; the rest waits for the next block.
-            whole, newline, rest = (pending + block).rpartition(b"\n")
-            pending = rest
-            if newline:
-                batch = self._lines(whole, piece.partition, piece.first_record + records)
-                records += batch.num_rows
-                yield batch
+            whole, newline, rest = block.rpartition(b"\n")
+            if not newline:
+                pending.append(rest)
+                continue
+            first = piece.first_record + records
+            batch = lines_of(b"".join([*pending, whole]), piece.partition, first)
+            pending = [rest] if rest else []
+            records += batch.num_rows
+            yield batch
         if pending:
             records += 1
-            yield self._lines(pending, piece.partition, piece.first_record + records - 1)
+            yield lines_of(b"".join(pending), piece.partition, piece.first_record + records - 1)
         if records != piece.records:
             raise ConfigurationError(
                 f"{piece.partition} of {self.location} has {records} lines between bytes "
@@ -166,111 +99,140 @@ class FilesSource(SourceDefaults):
             )
 
     def snapshot(self) -> tuple[str, pa.Table]:
-        """Return all lines of all files as they are now, and a version: the hash of the bytes.
-
-        Blank lines and comments are lines, too.
+        """Everything there is now, as a table, and a version that changes whenever it does.
 
         Raises:
-            ConfigurationError: there are more than ``MAX_TABLE_BYTES``.
+            ConfigurationError: there is nothing, or more than a table may have.
         """
         import pyarrow as pa
 
-        listed = self._files.listed()
-        size = sum(file.size_bytes for file in listed.values())
+        listed = list(self._files.listed())
+        size = sum(file.size_bytes for file in listed)
         if size > MAX_TABLE_BYTES:
             raise self._too_large(f"has {size} bytes")
         digest = hashlib.blake2b(digest_size=16)
         batches = []
         remaining = MAX_TABLE_BYTES
-        for name, file in listed.items():
-            end = None if _is_compressed(name) else file.size_bytes
+        for file in listed:
+            end = None if is_compressed(file.key) else file.size_bytes
             blocks = []
-            for block in self._blocks(name, 0, end):
+            for block in self._blocks(file.key, 0, end):
                 remaining -= len(block)
                 if remaining < 0:
                     raise self._too_large("has more bytes when it is decompressed")
                 blocks.append(block)
             body = b"".join(blocks)
-            digest.update(f"{name}\0{len(body)}\0".encode())
+            digest.update(f"{file.key}\0{len(body)}\0".encode())
             digest.update(body)
             if body:
-                batches.append(self._lines(body.removesuffix(b"\n"), name, 0))
+                batches.append(lines_of(body.removesuffix(b"\n"), file.key, 0))
         return digest.hexdigest(), pa.Table.from_batches(batches, schema=self.schema())
 
-    def _lines(self, whole: bytes, name: str, records_before: int) -> pa.RecordBatch:
-        """Split *whole* lines, of which the last has lost its newline."""
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    def _may_grow(self, name: str) -> bool:
+        return not is_compressed(name)
 
-        text = whole.decode("utf-8", "backslashreplace")
-        lines = pc.split_pattern(pa.array([text], pa.string()), "\n").flatten()
-        if "\r" in text:
-            without_last = pc.utf8_slice_codeunits(lines, 0, -1)
-            lines = pc.if_else(pc.ends_with(lines, "\r"), without_last, lines)
-        first = records_before + 1
-        columns = [
-            lines,
-            pa.repeat(pa.scalar(name, pa.string()), len(lines)),
-            pa.array(np.arange(first, first + len(lines), dtype=np.int64)),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema())
+    def _place(self, offset: PartitionOffset) -> str:
+        return f"byte {offset.offset}"
 
-    def _text_sizes(
-        self, listed: Mapping[str, Listed], until: Mapping[str, int] | None
-    ) -> dict[str, int | None]:
-        """The size of every file's text; None of a compressed one, unless a barrier lies in it."""
-        sizes: dict[str, int | None] = {}
-        for name, file in listed.items():
-            if not _is_compressed(name):
-                sizes[name] = file.size_bytes
-            elif until is not None and name in until:
-                sizes[name] = sum(len(block) for block in self._blocks(name, 0, None))
-            else:
-                sizes[name] = None
-        return sizes
+    def _slices(self, cuts: list[FileCut], parallelism: int) -> tuple[Slice, ...]:
+        return slices_of(cuts, parallelism)
 
-    def _ends(
-        self,
-        offsets: Mapping[str, PartitionOffset],
-        sizes: Mapping[str, int | None],
-        until: Mapping[str, int] | None,
-    ) -> dict[str, int | None]:
-        """How far each file may be read in this epoch; None is to its end."""
-        if until is None:
-            return dict(sizes)
-        known = {}
-        for name, size in sizes.items():
-            first = offsets[name].offset
-            known[name] = (first, first if size is None else size)
-        check_induced(self.location, until, known)
-        return {name: until.get(name, first) for name, (first, _) in known.items()}
+    def _part(self, before: PartitionOffset, file: Listed, asked: Asked) -> Part[FileCut]:
+        if is_compressed(file.key):
+            return self._part_of_compressed(before, file, asked)
+        size = file.size_bytes
+        if size < before.offset:
+            raise ConfigurationError(
+                f"{file.key} of {self.location} was read to byte {before.offset} and has shrunk to "
+                f"{size} bytes; restore it, for a source file may only grow"
+            )
+        end = size if asked.until is None else min(asked.until, size)
+        ends_here = (self.bounded or (self.ordered and not asked.is_last)) and end == size
+        if before.sealed or asked.most == 0 or end <= before.offset:
+            is_read = before.sealed or (ends_here and before.offset == size)
+            after = replace(before, sealed=is_read)
+            if not after.version and (is_read or before.offset > 0):
+                after = replace(after, version=self._mark_at(before.offset, b"", file))
+            has_rest = not is_read and before.offset != size
+            return Part(after=after, end=size, has_rest=has_rest)
+        blocks = ScannedBlocks(self._blocks(file.key, before.offset, end), before.offset)
+        cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
+        if cut.records == 0:
+            return Part(after=before, end=size, has_rest=True)
+        self._check_header(before, file, blocks)
+        after = PartitionOffset(
+            partition=file.key,
+            offset=cut.end,
+            records=before.records + cut.records,
+            sealed=ends_here and cut.is_whole,
+            version=self._mark_at(cut.end, blocks.tail(cut.end), file),
+        )
+        has_rest = not after.sealed and after.offset != size
+        return Part(after=after, cut=cut, records=cut.records, end=size, has_rest=has_rest)
 
-    def _check_nothing_is_lost(
-        self, offsets: Mapping[str, PartitionOffset], listed: Mapping[str, Listed]
-    ) -> None:
-        compressed = {name: file for name, file in listed.items() if _is_compressed(name)}
-        begun = {name for name, offset in offsets.items() if offset.offset > 0}
-        self._files.check_immutable(compressed, begun)
-        for name, offset in offsets.items():
-            file = listed.get(name)
-            if file is None and self.bounded and not offset.sealed:
-                raise ConfigurationError(
-                    f"{name} of {self.location} was read to byte {offset.offset} and is gone; put "
-                    "it back"
-                )
-            if file is None or name in compressed:
-                continue
-            if file.size_bytes < offset.offset:
-                raise ConfigurationError(
-                    f"{name} of {self.location} was read to byte {offset.offset} and has shrunk to "
-                    f"{file.size_bytes} bytes; restore it, for a source file may only grow"
-                )
+    def _part_of_compressed(
+        self, before: PartitionOffset, file: Listed, asked: Asked
+    ) -> Part[FileCut]:
+        if before.sealed:
+            return Part(after=before, end=before.offset)
+        if file.size_bytes == 0:  # Perhaps somebody has just opened it.
+            is_empty = self.bounded or is_silent(file, self.give_up_after_s)
+            version = self._marked(file) if is_empty else ""
+            return Part(after=replace(before, sealed=is_empty, version=version))
+        try:
+            return self._compressed_cut(before, file, asked)
+        except NotWholeError as error:
+            if self.bounded or before.offset > 0:
+                raise
+            leave_for_later(file, error, self.give_up_after_s)
+            return Part(after=before)
+
+    def _compressed_cut(self, before: PartitionOffset, file: Listed, asked: Asked) -> Part[FileCut]:
+        size = None
+        if asked.until is not None and asked.until > before.offset:
+            size = sum(len(block) for block in self._blocks(file.key, 0, None))
+        end = size if asked.until is None or size is None else min(asked.until, size)
+        if asked.most == 0 or (asked.until is not None and (end or 0) <= before.offset):
+            return Part(after=before, end=size or before.offset, has_rest=True)
+        texts = self._blocks(file.key, before.offset, end)
+        blocks = ScannedBlocks(texts, before.offset)
+        ends_here = end == size
+        cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
+        if before.offset == 0 and not self.bounded:
+            for _ in texts:
+                pass  # A file that is begun has to be whole.
+        if cut.records > 0:
+            self._check_header(before, file, blocks)
+        after = PartitionOffset(
+            partition=file.key,
+            offset=cut.end,
+            records=before.records + cut.records,
+            sealed=ends_here and cut.is_whole,
+            version=before.version or self._marked(file),
+        )
+        return Part(
+            after=after,
+            cut=cut if cut.records > 0 else None,
+            records=cut.records,
+            end=size or cut.end,
+            has_rest=not after.sealed,
+        )
+
+    def _check_header(self, before: PartitionOffset, file: Listed, blocks: ScannedBlocks) -> None:
+        how = self.text_decoding
+        if how is not None and how.has_header and before.offset == 0:
+            check_header(blocks.first_line, how, f"{file.key} of {self.location}")
+
+    def _mark_at(self, end: int, tail: bytes, file: Listed) -> str:
+        """The mark of the bytes before *end*; *tail* are the last of them, if they are known."""
+        if len(tail) < tail_bytes(end):
+            tail = self._tail(file.key, end)
+        return str(mark_of(end, tail, file))
 
     def _blocks(self, name: str, start: int, end: int | None) -> Iterator[bytes]:
         """Read a file's text in blocks; only that of a compressed one may be read to its end."""
         store = self._files.store_of(name)
-        if _is_compressed(name):
+        if is_compressed(name):
             yield from read_text(store, name, f"{name} of {self.location}", start, end)
             return
         assert end is not None
@@ -287,15 +249,7 @@ class FilesSource(SourceDefaults):
             "into keyed state"
         )
 
-    @property
-    def _files(self) -> FileSet:
-        return FileSet(self.location, self.endpoint_url)
-
 
 def read_table(location: str, *, endpoint_url: str | None = None) -> tuple[str, pa.Table]:
     """Return the version and the lines of a small table that changes: an allowlist, rates."""
     return FilesSource(location, endpoint_url=endpoint_url).snapshot()
-
-
-def _is_compressed(name: str) -> bool:
-    return name.endswith(".gz")

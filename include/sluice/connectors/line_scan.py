@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from sluice.connectors.content_mark import TAIL_BYTES
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.storage.object_store import ObjectStore
 
@@ -35,6 +36,38 @@ class FileCut:
     step: int
     marks: list[int]
     is_whole: bool
+
+
+class ScannedBlocks:
+    """Blocks of a file from byte *start*, and of what went by its first line and its last bytes."""
+
+    def __init__(self, blocks: Iterable[bytes], start: int) -> None:
+        self._blocks = blocks
+        self._start = self._at = start
+        self._before = b""  # The last bytes before the block, as far as they are known.
+        self._block = b""
+        self.first_line = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        is_first_line = self._start == 0
+        for block in self._blocks:
+            if is_first_line:
+                line, newline, _ = block.partition(b"\n")
+                self.first_line += line
+                is_first_line = not newline
+            self._before = (self._before + self._block[-TAIL_BYTES:])[-TAIL_BYTES:]
+            self._block = block
+            self._at += len(block)
+            yield block
+
+    def tail(self, end: int) -> bytes:
+        """The last ``TAIL_BYTES`` before *end*, or fewer, perhaps none."""
+        taken = end - (self._at - len(self._block))
+        if taken < 0:
+            return b""
+        if taken >= TAIL_BYTES:
+            return self._block[taken - TAIL_BYTES : taken]
+        return (self._before + self._block[:taken])[-TAIL_BYTES:]
 
 
 def scan_lines(

@@ -7,7 +7,6 @@ their values; text and lists with 32-bit offsets.
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,28 +14,21 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.file_set import FileSet
+from sluice.connectors.half_written import NotWholeError
+from sluice.connectors.range_reader import RangeReader
+from sluice.connectors.whole_files import Footer
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
 
+MAGIC = b"PAR1"
+SMALLEST = 12  # Both magic words and the length of the footer.
+
 # A footer of a hundred columns and row groups is some 100 kB as objects.
 FOOTERS_KEPT = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Footer:
-    """``group_ends[i]`` is the number of rows up to the end of row group i."""
-
-    schema: pa.Schema
-    group_ends: tuple[int, ...]
-
-    @property
-    def rows(self) -> int:
-        return self.group_ends[-1] if self.group_ends else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +44,8 @@ class ParquetFile:
         """The footer, read at most once per process.
 
         Raises:
-            ConfigurationError: this is no Parquet file, or not a whole one.
+            NotWholeError: the file begins as a Parquet file, and has no footer.
+            ConfigurationError: this is no Parquet file.
         """
         return _footer(self)
 
@@ -62,7 +55,7 @@ class ParquetFile:
         """Yield the rows from *start* to *end*; row groups and columns outside are not read."""
         footer = self.footer()
         first = bisect_right(footer.group_ends, start)
-        last = bisect_left(footer.group_ends, end)
+        last = min(bisect_left(footer.group_ends, end), len(footer.group_ends) - 1)
         at = footer.group_ends[first - 1] if first else 0
         with self.opened() as file:
             groups = list(range(first, last + 1))
@@ -74,6 +67,8 @@ class ParquetFile:
                 if wanted.num_rows > 0:
                     normal = footer.schema if columns is None else _normal_schema(wanted.schema)
                     yield _normal(wanted, normal)
+                if at >= end:
+                    return  # The rest of the group is not decoded.
 
     def opened(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         import pyarrow as pa
@@ -83,17 +78,26 @@ class ParquetFile:
             path = self.files.local_path(self.name)
             if path is not None:
                 return pq.ParquetFile(path)
-            reader = _RangeReader(self.files.store_of(self.name), self.name, self.size_bytes)
+            reader = RangeReader(self.files.store_of(self.name), self.name, self.size_bytes)
             return pq.ParquetFile(pa.PythonFile(reader, "r"), pre_buffer=True)
         except FileNotFoundError as error:
             raise StoreUnavailable(
                 f"{self.name} of {self.files.location} vanished while it was read"
             ) from error
         except (pa.ArrowInvalid, OSError) as error:
-            raise ConfigurationError(
+            kind = NotWholeError if self._is_cut_off() else ConfigurationError
+            raise kind(
                 f"{self.name} of {self.files.location} is not a whole Parquet file ({error}); "
                 "remove it, or write it elsewhere and move it here when it is whole"
             ) from error
+
+    def _is_cut_off(self) -> bool:
+        """Whether the file begins as one of this format, and does not end so."""
+        store = self.files.store_of(self.name)
+        size = self.size_bytes
+        head = store.get_range(self.name, 0, len(MAGIC)) or b""
+        end = store.get_range(self.name, max(size - len(MAGIC), 0), size) or b""
+        return MAGIC.startswith(head) and (end != MAGIC or size < SMALLEST)
 
 
 @lru_cache(maxsize=FOOTERS_KEPT)
@@ -142,38 +146,3 @@ def _normal(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         column = batch.column(field.name)
         columns.append(column if column.type == field.type else column.cast(field.type, safe=False))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-class _RangeReader(io.RawIOBase):
-    """An object of a store as a file."""
-
-    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
-        super().__init__()
-        self._store = store
-        self._key = key
-        self._size_bytes = size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size_bytes if size < 0 else min(self._at + size, self._size_bytes)
-        if end <= self._at:
-            return b""
-        body = self._store.get_range(self._key, self._at, end)
-        if body is None or len(body) < end - self._at:
-            raise StoreUnavailable(f"{self._key} became shorter than {end} bytes while it was read")
-        self._at = end
-        return body

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sluice.errors import ConfigurationError
-from sluice.params import Param, value_of
+from sluice.params import Env, Param, value_of
 from sluice.sources.spec import params_of
 
 if TYPE_CHECKING:
-    from sluice.connectors.source import Source
+    from sluice.connectors.source import Source, TextDecoding
 
-FORMATS = ("text", "json", "parquet")
+FORMATS = ("text", "json", "csv", "parquet", "avro")
+DECODED = ("json", "csv")  # By Spark, with a schema.
+
+Format: TypeAlias = Literal["text", "json", "csv", "parquet", "avro"]
+
+# What decides which rows are malformed, and where a row ends, is not for a declaration to change.
+OURS = ("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "header", "encoding")
+
+HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,42 +31,120 @@ class Files:
     ``text``     a row per line: ``line`` string, ``file`` string, ``line_number`` long (from 1)
     ``json``     an object per line, with the columns of *schema*, written as Spark writes it:
                  ``"event_type int, bid struct<auction: bigint, price: bigint>"``
+    ``csv``      a row per line, with the columns of *schema*; a field has no line break
     ``parquet``  the files' own columns
+    ``avro``     the files' own columns
 
-    Text and JSON may be compressed, ``*.gz``.  The format may be a parameter; then *schema* counts
-    when it is ``json``.  A bounded source ends where the files end when they are looked at, and
-    then the job drains; an unbounded one goes on.
+    Text, JSON and CSV may be compressed: ``*.gz``, ``*.zst``, ``*.zstd``.  The format may be a
+    parameter; then *schema* and what is said of CSV count when it needs them.  A bounded source
+    ends where the files end when they are looked at, and then the job drains; an unbounded one
+    goes on.
+
+    ``ordered`` promises of an unbounded source that whenever a file appears, all files of lesser
+    names are complete: then only what is new is listed, and read files are forgotten.
+    ``give_up_after_s``: how many seconds a file that is not whole may be silent before it is an
+    error.
+
+    CSV: with a ``header`` the first line of each file names the columns, which is checked;
+    ``escape`` stands before a ``quote`` within quotes, ``"\\\\"`` in files that Spark wrote;
+    ``null_value`` is the text of an absent value, as the empty one.  ``options`` are further ones
+    of Spark's ``from_csv`` or ``from_json``: ``timestampFormat``, ``dateFormat``, ...
     """
 
-    location: str | Param
-    format: Literal["text", "json", "parquet"] | Param = "text"
+    location: str | Param | Env
+    format: Format | Param = "text"
     schema: str = ""
     bounded: bool = True
+    ordered: bool = False
+    give_up_after_s: int = HOUR_S
+    header: bool = False
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = '"'
+    null_value: str = ""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         if not isinstance(self.format, Param):
             self._check_format(self.format)
+        if self.ordered and self.bounded:
+            raise ConfigurationError(
+                f"Files({self.location!r}) is ordered and bounded; order says what may be "
+                "forgotten of files that go on appearing: add bounded=False, or drop ordered=True"
+            )
+        if self.give_up_after_s < 0:
+            raise ConfigurationError(
+                f"give_up_after_s of Files({self.location!r}) is {self.give_up_after_s}; give a "
+                "number of seconds, 0 or more"
+            )
+        for name, text in (("quote", self.quote), ("escape", self.escape)):
+            if len(text) != 1:
+                raise ConfigurationError(
+                    f"{name} of Files({self.location!r}) is {text!r}; give one character"
+                )
+        if not self.delimiter or {"\n", "\r"} & set(self.delimiter):
+            raise ConfigurationError(
+                f"delimiter of Files({self.location!r}) is {self.delimiter!r}; give one that is "
+                "no line break"
+            )
+        if wrong := [name for name in OURS if name in self.options]:
+            raise ConfigurationError(
+                f"Files({self.location!r}) sets the option {wrong[0]!r}, which sluice decides "
+                "itself; drop it (a header is header=True, and a line is a row)"
+            )
 
     @property
     def params(self) -> tuple[Param, ...]:
         return params_of(self.location, self.format)
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
+        from sluice.connectors.avro import AvroSource
         from sluice.connectors.files import FilesSource
         from sluice.connectors.parquet import ParquetSource
 
         location = value_of(self.location, params)
         format_ = value_of(self.format, params)
         self._check_format(format_)
-        if format_ == "parquet":
-            return ParquetSource(location, bounded=self.bounded, endpoint_url=endpoint_url)
+        if format_ in {"parquet", "avro"}:
+            kind = ParquetSource if format_ == "parquet" else AvroSource
+            return kind(
+                location,
+                bounded=self.bounded,
+                endpoint_url=endpoint_url,
+                ordered=self.ordered,
+                give_up_after_s=self.give_up_after_s,
+            )
         return FilesSource(
             location,
-            format=format_,
             bounded=self.bounded,
             endpoint_url=endpoint_url,
-            json_schema=self.schema if format_ == "json" else None,
+            ordered=self.ordered,
+            give_up_after_s=self.give_up_after_s,
+            format=format_,
+            text_decoding=self._decoding(format_),
         )
+
+    def _decoding(self, format_: str) -> TextDecoding | None:
+        from sluice.connectors.source import TextDecoding
+
+        match format_:
+            case "json":
+                return TextDecoding(format="json", schema=self.schema, options=dict(self.options))
+            case "csv":
+                csv = {
+                    "sep": self.delimiter,
+                    "quote": self.quote,
+                    "escape": self.escape,
+                    "nullValue": self.null_value,
+                }
+                return TextDecoding(
+                    format="csv",
+                    schema=self.schema,
+                    options=csv | dict(self.options),
+                    has_header=self.header,
+                )
+            case _:
+                return None
 
     def _check_format(self, format_: str) -> None:
         where = (
@@ -68,8 +154,9 @@ class Files:
         )
         if format_ not in FORMATS:
             raise ConfigurationError(f"{where} is {format_!r}; use {', '.join(FORMATS)}")
-        if format_ == "json" and not self.schema.strip():
+        if format_ in DECODED and not self.schema.strip():
+            what = "objects" if format_ == "json" else "rows"
             raise ConfigurationError(
-                f"{where} is 'json', and nothing says what the objects hold; add "
+                f"{where} is {format_!r}, and nothing says what the {what} hold; add "
                 'Files(..., schema="name string, count bigint"), as Spark writes a schema'
             )

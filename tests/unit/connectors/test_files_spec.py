@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from sluice.connectors.files import FilesSource
 from sluice.connectors.parquet import ParquetSource
+from sluice.connectors.source import TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.params import param
 from sluice.sources import Files
@@ -29,14 +31,20 @@ def test_one_declaration_reads_json_or_parquet(tmp_path: Path) -> None:
         format="json",
         bounded=False,
         endpoint_url="http://localhost:1",
-        json_schema=DDL,
+        text_decoding=TextDecoding(format="json", schema=DDL),
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"format": "csv"}, r"the format of Files\('/x'\) is 'csv'; use text, json, parquet"),
+        ({"format": "xml"}, r"the format of Files\('/x'\) is 'xml'; use text, json, csv, parq"),
+        ({"format": "csv"}, r"is 'csv', and nothing says what the rows hold"),
+        ({"ordered": True}, "is ordered and bounded; .* add bounded=False"),
+        ({"give_up_after_s": -1}, "give_up_after_s .* is -1; give a number of seconds"),
+        ({"quote": ""}, "quote of .* is ''; give one character"),
+        ({"delimiter": "\n"}, "delimiter of .* no line break"),
+        ({"options": {"mode": "FAILFAST"}}, "sets the option 'mode', which sluice decides"),
         ({"format": "json"}, r"the format of Files\('/x'\) is 'json', and nothing says"),
     ],
 )
@@ -47,7 +55,40 @@ def test_a_wrong_format_is_refused_when_it_is_declared(
         Files("/x", **arguments)
 
 
-@pytest.mark.parametrize("given", ["avro", "json"])
+@pytest.mark.parametrize("given", ["xml", "json", "csv"])
 def test_a_wrong_parameter_is_refused_when_it_is_known(given: str) -> None:
     with pytest.raises(ConfigurationError, match=f"parameter 'format' is '{given}'"):
         Files("/x", format=param("format")).open({"format": given}, None)
+
+
+def test_a_declaration_of_csv_says_how_spark_reads_it(tmp_path: Path) -> None:
+    files = Files(
+        str(tmp_path),
+        format="csv",
+        schema=DDL,
+        header=True,
+        delimiter=";",
+        null_value="NA",
+        options={"dateFormat": "dd.MM.yyyy"},
+    )
+
+    assert pickle.loads(pickle.dumps(files)) == files  # noqa: S301 - our own bytes
+    assert files.open({}, None).decoding == TextDecoding(
+        format="csv",
+        schema=DDL,
+        options={
+            "sep": ";",
+            "quote": '"',
+            "escape": '"',
+            "nullValue": "NA",
+            "dateFormat": "dd.MM.yyyy",
+        },
+        has_header=True,
+    )
+
+
+def test_order_and_patience_reach_the_source_of_every_format(tmp_path: Path) -> None:
+    for format_ in ("text", "parquet", "avro"):
+        files = Files(str(tmp_path), format=format_, bounded=False, ordered=True, give_up_after_s=7)
+        source: Any = files.open({}, None)
+        assert (source.ordered, source.give_up_after_s, source.bounded) == (True, 7, False)

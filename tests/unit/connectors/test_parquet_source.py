@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,10 @@ def test_a_barrier_from_outside_is_a_row(tmp_path: Path) -> None:
     second = source.plan(first.position, max_records=2, parallelism=1, until={"b": 4, "a": 2})
 
     assert bounds(first) == [(0, 3)]
-    assert second.position == (
+    assert [replace(one, version="") for one in second.position] == [
         PartitionOffset(partition="a", offset=2, records=2),
         PartitionOffset(partition="b", offset=3, records=3),
-    )
+    ]
     with pytest.raises(ConfigurationError, match=r"offset 5 of 'b' .* to 4, what can be read"):
         source.plan(first.position, max_records=None, parallelism=1, until={"b": 5})
 

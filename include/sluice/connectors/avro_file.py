@@ -1,0 +1,283 @@
+"""One Avro container file: how many rows its blocks hold, and any range of them.
+
+Blocks outside of a range are skipped by their headers.  Those inside are decompressed here, as
+``fastavro`` needs libraries of its own for what Spark writes (snappy) and for zstandard, and
+decoded by it.  A file that is cut off between two blocks cannot be told from a whole one: the
+format has no end.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import lzma
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, cast
+
+from sluice.connectors.avro_schema import Mapped, map_schema
+from sluice.connectors.file_set import FileSet
+from sluice.connectors.half_written import NotWholeError
+from sluice.connectors.line_scan import BLOCK_BYTES
+from sluice.connectors.range_reader import RangeReader
+from sluice.connectors.whole_files import Footer
+from sluice.errors import ConfigurationError, StoreUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAGIC = b"Obj\x01"
+SYNC_BYTES = 16
+CODECS = ("null", "deflate", "snappy", "zstandard", "bzip2", "xz")
+
+# Decoded at once: a batch's worth of objects, and the schema is parsed once for all of it.
+CHUNK_BYTES = 4 * 1024 * 1024
+CHUNK_ROWS = 50_000
+
+# The index of a file of 10 GB in blocks of 16 kB takes 10 MB.
+INDEXES_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    mapped: Mapped
+    codec: str
+    sync: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``body`` is where the compressed rows are: first byte, and how many."""
+
+    rows: int
+    body: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AvroFile:
+    """The file *name* of *files*."""
+
+    files: FileSet
+    name: str
+    size_bytes: int
+    version: str  # What ``Listed`` says of these bytes.
+
+    def footer(self) -> Footer:
+        """See ``WholeFile``; it reads the headers of all blocks."""
+        return _footer(self)
+
+    def rows(
+        self, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``WholeFile``; fewer rows where the file has fewer."""
+        assert columns is None, "nobody asks for columns of an Avro file"
+        with self.opened() as file:
+            header = self.header(file)
+            at = 0
+            chunk: list[bytes] = []
+            skipped = rows = size = 0
+            for block in self.blocks(file, header):
+                begin, at = at, at + block.rows
+                if at <= start or block.rows == 0:
+                    continue
+                if not chunk:
+                    skipped = max(start - begin, 0)
+                chunk.append(self._decompressed(file, header, block))
+                rows += block.rows
+                size += len(chunk[-1])
+                if at >= end or rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                    wanted = rows - max(at - end, 0)
+                    yield self._decoded(header, chunk, rows).slice(skipped, wanted - skipped)
+                    chunk, rows, size = [], 0, 0
+                if at >= end:
+                    return
+            if chunk:
+                yield self._decoded(header, chunk, rows).slice(skipped)
+
+    @contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        path = self.files.local_path(self.name)
+        try:
+            if path is not None:
+                with path.open("rb") as file:
+                    yield file
+                return
+            reader = RangeReader(self.files.store_of(self.name), self.name, self.size_bytes)
+            with io.BufferedReader(reader, BLOCK_BYTES) as buffered:
+                yield buffered
+        except FileNotFoundError as error:
+            raise StoreUnavailable(f"{self.what} vanished while it was read") from error
+
+    def header(self, file: IO[bytes]) -> Header:
+        magic = file.read(len(MAGIC))
+        if magic != MAGIC:
+            kind = NotWholeError if MAGIC.startswith(magic) else ConfigurationError
+            raise kind(
+                f"{self.what} is not a whole Avro file; remove it, or write it elsewhere and move "
+                "it here when it is whole"
+            )
+        metadata: dict[str, bytes] = {}
+        while count := self._long(file):
+            if count < 0:
+                count = -count
+                self._long(file)  # How many bytes they take.
+            for _ in range(count):
+                key = self._bytes(file, self._long(file)).decode()
+                metadata[key] = self._bytes(file, self._long(file))
+        codec = metadata.get("avro.codec", b"null").decode()
+        if codec not in CODECS:
+            raise ConfigurationError(
+                f"{self.what} is compressed with {codec!r}; write it with one of "
+                f"{', '.join(CODECS)}"
+            )
+        schema = json.loads(metadata["avro.schema"])
+        return Header(map_schema(schema, self.what), codec, self._bytes(file, SYNC_BYTES))
+
+    def blocks(self, file: IO[bytes], header: Header) -> Iterator[Block]:
+        """The blocks behind the header; their bodies are not read."""
+        at = file.tell()
+        while at < self.size_bytes:
+            file.seek(at)
+            rows, size = self._long(file), self._long(file)
+            begin = file.tell()
+            file.seek(begin + size)
+            if self._bytes(file, SYNC_BYTES) != header.sync:
+                raise ConfigurationError(
+                    f"{self.what} is damaged at byte {begin + size}, where a block should end; "
+                    "restore it"
+                )
+            at = begin + size + SYNC_BYTES
+            yield Block(rows, (begin, size))
+
+    @property
+    def what(self) -> str:
+        return f"{self.name} of {self.files.location}"
+
+    def _decompressed(self, file: IO[bytes], header: Header, block: Block) -> bytes:
+        begin, size = block.body
+        file.seek(begin)
+        body = self._bytes(file, size)
+        try:
+            return _decompress(header.codec, body)
+        except (zlib.error, OSError, lzma.LZMAError, ValueError) as error:
+            raise ConfigurationError(
+                f"{self.what} is damaged behind byte {begin} ({error}); restore it"
+            ) from error
+
+    def _decoded(self, header: Header, chunk: Sequence[bytes], rows: int) -> pa.RecordBatch:
+        import fastavro
+        import pyarrow as pa
+
+        blob = b"".join([_start_of(json.dumps(header.mapped.plain)), *_block(chunk, rows)])
+        try:
+            records = cast("list[dict[str, object]]", list(fastavro.reader(io.BytesIO(blob))))
+        except (EOFError, ValueError, IndexError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.what} is damaged: its rows do not fit its schema ({error}); restore it"
+            ) from error
+        mapped = header.mapped
+        columns = []
+        for decoded, exact, column in zip(mapped.decoded, mapped.exact, mapped.column, strict=True):
+            name = decoded.name
+            values = pa.array([record[name] for record in records], decoded.type)
+            if exact.type != decoded.type:
+                values = values.cast(exact.type)
+            if column.type != exact.type:
+                values = values.cast(column.type, safe=False)
+            columns.append(values)
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(mapped.column)))
+
+    def _long(self, file: IO[bytes]) -> int:
+        """Avro's zigzag number."""
+        value = shift = 0
+        while True:
+            byte = self._bytes(file, 1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+
+    def _bytes(self, file: IO[bytes], size: int) -> bytes:
+        body = file.read(size) if 0 <= size <= self.size_bytes else b""
+        if len(body) < size or size < 0:
+            raise NotWholeError(
+                f"{self.what} ends in the middle of a block; remove it, or write it elsewhere and "
+                "move it here when it is whole"
+            )
+        return body
+
+
+@lru_cache(maxsize=INDEXES_KEPT)
+def _footer(of: AvroFile) -> Footer:
+    import pyarrow as pa
+
+    ends = array("q")
+    rows = 0
+    with of.opened() as file:
+        header = of.header(file)
+        for block in of.blocks(file, header):
+            rows += block.rows
+            ends.append(rows)
+    return Footer(pa.schema(list(header.mapped.column)), ends)
+
+
+def _decompress(codec: str, body: bytes) -> bytes:
+    match codec:
+        case "null":
+            return body
+        case "deflate":
+            return zlib.decompress(body, -zlib.MAX_WBITS)
+        case "snappy":
+            return _unsnap(body[:-4])  # Behind it is a checksum of the text.
+        case "zstandard":
+            import zstandard
+
+            return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+        case "bzip2":
+            return bz2.decompress(body)
+        case _:
+            return lzma.decompress(body)
+
+
+def _unsnap(body: bytes) -> bytes:
+    """Snappy's block format, which begins with the size of the text."""
+    import pyarrow as pa
+
+    size = shift = 0
+    for byte in body:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return bytes(pa.Codec("snappy").decompress(body, decompressed_size=size))
+
+
+SYNC = bytes(SYNC_BYTES)
+
+
+@lru_cache(maxsize=16)
+def _start_of(plain_schema: str) -> bytes:
+    """The header of an uncompressed container of these rows."""
+    body = plain_schema.encode()
+    return b"".join(
+        [MAGIC, _number(1), _number(11), b"avro.schema", _number(len(body)), body, _number(0), SYNC]
+    )
+
+
+def _block(chunk: Sequence[bytes], rows: int) -> list[bytes]:
+    return [_number(rows), _number(sum(map(len, chunk))), *chunk, SYNC]
+
+
+def _number(value: int) -> bytes:
+    value <<= 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,269 @@
+"""A folder of files as a source: what text, Parquet and Avro files have in common.
+
+Each file is a partition; files are read in the order of their names, each to its end before the
+next.  A file that changed after it was read stops the pipeline, in whatever process that is found
+(``content_mark``).  A file that vanished from an unbounded source is taken as finished.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, pairwise
+from typing import Generic, TypeVar
+
+from sluice.connectors.content_mark import (
+    ContentMark,
+    checksum_of,
+    listing_of,
+    mark_of,
+    tail_bytes,
+)
+from sluice.connectors.file_set import FileSet
+from sluice.connectors.half_written import GIVE_UP_AFTER_S
+from sluice.connectors.known_files import floor_of, warn_of_late, without_forgotten
+from sluice.connectors.source import (
+    Barrier,
+    SourceDefaults,
+    SourcePosition,
+    check_induced,
+    offsets_by_partition,
+)
+from sluice.core.plan import PartitionOffset, Slice
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.storage.object_store import Listed
+
+log = logging.getLogger(__name__)
+
+MARKS_KEPT = 4096
+
+CutT = TypeVar("CutT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an epoch may take of one file: at most ``most`` records, to the offset ``until``.
+
+    ``is_last`` says that no file of a later name is there.
+    """
+
+    most: int | None
+    until: int | None
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Generic[CutT]):
+    """What an epoch takes of one file.  ``end`` is how far the file could be read, where that is
+    known; ``has_rest`` that it could be read further than ``after``.
+    """
+
+    after: PartitionOffset
+    cut: CutT | None = None
+    records: int = 0
+    end: int = 0
+    has_rest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource(SourceDefaults, ABC, Generic[CutT]):
+    """*location* as ``FileSet`` knows it.
+
+    ``ordered``: the names of new files sort after those of all files that are complete, see
+    ``known_files``.  ``give_up_after_s``: how many seconds a file may stay half-written and silent.
+    """
+
+    location: str
+    bounded: bool = True
+    endpoint_url: str | None = None
+    ordered: bool = False
+    give_up_after_s: int = GIVE_UP_AFTER_S
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "location", self._files.location)
+        assert not (self.ordered and self.bounded)
+
+    def plan(
+        self,
+        position: SourcePosition,
+        *,
+        max_records: int | None,
+        parallelism: int,
+        until: Mapping[str, int] | None = None,
+    ) -> Barrier:
+        """Cut the next epoch.  See ``Source.plan``."""
+        assert max_records is None or max_records > 0
+        assert parallelism > 0
+
+        read = offsets_by_partition(position)
+        now: dict[str, PartitionOffset] = {}
+        ends: dict[str, tuple[int, int]] = {}
+        cuts: list[CutT] = []
+        missing = max_records
+        rest = False
+
+        def is_full() -> bool:
+            return missing == 0 and until is None
+
+        for file, is_last in self._listed(position, read, until, is_full):
+            before = self._checked(self._before(file, read), file)
+            end = None if until is None else until.get(file.key, before.offset)
+            part = self._part(before, file, Asked(most=missing, until=end, is_last=is_last))
+            now[file.key] = part.after
+            ends[file.key] = (before.offset, part.end)
+            rest = rest or part.has_rest
+            if part.cut is not None:
+                cuts.append(part.cut)
+                missing = None if missing is None else missing - part.records
+            # The first file that has to wait holds the watermark back for all behind it.
+            if self.ordered and is_full() and part.has_rest:
+                break
+        if until is not None:
+            gone = {name: (one.offset, one.offset) for name, one in read.items()}
+            check_induced(self.location, until, gone | ends)
+        after = self._after(read, now)
+        return Barrier(
+            position=tuple(after[name] for name in sorted(after)),
+            slices=self._slices(cuts, parallelism),
+            exhausted=self.bounded and not rest,
+            is_backlog=missing == 0 and rest,
+        )
+
+    @abstractmethod
+    def read(self, piece: Slice) -> Iterator[object]: ...
+
+    @abstractmethod
+    def _part(self, before: PartitionOffset, file: Listed, asked: Asked) -> Part[CutT]:
+        """What the epoch takes of *file*, which was read up to *before*."""
+
+    @abstractmethod
+    def _slices(self, cuts: list[CutT], parallelism: int) -> tuple[Slice, ...]: ...
+
+    def _may_grow(self, name: str) -> bool:  # noqa: ARG002 - those of most formats may not
+        return False
+
+    def _prepared(
+        self,
+        files: Iterable[Listed],
+        read: Mapping[str, PartitionOffset],  # noqa: ARG002 - for formats that look ahead
+        is_full: Callable[[], bool],  # noqa: ARG002
+    ) -> Iterator[Listed]:
+        """Where a format looks at several files at once, before their turn."""
+        yield from files
+
+    def _listed(
+        self,
+        position: SourcePosition,
+        read: Mapping[str, PartitionOffset],
+        until: Mapping[str, int] | None,
+        is_full: Callable[[], bool],
+    ) -> Iterator[tuple[Listed, bool]]:
+        """The files to look at, each with whether it is the last; then it is certain what is gone.
+
+        With *until* all of them, as a barrier may name any.
+        """
+        floor = floor_of(position) if self.ordered and until is None else ""
+        listed = self._files.listed(start_after=floor)
+        seen: set[str] = set()
+        for file, following in pairwise(chain(self._prepared(listed, read, is_full), [None])):
+            assert file is not None
+            seen.add(file.key)
+            yield file, following is None
+        if not self.bounded:
+            return
+        for name, offset in read.items():
+            if name not in seen and not offset.sealed:
+                raise ConfigurationError(
+                    f"{name} of {self.location} was read to {self._place(offset)} and is gone; "
+                    "put it back"
+                )
+
+    def _before(self, file: Listed, read: Mapping[str, PartitionOffset]) -> PartitionOffset:
+        if file.key in read:
+            return read[file.key]
+        if self.ordered:
+            warn_of_late(file.key, read, self.location)
+        return PartitionOffset(partition=file.key, offset=0, records=0)
+
+    def _after(
+        self, read: Mapping[str, PartitionOffset], now: Mapping[str, PartitionOffset]
+    ) -> dict[str, PartitionOffset]:
+        return without_forgotten(read, now) if self.ordered else {**read, **now}
+
+    def _place(self, offset: PartitionOffset) -> str:
+        return f"row {offset.offset}"
+
+    def _checked(self, before: PartitionOffset, file: Listed) -> PartitionOffset:
+        """*before* as the listing shows the file now.
+
+        Raises:
+            ConfigurationError: what was read of the file is not what is there.
+        """
+        if not before.version:
+            return before
+        mark = ContentMark.parse(before.version)
+        listing = listing_of(file)
+        if mark.listed_as == listing:
+            return before
+        if self._may_grow(file.key):
+            self._check_growth(before, mark, file)
+        elif file.size_bytes != mark.end:
+            raise ConfigurationError(
+                f"{file.key} of {self.location} had {mark.end} bytes when its first rows "
+                f"were read, and has {file.size_bytes} now; restore it, and write new rows to "
+                "a new file: a file of this kind may not change"
+            )
+        found = checksum_of(self._tail(file.key, mark.end))
+        if found != mark.checksum:
+            raise ConfigurationError(
+                f"{file.key} of {self.location} is not what was read to {self._place(before)}: the "
+                f"checksum of the {tail_bytes(mark.end)} bytes before byte {mark.end} was "
+                f"{mark.checksum} and is {found} now; restore it, and write new rows to a new "
+                "file: what was read may not change"
+            )
+        return replace(before, version=str(replace(mark, listed_as=listing)))
+
+    def _check_growth(self, before: PartitionOffset, mark: ContentMark, file: Listed) -> None:
+        if file.size_bytes < mark.end:
+            raise ConfigurationError(
+                f"{file.key} of {self.location} was read to byte {mark.end} and has shrunk to "
+                f"{file.size_bytes} bytes; restore it, for a source file may only grow"
+            )
+        if before.sealed and file.size_bytes > mark.end:
+            log.warning(
+                "file grew after it was read to its end, the rest is not read file=%s "
+                "read_bytes=%d size_bytes=%d location=%s",
+                file.key,
+                mark.end,
+                file.size_bytes,
+                self.location,
+            )
+
+    def _marked(self, file: Listed) -> str:
+        """The version of a file that is whole; it is read at most once per process."""
+        return _mark_of_whole(self._files, file)
+
+    def _tail(self, name: str, end: int) -> bytes:
+        return _tail(self._files, name, end)
+
+    @property
+    def _files(self) -> FileSet:
+        return FileSet(self.location, self.endpoint_url)
+
+
+@lru_cache(maxsize=MARKS_KEPT)
+def _mark_of_whole(files: FileSet, file: Listed) -> str:
+    return str(mark_of(file.size_bytes, _tail(files, file.key, file.size_bytes), file))
+
+
+def _tail(files: FileSet, name: str, end: int) -> bytes:
+    length = tail_bytes(end)
+    body = files.store_of(name).get_range(name, end - length, end) if length else b""
+    if body is None or len(body) < length:
+        raise StoreUnavailable(
+            f"{name} of {files.location} became shorter than {end} bytes while it was looked at"
+        )
+    return body

@@ -1,0 +1,104 @@
+"""CSV files on the coordinator's side: lines, and a first line that has to name the columns."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from sluice.connectors.csv_header import columns_of
+from sluice.connectors.source import Source
+from sluice.errors import ConfigurationError
+from sluice.sources import Files
+
+DDL = "id int, name string, price decimal(10, 2)"
+
+
+def a_source(root: Path, *, bounded: bool = True, delimiter: str = ",") -> Source:
+    files = Files(
+        str(root), format="csv", schema=DDL, header=True, bounded=bounded, delimiter=delimiter
+    )
+    return files.open({}, None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns"),
+    [
+        ("a int, b string", ["a", "b"]),
+        (
+            "a: int, `b, c` decimal(10, 2) NOT NULL,d struct<e: int, f: map<string,int>>",
+            ["a", "b, c", "d"],
+        ),
+        ("", []),
+    ],
+)
+def test_the_columns_of_a_schema_are_known_without_spark(schema: str, columns: list[str]) -> None:
+    assert list(columns_of(schema)) == columns
+
+
+@pytest.mark.parametrize(
+    "line", [b"id,name,price", b"\xef\xbb\xbfID, Name ,PRICE\r", b'"id","name",price']
+)
+def test_a_header_that_names_the_columns_is_record_0(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(line + b"\n1,x,2.50\n")
+    source = a_source(tmp_path)
+
+    barrier = source.plan((), max_records=None, parallelism=1)
+
+    assert [(piece.first_record, piece.records) for piece in barrier.slices] == [(0, 2)]
+
+
+@pytest.mark.parametrize("name", ["b.csv", "b.csv.gz"])
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b"id,price,name", "id, price, name"),
+        (b"id,name", "id, name"),
+        (b"1,x,2.50", "1, x, 2.50"),
+        (b"id;name;price", "id;name;price"),
+        (b"", "none"),
+    ],
+)
+def test_a_header_of_other_columns_is_named_with_both_lists(
+    tmp_path: Path, name: str, line: bytes, found: str
+) -> None:
+    body = line + b"\n1,x,2.50\n"
+    (tmp_path / "a.csv").write_bytes(b"id,name,price\n")
+    (tmp_path / name).write_bytes(gzip.compress(body) if name.endswith("gz") else body)
+
+    with pytest.raises(
+        ConfigurationError,
+        match=f"first line of {name} of .* columns {found}, and the schema id, name, price; corr",
+    ):
+        a_source(tmp_path).plan((), max_records=None, parallelism=1)
+
+
+def test_a_header_is_looked_at_when_its_line_is_whole_and_only_then(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,name")
+    source = a_source(tmp_path, bounded=False)
+    first = source.plan((), max_records=None, parallelism=1)
+    path.write_text("id,name,price\n1,x,2\n")
+    second = source.plan(first.position, max_records=1, parallelism=1)
+    third = source.plan(second.position, max_records=None, parallelism=1)
+
+    assert [len(one.slices) for one in (first, second, third)] == [0, 1, 1]
+    assert third.slices[0].first_record == 1
+
+
+def test_another_delimiter_separates_the_names_too(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id;name;price\n")
+
+    assert a_source(tmp_path, delimiter=";").plan((), max_records=None, parallelism=1).records == 1
+
+
+def test_one_huge_file_is_shared_by_all_subtasks(tmp_path: Path) -> None:
+    text = b"id,name,price\n" + b"".join(b"%d,name,1.00\n" % n for n in range(50_000))
+    (tmp_path / "a.csv").write_bytes(text)
+
+    slices = a_source(tmp_path).plan((), max_records=None, parallelism=8).slices
+
+    assert len(slices) == 8
+    assert max(piece.records for piece in slices) < 50_001 / 8 * 1.01
+    assert [piece.end for piece in slices[:-1]] == [piece.start for piece in slices[1:]]
