@@ -10,6 +10,7 @@ CORE_TESTS := tests/unit/core tests/unit/runner tests/property/coordinator tests
 
 SEEDS ?= 10000
 ROWS ?= all
+KILLS ?= 7
 PIPELINE ?= auctions
 INPUT ?=
 ALLOWLIST ?=
@@ -51,7 +52,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test coverage sim nexmark bench bench-finalize bench-flink bench-airflow chaos e2e check lock
+.PHONY: test coverage sim nexmark bench bench-finalize bench-flink bench-airflow bench-connectors chaos kills e2e check lock
 test: coverage  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
 	@$(BIN)/pytest -q $(CORE_TESTS:%=--ignore=%)
 
@@ -76,11 +77,17 @@ bench-flink: setup  ## Install Flink (750 MB) for make bench, into .sluice/flink
 	@test -x .sluice/flink-venv/bin/python || $(PYTHON) -m venv .sluice/flink-venv
 	@$(BIN)/uv pip install --quiet --python .sluice/flink-venv/bin/python apache-flink==2.3.0
 
-chaos: setup  ## Break everything, everywhere, and watch the jobs heal; an hour.  ROWS="name name" plays some
+chaos: setup kills  ## Break everything, everywhere, and watch the jobs heal; 2 hours.  ROWS="name name" plays some
 	@SLUICE_CHAOS="$(ROWS)" $(BIN)/pytest -q -s tests/chaos
+
+kills: setup  ## KILLS schedules (7) of processes that die, or freeze, for each source with each sink; half an hour
+	@SLUICE_KILLS="$(KILLS)" $(BIN)/pytest -q -s tests/exactly_once
 
 bench-airflow: setup  ## A checkpoint's DAG run beside an equal one of empty tasks, run by run
 	@$(BIN)/python -m bench.airflow_run
+
+bench-connectors: setup  ## Each connector beside its plain library, read and written
+	@for name in files files_table kafka postgres iceberg; do echo "== $$name"; $(BIN)/python -m bench.connectors.$$name || exit 1; done
 
 e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
 	@SLUICE_E2E=all $(BIN)/pytest -q tests/e2e

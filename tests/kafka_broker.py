@@ -94,6 +94,7 @@ class Broker:
         self.transactions: dict[str, Transaction] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.lose_answer_to: list[str] = []
+        self.before: dict[str, Callable[[], object]] = {}  # Called once, by such a request.
         self.requests: dict[str, int] = defaultdict(int)
         self.changed = threading.Condition(threading.RLock())
         self._pids = iter(range(1_000, 1_000_000))
@@ -134,6 +135,7 @@ class Broker:
         one.logs, one.offsets, one.is_open, one.committed = [], {}, False, commit
 
     def answer(self, key: int, ask: Reader) -> bytes:
+        self.before.pop(NAMES.get(key, ""), lambda: None)()
         with self.changed:
             self.requests[NAMES.get(key, str(key))] += 1
             body: bytes = getattr(self, f"_on_{key}")(ask)

@@ -37,6 +37,7 @@ from tests.contract.sink_rules import (
     stage_deletes,
     staged_rows,
 )
+from tests.kafka_broker import running_broker
 from tests.kafka_cluster import REAL, Place, place
 
 real = pytest.param(
@@ -164,6 +165,32 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
     assert [type(one) for one in problems] == [FencedError]
     assert seen(case) == rows(1, 4)
     assert case.open().published_after(None) == (1, 4)
+
+
+def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -> None:
+    """Another coordinator commits just before its fence: a note that was read sooner is stale."""
+    with running_broker() as broker:
+        case = transactional(Place(broker.servers, broker), tmp_path)
+        staged = staged_rows(case.open(), 1, 1, 2)
+        is_about_to, may_commit = threading.Event(), threading.Event()
+        first = threading.Thread(target=case.open().commit, args=(1, None, [staged]))
+
+        def wait_at_the_end() -> None:
+            is_about_to.set()
+            assert may_commit.wait(20)
+
+        def let_it_commit() -> None:
+            may_commit.set()
+            first.join(20)
+
+        broker.before["EndTxn"] = wait_at_the_end
+        first.start()
+        assert is_about_to.wait(20)
+        broker.before["InitProducerId"] = let_it_commit
+        case.open().commit(1, None, [staged])
+
+        assert not first.is_alive()
+        assert seen(case) == rows(1, 2)
 
 
 def test_a_topic_rolls_back_never_unless_nothing_is_ahead(kafka: Place, tmp_path: Path) -> None:
