@@ -173,7 +173,9 @@ def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -
         case = transactional(Place(broker.servers, broker), tmp_path)
         staged = staged_rows(case.open(), 1, 1, 2)
         is_about_to, may_commit = threading.Event(), threading.Event()
-        first = threading.Thread(target=case.open().commit, args=(1, None, [staged]))
+        other = case.open()
+        mine = EpochRows(other.files, (staged,))  # So that what was staged stays there.
+        first = threading.Thread(target=other.target.publish, args=(1, mine))
 
         def wait_at_the_end() -> None:
             is_about_to.set()
