@@ -1,8 +1,10 @@
-"""The table of Parquet files keeps every sink's promises, on every kind of store."""
+"""The table of files keeps every sink's promises, in all its forms, on every kind of store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,28 @@ from sluice.storage.open import StoreLocation, open_store
 from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES, Row, SinkCase
 
 
-def case_at(location: StoreLocation, *key: str) -> SinkCase:
+@dataclass(frozen=True)
+class Form:
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+FORMS = (
+    Form("parquet"),
+    Form("json", {"format": "json", "latest": True}),
+    Form("partitioned", {"partition_by": ("name",), "latest": True}),
+    Form("compacted at 2 files", {"compact_when_files": 2, "latest": True}),
+    Form(
+        "partitioned JSON, compacted at 2 files",
+        {"format": "json", "partition_by": ("name", "id"), "compact_when_files": 2},
+    ),
+)
+each_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+
+
+def case_at(location: StoreLocation, form: Form, *key: str) -> SinkCase:
     def open_() -> FilesTable:
-        return FilesTable("alerts", open_store(location), upsert_key=key)
+        return FilesTable("alerts", open_store(location), upsert_key=key, **form.options)
 
     def read() -> list[Row]:
         return open_().read().to_pylist()
@@ -21,11 +42,13 @@ def case_at(location: StoreLocation, *key: str) -> SinkCase:
     return SinkCase(open_, read)
 
 
+@each_form
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
-def test_appended(location: StoreLocation, rule: Callable[[SinkCase], None]) -> None:
-    rule(case_at(location))
+def test_appended(location: StoreLocation, form: Form, rule: Callable[[SinkCase], None]) -> None:
+    rule(case_at(location, form))
 
 
+@each_form
 @pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
-def test_upserted(location: StoreLocation, rule: Callable[[SinkCase], None]) -> None:
-    rule(case_at(location, "id"))
+def test_upserted(location: StoreLocation, form: Form, rule: Callable[[SinkCase], None]) -> None:
+    rule(case_at(location, form, "id"))

@@ -135,7 +135,7 @@ def read_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
     """A reader takes every version for part of the table, also those a restore left behind."""
 
     def chain(self: FilesTable, version: int | None = None) -> tuple[Manifest, ...]:
-        found = map(self._manifest, self.versions())
+        found = map(self._log.manifest, self.versions())
         return tuple(manifest for manifest in found if manifest is not None)
 
     patch.setattr(FilesTable, "chain", chain)

@@ -109,7 +109,9 @@ def restore_what_is_pending(patch: pytest.MonkeyPatch) -> None:
             return step(state, event)
         if state.pending_checkpoint(event.checkpoint_id) is None:
             return step(state, event)
-        transition = step(state, replace(event, checkpoint_id=None))
+        transition = step(state, replace(event, checkpoint_id=state.base))
+        if transition.verdict is not Verdict.APPLIED:
+            return transition
         return replace(transition, state=replace(transition.state, base=event.checkpoint_id))
 
     replace_everywhere(patch, choose, choose_pending)

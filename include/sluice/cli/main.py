@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import cancel, check, checkpoint, garbage, journal, restore, show, state
+from sluice.cli import cancel, check, checkpoint, garbage, journal, restore, show, state, tables
 from sluice.cli import run as run_command
 from sluice.errors import SluiceError
 
@@ -24,6 +24,10 @@ checkpoints = typer.Typer(help="Look at a job's checkpoints.", no_args_is_help=T
 app.add_typer(checkpoints, name="checkpoints")
 keyed_state = typer.Typer(help="Look at what stages remember.", no_args_is_help=True)
 app.add_typer(keyed_state, name="state")
+files_tables = typer.Typer(
+    help="Look at tables of files; merge and vacuum them.", no_args_is_help=True
+)
+app.add_typer(files_tables, name="tables")
 
 # The parameters of a pipeline are options, too.
 TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -40,6 +44,9 @@ app.command("gc")(garbage.gc)
 checkpoints.command("list")(show.checkpoints)
 checkpoints.command("show")(checkpoint.show)
 keyed_state.command("read")(state.read)
+files_tables.command("show")(tables.show)
+files_tables.command("compact")(tables.compact)
+files_tables.command("vacuum")(tables.vacuum)
 
 
 def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:

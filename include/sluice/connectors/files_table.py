@@ -1,8 +1,10 @@
-"""A table of Parquet files: what a commit manifest names is in it, and nothing else.
+"""A table of files: what a commit manifest names is in it, and nothing else.
 
     data/{checkpoint}-{subtask}-{attempt}.parquet    staged; nobody sees it
     _manifests/{checkpoint}.json                     create-only; names the files it adds
     _manifests/{checkpoint}_{version}.json           a restore: up to here, it is as of version
+    _compacted/{version}.json                        create-only; few files instead of many
+    _latest                                          for foreign readers; derived
 
 A manifest names the checkpoint it continues, so the table is a chain.  A reader follows it from the
 newest manifest; after a restore to an older checkpoint the next commit continues that one, and
@@ -12,12 +14,12 @@ restore's own manifest sorts behind all that it left behind, so no late commit i
 With an upsert key the newest row per key wins.  The stage's output holds each key at most once per
 checkpoint; a file that does not is refused when it is staged.  A file of deletes takes rows away:
 within a checkpoint deletes come first, so that a row which is replaced stays.  Names are
-relative to the root, so a table can be copied.
+relative to the root, so a table can be copied; ``_latest`` alone is made anew there.
 """
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,40 +27,39 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sluice.connectors.sink import DELETED, RollBack, Unpublished
-from sluice.connectors.staged_files import StagedFiles, deletes_first, newest_rows, staged_in
+from sluice.connectors.row_files import PARQUET
+from sluice.connectors.sink import RollBack, Staged, Unpublished
+from sluice.connectors.staged_files import RowFile, StagedFiles, deletes_first, staged_in
+from sluice.connectors.table_compaction import TARGET_BYTES, Compactor
+from sluice.connectors.table_latest import refresh
+from sluice.connectors.table_manifest import (
+    FORMAT_VERSION,
+    READ_THREADS,
+    Chain,
+    Compaction,
+    Manifest,
+    TableLog,
+    manifest_key,
+    restore_key,
+)
+from sluice.connectors.table_names import COMPACTED, behind_data_of, of_compacted, unit_of
+from sluice.connectors.table_rows import read_chain
+from sluice.connectors.table_vacuum import GRACE_MS, Vacuumed, vacuum
 from sluice.core.acks import Committable
-from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.errors import ConfigurationError, ProtocolViolation, SluiceError
 from sluice.storage.object_store import AlreadyExists, ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT_VERSION = 1
-READ_THREADS = 16  # Reading is many small requests; a reader waits for most of each.
-MANIFESTS = "_manifests/"
-MANIFEST = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10}))?\.json")
+__all__ = ["FilesTable", "Manifest", "ManifestFile"]
 
+log = logging.getLogger(__name__)
 
-class ManifestFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file relative to the table's root; a reader verifies its size and its rows."""
-
-    file: str
-    rows: int
-    size_bytes: int
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one checkpoint added, and which one it continues."""
-
-    version: int
-    checkpoint_id: int
-    parent: int | None
-    files: tuple[ManifestFile, ...]
-    upsert_key: tuple[str, ...] | None
-
-
-_MANIFEST = msgspec.json.Decoder(Manifest)  # Built once: many threads decode with it.
+ManifestFile = RowFile
+# Whether there are many files is asked so often while the limit is reached once: it costs two
+# listings, and a limit of 1,000 is looked at every 16 checkpoints.
+LOOKS_PER_COMPACTION = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ class FilesTable:
     sink: str
     store: ObjectStore
     upsert_key: tuple[str, ...] = ()
+    format: str = PARQUET
+    partition_by: tuple[str, ...] = ()
+    compact_when_files: int = 0
+    latest: bool = False
 
     def stage(
         self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
@@ -82,18 +87,17 @@ class FilesTable:
         """Raises ProtocolViolation when the checkpoint was committed with other files."""
         assert parent is None or parent < checkpoint_id
         assert all(committable.sink == self.sink for committable in committables)
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            staged = [*pool.map(self._staged.files_of, committables)]
         manifest = Manifest(
             version=FORMAT_VERSION,
             checkpoint_id=checkpoint_id,
             parent=parent,
-            files=tuple(
-                ManifestFile(file=staged.file, rows=staged.rows, size_bytes=staged.size_bytes)
-                for staged in sorted(committables, key=deletes_first)
-            ),
+            files=tuple(sorted((file for files in staged for file in files), key=deletes_first)),
             upsert_key=self.upsert_key or None,
         )
         body = msgspec.json.encode(manifest)
-        match self.store.create(_manifest_key(checkpoint_id), body):
+        match self.store.create(manifest_key(checkpoint_id), body):
             case AlreadyExists(existing) if existing != body:
                 raise ProtocolViolation(
                     f"checkpoint {checkpoint_id} of the table at {self.store.root} was committed "
@@ -102,26 +106,28 @@ class FilesTable:
                 )
             case _:
                 pass  # Created now, or by a call whose answer was lost.
+        self._compact_if_due(checkpoint_id)
+        self._show()
 
     def is_published(self, checkpoint_id: int) -> bool:
-        return self._manifest(checkpoint_id) is not None
+        return self._log.manifest(checkpoint_id) is not None
 
     @property
     def rolls_back(self) -> RollBack:
         return RollBack.BY_NEXT_COMMIT
 
     def published_after(self, version: int | None) -> tuple[int, ...]:
-        return tuple(
-            manifest.checkpoint_id
-            for manifest in self.chain()
-            if version is None or manifest.checkpoint_id > version
-        )
+        return self._log.lineage(version or 0)
 
     def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
         """Write the manifest behind which late commits are not seen."""
         if not roll_back:
-            seen = self.chain()
-            version = seen[-1].checkpoint_id if seen else None
+            version = self._log.newest()
+        elif version is not None and self._log.manifest(version) is None:
+            raise ConfigurationError(
+                f"the table at {self.store.root} cannot be rolled back to version {version}, which "
+                "was vacuumed or never committed; restore without rolling tables back"
+            )
         if version is not None and version > through:
             return  # The job went on since; somebody repeats an old restore.
         manifest = Manifest(
@@ -131,153 +137,156 @@ class FilesTable:
             files=(),
             upsert_key=self.upsert_key or None,
         )
-        self.store.create(_restore_key(through, version), msgspec.json.encode(manifest))
+        self.store.create(restore_key(through, version), msgspec.json.encode(manifest))
+        self._show()
 
     def describe(self, version: int) -> str:
-        return _manifest_key(version)
+        return manifest_key(version)
 
     def abort(self, checkpoint_id: int) -> None:
-        manifest = self._manifest(checkpoint_id)
-        named = {file.file for file in manifest.files} if manifest is not None else set()
         staged = self._staged.of_checkpoint(checkpoint_id)
-        self.store.delete(key for key in staged if key not in named)
+        if not staged:
+            return
+        manifest = self._log.manifest(checkpoint_id)
+        named = {file.file for file in manifest.files} if manifest is not None else set()
+        kept = {unit_of(file) for file in named | self._recorded()}
+        self._staged.discard(unit for unit in staged if unit not in kept)
 
     def unpublished(self) -> Unpublished:
         """See ``Sink``.  Data files are listed before the manifests, so one that is committed in
         between is named by the time we look.  Costs a GET for each version that added files.
         """
+        merged = [*self.store.list(COMPACTED)]
         listed = self._staged.listed()
         with_files = {staged.checkpoint_id for staged in staged_in(listed)}
-        manifests = self._manifests(one for one in self.versions() if one in with_files)
+        versions = [one for one in self.versions() if one in with_files]
         named: set[str] = set()
-        for version, manifest in manifests.items():
+        for version, manifest in self._log.manifests(versions).items():
             if manifest is None:
-                place = f"{self.store.root}/{_manifest_key(version)}"
+                place = f"{self.store.root}/{manifest_key(version)}"
                 raise ProtocolViolation(f"{place} was listed and is gone; nothing may delete it")
             named |= {file.file for file in manifest.files}
-        return self._staged.unpublished(listed, named)
+        recorded = self._recorded()
+        found = self._staged.unpublished(listed, named | recorded)
+        unrecorded = tuple(
+            Staged(
+                file=one.key,
+                checkpoint_id=of,
+                size_bytes=one.size_bytes,
+                modified_ms=one.modified_ms,
+            )
+            for one in merged
+            if one.key not in recorded and (of := of_compacted(one.key)) is not None
+        )
+        newest_ms = max((one.modified_ms for one in merged), default=0)
+        return Unpublished(
+            root=found.root,
+            staged=(*found.staged, *unrecorded),
+            newest_ms=max(found.newest_ms, newest_ms),
+        )
 
     def discard(self, files: Iterable[str]) -> None:
-        self._staged.discard(files)
+        """What was recorded as merged since it was listed stays."""
+        recorded = {unit_of(file) for file in self._recorded()}
+        self._staged.discard(
+            file for file in files if file not in recorded and unit_of(file) not in recorded
+        )
 
     def versions(self) -> tuple[int, ...]:
         """Every checkpoint that committed, oldest first, rolled back ones included."""
-        return self._listed()[0]
+        return self._log.versions()
 
     def chain(self, version: int | None = None) -> tuple[Manifest, ...]:
-        """The manifests that make up the table as of *version*, by default the newest one.
+        """The manifests that make up the table as of *version*, by default the newest one.  Where
+        files were merged the first one stands for all before it.
 
         Raises:
             ConfigurationError: there is no such version.
             ProtocolViolation: a manifest is missing or unreadable.
         """
-        versions, newest = self._listed()
-        if version is not None and version not in versions:
-            raise ConfigurationError(
-                f"the table at {self.store.root} has no version {version}; it has "
-                f"{', '.join(map(str, versions)) or 'none'}"
-            )
-        newest = newest if version is None else version
-        if newest is None:
-            return ()
-        manifests = self._manifests(one for one in versions if one <= newest)
-        return tuple(reversed([*self._parents(manifests, newest)]))
+        chain = self._log.chain(version)
+        return tuple(_as_manifests(chain))
 
     def read(self, version: int | None = None) -> pa.Table:
-        """Return the committed rows, in the order of their checkpoints and files.
+        """Return the committed rows, in the order of their checkpoints and files; where files were
+        merged, partition by partition.
 
         A table without a file has no columns.
 
         Raises:
+            ConfigurationError: there is no such version.
             ProtocolViolation: a manifest or a file is missing or not what was committed.
         """
-        import pyarrow as pa
-
-        manifests = self.chain(version)
-        files = [file for manifest in manifests for file in manifest.files]
-        if not files:
-            return pa.table({})
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            tables = list(pool.map(self._read_file, files))
-        table = pa.concat_tables(tables, promote_options="permissive")
-        key = manifests[-1].upsert_key
-        return table if key is None else _without_deleted(table.take(newest_rows(table, key)))
+        broken: frozenset[int] = frozenset()
+        while True:
+            chain = self._log.chain(version, without=broken)
+            try:
+                return read_chain(self._staged, chain.files, chain.upsert_key)
+            except ProtocolViolation:
+                if chain.base is None:
+                    raise
+                log.warning(
+                    "merged files cannot be read, those they replace are root=%s version=%d",
+                    self.store.root, chain.base.checkpoint_id,
+                )  # fmt: skip
+                broken |= {chain.base.checkpoint_id}
 
     def row_count(self) -> int:
-        """How many rows were committed in the table's chain; an upserted one counts each time."""
-        return sum(file.rows for manifest in self.chain() for file in manifest.files)
+        """How many rows the files of the table's chain have; an upserted one counts each time."""
+        return sum(file.rows for file in self._log.chain().files)
+
+    def compact(
+        self, version: int | None = None, *, target_bytes: int = TARGET_BYTES
+    ) -> Compaction | None:
+        """Merge the files of *version*, by default the newest; see ``table_compaction``."""
+        record = Compactor(self._staged, target_bytes).compact(version)
+        self._show()
+        return record
+
+    def vacuum(self, before_version: int, *, grace_ms: int = GRACE_MS) -> Vacuumed:
+        """Delete what only versions before that one need; see ``table_vacuum``."""
+        freed = vacuum(
+            self._staged, before_version, compactor=Compactor(self._staged), grace_ms=grace_ms
+        )
+        self._show()
+        return freed
 
     @property
     def _staged(self) -> StagedFiles:
-        return StagedFiles(self.sink, self.store, self.upsert_key)
+        return StagedFiles(self.sink, self.store, self.upsert_key, self.format, self.partition_by)
 
-    def _listed(self) -> tuple[tuple[int, ...], int | None]:
-        """Every checkpoint that committed, and the one from which readers follow the chain."""
-        versions: list[int] = []
-        newest: int | None = None
-        for listed in self.store.list(MANIFESTS):
-            name = MANIFEST.fullmatch(listed.key)
-            if name is None:
-                continue
-            if name[2] is None:
-                newest = int(name[1])
-                versions.append(newest)
-            else:
-                newest = int(name[2]) or None
-        return tuple(versions), newest
+    @property
+    def _log(self) -> TableLog:
+        return TableLog(self.store)
 
-    def _parents(self, manifests: dict[int, Manifest | None], newest: int) -> Iterator[Manifest]:
-        checkpoint_id: int | None = newest
-        while checkpoint_id is not None:
-            manifest = manifests.get(checkpoint_id)
-            if manifest is None:
-                raise ProtocolViolation(
-                    f"{self.store.root}/{_manifest_key(checkpoint_id)} is missing, and version "
-                    f"{newest} continues it"
-                )
-            yield manifest
-            checkpoint_id = manifest.parent
+    def _recorded(self) -> frozenset[str]:
+        return frozenset(file.file for one in self._log.compactions() for file in one.files)
 
-    def _manifests(self, versions: Iterable[int]) -> dict[int, Manifest | None]:
-        wanted = [*versions]
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            return dict(zip(wanted, pool.map(self._manifest, wanted), strict=True))
+    def _show(self) -> None:
+        if self.latest:
+            refresh(self.store)
 
-    def _manifest(self, checkpoint_id: int) -> Manifest | None:
-        key = _manifest_key(checkpoint_id)
-        body = self.store.get(key)
-        if body is None:
-            return None
+    def _compact_if_due(self, checkpoint_id: int) -> None:
+        limit = self.compact_when_files
+        if not limit or checkpoint_id % max(1, limit // LOOKS_PER_COMPACTION):
+            return
         try:
-            manifest = _MANIFEST.decode(body)
-        except msgspec.DecodeError as error:
-            raise ProtocolViolation(f"{self.store.root}/{key} is no manifest: {error}") from error
-        if manifest.version != FORMAT_VERSION or manifest.checkpoint_id != checkpoint_id:
-            raise ProtocolViolation(
-                f"{self.store.root}/{key} is of format {manifest.version} and checkpoint "
-                f"{manifest.checkpoint_id}; this sluice reads format {FORMAT_VERSION}"
-            )
-        return manifest
-
-    def _read_file(self, file: ManifestFile) -> pa.Table:
-        return self._staged.read(file.file, rows=file.rows, size_bytes=file.size_bytes)
+            last = max(self._log.compacted(), default=0)
+            start_after = behind_data_of(last) if last else ""
+            listed = self.store.list("data/", start_after=start_after)
+            if sum(1 for _, _ in zip(range(limit), listed, strict=False)) == limit:
+                Compactor(self._staged).compact()
+        except (SluiceError, OSError, MemoryError, ValueError) as error:  # Arrow's are ValueErrors.
+            log.warning("table not compacted root=%s cause=%s", self.store.root, error)
 
 
-def _without_deleted(table: pa.Table) -> pa.Table:
-    """Files of one table may have the column or not: a file without it deletes nothing."""
-    import pyarrow.compute as pc
-
-    if DELETED not in table.column_names:
-        return table
-    is_deleted = pc.fill_null(table.column(DELETED), False)  # noqa: FBT003 - a value
-    return table.filter(pc.invert(is_deleted)).drop_columns([DELETED])
-
-
-def _manifest_key(checkpoint_id: int) -> str:
-    """Zero-padded, so that listing order is checkpoint order."""
-    return f"{MANIFESTS}{checkpoint_id:020d}.json"
-
-
-def _restore_key(through: int, version: int | None) -> str:
-    """Sorts behind the manifest of *through* itself; version 0 is the empty table."""
-    return f"{MANIFESTS}{through:020d}_{version or 0:010d}.json"
+def _as_manifests(chain: Chain) -> Iterator[Manifest]:
+    if chain.base is not None:
+        yield Manifest(
+            version=FORMAT_VERSION,
+            checkpoint_id=chain.base.checkpoint_id,
+            parent=None,
+            files=chain.base.files,
+            upsert_key=chain.base.upsert_key,
+        )
+    yield from chain.manifests

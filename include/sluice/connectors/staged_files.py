@@ -1,18 +1,47 @@
-"""Staged rows: Parquet files below a root that nobody looks at until a commit names them.
+"""Staged rows: files below a root that nobody looks at until a commit names them.
 
 data/{checkpoint}-{subtask}-{attempt}.parquet            rows
 data/{checkpoint}-{subtask}-{attempt}-deletes.parquet    rows that are taken away
+data/{checkpoint}-{subtask}-{attempt}-{schema}.json      rows as JSON lines
+data/{checkpoint}-{subtask}-{attempt}/day=.../part.parquet    rows of one partition
+data/{checkpoint}-{subtask}-{attempt}.parts.json         written last; names them all
+_schemas/{schema}.arrow                                  what JSON does not say of columns
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from sluice.connectors.partitions import split
+from sluice.connectors.row_files import (
+    PARQUET,
+    check_json_types,
+    decode_json,
+    decode_parquet,
+    decode_schema,
+    encode_json,
+    encode_parquet,
+    encode_schema,
+)
 from sluice.connectors.sink import DELETED, Staged, Unpublished
+from sluice.connectors.table_names import (
+    DATA,
+    DELETES,
+    PARTS,
+    data_prefix,
+    deletes_first,
+    folder_of,
+    is_json,
+    of_data,
+    schema_key,
+    unit_of,
+)
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.storage.object_store import Listed, ObjectStore
@@ -20,10 +49,21 @@ from sluice.storage.object_store import Listed, ObjectStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["ATTEMPT_TOKEN", "DELETES", "RowFile", "StagedFiles", "deletes_first", "newest_rows"]
+
 ATTEMPT_TOKEN = re.compile(r"[A-Za-z0-9-]+")
-DATA = "data/"
-DATA_FILE = re.compile(r"data/([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
-DELETES = "-deletes.parquet"
+WRITE_THREADS = 16  # A partition is a small object: a writer waits for most of each.
+
+
+class RowFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file relative to the table's root; a reader verifies its size and its rows."""
+
+    file: str
+    rows: int
+    size_bytes: int
+
+
+_PARTS = msgspec.json.Decoder(tuple[RowFile, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +73,8 @@ class StagedFiles:
     sink: str
     store: ObjectStore
     upsert_key: tuple[str, ...] = ()
+    format: str = PARQUET
+    partition_by: tuple[str, ...] = ()
 
     def stage(
         self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
@@ -40,26 +82,71 @@ class StagedFiles:
         """See ``Sink.stage``.
 
         Raises:
-            ConfigurationError: the rows have no upsert key, or one of them twice.
+            ConfigurationError: the rows have no upsert key, or one of them twice; or they cannot
+                be written in this format, or split into partitions.
         """
-        import pyarrow.parquet as pq
-
         assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"not a file name: {attempt_token!r}"
         if table.num_rows == 0:
             return None
         self._check_keys(table)
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
-        body = buffer.getvalue()
-        kind = DELETES if DELETED in table.column_names else ".parquet"
-        file = f"{_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}{kind}"
+        stem = f"{data_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}"
+        is_deletes = DELETED in table.column_names
+        if not self.partition_by:
+            file = self.write(stem, table, is_deletes=is_deletes)
+            return Committable(
+                sink=self.sink, file=file.file, rows=file.rows, size_bytes=file.size_bytes
+            )
+        parts = self._write_parts(stem, table, is_deletes=is_deletes)
+        unit = unit_of(parts[0].file)
+        self.store.put(unit, msgspec.json.encode(parts))
+        return Committable(
+            sink=self.sink,
+            file=unit,
+            rows=table.num_rows,
+            size_bytes=sum(part.size_bytes for part in parts),
+        )
+
+    def write(
+        self, stem: str, table: pa.Table, *, is_deletes: bool = False, partition: str = ""
+    ) -> RowFile:
+        """Write one file, whose name begins with *stem*; in *partition*'s folder if it has one."""
+        if self.format == PARQUET:
+            body = encode_parquet(table)
+        else:
+            check_json_types(table.schema, self.sink)
+            name, schema = encode_schema(table.schema)
+            self.store.put(schema_key(name), schema)
+            body = encode_json(table)
+            stem = f"{stem}-{name}"
+        kind = "-deletes" if is_deletes else ""
+        folder = f"/{partition}/part" if partition else ""
+        file = f"{stem}{kind}{folder}.{self.format}"
         self.store.put(file, body)
-        return Committable(sink=self.sink, file=file, rows=table.num_rows, size_bytes=len(body))
+        return RowFile(file=file, rows=table.num_rows, size_bytes=len(body))
+
+    def files_of(self, staged: Committable) -> tuple[RowFile, ...]:
+        """The files that a committable stands for: itself, or those of its partitions.
+
+        Raises:
+            ProtocolViolation: the list of partitions is gone, or is none.
+        """
+        if not staged.file.endswith(PARTS):
+            return (RowFile(file=staged.file, rows=staged.rows, size_bytes=staged.size_bytes),)
+        place = f"{self.store.root}/{staged.file}"
+        body = self.store.get(staged.file)
+        if body is None:
+            raise ProtocolViolation(f"{place} was staged and is missing")
+        try:
+            parts = _PARTS.decode(body)
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(f"{place} is no list of files: {error}") from error
+        if sum(part.rows for part in parts) != staged.rows:
+            raise ProtocolViolation(f"{place} does not list the {staged.rows} rows of its ack")
+        return parts
 
     def read(self, file: str, *, rows: int, size_bytes: int) -> pa.Table:
         """Raises ProtocolViolation when it is gone, or is not what was staged."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         place = f"{self.store.root}/{file}"
         body = self.store.get(file)
@@ -70,7 +157,7 @@ class StagedFiles:
                 f"{place} has {len(body)} bytes where {size_bytes} were committed"
             )
         try:
-            table = pq.read_table(pa.BufferReader(body))
+            table = self._decode(file, body)
         except pa.ArrowInvalid as error:
             raise ProtocolViolation(f"{place} is not the file that was committed") from error
         if table.num_rows != rows:
@@ -80,22 +167,45 @@ class StagedFiles:
         return table
 
     def of_checkpoint(self, checkpoint_id: int) -> list[str]:
-        return [listed.key for listed in self.store.list(_prefix(checkpoint_id))]
+        """By the names that their committables have."""
+        found = (unit_of(listed.key) for listed in self.store.list(data_prefix(checkpoint_id)))
+        return [*dict.fromkeys(found)]
 
     def discard(self, files: Iterable[str]) -> None:
-        self.store.delete(files)
+        """Partitions go before the list that names them, so that a crash leaves what is found."""
+        doomed: list[str] = []
+        for file in files:
+            if file.endswith(PARTS):
+                doomed += [listed.key for listed in self.store.list(folder_of(file))]
+            doomed.append(file)
+        self.store.delete(doomed)
 
     def listed(self) -> list[Listed]:
         return [*self.store.list(DATA)]
 
     def unpublished(self, listed: Sequence[Listed], named: Iterable[str]) -> Unpublished:
         """Of the files *listed* those that no commit has *named*."""
-        published = set(named)
+        published = {unit_of(file) for file in named}
         return Unpublished(
             root=self.store.root,
             staged=tuple(one for one in staged_in(listed) if one.file not in published),
             newest_ms=max((one.modified_ms for one in listed), default=0),
         )
+
+    def _write_parts(self, stem: str, table: pa.Table, *, is_deletes: bool) -> tuple[RowFile, ...]:
+        parts = [*split(table, self.partition_by, self.sink)]
+
+        def write(part: tuple[str, pa.Table]) -> RowFile:
+            return self.write(stem, part[1], is_deletes=is_deletes, partition=part[0])
+
+        with ThreadPoolExecutor(WRITE_THREADS) as pool:
+            return tuple(pool.map(write, parts))
+
+    def _decode(self, file: str, body: bytes) -> pa.Table:
+        if not is_json(file):
+            return decode_parquet(body)
+        key = schema_key(file)
+        return decode_json(body, decode_schema(self.store.get(key), f"{self.store.root}/{key}"))
 
     def _check_keys(self, table: pa.Table) -> None:
         if not self.upsert_key:
@@ -113,15 +223,19 @@ class StagedFiles:
 
 
 def staged_in(listed: Iterable[Listed]) -> list[Staged]:
+    """What has a name of ours; the partitions of one call are one."""
+    units: dict[str, list[Listed]] = {}
+    for one in listed:
+        if of_data(one.key) is not None:
+            units.setdefault(unit_of(one.key), []).append(one)
     return [
         Staged(
-            file=one.key,
-            checkpoint_id=int(name[1]),
-            size_bytes=one.size_bytes,
-            modified_ms=one.modified_ms,
+            file=unit,
+            checkpoint_id=of_data(unit) or 0,
+            size_bytes=sum(one.size_bytes for one in files),
+            modified_ms=max(one.modified_ms for one in files),
         )
-        for one in listed
-        if (name := DATA_FILE.fullmatch(one.key)) is not None
+        for unit, files in units.items()
     ]
 
 
@@ -136,12 +250,3 @@ def newest_rows(table: pa.Table, key: Sequence[str]) -> pa.Array:
     keys.columns = [str(number) for number in range(len(key))]
     last = keys.with_row_index("row").unique(keys.columns, keep="last", maintain_order=True)
     return pa.array(last["row"].to_numpy())
-
-
-def deletes_first(staged: Committable) -> tuple[bool, str]:
-    """The order in which a checkpoint's files count."""
-    return not staged.file.endswith(DELETES), staged.file
-
-
-def _prefix(checkpoint_id: int) -> str:
-    return f"{DATA}{checkpoint_id:020d}-"

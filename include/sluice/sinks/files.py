@@ -1,4 +1,4 @@
-"""Parquet files that readers see by commit manifests."""
+"""Files that readers see by commit manifests."""
 
 from __future__ import annotations
 
@@ -6,23 +6,59 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.errors import ConfigurationError
 from sluice.params import Param, value_of
 
 if TYPE_CHECKING:
     from sluice.connectors.files_table import FilesTable as FilesTableSink
     from sluice.storage.open import StoreLocation
 
+FORMATS = ("parquet", "json")
+COMPACT_WHEN_FILES = 1_000  # A reader opens that many in seconds; a listing has as many a page.
+
 
 @dataclass(frozen=True, slots=True)
 class FilesTable:
-    """Parquet files, of which readers see only what a commit manifest names.
+    """Files, of which readers see only what a commit manifest names.
 
     Without ``location`` the table is kept under the job's root.  With ``upsert_key`` the newest row
     per key wins, else rows are appended.
+
+    ``format``              ``"parquet"``, or ``"json"``: an object per line
+    ``partition_by``        columns whose values become folders: ``day=2026-01-01``
+    ``compact_when_files``  after about so many new files they are merged; 0: never by itself
+    ``latest``              keep ``_latest``, a list of what DuckDB, Polars or Spark should read
+
+    Raises:
+        ConfigurationError: *format* is not known, or *partition_by* names a column twice.
     """
 
     location: str | Param = ""
     upsert_key: tuple[str, ...] = ()
+    format: str = "parquet"
+    partition_by: tuple[str, ...] = ()
+    compact_when_files: int = COMPACT_WHEN_FILES
+    latest: bool = False
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigurationError(
+                f"FilesTable(format={self.format!r}) is not known; write {' or '.join(FORMATS)}"
+            )
+        if isinstance(self.partition_by, str):
+            raise ConfigurationError(
+                f"FilesTable(partition_by={self.partition_by!r}) is a text; write "
+                f"({self.partition_by!r},)"
+            )
+        if len(set(self.partition_by)) != len(self.partition_by):
+            raise ConfigurationError(
+                f"FilesTable(partition_by={self.partition_by!r}) names a column twice"
+            )
+        if self.compact_when_files < 0 or self.compact_when_files == 1:
+            raise ConfigurationError(
+                f"FilesTable(compact_when_files={self.compact_when_files}) cannot be; write 2 or "
+                "more files, or 0 for never"
+            )
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -36,4 +72,12 @@ class FilesTable:
         location = (
             StoreLocation(root=named, endpoint_url=default.endpoint_url) if named else default
         )
-        return FilesTableSink(uid, open_store(location), upsert_key=self.upsert_key)
+        return FilesTableSink(
+            uid,
+            open_store(location),
+            upsert_key=self.upsert_key,
+            format=self.format,
+            partition_by=self.partition_by,
+            compact_when_files=self.compact_when_files,
+            latest=self.latest,
+        )

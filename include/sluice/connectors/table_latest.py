@@ -1,0 +1,161 @@
+"""``_latest``: what a foreign reader should read, as one object at the table's root.
+
+    # {"version": 1, "checkpoint_id": 7, "upsert_key": null, "files": 2, "rows": 10, ...}
+    s3://bucket/table/data/00000000000000000006-00000-1-a.parquet
+    s3://bucket/table/data/00000000000000000007-00000-1-a.parquet
+
+A header of JSON, then an absolute URI per line, in the order in which files count: of a table with
+an upsert key the last row of a key is its row, and a file of deletes takes rows away.  It is
+derived from the manifests, and made anew when it is lost, or not ours.
+
+It is the one object that is replaced, so a writer that slept may put an older one in its place.
+Each writer looks again until what it wrote is the newest; a process paused between its look and its
+write leaves an older version, whole and committed, until the next commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from sluice.connectors.staged_files import RowFile
+from sluice.connectors.table_manifest import TableLog
+from sluice.storage.object_store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+LATEST = "_latest"
+MAX_LOOKS = 10  # Each but the last found that somebody else wrote meanwhile, who looks again, too.
+
+
+class LatestHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """``compacted`` is the version whose merged files come first; ``digest`` is that of the lines.
+
+    With an ``upsert_key`` rows that were replaced are in the files still, unless all are merged.
+    """
+
+    version: int
+    root: str
+    checkpoint_id: int | None
+    compacted: int | None
+    upsert_key: tuple[str, ...] | None
+    files: int
+    rows: int
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The object, taken apart.  ``lines`` are URIs."""
+
+    header: LatestHeader
+    lines: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        header = msgspec.json.encode(self.header).decode()
+        return "".join(f"{line}\n" for line in (f"# {header}", *self.lines)).encode()
+
+
+def refresh(store: ObjectStore) -> None:
+    """Write the newest version's, unless it is there.  Raises StoreUnavailable: try again.
+
+    Costs the same number of requests, however many versions there are: what is there is continued.
+    """
+    table = TableLog(store)
+    for _ in range(MAX_LOOKS):
+        raw = store.get(LATEST)
+        latest = _continued(table, None if raw is None else decode(raw, store.root))
+        body = latest.encode()
+        if body == raw:
+            return
+        store.put(LATEST, body)
+        seen = table.newest(latest.header.checkpoint_id or 0)
+        if seen == latest.header.checkpoint_id and store.get(LATEST) == body:
+            return
+    log.warning("others write what readers read, again and again root=%s", store.root)
+
+
+def decode(raw: bytes, root: str) -> Latest | None:
+    """None when it is not one that was written whole, by this format, for a table at *root*."""
+    try:
+        first, *lines = raw.decode().splitlines()
+        header = msgspec.json.decode(first.removeprefix("# "), type=LatestHeader)
+    except (UnicodeDecodeError, msgspec.DecodeError, ValueError):
+        return None
+    is_ours = (
+        header.version == FORMAT_VERSION
+        and header.root == root
+        and header.digest == _digest(lines)
+        and header.files == len(lines)
+    )
+    return Latest(header, tuple(lines)) if is_ours else None
+
+
+def uri(root: str, file: str) -> str:
+    """As foreign readers name it: a path for a folder, else a URI."""
+    return f"{root.removeprefix('file://')}/{file}"
+
+
+def _continued(table: TableLog, before: Latest | None) -> Latest:
+    """What the log says now, read from where *before* ends, if the newest version continues it."""
+    known = (before.header.checkpoint_id or 0) if before is not None else 0
+    if known and table.newest(known) == known and before is not None:
+        newest_record = max((one for one in table.compacted() if one <= known), default=None)
+        if newest_record == before.header.compacted:
+            return before
+        known = 0
+    chain = table.chain(known=known)
+    continues = chain.manifests and chain.base is None and chain.manifests[0].parent == known
+    root = table.store.root
+    if before is None or not known or not continues:
+        chain = chain if not known else table.chain()
+        base = None if chain.base is None else chain.base.checkpoint_id
+        return _latest(root, chain.version, base, chain.upsert_key, chain.files)
+    header = before.header
+    added = chain.files
+    lines = (*before.lines, *(uri(root, one.file) for one in added))
+    return Latest(
+        msgspec.structs.replace(
+            header,
+            checkpoint_id=chain.version,
+            upsert_key=chain.upsert_key,
+            files=len(lines),
+            rows=header.rows + sum(one.rows for one in added),
+            size_bytes=header.size_bytes + sum(one.size_bytes for one in added),
+            digest=_digest(lines),
+        ),
+        lines,
+    )
+
+
+def _latest(
+    root: str,
+    version: int | None,
+    compacted: int | None,
+    upsert_key: tuple[str, ...] | None,
+    files: Iterable[RowFile],
+) -> Latest:
+    listed = [*files]
+    lines = tuple(uri(root, one.file) for one in listed)
+    header = LatestHeader(
+        version=FORMAT_VERSION,
+        root=root,
+        checkpoint_id=version,
+        compacted=compacted,
+        upsert_key=upsert_key,
+        files=len(lines),
+        rows=sum(one.rows for one in listed),
+        size_bytes=sum(one.size_bytes for one in listed),
+        digest=_digest(lines),
+    )
+    return Latest(header, lines)
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

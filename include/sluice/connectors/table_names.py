@@ -1,0 +1,94 @@
+"""The names of a table's files, and what they tell.
+
+data/{checkpoint}-{subtask}-{attempt}...     staged by a subtask
+compacted/{version}-{number}-{token}...      rows of many files, merged
+_schemas/{schema}.arrow                      of files of JSON lines
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+DATA = "data/"
+COMPACTED = "compacted/"
+DELETES = "-deletes.parquet"
+PARTS = ".parts.json"
+
+_STEM = r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+"
+_ENDS = r"(?:\.parquet|\.json|\.parts\.json|/.+/part\.(?:parquet|json))"
+_DATA_FILE = re.compile(DATA + _STEM + _ENDS)
+_COMPACTED_FILE = re.compile(COMPACTED + _STEM + _ENDS)
+_TOP = re.compile(r"([^/]+/[^/.]+)(?:\..*|/.*)?", re.DOTALL)
+
+
+class _Named(Protocol):
+    @property
+    def file(self) -> str: ...
+
+
+def of_data(key: str) -> int | None:
+    """The checkpoint that staged the file; None when the name is not one of ours."""
+    name = _DATA_FILE.fullmatch(key)
+    return None if name is None else int(name[1])
+
+
+def of_compacted(key: str) -> int | None:
+    """The version whose rows were merged; None when the name is not one of ours."""
+    name = _COMPACTED_FILE.fullmatch(key)
+    return None if name is None else int(name[1])
+
+
+def data_prefix(checkpoint_id: int) -> str:
+    return f"{DATA}{checkpoint_id:020d}-"
+
+
+def behind_data_of(checkpoint_id: int) -> str:
+    """Sorts behind all that the checkpoint staged."""
+    return f"{DATA}{checkpoint_id:020d}~"
+
+
+def compacted_stem(version: int, number: int, token: str) -> str:
+    return f"{COMPACTED}{version:020d}-{number:05d}-{token}"
+
+
+def unit_of(file: str) -> str:
+    """What the committable is called that the file belongs to; itself when it is alone."""
+    is_of_many = file.count("/") > 1 or file.endswith(PARTS)
+    return _stem(file) + PARTS if is_of_many else file
+
+
+def folder_of(unit: str) -> str:
+    """Where the partitions are that a list names."""
+    return unit.removesuffix(PARTS) + "/"
+
+
+def partition_of(file: str) -> str:
+    """``day=2026-01-01``, or empty."""
+    return "/".join(file.split("/")[2:-1])
+
+
+def is_json(file: str) -> bool:
+    return file.endswith(".json")
+
+
+def schema_key(name: str) -> str:
+    """Of a schema's hash, or of the file that has it in its name."""
+    if "/" in name:
+        name = _stem(name).removesuffix("-deletes").rpartition("-")[2]
+    return f"_schemas/{name}.arrow"
+
+
+def is_deletes(file: str) -> bool:
+    return file.startswith(DATA) and _stem(file).endswith("-deletes")
+
+
+def deletes_first(staged: _Named) -> tuple[bool, str]:
+    """The order in which a checkpoint's files count."""
+    return not is_deletes(staged.file), staged.file
+
+
+def _stem(file: str) -> str:
+    name = _TOP.fullmatch(file)
+    assert name is not None, f"not a table's file: {file!r}"
+    return name[1]

@@ -1,0 +1,47 @@
+"""The rows that files show together, in the order in which the files count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from sluice.connectors.sink import DELETED
+from sluice.connectors.staged_files import RowFile, StagedFiles, newest_rows
+from sluice.connectors.table_manifest import READ_THREADS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_chain(
+    files: StagedFiles, wanted: Sequence[RowFile], upsert_key: Sequence[str] | None
+) -> pa.Table:
+    """All rows, or with an *upsert_key* the newest of each key that was not taken away.
+
+    Without a file there are no columns.
+    """
+    import pyarrow as pa
+
+    if not wanted:
+        return pa.table({})
+
+    def read(file: RowFile) -> pa.Table:
+        return files.read(file.file, rows=file.rows, size_bytes=file.size_bytes)
+
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        tables = list(pool.map(read, wanted))
+    table = pa.concat_tables(tables, promote_options="permissive")
+    if not upsert_key:
+        return table
+    return _without_deleted(table.take(newest_rows(table, upsert_key)))
+
+
+def _without_deleted(table: pa.Table) -> pa.Table:
+    """Files of one table may have the column or not: a file without it deletes nothing."""
+    import pyarrow.compute as pc
+
+    if DELETED not in table.column_names:
+        return table
+    is_deleted = pc.fill_null(table.column(DELETED), False)  # noqa: FBT003 - a value
+    return table.filter(pc.invert(is_deleted)).drop_columns([DELETED])

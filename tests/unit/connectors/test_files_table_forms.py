@@ -1,0 +1,88 @@
+"""What a table of files refuses, and how it names what it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sluice.connectors.files_table import FilesTable
+from sluice.connectors.table_names import is_deletes, of_data, partition_of, unit_of
+from sluice.errors import ConfigurationError
+from sluice.sinks import FilesTable as Spec
+from sluice.storage.memory import InMemoryStore
+
+TOKEN = "1-a"
+
+
+def stage(columns: dict[str, Any], **form: Any) -> list[str]:
+    store = InMemoryStore()
+    FilesTable("alerts", store, **form).stage(
+        pa.table(columns), checkpoint_id=1, subtask=0, attempt_token=TOKEN
+    )
+    return [one.key for one in store.list("")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "by", "message"),
+    [
+        ({"a": [1]}, ("day",), "its rows have no day; they have a"),
+        ({"a": [1.5]}, ("a",), "cannot partition by 'a' of type double"),
+        ({"a": [*range(1001)]}, ("a",), "1,001 different values .* more than 1,000"),
+        ({"a": ["x" * 300]}, ("a",), "too long for a folder's name"),
+    ],
+)
+def test_what_cannot_be_partitioned_is_refused_before_anything_is_written(
+    columns: dict[str, Any], by: tuple[str, ...], message: str
+) -> None:
+    store = InMemoryStore()
+    table = FilesTable("alerts", store, partition_by=by)
+
+    with pytest.raises(ConfigurationError, match=message):
+        table.stage(pa.table(columns), checkpoint_id=1, subtask=0, attempt_token=TOKEN)
+    assert [*store.list("")] == []
+
+
+def test_partitions_are_named_as_hive_names_them() -> None:
+    keys = stage({"a": ["x/y", None, ""], "n": [1, 2, 2]}, partition_by=("a", "n"))
+
+    stem = "data/00000000000000000001-00000-1-a"
+    assert keys == [
+        f"{stem}.parts.json",
+        f"{stem}/a=__HIVE_DEFAULT_PARTITION__/n=2/part.parquet",
+        f"{stem}/a=x%2Fy/n=1/part.parquet",
+    ]
+    assert {unit_of(key) for key in keys} == {f"{stem}.parts.json"}
+    assert [of_data(key) for key in keys] == [1, 1, 1]
+    assert partition_of(keys[2]) == "a=x%2Fy/n=1"
+    assert not any(map(is_deletes, keys))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([b"x"]),
+        pa.array([1], pa.timestamp("ns")),
+        pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+        pa.array([[0]], pa.list_(pa.timestamp("us"))),
+    ],
+    ids=str,
+)
+def test_types_that_json_would_change_are_refused(column: pa.Array) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot write column 'c' of type .* as JSON"):
+        stage({"c": column}, format="json")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"format": "csv"}, "'csv'.* is not known; write parquet or json"),
+        ({"partition_by": "day"}, r"is a text; write \('day',\)"),
+        ({"partition_by": ("a", "a")}, "names a column twice"),
+        ({"compact_when_files": 1}, "write 2 or more files, or 0 for never"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Spec(**given)
