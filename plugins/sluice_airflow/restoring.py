@@ -79,7 +79,7 @@ class RestoreOperator(CheckpointOperator):
             _check_generation(state, params)
         configuration = configuration_of(self.pipeline, state, params)
         if state.status is JobStatus.CREATED and configuration is not None:
-            submit(job, configuration)
+            submit(job, configuration, only_generation=state.generation)
         elif state.status is JobStatus.RESTARTING and params["only_generation"] is not None:
             pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1_000)
             log.info("restart strategy pauses pause_s=%.1f", pause_s)

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import CheckpointType, JobStatus
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, FencedError
 from sluice.schedules import Continuous
 from sluice_airflow.checking import check_declaration
 from sluice_airflow.notes import note
@@ -129,7 +131,8 @@ class TriggerOperator(CheckpointOperator):
         configuration = configure(self.pipeline, {})
         verify_store(job)
         check_declaration(self.pipeline, configuration.params)
-        submit(job, configuration)
+        with suppress(FencedError):  # Another run was faster.
+            submit(job, configuration, only_generation=NO_GENERATION)
 
 
 class TriggerSavepointOperator(TriggerOperator):

@@ -92,7 +92,8 @@ def _go_on(job: Job) -> None:
     """Begin, or take up what a process that died left; then one checkpoint."""
     state = job.state()
     if state.status is JobStatus.CREATED:
-        submit(job, configure(job.pipeline, {}, max_records_per_epoch=RECORDS_PER_EPOCH))
+        configuration = configure(job.pipeline, {}, max_records_per_epoch=RECORDS_PER_EPOCH)
+        submit(job, configuration, only_generation=state.generation)
     elif state.pending or state.status is not JobStatus.RUNNING:
         pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1000)
         time.sleep(pause_s)

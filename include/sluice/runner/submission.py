@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from sluice.config import check_max_records
+from sluice.core.ids import Generation
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.lifecycle import next_generation
 from sluice.core.messages import JobConfiguration, JobSubmitted
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Verdict
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, FencedError
 from sluice.params import resolve
 from sluice.pipeline import Pipeline
 from sluice.runner.commands import carry_out
@@ -139,18 +140,30 @@ def check_sources(
         source.plan((), max_records=1, parallelism=1)
 
 
-def submit(job: Job, configuration: JobConfiguration) -> CoordinatorState:
+def submit(
+    job: Job, configuration: JobConfiguration, *, only_generation: Generation | None = None
+) -> CoordinatorState:
     """Start a new life of the pipeline from empty state; earlier checkpoints stay where they are.
+
+    With *only_generation* nothing happens unless the job is still of that generation: who saw that
+    nobody had submitted it, and slept, does not begin a job anew that has ended meanwhile.
 
     Raises:
         ConfigurationError: the job runs already, or a source cannot be used.
+        FencedError: the job is of another generation.
     """
     check_sources(job.pipeline, configuration, job.location.endpoint_url)
     transition = job.journal.append(
         lambda state: JobSubmitted(
-            at_ms=job.clock(), generation=next_generation(state), configuration=configuration
+            at_ms=job.clock(),
+            generation=next_generation(state)
+            if only_generation is None
+            else Generation(only_generation + 1),
+            configuration=configuration,
         )
     )
+    if transition.verdict is Verdict.FENCED:
+        raise FencedError(f"another coordinator submitted job {job.pipeline.uid!r} first")
     if transition.verdict is not Verdict.APPLIED:
         raise ConfigurationError(
             f"job {job.pipeline.uid!r} is {transition.state.status.value} in {job.store.root}; "

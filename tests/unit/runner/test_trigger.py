@@ -16,12 +16,12 @@ from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import FromCheckpoint
 from sluice.core.transition import Verdict
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError, FencedError, StoreUnavailable
 from sluice.pipeline import Pipeline
 from sluice.protocol.records import encode_plan
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import restore, savepoint_target
+from sluice.runner.recovery import restore, savepoint_target, stop
 from sluice.runner.submission import configure, submit
 from sluice.runner.trigger import NotTriggered, Queued, trigger
 from sluice.sinks import FilesTable
@@ -243,6 +243,21 @@ def test_submitting_a_running_job_is_refused_with_the_fix() -> None:
 
     with pytest.raises(ConfigurationError, match=r"'auctions' is RUNNING.*sluice cancel auctions"):
         submit(job, configure(job.pipeline, {}))
+
+
+def test_who_slept_before_submitting_does_not_begin_a_job_anew_that_has_ended() -> None:
+    """Found by ``tests.exactly_once``: all rows were published twice."""
+    job = a_job()
+    seen = job.state().generation
+    configuration = configure(job.pipeline, {})
+    submit(job, configuration, only_generation=seen)
+    stop(job, JobStatus.CANCELED)
+
+    with pytest.raises(FencedError, match="another coordinator submitted job 'auctions' first"):
+        submit(job, configuration, only_generation=seen)
+
+    assert job.state().status is JobStatus.CANCELED
+    assert submit(job, configuration).generation == 2  # A person may.
 
 
 def test_a_savepoint_of_a_used_name_does_not_pretend_to_have_been_written() -> None:
