@@ -37,6 +37,13 @@ def test_airflow_waits_for_a_migrated_postgres(services) -> None:
         assert environment["AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK"] == "True"
 
 
+def test_kafka_comes_only_when_it_is_asked_for(services) -> None:
+    """For the tests that want a real broker; Sluice itself needs none."""
+    assert services["kafka"]["profiles"] == ["kafka"]
+    assert "127.0.0.1:9092" in services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert not [s for s in services.values() if "kafka" in s.get("depends_on", {})]
+
+
 def test_nothing_is_published_beyond_loopback(services) -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
 
