@@ -23,7 +23,7 @@ import sluice
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest
-from sluice.errors import FencedError, SluiceError, StageFailed
+from sluice.errors import FencedError, RestoreError, SluiceError, StageFailed
 from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job, open_job
@@ -74,7 +74,7 @@ def drive(attempt: Attempt) -> None:
         while not _has_ended(job):
             try:
                 _go_on(job)
-            except FencedError:
+            except (FencedError, RestoreError):
                 continue  # Another coordinator was faster.
             except StageFailed as error:
                 _give_up(job, error)

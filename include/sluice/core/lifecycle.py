@@ -63,6 +63,8 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         return refused(state)
     if checkpoint_id is None and state.last_completed_at_ms is not None:
         return refused(state)  # It was chosen when there was none: a checkpoint completed since.
+    if event.is_latest and (checkpoint_id, origin) != (state.base, state.origin):
+        return refused(state)
     if origin is not None and not origin.root and origin.savepoint in state.releasing_savepoints:
         return refused(state)
     after, commands = abort_all(state, event.at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION)
@@ -92,9 +94,13 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
 
 
 def _table_recovery(state: CoordinatorState, event: JobRestored) -> TableRecovery | None:
-    """What an earlier restore still owes is owed by this one, too: its ids are among these."""
+    """Owed where checkpoints are left behind that tables may show, or that somebody may be about to
+    publish.  What an earlier restore still owes is owed by this one, too: its ids are among these.
+    """
     owed = state.table_recovery
-    if not (event.leaves_tables_behind or event.rolls_back_tables or owed):
+    newest = state.completed[-1].checkpoint_id if state.completed else None
+    is_behind = newest is not None and (event.origin is not None or newest != event.checkpoint_id)
+    if not (is_behind or event.rolls_back_tables or owed):
         return None
     return TableRecovery(
         through=CheckpointId(state.next_checkpoint_id - 1),

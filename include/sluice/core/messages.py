@@ -204,7 +204,7 @@ class JobRestored:
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignores_in_flight: bool = False
     has_hooks: bool = False  # Master hooks are to be restored before anything new is triggered.
-    leaves_tables_behind: bool = False  # Later checkpoints completed: tables may be ahead.
+    is_latest: bool = False  # The newest was meant: refused if another completed meanwhile.
     rolls_back_tables: bool = False
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.

@@ -40,10 +40,8 @@ def as_chosen(
     )
 
 
-def is_behind(state: CoordinatorState, choice: Choice) -> bool:
-    """Whether checkpoints completed after the chosen one, or beside it, so that tables may show
-    them, and somebody may still be about to publish them.
-    """
+def _is_behind(state: CoordinatorState, choice: Choice) -> bool:
+    """Whether checkpoints completed after the chosen one, or beside it: tables may show them."""
     if choice.origin is not None:
         return bool(state.completed)
     newest = state.completed[-1].checkpoint_id if state.completed else None
@@ -83,7 +81,7 @@ def _tables_ahead(
 ) -> list[TableAhead]:
     """Of the declared sinks; the usual restore, of the latest checkpoint, need not ask them."""
     is_elsewhere = choice.origin is not None and choice.origin.root != ""
-    if is_elsewhere or not is_behind(state, choice):
+    if is_elsewhere or not _is_behind(state, choice):
         return []
     sinks = job.sinks(configuration.params)
     return [

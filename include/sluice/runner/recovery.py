@@ -24,6 +24,7 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import (
     DeclaredStage,
     FromOrigin,
+    Latest,
     Restore,
     RestoreOptions,
     RestoreTarget,
@@ -38,7 +39,7 @@ from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice.protocol.paths import PipelinePaths
 from sluice.runner.commands import carry_out
 from sluice.runner.job import Job
-from sluice.runner.observing import as_chosen, is_behind, observe
+from sluice.runner.observing import as_chosen, observe
 from sluice.runner.resume import resume
 from sluice.storage.journal import Journal
 
@@ -251,7 +252,7 @@ def restore(
             ignores_in_flight=decision.ignores_in_flight,
             dropped_stages=decision.dropped_stages,
             has_hooks=bool(job.pipeline.hooks),
-            leaves_tables_behind=is_behind(state, choice),
+            is_latest=isinstance(target, Latest),
             rolls_back_tables=options.roll_back_tables,
             configuration=configuration,
             cause=cause,
@@ -261,8 +262,8 @@ def restore(
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
     if transition.verdict is not Verdict.APPLIED:
         raise RestoreError(
-            "a checkpoint completed while the job was to start from empty; restore it again"
-            if choice.checkpoint_id is None
+            "a checkpoint completed while the one before it was chosen; restore the job again"
+            if isinstance(target, Latest)
             else f"checkpoint {choice.checkpoint_id} was discarded while it was chosen"
         )
     carry_out(job, transition)

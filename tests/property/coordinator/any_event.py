@@ -103,7 +103,7 @@ def restores(draw: st.DrawFn) -> JobRestored:
         origin=origin,
         claim_mode=draw(st.sampled_from(ClaimMode)),
         has_hooks=draw(st.booleans()),
-        leaves_tables_behind=draw(st.booleans()),
+        is_latest=draw(st.booleans()),
         rolls_back_tables=draw(st.booleans()),
         configuration=draw(st.none() | configurations),
     )

@@ -134,7 +134,7 @@ class Coordinator(RuleBasedStateMachine):
                 origin=origin,
                 claim_mode=claim_mode,
                 has_hooks=owes and data.draw(st.booleans()),
-                leaves_tables_behind=owes and data.draw(st.booleans()),
+                is_latest=data.draw(st.booleans()),
                 rolls_back_tables=owes and data.draw(st.booleans()),
             )
         )

@@ -139,29 +139,52 @@ def test_hooks_are_restored_once_and_by_the_generation_that_restored() -> None:
     assert step(state, hooks_restored(generation=1)).verdict is Verdict.FENCED
 
 
-@pytest.mark.parametrize("why", ["leaves_tables_behind", "rolls_back_tables"])
-def test_tables_are_recovered_once_through_the_last_id_that_was_handed_out(why: str) -> None:
-    state = after(a_submitted(), *a_checkpoint(1), triggered(2, parent=1))
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_tables_are_recovered_once_through_the_last_id_that_was_handed_out(
+    rolls_back: bool,
+) -> None:
+    state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+    state = after(state, triggered(3, parent=2))
 
-    restored_state = after(state, restored(1, **{why: True}))
+    restored_state = after(state, restored(1, rolls_back_tables=rolls_back))
     again = step(restored_state, tables_recovered())
 
-    owed = TableRecovery(through=CheckpointId(2), roll_back=why == "rolls_back_tables")
+    owed = TableRecovery(through=CheckpointId(3), roll_back=rolls_back)
     assert restored_state.table_recovery == owed
     assert again.state == replace(restored_state, table_recovery=None)
     assert step(again.state, tables_recovered()).verdict is Verdict.IGNORED
     assert step(restored_state, tables_recovered(generation=1)).verdict is Verdict.FENCED
 
 
+def test_the_newest_checkpoint_leaves_no_table_behind_and_a_savepoint_may() -> None:
+    state = after(a_submitted(), *a_checkpoint(1))
+
+    assert after(state, restored(1)).table_recovery is None
+    assert after(a_submitted(), restored(7, savepoint="s")).table_recovery is None
+    assert after(state, restored(7, savepoint="s")).table_recovery == TableRecovery(
+        through=CheckpointId(1), roll_back=False
+    )
+
+
+def test_a_restore_of_the_latest_is_refused_when_another_completed_meanwhile() -> None:
+    """Who completed it may be about to publish it: its rows would be published again."""
+    chosen = after(a_submitted(), *a_checkpoint(1))
+    meanwhile = after(chosen, triggered(2, parent=1), completed(2))
+
+    assert step(meanwhile, restored(1, is_latest=True)).verdict is Verdict.REFUSED
+    assert step(meanwhile, restored(1)).verdict is Verdict.APPLIED
+    assert step(chosen, restored(1, is_latest=True)).verdict is Verdict.APPLIED
+
+
 def test_what_a_restore_owes_the_tables_a_failure_before_it_is_done_leaves_owed() -> None:
-    state = after(a_submitted(), *a_checkpoint(1), restored(1, leaves_tables_behind=True))
+    state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1), restored(1))
 
     state = after(state, restored(1, generation=3))
-    assert state.table_recovery == TableRecovery(through=CheckpointId(1), roll_back=False)
+    assert state.table_recovery == TableRecovery(through=CheckpointId(2), roll_back=False)
 
     state = after(state, restored(1, generation=4, rolls_back_tables=True))
-    state = after(state, restored(1, generation=5))
-    assert state.table_recovery == TableRecovery(through=CheckpointId(1), roll_back=True)
+    state = after(state, restored(2, generation=5))
+    assert state.table_recovery == TableRecovery(through=CheckpointId(2), roll_back=True)
 
 
 def test_nothing_is_restored_from_a_claimed_savepoint_that_is_being_deleted() -> None:

@@ -87,7 +87,7 @@ EVENTS: list[Event] = [
         has_hooks=True,
         dropped_stages=("rank",),
         cause="me",
-        leaves_tables_behind=True,
+        is_latest=True,
         rolls_back_tables=True,
     ),
     hooks_restored(),
