@@ -16,7 +16,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.properties import CheckpointingMode
 from sluice.core.state import CoordinatorState
-from sluice.errors import FencedError, SluiceError, StageFailed
+from sluice.errors import ConfigurationError, FencedError, SluiceError, StageFailed
 from sluice.protocol.records import decode_ack
 from sluice.runner.assignment import assigned_state
 from sluice.runner.completion import publish_early
@@ -65,6 +65,7 @@ def run_stage(
         StageFailed: the Spark job failed; the message carries its first cause.
         NotYetAcknowledged: what the stage reads, or continues, is not sealed yet.
         FencedError: the checkpoint is not pending any more, or another attempt took over.
+        ConfigurationError: the stage takes no part in the checkpoint.
     """
     plan = job.plan(checkpoint_id)
     if plan is None:
@@ -73,6 +74,11 @@ def run_stage(
     if state.pending_checkpoint(checkpoint_id) is None:
         state = job.state()  # It ended, or so it seems: that needs certainty.
     pending = _still_pending(state, checkpoint_id, stage, attempt)
+    if all(task.uid != stage for task in plan.tasks):
+        raise ConfigurationError(
+            f"checkpoint {checkpoint_id} was triggered before stage {stage!r} was declared; let it "
+            "fail and restore the job: a chain changes at a restore only"
+        )
     lineage = lineage_of(job, state, plan)
     run = StageRun(
         job=job,

@@ -18,6 +18,7 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
+from sluice.errors import ConfigurationError
 from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
@@ -220,3 +221,11 @@ def test_an_epoch_fetches_the_state_it_will_look_at_all_at_once(
     one_by_one(job)
 
     assert kept <= prefetched
+
+
+def test_a_stage_that_was_declared_after_the_trigger_is_refused_by_name() -> None:
+    job = a_windowed_job()
+    plan = trigger_one(job)
+
+    with pytest.raises(ConfigurationError, match="was triggered before stage 'new' was declared"):
+        run(job, plan, "new")
