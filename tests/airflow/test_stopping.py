@@ -111,7 +111,10 @@ def test_a_restored_job_may_stay_suspended_and_goes_on_from_there(
         trigger(run_id="run-3")
     resumed, _ = restore()
 
-    assert said == "restored checkpoint 1, generation 2; SUSPENDED"
+    assert said == (
+        "restored checkpoint 1, generation 2; SUSPENDED; table 'counts' is ahead by 1 checkpoint "
+        "(2); its next commit rolls it back, rolling tables back does so at once"
+    )
     assert resumed["checkpoint_id"] == 1
     assert trigger(run_id="run-4")["parent"] == 1
 
