@@ -115,7 +115,7 @@ def collect_garbage(
     for uid, sink in sinks.items():
         _delete([orphan.key for orphan in orphans.files if orphan.sink == uid], sink.discard)
     discard_claimed(job)  # What a crash in the middle of it left.
-    release_orphans(job, used.head.state, savepoint_names(job))
+    release_orphans(job, lambda: savepoint_names(job))
     if orphans.files:
         log.info(
             "garbage collected pipeline=%s files=%d bytes=%d",

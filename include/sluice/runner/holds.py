@@ -8,7 +8,7 @@ it by its name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sluice.connectors.source import Source
 from sluice.core.ids import NO_GENERATION
@@ -43,22 +43,44 @@ def release(job: Job, state: CoordinatorState, what: str) -> None:
             log.warning("hold not released source=%s of=%s: %s", uid, what, error)
 
 
-def release_orphans(job: Job, state: CoordinatorState, savepoints: Iterable[str]) -> None:
-    """Let go what is held for checkpoints that are gone, and for none of these *savepoints*."""
-    ids = [pending.checkpoint_id for pending in state.pending]
-    ids += [done.checkpoint_id for done in (*state.completed, *state.discarding)]
-    known = {*map(str, ids), *(SAVEPOINT + name for name in savepoints)}
-    for uid, source in _sources(job, state):
-        prefix = _prefix(job, uid)
+def release_orphans(job: Job, savepoints: Callable[[], Iterable[str]]) -> None:
+    """Let go what is held for checkpoints and savepoints that are gone.
+
+    What is held is listed before the journal and the savepoints are: what is taken meanwhile is not
+    among it, and what was taken before is known by then.
+    """
+    found = [*_held(job, job.state())]
+    if not found:
+        return
+    state = job.state()
+    known = _known(state) | {SAVEPOINT + name for name in savepoints()}
+    for uid, source, name in found:
+        what = name.removeprefix(_prefix(job, uid))
+        is_begun = not what.isdecimal() or int(what) < state.next_checkpoint_id
+        if what in known or not is_begun:
+            continue
+        log.info("orphaned hold released source=%s of=%s", uid, what)
         try:
-            for name in source.held(prefix):
-                what = name.removeprefix(prefix)
-                is_begun = not what.isdecimal() or int(what) < state.next_checkpoint_id
-                if what not in known and is_begun:
-                    log.info("orphaned hold released source=%s of=%s", uid, what)
-                    source.release(name)
+            source.release(name)
         except SluiceError as error:
-            log.warning("orphaned holds not released source=%s: %s", uid, error)
+            log.warning("orphaned hold not released source=%s: %s", uid, error)
+
+
+def _held(job: Job, state: CoordinatorState) -> Iterator[tuple[str, Source, str]]:
+    for uid, source in _sources(job, state):
+        try:
+            yield from ((uid, source, name) for name in source.held(_prefix(job, uid)))
+        except SluiceError as error:
+            log.warning("holds cannot be listed source=%s: %s", uid, error)
+
+
+def _known(state: CoordinatorState) -> set[str]:
+    """For what something is held; for a savepoint before it is complete."""
+    pending = [(one.checkpoint_id, one.savepoint_name) for one in state.pending]
+    done = [(c.checkpoint_id, c.savepoint_name) for c in (*state.completed, *state.discarding)]
+    named = {name for _, name in (*pending, *done) if name is not None}
+    ids = {str(checkpoint_id) for checkpoint_id, _ in (*pending, *done)}
+    return ids | {SAVEPOINT + name for name in named}
 
 
 def notify_complete(job: Job, state: CoordinatorState, cuts: Iterable[SourceCut]) -> None:

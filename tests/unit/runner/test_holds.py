@@ -9,7 +9,7 @@ import pytest
 
 from sluice.connectors.nexmark import NexmarkSource
 from sluice.connectors.source import SourcePosition
-from sluice.core.properties import ClaimMode
+from sluice.core.properties import CheckpointType, ClaimMode
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import StoreUnavailable
@@ -126,6 +126,17 @@ def test_a_savepoint_holds_until_it_is_deleted(job: Job, place: Place) -> None:
     collect_garbage(job, grace_ms=0)
 
     assert held(place) == {"3": 30, "4": 40, "5": 50}
+
+
+def test_a_savepoint_that_is_being_written_is_no_orphan(job: Job, place: Place) -> None:
+    plan = trigger_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    place.held["sluice-auctions-events-savepoint-mine"] = 10  # As its commit does, which then dies.
+
+    collect_garbage(job, grace_ms=0)
+
+    assert held(place) == {"1": 10, "savepoint-mine": 10}
 
 
 def test_a_claimed_savepoint_lets_go_when_the_job_deletes_it(job: Job, place: Place) -> None:
