@@ -242,8 +242,9 @@ def restore(
         )
     for ahead in decision.tables_ahead:
         log.warning("%s", ahead)
-    transition = job.journal.append(
-        lambda _: JobRestored(
+    after = _take_over(
+        job,
+        JobRestored(
             at_ms=job.clock(),
             generation=next_generation(state),
             checkpoint_id=choice.checkpoint_id,
@@ -256,31 +257,37 @@ def restore(
             rolls_back_tables=options.roll_back_tables,
             configuration=configuration,
             cause=cause,
-        )
+        ),
     )
-    if transition.verdict is Verdict.FENCED:
-        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
-    if transition.verdict is not Verdict.APPLIED:
-        raise RestoreError(
-            "a checkpoint completed while the one before it was chosen; restore the job again"
-            if isinstance(target, Latest)
-            else f"checkpoint {choice.checkpoint_id} was discarded while it was chosen"
-        )
-    carry_out(job, transition)
-    resume(job, job.journal.load())
-    after = job.state()
-    if after.generation != transition.state.generation:
-        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
-    log.info(
-        "job restored pipeline=%s generation=%d checkpoint_id=%s origin=%s",
-        job.pipeline.uid, transition.state.generation, choice.checkpoint_id, choice.origin,
-    )  # fmt: skip
     return Restored(
         checkpoint_id=choice.checkpoint_id,
         origin=choice.origin,
         state=after,
         tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
     )
+
+
+def _take_over(job: Job, event: JobRestored) -> CoordinatorState:
+    """Journal the fence, then do what the job owes from before."""
+    transition = job.journal.append(lambda _: event)
+    if transition.verdict is Verdict.FENCED:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
+    if transition.verdict is not Verdict.APPLIED:
+        raise RestoreError(
+            "a checkpoint completed while the one before it was chosen; restore the job again"
+            if event.is_latest
+            else f"checkpoint {event.checkpoint_id} was discarded while it was chosen"
+        )
+    carry_out(job, transition)
+    resume(job, job.journal.load())
+    after = job.state()
+    if after.generation != event.generation:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
+    log.info(
+        "job restored pipeline=%s generation=%d checkpoint_id=%s origin=%s",
+        job.pipeline.uid, event.generation, event.checkpoint_id, event.origin,
+    )  # fmt: skip
+    return after
 
 
 def savepoint_target(job: Job, name: str) -> FromOrigin:
