@@ -94,12 +94,9 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
 
 
 def _table_recovery(state: CoordinatorState, event: JobRestored) -> TableRecovery | None:
-    """Owed where checkpoints are left behind that tables may show, or that somebody may be about to
-    publish.  What an earlier restore still owes is owed by this one, too: its ids are among these.
-    """
+    """What an earlier restore still owes is owed by this one, too: its ids are among these."""
     owed = state.table_recovery
-    newest = state.completed[-1].checkpoint_id if state.completed else None
-    is_behind = newest is not None and (event.origin is not None or newest != event.checkpoint_id)
+    is_behind = state.leaves_behind(event.checkpoint_id, event.origin)
     if not (is_behind or event.rolls_back_tables or owed):
         return None
     return TableRecovery(

@@ -106,6 +106,16 @@ class CoordinatorState:
         """Whether something outside is still to be put back, before anything new is triggered."""
         return self.must_restore_hooks or self.table_recovery is not None
 
+    def leaves_behind(
+        self, checkpoint_id: CheckpointId | None, origin: SnapshotOrigin | None
+    ) -> bool:
+        """Whether a restore to there leaves completed checkpoints behind, which tables may show and
+        somebody may still be about to publish.
+        """
+        if not self.completed:
+            return False
+        return origin is not None or self.completed[-1].checkpoint_id != checkpoint_id
+
     @property
     def next_checkpoint_id(self) -> CheckpointId:
         return self.ids.get()

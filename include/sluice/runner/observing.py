@@ -40,14 +40,6 @@ def as_chosen(
     )
 
 
-def _is_behind(state: CoordinatorState, choice: Choice) -> bool:
-    """Whether checkpoints completed after the chosen one, or beside it: tables may show them."""
-    if choice.origin is not None:
-        return bool(state.completed)
-    newest = state.completed[-1].checkpoint_id if state.completed else None
-    return choice.checkpoint_id != newest
-
-
 def observe(
     job: Job, choice: Choice, state: CoordinatorState, configuration: JobConfiguration
 ) -> Observed | None:
@@ -81,7 +73,7 @@ def _tables_ahead(
 ) -> list[TableAhead]:
     """Of the declared sinks; the usual restore, of the latest checkpoint, need not ask them."""
     is_elsewhere = choice.origin is not None and choice.origin.root != ""
-    if is_elsewhere or not _is_behind(state, choice):
+    if is_elsewhere or not state.leaves_behind(choice.checkpoint_id, choice.origin):
         return []
     sinks = job.sinks(configuration.params)
     return [

@@ -18,13 +18,11 @@ import pytest
 from sluice.connectors.postgres.ledger import Ledger
 from sluice.connectors.staged_sink import StagedSink
 from sluice.errors import FencedError, StoreUnavailable
-from sluice.sinks.postgres import PostgresTable
 from sluice.storage.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
-from tests.contract.sink_rules import SinkCase, publish, rows, seen, staged_rows
+from tests.contract.sink_rules import publish, rows, seen, staged_rows
+from tests.contract.test_postgres_sink import COLUMNS, case_of, sink_of
 from tests.postgres_database import Database, running_postgres
-
-COLUMNS = "id bigint NOT NULL, name text, price double precision, at timestamptz"
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +39,6 @@ def table(database: Database) -> str:
 @pytest.fixture
 def root(tmp_path) -> StoreLocation:
     return StoreLocation(root=f"file://{tmp_path}/staged")
-
-
-def case_of(database: Database, table: str, root: StoreLocation, **options: object) -> SinkCase:
-    spec = PostgresTable(database.dsn, table, **options)
-    return SinkCase(
-        lambda: spec.open("orders", {}, root),
-        lambda: database.rows(f"SELECT id, name, price, at FROM {table}"),
-    )
-
-
-def sink_of(database: Database, table: str, root: StoreLocation, **options: object) -> StagedSink:
-    return PostgresTable(database.dsn, table, **options).open("orders", {}, root)
 
 
 def impatient(sink: StagedSink, *, hung_after_s: float = 0.3, wait_s: float = 30) -> StagedSink:
