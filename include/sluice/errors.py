@@ -6,6 +6,7 @@
     │   └── CorruptSegment    a file does not match its checksum: restore another checkpoint
     ├── FencedError           a newer coordinator owns the job: stop quietly
     ├── RestoreError          there is nothing to restore, or something it needs is missing
+    ├── TableMismatch         a table does not show what the job continues: a person decides
     ├── StageFailed           a stage's execution attempt failed: the job fails over
     │   └── NotYetAcknowledged  what was asked for still runs: look again
     └── StoreUnavailable      the store could not answer: retry
@@ -42,6 +43,10 @@ class FencedError(SluiceError):
 
 class RestoreError(SluiceError):
     """The requested checkpoint cannot be restored; the message names what is missing."""
+
+
+class TableMismatch(SluiceError):
+    """A sink's table does not show what the job continues; the message says how to go on."""
 
 
 class StageFailed(SluiceError):

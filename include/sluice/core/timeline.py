@@ -1,0 +1,219 @@
+"""What a place outside remembers of the checkpoints that its table shows: one time line a sink.
+
+    publishing    rows of a checkpoint become visible, and the time line grows by its id
+    recovered     a restore, or a new life of the job, says what the table continues
+
+The place changes rows and time line in one transaction, so whoever comes late, twice, or from
+another life of the job is recognised there, whatever the journal says by then.  Three tokens
+decide.  The *life* names the job from its submission on: a job that begins anew over an emptied
+root has another one.  The *generation* grows with each restore of a life.  Checkpoint *ids* only
+grow in one place: a new life begins behind the ids that the place knows.
+
+Flink has no counterpart: its sinks keep transactions open (TwoPhaseCommitSinkFunction) and cannot
+go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeAlias
+
+from sluice.errors import FencedError, TableMismatch
+
+Span: TypeAlias = tuple[int, int]  # Checkpoint ids from the first to the last, both included.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """The life of the job and the generation in whose name a coordinator acts."""
+
+    life: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What a table becomes when its job is restored, or begins a new life.
+
+    ``version`` is the checkpoint whose commit made what the job continues; None: nothing.  Ids up
+    to ``through`` were handed out before; of these only ``continues`` may still be published, the
+    completed checkpoint that the job continues and whose commit is owed.  With ``roll_back`` what
+    is shown after ``version`` goes away.  ``accepts``: a person takes the table as it is, with rows
+    of another life or without the version.  ``replaces`` are lives that give way to the writer's.
+    """
+
+    version: int | None
+    through: int
+    continues: int | None = None
+    roll_back: bool = False
+    accepts: bool = False
+    replaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a table stands to a version that a job would continue.
+
+    ``ahead`` are the checkpoints shown after it, oldest first; ``lacks``: the version itself is not
+    shown.  ``other_life`` wrote the table last, and is not the job's; empty if there is none.  No
+    id up to ``newest`` may be handed out again.
+    """
+
+    ahead: tuple[int, ...] = ()
+    lacks: bool = False
+    other_life: str = ""
+    newest: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The note of one sink in one place; the default is that of a place nobody wrote to.
+
+    ``published`` are the ids that readers see, with a gap between any two spans; with ``is_cut``
+    those before the first span are taken as shown.  ``fenced_by`` is the generation of the latest
+    recovery, ``through`` and ``continues`` are its; see ``Recovery``.
+    """
+
+    life: str = ""
+    generation: int = 0
+    fenced_by: int = 0
+    through: int = 0
+    continues: int | None = None
+    published: tuple[Span, ...] = ()
+    is_cut: bool = False
+
+    def __post_init__(self) -> None:
+        assert all(first <= last for first, last in self.published)
+        assert all(last + 1 < first for (_, last), (first, _) in pairwise(self.published))
+
+    @property
+    def newest(self) -> int:
+        return self.published[-1][1] if self.published else 0
+
+    def shows(self, version: int) -> bool:
+        is_forgotten = self.is_cut and bool(self.published) and version < self.published[0][0]
+        return is_forgotten or any(first <= version <= last for first, last in self.published)
+
+    def after(self, version: int | None) -> Iterator[int]:
+        """The ids that are shown after *version*, oldest first; those cut off are left out."""
+        for first, last in self.published:
+            yield from range(max(first, (version or 0) + 1), last + 1)
+
+    def standing(self, life: str, version: int | None) -> Standing:
+        return Standing(
+            ahead=tuple(self.after(version)),
+            lacks=version is not None and not self.shows(version),
+            other_life="" if self.life in ("", life) else self.life,
+            newest=max(self.newest, self.through),
+        )
+
+    def publishing(self, writer: Writer, checkpoint_id: int, parent: int | None) -> Timeline | None:
+        """The time line with the checkpoint, which continues *parent*; None if it is shown already.
+
+        Raises:
+            FencedError: a restore has left it behind, or another life of the job owns the table.
+            TableMismatch: the parent is not shown.
+        """
+        if self.life == writer.life and self.shows(checkpoint_id):
+            return None
+        self._require_owner(writer.life, ())
+        self._require_generation(writer)
+        may_continue = checkpoint_id == self.continues
+        if not may_continue and checkpoint_id <= max(self.through, self.newest):
+            raise FencedError(
+                f"checkpoint {checkpoint_id} was left behind: the table shows checkpoint "
+                f"{self.newest or 'nothing'}, and a restore has passed checkpoint {self.through}"
+            )
+        if parent is not None and not self.shows(parent):
+            raise TableMismatch(
+                f"checkpoint {checkpoint_id} continues checkpoint {parent}, which the table does "
+                f"not show (its newest is {self.newest or 'none'}): the table was put back or "
+                "replaced; restore a checkpoint that it shows, or restore and accept tables as "
+                "they are, which leaves the rows in between out"
+            )
+        return replace(
+            self,
+            life=writer.life,
+            generation=writer.generation,
+            continues=None if may_continue else self.continues,
+            published=_with(self.published, checkpoint_id),
+        )
+
+    def recovered(self, writer: Writer, recovery: Recovery) -> Timeline | None:
+        """The time line as the writer's job continues it; None if this recovery was done before.
+
+        With ``roll_back`` the ids ``after(recovery.version)`` are no longer shown: their rows go in
+        the same transaction.
+
+        Raises:
+            FencedError: a later restore was here, or another life of the job owns the table.
+            TableMismatch: the version is not shown, and nobody accepted that.
+        """
+        if self.life == writer.life:
+            self._require_generation(writer)
+            if self.fenced_by == writer.generation:
+                return None
+        self._require_owner(writer.life, recovery.replaces)
+        if self.newest > recovery.through:
+            raise FencedError(
+                f"the table shows checkpoint {self.newest}, which was published after the job "
+                f"looked at it (through checkpoint {recovery.through}); another job writes it"
+            )
+        version = recovery.version
+        published = self.published
+        if version is not None and not self.shows(version):
+            if not recovery.accepts:
+                raise TableMismatch(
+                    f"the table does not show checkpoint {version}, which the job continues (its "
+                    f"newest is {self.newest or 'none'}); restore another checkpoint, or accept "
+                    "tables as they are"
+                )
+            published = _with(published, version)
+        if recovery.roll_back:
+            published = _through(published, version or 0)
+        return Timeline(
+            life=writer.life,
+            generation=writer.generation,
+            fenced_by=writer.generation,
+            through=max(self.through, recovery.through),
+            continues=recovery.continues,
+            published=published,
+            is_cut=self.is_cut and bool(published),
+        )
+
+    def shortened(self, spans: int) -> Timeline:
+        """With the newest *spans* alone, for a place that has little room."""
+        assert spans > 0
+        if len(self.published) <= spans:
+            return self
+        return replace(self, published=self.published[-spans:], is_cut=True)
+
+    def _require_owner(self, life: str, replaced: tuple[str, ...]) -> None:
+        if self.life not in ("", life, *replaced):
+            raise FencedError(
+                f"the table belongs to life {self.life!r} of a job, not to {life!r}: give each job "
+                "a table of its own, or restore this one and accept tables as they are"
+            )
+
+    def _require_generation(self, writer: Writer) -> None:
+        if writer.life == self.life and writer.generation < self.generation:
+            raise FencedError(
+                f"generation {self.generation} of the job has written the table; whoever acts for "
+                f"generation {writer.generation} was left behind"
+            )
+
+
+def _with(spans: tuple[Span, ...], checkpoint_id: int) -> tuple[Span, ...]:
+    joined: list[Span] = []
+    for first, last in sorted((*spans, (checkpoint_id, checkpoint_id))):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def _through(spans: tuple[Span, ...], version: int) -> tuple[Span, ...]:
+    return tuple((first, min(last, version)) for first, last in spans if first <= version)

@@ -1,0 +1,140 @@
+"""The time line of a table: who may publish what after which restores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.timeline import Recovery, Standing, Timeline, Writer
+from sluice.errors import FencedError, TableMismatch
+
+FIRST = Writer(life="a", generation=1)
+SECOND = Writer(life="a", generation=2)
+THIRD = Writer(life="a", generation=3)
+OTHER_LIFE = Writer(life="b", generation=1)
+
+
+def published(*ids: int, writer: Writer = FIRST) -> Timeline:
+    """A table to which the ids were published, each after the one before it."""
+    timeline, parent = Timeline(), None
+    for checkpoint_id in ids:
+        after = timeline.publishing(writer, checkpoint_id, parent)
+        assert after is not None
+        timeline, parent = after, checkpoint_id
+    return timeline
+
+
+def recovered(timeline: Timeline, writer: Writer, recovery: Recovery) -> Timeline:
+    after = timeline.recovered(writer, recovery)
+    assert after is not None
+    return after
+
+
+def test_ids_that_follow_each_other_are_one_span() -> None:
+    assert published(1, 2, 4).published == ((1, 2), (4, 4))
+    assert [*published(1, 2, 4).after(1)] == [2, 4]
+    assert [*published(1, 2, 4).after(None)] == [1, 2, 4]
+
+
+def test_what_is_shown_is_not_published_again() -> None:
+    assert published(1, 2).publishing(FIRST, 2, 1) is None
+
+
+def test_a_checkpoint_behind_a_later_one_is_left_behind() -> None:
+    with pytest.raises(FencedError, match="checkpoint 2 was left behind: the table shows check"):
+        published(1, 3).publishing(FIRST, 2, 1)
+
+
+def test_a_checkpoint_is_not_published_over_a_missing_parent() -> None:
+    put_back = replace(published(1, 2, 3), published=((1, 2),))  # As a database restored by hand.
+
+    with pytest.raises(TableMismatch, match=r"continues checkpoint 3, .* \(its newest is 2\)"):
+        put_back.publishing(FIRST, 4, 3)
+
+
+def test_after_a_roll_back_only_later_ids_are_published() -> None:
+    back = recovered(published(1, 2, 3), SECOND, Recovery(version=1, through=4, roll_back=True))
+
+    assert back.published == ((1, 1),)
+    with pytest.raises(FencedError, match="a restore has passed checkpoint 4"):
+        back.publishing(SECOND, 4, 1)
+    assert back.publishing(SECOND, 5, 1) is not None
+
+
+def test_a_table_that_was_rolled_back_lacks_what_is_restored_later() -> None:
+    back = recovered(published(1, 2, 3), SECOND, Recovery(version=1, through=3, roll_back=True))
+
+    assert back.standing("a", 3) == Standing(lacks=True, newest=3)
+    with pytest.raises(TableMismatch, match="does not show checkpoint 3"):
+        back.recovered(THIRD, Recovery(version=3, through=3))
+    accepted = recovered(back, THIRD, Recovery(version=3, through=3, accepts=True))
+    assert accepted.published == ((1, 1), (3, 3))
+
+
+def test_a_suspended_restore_changes_nothing_after_a_later_one() -> None:
+    later = recovered(published(1, 2, 3), THIRD, Recovery(version=3, through=3))
+
+    with pytest.raises(FencedError, match="generation 3 of the job has written the table"):
+        later.recovered(SECOND, Recovery(version=1, through=3, roll_back=True))
+    assert later.recovered(THIRD, Recovery(version=3, through=3)) is None
+
+
+def test_a_coordinator_of_an_older_generation_publishes_nothing() -> None:
+    later = published(1, writer=SECOND)
+
+    with pytest.raises(FencedError, match="whoever acts for generation 1 was left behind"):
+        later.publishing(FIRST, 2, 1)
+
+
+def test_a_commit_that_the_job_continues_is_published_behind_the_fence() -> None:
+    left = recovered(published(1), SECOND, Recovery(version=1, through=2))
+    chosen = recovered(left, THIRD, Recovery(version=1, through=2, continues=2))
+
+    with pytest.raises(FencedError):
+        chosen.publishing(SECOND, 2, 1)
+    after = chosen.publishing(THIRD, 2, 1)
+    assert after is not None
+    assert (after.published, after.continues) == (((1, 2),), None)
+
+
+def test_another_life_neither_publishes_nor_recovers_unless_it_replaces_the_first() -> None:
+    table = published(1, 2)
+
+    with pytest.raises(FencedError, match="the table belongs to life 'a' of a job, not to 'b'"):
+        table.publishing(OTHER_LIFE, 1, None)
+    with pytest.raises(FencedError, match="belongs to life 'a'"):
+        table.recovered(OTHER_LIFE, Recovery(version=None, through=2))
+    taken = recovered(
+        table,
+        OTHER_LIFE,
+        Recovery(version=None, through=2, roll_back=True, replaces=("a",)),
+    )
+    assert taken == Timeline(life="b", generation=1, fenced_by=1, through=2)
+    with pytest.raises(FencedError, match="belongs to life 'b'"):
+        taken.publishing(FIRST, 3, 2)
+
+
+def test_a_table_that_moved_since_it_was_looked_at_is_not_taken_over() -> None:
+    with pytest.raises(FencedError, match="published after the job looked at it"):
+        published(1, 2, 3).recovered(
+            OTHER_LIFE, Recovery(version=None, through=2, roll_back=True, replaces=("a",))
+        )
+
+
+def test_the_standing_names_what_is_ahead_and_whose_it_is() -> None:
+    assert published(1, 2, 4).standing("a", 1) == Standing(ahead=(2, 4), newest=4)
+    assert published(1).standing("b", None) == Standing(ahead=(1,), other_life="a", newest=1)
+    assert Timeline().standing("a", None) == Standing()
+
+
+def test_a_shortened_time_line_takes_the_forgotten_as_shown() -> None:
+    short = published(1, 3, 5).shortened(2)
+
+    assert short.published == ((3, 3), (5, 5))
+    assert short.shows(1)
+    assert not short.shows(4)
+    assert short.shortened(2) is short
+    emptied = recovered(short, SECOND, Recovery(version=None, through=5, roll_back=True))
+    assert emptied.published == ()
+    assert not emptied.shows(1)
