@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sluice.operations import Lookup, Operation, Transform, Union
 from sluice.sinks import SinkSpec
 from sluice.sources import SourceSpec
+from sluice.steps import Filter, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +33,13 @@ class SourceNode:
 class Input:
     """What a stage reads of one producer, a source or another stage.
 
-    ``where`` and ``select`` are Spark SQL over a source's rows, applied as they are read;
+    ``steps`` are Spark SQL over a source's rows, applied in their order as the rows are read;
     ``renames`` are columns that the stage knows by another name, old -> new.
     """
 
     producer: str
     event_time: str | None = None
-    where: tuple[str, ...] = ()
-    select: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict[str, str])
     keys: tuple[str, ...] = ()
     key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])  # Spark SQL.
@@ -58,14 +58,17 @@ class StageNode:
     inputs: tuple[Input, ...]
     parallelism: int | None = None
     ttl_ms: int | None = None  # Of the state of a key that nobody wrote any more.
-    where: tuple[str, ...] = ()  # SQL over the operation's result.
-    select: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()  # SQL over the operation's result, applied in this order.
     updates: tuple[str, ...] = ()
     reads_updates: bool = False  # An input's rows are replaced by later ones.
 
     @property
     def is_stateful(self) -> bool:
         return not isinstance(self.operation, Transform | Lookup | Union)
+
+    @property
+    def filters_result(self) -> bool:
+        return any(isinstance(step, Filter) for step in self.steps)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ class Pipeline:
         stage = self.stages[uid]
         if not stage.updates:
             return False
-        rows_may_vanish = bool(stage.where) or stage.reads_updates
+        rows_may_vanish = stage.filters_result or stage.reads_updates
         if rows_may_vanish and any(sink.spec.upsert_key for sink in self.sinks_of(uid)):
             return True
         return any(

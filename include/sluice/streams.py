@@ -6,7 +6,6 @@ The uid comes first, everywhere: state is recovered by it, so it is mandatory, u
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -17,6 +16,7 @@ from sluice.nodes import Input, SinkNode, StageNode
 from sluice.operations import Keep, Lookup, Operation, Transform, Union, WindowTopN
 from sluice.params import Param
 from sluice.sinks import SinkSpec
+from sluice.steps import Filter, Projection, Step, check_row_wise, keeps
 from sluice.windows import Session, Window
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class Stream:
     producer: str
     event_time: str | None
     updates: tuple[str, ...] = ()
-    conditions: tuple[str, ...] = ()  # Of a source's rows, as they are read.
-    columns: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()  # Of a source's rows, as they are read.
 
     def transform(
         self,
@@ -177,27 +176,19 @@ class Stream:
         """Keep only the rows for which the SQL *condition* is true.
 
         Spark SQL over a source's rows, which costs no stage; over a stage's result the SQL that
-        Polars knows.
+        Polars knows.  Calls of ``where`` and ``select`` apply in the order in which they are
+        written, and see a row at a time.
         """
-        if self.producer in self.pipeline.sources:
-            return replace(self, conditions=(*self.conditions, condition))
-        return self._amend(where=condition)
+        return self._step(Filter(condition), condition)
 
     def select(self, *columns: str) -> Stream:
-        """Keep only these columns, in this order: names or SQL, ``"bid.price AS price"``.
+        """Keep only these columns, in this order: names or SQL, ``"bid.price AS price"``, or ``*``.
 
         The SQL is that of ``where``.  A source whose event time is left out has none.
         """
-        if self.producer in self.pipeline.sources:
-            if self.columns:
-                raise ConfigurationError(
-                    f"the columns of source {self.producer!r} are selected twice; select them once"
-                )
-            has_event_time = self.event_time in [_result_name(column) for column in columns]
-            return replace(
-                self, columns=columns, event_time=self.event_time if has_event_time else None
-            )
-        return self._amend(select=columns)
+        if not columns:
+            raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
+        return self._step(Projection(columns), *columns)
 
     def sink(self, uid: str, spec: SinkSpec) -> None:
         """Publish this stage's result exactly once: staged with the epoch, visible on commit."""
@@ -213,8 +204,7 @@ class Stream:
         return Input(
             producer=self.producer,
             event_time=self.event_time,
-            where=self.conditions,
-            select=self.columns,
+            steps=self.steps,
             keys=keys,
             key_expressions=expressions or {},
         )
@@ -235,22 +225,25 @@ class Stream:
             event_time=self.event_time,
         )
 
-    def _amend(self, *, where: str | None = None, select: tuple[str, ...] = ()) -> Stream:
+    def _step(self, step: Step, *texts: str) -> Stream:
+        method = "where()" if isinstance(step, Filter) else "select()"
+        for text in texts:
+            check_row_wise(f"{method} of {self.producer!r}", text)
+        source = self.pipeline.sources.get(self.producer)
+        if source is None:
+            return self._amend(step)
+        event_time = self.event_time
+        if isinstance(step, Projection):
+            has_it = source.event_time is not None and keeps(step, source.event_time)
+            event_time = source.event_time if has_it else None
+        return replace(self, steps=(*self.steps, step), event_time=event_time)
+
+    def _amend(self, step: Step) -> Stream:
         stage = self.pipeline.stages.get(self.producer)
         if stage is None or self.pipeline.is_consumed(self.producer):
             raise ConfigurationError(
                 f"where() and select() belong directly behind a stage, before its consumers; "
                 f"{self.producer!r} is already consumed"
             )
-        amended = replace(
-            stage,
-            where=stage.where if where is None else (*stage.where, where),
-            select=select or stage.select,
-        )
-        self.pipeline.amend_stage(amended)
+        self.pipeline.amend_stage(replace(stage, steps=(*stage.steps, step)))
         return self
-
-
-def _result_name(expression: str) -> str:
-    """The name of a selected column: behind AS, or the last part of a path."""
-    return re.split(r"[\s.]+", expression.strip())[-1].strip("`")

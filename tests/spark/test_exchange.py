@@ -123,6 +123,7 @@ def test_keys_of_every_type_have_the_hash_that_spark_gives_them(spark: SparkSess
     for number, choice in enumerate(choices):
         ours = key_hash(rows, choice).tolist()
         assert ours == hashes.column(number).to_pylist(), choice
+        assert key_hash(rows.clear(), choice).tolist() == []
     sliced = rows.slice(700, 100)
     assert key_hash(sliced, ["string"]).tolist() == hashes.column(5).to_pylist()[700:800]
 

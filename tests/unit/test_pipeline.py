@@ -15,6 +15,7 @@ from sluice.params import param
 from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
+from sluice.steps import Filter, Projection
 from sluice.streams import Stream
 from sluice.windows import Hopping, Session, Tumbling
 
@@ -191,9 +192,29 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
         "source 's' has idle_after 0:00:00; use 1 ms or more",
     ),
-    "selected twice": (
-        lambda: a_stream().select("a").select("a"),
-        "the columns of source 'events' are selected twice",
+    "nothing selected": (
+        lambda: a_stream().select(),
+        r"select\(\) of 'events' needs at least one column",
+    ),
+    "an aggregate in a select": (
+        lambda: a_stage().select("max(a) AS m"),
+        r"select\(\) of 'parse' has the aggregate max\(\) in 'max\(a\) AS m'; where\(\) and",
+    ),
+    "an aggregate in a where of a source": (
+        lambda: a_stream().where("a > avg (a)"),
+        r"where\(\) of 'events' has the aggregate avg\(\) in 'a > avg \(a\)'",
+    ),
+    "a window function": (
+        lambda: a_stream().select("a", "ROW_NUMBER() OVER (ORDER BY a) AS n"),
+        r"'events' has the window function ROW_NUMBER\(\)",
+    ),
+    "anything over a window": (
+        lambda: a_stage().select("ntile_of(a) over (partition by b) AS n"),
+        "'parse' has a window function in",
+    ),
+    "a query in a where": (
+        lambda: a_stream().where("a in (select a from t)"),
+        "'events' has a query in",
     ),
     "short window": (
         lambda: Tumbling(timedelta(microseconds=1)),
@@ -344,8 +365,11 @@ def test_a_declaration_reads_like_the_drawing() -> None:
     assert isinstance(window.operation, WindowAggregate)
     assert window.keys == ("name", "day")
     assert window.inputs[0].key_expressions == {"day": "date(at)"}
-    assert window.where == ("failed >= 5", "users > 1")
-    assert window.select == ("name", "failed")
+    assert window.steps == (
+        Filter("failed >= 5"),
+        Filter("users > 1"),
+        Projection(("name", "failed")),
+    )
     assert [p.name for p in pipeline.params] == ["input", "names", "output", "year"]
     assert [source.uid for source in pipeline.stream_sources()] == ["log"]
     assert pipeline.sources["log"].out_of_orderness_ms == 5_000
@@ -371,8 +395,11 @@ def test_what_a_source_is_filtered_by_costs_no_stage() -> None:
     events.select("a").key_by("a").aggregate("counts", n=agg.count())
 
     stages = events.pipeline.stages
-    assert stages["sums"].inputs[0].where == ("price > 0", "a < 9")
-    assert stages["sums"].inputs[0].select == ("a", "bid.price AS price", "x.at")
+    assert stages["sums"].inputs[0].steps == (
+        Filter("price > 0"),
+        Filter("a < 9"),
+        Projection(("a", "bid.price AS price", "x.at")),
+    )
     assert stages["sums"].inputs[0].event_time == "at"
     assert stages["counts"].inputs[0].event_time is None  # It is not among what was selected.
 

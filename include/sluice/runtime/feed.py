@@ -20,9 +20,11 @@ from sluice.nodes import Input
 from sluice.runtime.chunks import chunks
 from sluice.runtime.key_hash import can_hash, key_hash
 from sluice.runtime.operators.operator import FILTER
-from sluice.runtime.plain_sql import PlainSql, plain_column, plain_condition
+from sluice.runtime.plain_sql import PlainSql
+from sluice.runtime.plain_steps import NotPlainError, PlainSteps, column, condition, plain_steps
 from sluice.runtime.state.cache import SegmentCache
 from sluice.runtime.state.segments import HASH
+from sluice.steps import Projection
 from sluice.storage.open import StoreLocation
 
 
@@ -77,7 +79,7 @@ class Feed:
         """Whether everything that the declaration asks of this input is plain."""
         try:
             schema = self.prepared_schema
-        except _NotPlainError:
+        except NotPlainError:
             return False
         return all(name in schema and can_hash(schema[name]) for name in self.hashed)
 
@@ -116,48 +118,44 @@ class Feed:
         return _frame(pa.ipc.read_schema(pa.py_buffer(self.schema)).empty_table()).schema
 
     @cached_property
-    def _where(self) -> list[PlainSql]:
-        return [_condition(text, self._raw) for text in self.given.where]
-
-    @cached_property
-    def _projected(self) -> dict[str, PlainSql]:
-        """Every column that the input selects, under the name by which the stage knows it."""
-        items = [_column(text, self._raw) for text in self.given.select or self._raw]
-        named = {item.expression.meta.output_name(): item for item in items}
+    def _steps(self) -> PlainSteps:
+        """What the declaration does to the rows, up to the names by which the stage knows them."""
         renames = self.given.renames
-        projected = {renames.get(name, name): item for name, item in named.items()}
-        if len(projected) < len(items):
-            raise _NotPlainError("two columns of one name")
-        return projected
+        if not any(isinstance(step, Projection) for step in self.given.steps):
+            for name in self._raw:
+                column(name, self._raw)
+        names = plain_steps(self.given.steps, self._raw).schema.names()
+        if len({renames.get(name, name) for name in names}) < len(names):
+            raise NotPlainError("two columns of one name")
+        renaming = Projection(tuple(f"{name} AS {renames.get(name, name)}" for name in names))
+        steps = (*self.given.steps, renaming) if set(renames) & set(names) else self.given.steps
+        return plain_steps(steps, self._raw)
 
     @cached_property
     def _computed(self) -> dict[str, PlainSql]:
         """What the keys and the aggregates add to these."""
-        known = self._raw.to_frame().select(
-            item.expression.alias(name) for name, item in self._projected.items()
-        )
-        if any(name in known.columns for name in self.given.key_expressions):
-            raise _NotPlainError("a key hides a column")
-        keys = {
-            name: _column(text, known.schema) for name, text in self.given.key_expressions.items()
-        }
-        filters = {FILTER + name: _condition(text, known.schema) for name, text in self.filters}
-        return keys | filters
+        known = self._steps.schema
+        if any(name in known for name in self.given.key_expressions):
+            raise NotPlainError("a key hides a column")
+        keys = {name: column(text, known) for name, text in self.given.key_expressions.items()}
+        return keys | {FILTER + name: condition(text, known) for name, text in self.filters}
 
     @cached_property
-    def _needed(self) -> dict[str, PlainSql]:
-        """Those of the projected columns that somebody looks at."""
-        if self.columns is None:
-            return self._projected
-        reads = {path.partition(".")[0] for item in self._computed.values() for path in item.reads}
-        wanted = {*self.columns, *self.hashed, *reads}
-        return {name: item for name, item in self._projected.items() if name in wanted}
+    def _needed(self) -> tuple[list[str], PlainSteps, set[str]]:
+        """The columns that somebody looks at, how they are made, and of what."""
+        wanted = self._steps.schema.names()
+        if self.columns is not None:
+            looked_at = {
+                path.partition(".")[0] for one in self._computed.values() for path in one.reads
+            }
+            looked_at |= {*self.columns, *self.hashed}
+            wanted = [name for name in wanted if name in looked_at]
+        return (wanted, *self._steps.narrowed(wanted))
 
     @cached_property
     def paths(self) -> list[str]:
         """What has to be read, in the order of the columns that there are."""
-        items = [*self._where, *self._needed.values()]
-        paths = {path for item in items for path in item.reads}
+        paths = self._needed[2]
         order = {name: place for place, name in enumerate(self._raw)}
         whole = {path for path in paths if "." not in path}
         parts = {path for path in paths if path.partition(".")[0] not in whole}
@@ -166,30 +164,12 @@ class Feed:
 
     def prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
         """*rows* of the columns that were read, as the operator knows them."""
-        for condition in self._where:
-            rows = rows.filter(condition.expression)
-        rows = rows.select(item.expression.alias(name) for name, item in self._needed.items())
-        return rows.with_columns(
-            item.expression.alias(name) for name, item in self._computed.items()
+        wanted, steps, _ = self._needed
+        return (
+            steps.apply(rows)
+            .select(wanted)
+            .with_columns(item.expression.alias(name) for name, item in self._computed.items())
         )
-
-
-class _NotPlainError(Exception):
-    """Only Spark can say what this means."""
-
-
-def _column(text: str, schema: pl.Schema) -> PlainSql:
-    found = plain_column(text, schema)
-    if found is None:
-        raise _NotPlainError(text)
-    return found
-
-
-def _condition(text: str, schema: pl.Schema) -> PlainSql:
-    found = plain_condition(text, schema)
-    if found is None:
-        raise _NotPlainError(text)
-    return found
 
 
 def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:

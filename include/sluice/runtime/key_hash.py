@@ -42,6 +42,8 @@ def can_hash(dtype: pl.DataType) -> bool:
 def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:
     """The signed hash of each row's *columns*, in their order."""
     hashes = np.full(rows.height, _SEED, np.uint64)
+    if not rows.height:  # A filter may leave nothing of a chunk.
+        return hashes.view(np.int64)
     with np.errstate(over="ignore"):
         for name in columns:
             column = rows[name]

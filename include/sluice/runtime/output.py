@@ -15,6 +15,7 @@ from sluice.errors import ConfigurationError
 from sluice.nodes import SinkNode, StageNode
 from sluice.runtime.operators.operator import FILTER, WEIGHT
 from sluice.runtime.row_files import RowFiles
+from sluice.runtime.row_sql import applied
 from sluice.runtime.state.segments import HASH, checksum, encode_segment, to_table
 from sluice.runtime.workspace import Workspace
 from sluice.sinks.opening import (
@@ -25,6 +26,7 @@ from sluice.sinks.opening import (
     open_sink,
     side_output,
 )
+from sluice.steps import Filter
 
 SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.
 LATE_OF_SIDE = (LATE, LATE_RIGHT)
@@ -166,17 +168,16 @@ def narrowed(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
     Raises:
         ConfigurationError: the result has not the columns that its filter or projection names.
     """
-    weight = [pl.col(name) for name in (WEIGHT,) if name in frame.columns]
-    try:
-        for condition in stage.where:
-            frame = frame.filter(pl.sql_expr(condition))
-        if stage.select:
-            frame = frame.select(*map(pl.sql_expr, stage.select), *weight)
-    except pl.exceptions.PolarsError as error:
-        raise ConfigurationError(
-            f"stage {stage.uid!r} cannot keep {', '.join((*stage.where, *stage.select))} of its "
-            f"result: {error}; there are {', '.join(frame.columns)}"
-        ) from error
+    weight = tuple(name for name in (WEIGHT,) if name in frame.columns)
+    for step in stage.steps:
+        try:
+            frame = applied(step, frame, kept=weight)
+        except pl.exceptions.PolarsError as error:
+            asked = [step.condition] if isinstance(step, Filter) else step.columns
+            raise ConfigurationError(
+                f"stage {stage.uid!r} cannot keep {', '.join(asked)} of its result: {error}; "
+                f"there are {', '.join(frame.columns)}"
+            ) from error
     return frame
 
 

@@ -6,7 +6,7 @@ be read, and ``_raw``, what it was; ``_weight``, -1 for one that is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
 from sluice.spark.reading import read_parquet, read_segments, read_slices
 from sluice.spark.stage_run import StageRun
+from sluice.steps import Filter, Projection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,11 +66,20 @@ def transformed(
 def projected(rows: DataFrame, given: Input) -> DataFrame:
     """A source's rows as an input wants them.  What could not be read passes every filter."""
     is_kept = f" OR {MALFORMED_COLUMN} IS NOT NULL" if MALFORMED_COLUMN in rows.columns else ""
-    for condition in given.where:
-        rows = rows.where(f"({condition}){is_kept}")
-    if given.select:
-        rows = rows.selectExpr(*given.select, *(name for name in OURS if name in rows.columns))
+    for step in given.steps:
+        if isinstance(step, Filter):
+            rows = rows.where(f"({step.condition}){is_kept}")
+        else:
+            rows = rows.selectExpr(*_items(step, rows), *filter(rows.columns.__contains__, OURS))
     return renamed(rows, given)
+
+
+def _items(step: Projection, rows: DataFrame) -> Iterator[str]:
+    for column in step.columns:
+        if column.strip() == "*":
+            yield from (f"`{name}`" for name in rows.columns if name not in OURS)
+        else:
+            yield column
 
 
 def renamed(rows: DataFrame, given: Input) -> DataFrame:

@@ -1,0 +1,70 @@
+"""Filters and projections of a stage's result: SQL over one row at a time, as Polars knows it."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from sluice.steps import NO_TOKEN, Filter, Step, tokens
+
+_NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s+AS\s+(?P<alias>[A-Za-z_]\w*))?", re.IGNORECASE)
+
+# Words that mean something wherever they stand; a column of such a name is to be quoted.
+_RESERVED = re.compile(
+    r"""
+    all | and | as | between | by | case | cast | collate | distinct | else | end | except | exclude
+    | exists | false | from | ilike | in | is | like | not | null | or | regexp | rlike | similar
+    | then | to | true | when
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_BESIDE = "_beside"
+_LITERALS = ("date", "interval", "time", "timestamp")  # DATE '2026-01-01'.
+
+
+def applied(step: Step, rows: pl.DataFrame, kept: tuple[str, ...] = ()) -> pl.DataFrame:
+    """*rows* after one step; the columns *kept* stay, whatever is selected.
+
+    Raises:
+        PolarsError: the SQL names what is not there, or what Polars does not know.
+    """
+    names = [name for name in rows.columns if name not in kept]
+    if isinstance(step, Filter):
+        return rows.filter(_expression(step.condition, names))
+    chosen: list[pl.Expr] = []
+    for column in step.columns:
+        chosen += map(pl.col, names) if column.strip() == "*" else [_expression(column, names)]
+    if not rows.width:
+        return rows.select(chosen)
+    # Beside a column literals have its height; alone they would be one row.
+    beside = rows.select(*chosen, pl.nth(0).alias(_BESIDE), *(pl.col(name) for name in kept))
+    return beside.drop(_BESIDE)
+
+
+def _expression(sql: str, names: list[str]) -> pl.Expr:
+    """A column's name means the column, also where it is a function's or a keyword's, too."""
+    found = _NAME.fullmatch(sql.strip())
+    if found is not None and found["name"] in names:
+        return pl.col(found["name"]).alias(found["alias"] or found["name"])
+    return pl.sql_expr(_quoted(sql, set(names)))
+
+
+def _quoted(sql: str, names: set[str]) -> str:
+    words = [NO_TOKEN, NO_TOKEN, *tokens(sql), NO_TOKEN]
+    parts, end = [], 0
+    for two_before, before, token, following in zip(
+        words, words[1:], words[2:], words[3:], strict=False
+    ):
+        if token.kind != "word":
+            continue
+        is_field = before.text == "."
+        is_column = token.text in names and not _RESERVED.fullmatch(token.text)
+        is_type = before.text.lower() == "as" or (two_before.text, before.text) == (":", ":")
+        is_unit = (two_before.text.lower(), before.text) == ("extract", "(")
+        is_literal = token.text.lower() in _LITERALS and following.kind == "text"
+        is_call = following.text == "("
+        if is_field or (is_column and not (is_type or is_unit or is_literal or is_call)):
+            parts += [sql[end : token.start], f'"{token.text}"']
+            end = token.start + len(token.text)
+    return "".join([*parts, sql[end:]])

@@ -1,0 +1,111 @@
+"""What is done to rows one at a time, where a stage reads a source or behind a stage's result.
+
+A step is a filter or a projection; steps apply in the order in which they are written.  A step sees
+one row, so aggregates and window functions in it are refused: what they give would depend on where
+the barriers and the subtasks are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from sluice.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    condition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """``columns`` are names or SQL, with ``*`` for every column there is."""
+
+    columns: tuple[str, ...]
+
+
+Step: TypeAlias = Filter | Projection
+
+_TOKEN = re.compile(
+    r"""\s+ | --[^\n]* | /\*.*?\*/          # Nothing.
+    | (?P<text>'(?:[^'\\]|\\.|'')*')
+    | (?P<quoted>"[^"]*"|`[^`]*`)
+    | (?P<word>[A-Za-z_]\w*)
+    | (?P<number>\d[\w.]*)
+    | (?P<sign>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+# Spark's and Polars' functions of many rows.  Those of an array (array_max, aggregate, ...) are not
+# among them: an array is one value of one row.
+_AGGREGATE = re.compile(
+    r"""
+    any | any_value | approx_count_distinct | approx_percentile | array_agg | avg | bit_(and|or|xor)
+    | bitmap_\w+_agg | bool_(and|or) | collect_(list|set) | corr | count | count_if
+    | count_min_sketch | covar(_pop|_samp)? | every | first | first_value | grouping(_id)?
+    | histogram_numeric | hll_\w+_agg | kurtosis | last | last_value | listagg | (max|min)(_by)?
+    | mean | median | mode | percentile(_approx|_cont|_disc)? | quantile_(cont|disc) | regr_\w+
+    | skewness | some | (std|stddev|stdev|var|variance)(_pop|_samp)? | string_agg | (try_)?(avg|sum)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_WINDOW_FUNCTION = re.compile(
+    r"cume_dist|(dense_|percent_)?rank|lag|lead|nth_value|ntile|row_number", re.IGNORECASE
+)
+
+
+class Token(NamedTuple):
+    kind: str  # "word", "number", "text", "quoted" or "sign".
+    text: str
+    start: int
+
+
+NO_TOKEN = Token("", "", 0)
+
+
+def tokens(sql: str) -> Iterator[Token]:
+    """The words and signs of *sql*; neither blanks nor comments."""
+    for found in _TOKEN.finditer(sql):
+        if found.lastgroup is not None:
+            yield Token(found.lastgroup, found.group(), found.start())
+
+
+def check_row_wise(owner: str, sql: str) -> None:
+    """Refuse what looks at other rows than the one that is filtered or projected.
+
+    Raises:
+        ConfigurationError: *sql* has an aggregate, a window function or a query in it.
+    """
+    for token, following in pairwise((*tokens(sql), NO_TOKEN)):
+        name = token.text.lower()
+        is_call = following.text == "("
+        if token.kind != "word":
+            continue
+        if is_call and _AGGREGATE.fullmatch(name):
+            what = f"the aggregate {token.text}()"
+        elif is_call and _WINDOW_FUNCTION.fullmatch(name):
+            what = f"the window function {token.text}()"
+        elif is_call and name == "over":
+            what = "a window function"
+        elif name == "select":
+            what = "a query"
+        else:
+            continue
+        raise ConfigurationError(
+            f"{owner} has {what} in {sql!r}; where() and select() see one row at a time: use "
+            "key_by().aggregate(), window() or top_n() for what is of many"
+        )
+
+
+def result_name(column: str) -> str:
+    """The name of a selected column: behind AS, or the last part of a path."""
+    return re.split(r"[\s.]+", column.strip())[-1].strip('`"')
+
+
+def keeps(step: Projection, column: str) -> bool:
+    """Whether the projection's result has *column*, as it was or computed anew."""
+    return any(text.strip() == "*" or result_name(text) == column for text in step.columns)

@@ -1,0 +1,88 @@
+"""A job over a folder to which a test adds files, an epoch after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.config import Checkpointing
+from sluice.core.completed import CheckpointMetadata, StageState
+from sluice.pipeline import Pipeline
+from sluice.runner.job import Job, open_job
+from sluice.runner.submission import configure, submit
+from sluice.spark.epochs import EpochDriver
+from sluice.storage.open import StoreLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class FolderJob:
+    """``files`` is the folder that a declaration's source reads."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.files = folder / "files"
+        self.files.mkdir(parents=True)
+        self.pipeline = Pipeline("folder_job", checkpointing=Checkpointing(interval=None))
+        self._spark, self._root = spark, folder / "root"
+        self._job: Job | None = None
+        self._max_records: int | None = None
+
+    def limit(self, max_records: int) -> None:
+        self._max_records = max_records
+
+    def write(self, name: str, rows: pl.DataFrame | pa.Table) -> None:
+        if isinstance(rows, pl.DataFrame):
+            rows = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+        pq.write_table(rows, self.files / name)
+
+    def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """As lines of JSON, to a file that grows."""
+        with (self.files / name).open("a") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows)
+
+    def epoch(self, *, drain: bool = False) -> CheckpointMetadata:
+        """Take one checkpoint of what there is now."""
+        with EpochDriver(self.job, self._spark) as driver:
+            assert driver.begin(drain=drain), "there was nothing to read"
+            epoch = driver.end_oldest()
+        assert epoch.completed is not None, epoch.failure
+        return self.job.metadata(epoch.completed.checkpoint_id)
+
+    def failure(self) -> str:
+        with EpochDriver(self.job, self._spark) as driver:
+            assert driver.begin(drain=False), "there was nothing to read"
+            epoch = driver.end_oldest()
+        assert epoch.failure is not None
+        return epoch.failure
+
+    @property
+    def job(self) -> Job:
+        if self._job is None:
+            self._job = open_job(self.pipeline, StoreLocation(root=f"file://{self._root}"))
+            configuration = configure(
+                self.pipeline, {}, parallelism=2, max_records_per_epoch=self._max_records
+            )
+            submit(self._job, configuration)
+        return self._job
+
+    def table(self, sink: str) -> pl.DataFrame:
+        table = self.job.sinks({})[sink].read()
+        frame = pl.from_arrow(table)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+
+def stage_of(metadata: CheckpointMetadata, uid: str) -> StageState:
+    stage = metadata.stage(uid)
+    assert stage is not None
+    return stage
+
+
+FolderJobs = Callable[[], FolderJob]
