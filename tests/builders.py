@@ -245,7 +245,7 @@ def a_pipeline(
     for number, uid in enumerate(stages):
         key = "bid_auction" if number == 0 else "bids"
         stream = stream.key_by(key).aggregate(uid, bids=agg.count())
-    stream.sink(SINK, FilesTable(location))
+    stream.sink(SINK, FilesTable(location, changelog=True))
     return pipeline
 
 

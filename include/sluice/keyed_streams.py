@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-from sluice.aggregates import RETRACTABLE, Aggregate
+from sluice.aggregates import Aggregate
 from sluice.errors import ConfigurationError
 from sluice.nodes import Input, StageNode
 from sluice.operations import (
@@ -59,7 +59,7 @@ class KeyedStream:
     ) -> Stream:
         """Running result per key; the output holds the current row of every key that changed."""
         operation = KeyedAggregate(aggregates=self._checked(uid, aggregates))
-        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, updates=self.keys)
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def window(
         self,
@@ -80,8 +80,7 @@ class KeyedStream:
             aggregates=self._checked(uid, aggregates),
             allowed_lateness_ms=allowed_lateness // _MS,
         )
-        updates = (*self.keys, "window_start") if allowed_lateness else ()
-        return self.stage(uid, operation, parallelism=parallelism, updates=updates)
+        return self.stage(uid, operation, parallelism=parallelism)
 
     def window_top_n(
         self,
@@ -115,14 +114,8 @@ class KeyedStream:
         """
         if n < 1:
             raise ConfigurationError(f"top_n {uid!r} has n = {n}; use 1 or more")
-        if self.stream.updates and not unique:
-            raise ConfigurationError(
-                f"top_n {uid!r} reads {self.stream.producer!r}, whose rows replace earlier ones; "
-                "say which columns identify a row: unique=..."
-            )
         operation = TopN(n=n, by=by, ties_by=_names(ties_by), unique=_names(unique))
-        updates = (*self.keys, "rank")
-        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, updates=updates)
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def latest(
         self,
@@ -134,7 +127,7 @@ class KeyedStream:
     ) -> Stream:
         """The row of each key with the largest ``by``."""
         operation = Latest(by=_names(by))
-        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, updates=self.keys)
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def deduplicate(
         self,
@@ -241,27 +234,24 @@ class KeyedStream:
         others: tuple[KeyedStream, ...] = (),
         ttl: timedelta | None = None,
         parallelism: int | None = None,
-        updates: tuple[str, ...] = (),
     ) -> Stream:
         """Declare the stage that computes *operation*; the methods above are its short forms."""
-        sides = (self, *others)
-        for side in sides:
+        # A row that is emitted in the epoch it came in is not late behind the stage either.
+        keeps_event_time = isinstance(operation, Deduplicate)
+        node = StageNode(
+            uid=uid,
+            operation=operation,
+            inputs=(self._input(), *(self._right_input(other) for other in others)),
+            parallelism=parallelism,
+            ttl_ms=None if ttl is None else ttl // _MS,
+        )
+        _ = node.kind  # Who may not read updates is told so, not that they have no event time.
+        for side in (self, *others):
             self._check_side(uid, operation, side)
         if ttl is not None and ttl < _MS:
             raise ConfigurationError(f"stage {uid!r} has a TTL of {ttl}; use 1 ms or more")
-        # A row that is emitted in the epoch it came in is not late behind the stage either.
-        keeps_event_time = isinstance(operation, Deduplicate)
         return self.stream.pipeline.add_stage(
-            StageNode(
-                uid=uid,
-                operation=operation,
-                inputs=(self._input(), *(self._right_input(other) for other in others)),
-                parallelism=parallelism,
-                ttl_ms=None if ttl is None else ttl // _MS,
-                updates=updates,
-                reads_updates=any(side.stream.updates for side in sides),
-            ),
-            event_time=self.stream.event_time if keeps_event_time else None,
+            node, event_time=self.stream.event_time if keeps_event_time else None
         )
 
     def _input(self) -> Input:
@@ -296,30 +286,11 @@ class KeyedStream:
                 f"stage {uid!r} reads {stream.producer!r}, which has no event time; name it: "
                 "source(..., event_time='column')"
             )
-        if stream.updates:
-            _check_takes_updates(uid, operation, stream)
 
     def _checked(self, uid: str, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
         if not aggregates:
             raise ConfigurationError(f"stage {uid!r} computes nothing; pass name=count(), ...")
         return dict(aggregates)
-
-
-def _check_takes_updates(uid: str, operation: Stateful, stream: Stream) -> None:
-    """Refuse what cannot take a row back that a later one replaces."""
-    what = f"stage {uid!r} reads {stream.producer!r}, whose rows replace earlier ones"
-    if isinstance(operation, KeyedAggregate):
-        for name, aggregate in operation.aggregates.items():
-            if aggregate.kind not in RETRACTABLE:
-                able = ", ".join(sorted(kind.value for kind in RETRACTABLE))
-                raise ConfigurationError(
-                    f"{what}, so {name!r} cannot be {aggregate.kind.value}(); it can be one of "
-                    f"{able}"
-                )
-    elif not isinstance(operation, TopN | Latest):
-        raise ConfigurationError(
-            f"{what}; only aggregate(), top_n() and latest() can read such a stream"
-        )
 
 
 def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:

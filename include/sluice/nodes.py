@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.changelog import Append, Kind, Read, after, result_kind
 from sluice.operations import Lookup, Operation, Transform, Union
 from sluice.sinks import SinkSpec
 from sluice.sources import SourceSpec
-from sluice.steps import Filter, Step
+from sluice.steps import Projection, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +32,14 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What a stage reads of one producer, a source or another stage.
+    """What a stage reads of one producer, a source or another stage; ``kind`` is the stream's.
 
     ``steps`` are Spark SQL over a source's rows, applied in their order as the rows are read;
     ``renames`` are columns that the stage knows by another name, old -> new.
     """
 
     producer: str
+    kind: Kind = field(default_factory=Append)
     event_time: str | None = None
     steps: tuple[Step, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -47,11 +49,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageNode:
-    """Flink's operator chain of one operator with its filter, projection and sinks.
-
-    Rows of the result replace earlier ones that are equal in the columns ``updates``; without such
-    columns the result is append-only.
-    """
+    """Flink's operator chain of one operator with its filter, projection and sinks."""
 
     uid: str
     operation: Operation
@@ -59,16 +57,29 @@ class StageNode:
     parallelism: int | None = None
     ttl_ms: int | None = None  # Of the state of a key that nobody wrote any more.
     steps: tuple[Step, ...] = ()  # SQL over the operation's result, applied in this order.
-    updates: tuple[str, ...] = ()
-    reads_updates: bool = False  # An input's rows are replaced by later ones.
+
+    @property
+    def kind(self) -> Kind:
+        """What the rows of the result mean.
+
+        Raises:
+            ConfigurationError: the operation cannot read an input of its kind.
+        """
+        reads = [Read(given.producer, given.kind) for given in self.inputs]
+        return after(self.steps, result_kind(self.uid, self.operation, self.keys, reads))
+
+    @property
+    def reads_updates(self) -> bool:
+        """Whether rows of an input are taken back."""
+        return any(given.kind != Append() for given in self.inputs)
 
     @property
     def is_stateful(self) -> bool:
         return not isinstance(self.operation, Transform | Lookup | Union)
 
     @property
-    def filters_result(self) -> bool:
-        return any(isinstance(step, Filter) for step in self.steps)
+    def is_projected(self) -> bool:
+        return any(isinstance(step, Projection) for step in self.steps)
 
     @property
     def keys(self) -> tuple[str, ...]:

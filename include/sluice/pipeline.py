@@ -14,12 +14,13 @@ import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from sluice.changelog import Append, Kind, Read, check_sink
 from sluice.config import Checkpointing, StateBackend
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.errors import ConfigurationError
 from sluice.hooks import MasterHook, RestoreHook, TriggerHook
 from sluice.nodes import SinkNode, SourceNode, StageNode
-from sluice.operations import KeyedAggregate, Transform
+from sluice.operations import Transform
 from sluice.params import Param
 from sluice.schedules import Orchestration
 from sluice.sources import SourceSpec
@@ -128,24 +129,9 @@ class Pipeline:
         producers = dict.fromkeys(self.stages[stage].producers)
         return tuple(uid for uid in producers if uid in self.stages)
 
-    def emits_changes(self, uid: str) -> bool:
-        """Whether the stage has to say which of its rows are taken back.
-
-        So it is where they are added up, and where a row that is replaced may leave a sink's table:
-        because of a filter, or because a group loses its last row.
-        """
-        stage = self.stages[uid]
-        if not stage.updates:
-            return False
-        rows_may_vanish = stage.filters_result or stage.reads_updates
-        if rows_may_vanish and any(sink.spec.upsert_key for sink in self.sinks_of(uid)):
-            return True
-        return any(
-            self.emits_changes(consumer.uid)
-            if not consumer.is_stateful
-            else isinstance(consumer.operation, KeyedAggregate)
-            for consumer in self.consumers_of(uid)
-        )
+    def kind_of(self, producer: str) -> Kind:
+        """What the rows of a source or stage mean."""
+        return self.stages[producer].kind if producer in self.stages else Append()
 
     def add_stage(self, stage: StageNode, *, event_time: str | None) -> Stream:
         """Used by streams; checks what a declaration can get wrong.
@@ -159,8 +145,9 @@ class Pipeline:
                     f"stage {stage.uid!r} streams the table source {uid!r}; "
                     "pass it to lookup(), or declare it without table=True"
                 )
+        _ = stage.kind  # Refused, if it cannot read what it reads.
         self.stages[stage.uid] = stage
-        return Stream(self, stage.uid, event_time, stage.updates)
+        return Stream(self, stage.uid, event_time)
 
     def amend_stage(self, stage: StageNode) -> None:
         """Used by streams: the same stage with a filter or a projection."""
@@ -170,6 +157,7 @@ class Pipeline:
     def add_sink(self, sink: SinkNode) -> None:
         """Used by streams."""
         self._check_uid(sink.uid)
+        check_sink(sink.uid, sink.spec, Read(sink.input, self.kind_of(sink.input)))
         self.sinks[sink.uid] = sink
 
     def _check_uid(self, uid: str) -> None:

@@ -64,16 +64,11 @@ def _refusing(
 @uid_first
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The output of a source or stage.
-
-    ``updates`` are the columns in which a later row equals the one that it replaces; none in a
-    stream that is only appended to.
-    """
+    """The output of a source or stage."""
 
     pipeline: Pipeline
     producer: str
     event_time: str | None
-    updates: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()  # Of a source's rows, as they are read.
 
     def transform(
@@ -134,11 +129,6 @@ class Stream:
                 raise ConfigurationError(
                     f"union {uid!r} reads streams of different event time, {self.event_time!r} and "
                     f"{other.event_time!r}; give them one name"
-                )
-            if other.updates or self.updates:
-                raise ConfigurationError(
-                    f"union {uid!r} reads {(other if other.updates else self).producer!r}, whose "
-                    "rows replace earlier ones; only append-only streams can be united"
                 )
         return self._stage(uid, Union(), streams, parallelism)
 
@@ -203,6 +193,7 @@ class Stream:
     ) -> Input:
         return Input(
             producer=self.producer,
+            kind=self.pipeline.kind_of(self.producer),
             event_time=self.event_time,
             steps=self.steps,
             keys=keys,
@@ -212,15 +203,13 @@ class Stream:
     def _stage(
         self, uid: str, operation: Operation, streams: tuple[Stream, ...], parallelism: int | None
     ) -> Stream:
-        """A stateless stage: it passes on what its input updates, and its event time."""
+        """A stateless stage: it passes on the event time of what it reads."""
         return self.pipeline.add_stage(
             StageNode(
                 uid=uid,
                 operation=operation,
                 inputs=tuple(stream.as_input() for stream in streams),
                 parallelism=parallelism,
-                updates=self.updates,
-                reads_updates=bool(self.updates),
             ),
             event_time=self.event_time,
         )

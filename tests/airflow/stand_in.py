@@ -37,7 +37,9 @@ def a_pipeline(uid: str = "demo", **checkpointing: object) -> Pipeline:
     )
     events = pipeline.source("events", Nexmark(param("events", default=0, help="how many")))
     bids = events.transform("bids", lambda rows: rows)
-    bids.key_by("auction").aggregate("by_auction", n=agg.count()).sink("counts", FilesTable())
+    bids.key_by("auction").aggregate("by_auction", n=agg.count()).sink(
+        "counts", FilesTable(upsert_key=("auction",))
+    )
     return pipeline
 
 

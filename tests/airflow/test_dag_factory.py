@@ -78,8 +78,12 @@ def test_as_many_runs_are_active_as_checkpoints_may_be_pending() -> None:
 def test_stages_that_read_the_same_stream_run_side_by_side() -> None:
     pipeline = a_pipeline()
     bids = pipeline.source("more", Nexmark()).transform("split", lambda rows: rows)
-    bids.key_by("auction").aggregate("left", n=agg.count()).sink("left_table", FilesTable())
-    bids.key_by("bidder").aggregate("right", n=agg.count()).sink("right_table", FilesTable())
+    bids.key_by("auction").aggregate("left", n=agg.count()).sink(
+        "left_table", FilesTable(upsert_key=("auction",))
+    )
+    bids.key_by("bidder").aggregate("right", n=agg.count()).sink(
+        "right_table", FilesTable(upsert_key=("bidder",))
+    )
 
     drawn = edges(the_dags(pipeline)["demo"])
 

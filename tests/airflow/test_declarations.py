@@ -27,7 +27,9 @@ from sluice.sources import Nexmark
 pipeline = Pipeline("{uid}")
 parsed = pipeline.source("events", Nexmark(10)).transform("parse", lambda rows: rows)
 counted = parsed.key_by("auction").aggregate("count_bids", n=agg.count())
-counted.key_by("n").top_n("best", 3, by="n", unique="auction").sink("results", FilesTable())
+counted.key_by("n").top_n("best", 3, by="n", unique="auction").sink(
+    "results", FilesTable(upsert_key=("n", "rank"))
+)
 """
 NO_UID = MODULE.format(uid="no_uid").replace('"count_bids", ', "")
 

@@ -180,7 +180,9 @@ def an_induced_pipeline() -> Pipeline:
         "demo", checkpointing=Checkpointing(schedule=OnAsset(uri="sluice://up/tables/orders"))
     )
     events = pipeline.source("events", Nexmark(events=5_000), induced=True)
-    events.key_by("auction").aggregate("counts", n=agg.count()).sink("out", FilesTable())
+    events.key_by("auction").aggregate("counts", n=agg.count()).sink(
+        "out", FilesTable(upsert_key=("auction",))
+    )
     return pipeline
 
 

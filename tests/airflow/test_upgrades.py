@@ -31,7 +31,9 @@ from tests.airflow.stand_in import a_job
 def a_chain(stage: str = "by_auction") -> Pipeline:
     pipeline = Pipeline("demo", checkpointing=Checkpointing(max_records_per_epoch=10))
     events = pipeline.source("events", Nexmark(0))
-    events.key_by("auction").aggregate(stage, n=agg.count()).sink("counts", FilesTable())
+    events.key_by("auction").aggregate(stage, n=agg.count()).sink(
+        "counts", FilesTable(upsert_key=("auction",))
+    )
     return pipeline
 
 

@@ -134,22 +134,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: a_stage().window_top_n("best", Session(timedelta(seconds=1)), 1, by="n"),
         "stage 'best': a session is of a key",
     ),
-    "extremes of what is updated": (
-        lambda: an_updated_stream().key_by("n").aggregate("sums", most=agg.max("n")),
-        r"reads 'counts', whose rows replace earlier ones, so 'most' cannot be max\(\)",
-    ),
-    "a join of what is updated": (
-        lambda: an_updated_stream().key_by("a").join("both", a_stage().key_by("a")),
-        "stage 'both' reads 'counts', whose rows replace earlier ones; only aggregate",
-    ),
-    "ranks of what is updated": (
-        lambda: an_updated_stream().key_by("a").top_n("best", 3, by="n"),
-        "top_n 'best' reads 'counts', whose rows .* which columns identify a row: unique=",
-    ),
-    "a union with what is updated": (
-        lambda: (counts := an_updated_stream()).union("all", counts),
-        "union 'all' reads 'counts', whose rows replace earlier ones",
-    ),
     "a union of other times": (
         lambda: (one := a_stream()).union(
             "all", one.pipeline.source("more", Nexmark(1), event_time="then")
@@ -332,7 +316,7 @@ def test_every_method_that_declares_something_is_among_them() -> None:
     }
 
     reading = {"parallelism_of", "sinks_of", "consumers_of", "sources_of", "upstream_of"}
-    assert declaring - reading - {"stage", "emits_changes"} == FORGOTTEN.keys() - {"Pipeline"}
+    assert declaring - reading - {"stage"} == FORGOTTEN.keys() - {"Pipeline"}
 
 
 def test_a_uid_may_be_given_by_name() -> None:
@@ -414,35 +398,6 @@ def test_a_join_tells_two_event_times_of_one_name_apart() -> None:
     assert events.pipeline.sources_of("both") == (events.pipeline.sources["events"],)
 
 
-def test_a_stage_tells_what_it_takes_back_only_where_somebody_needs_it() -> None:
-    counts = an_updated_stream()
-    pipeline = counts.pipeline
-    counts.sink("rows", FilesTable())
-    counts.sink("newest", FilesTable(upsert_key=("a",)))
-    assert pipeline.stages["counts"].updates == ("a",)
-    assert not pipeline.emits_changes("counts")
-
-    passed = counts.transform("passed", same)
-    assert not pipeline.emits_changes("counts")
-
-    sums = passed.key_by("n").aggregate("sums", total=agg.sum("n"))
-    assert [pipeline.emits_changes(uid) for uid in ("counts", "passed", "sums")] == [
-        True,
-        True,
-        False,
-    ]
-
-    sums.sink("sums_of_n", FilesTable(upsert_key=("n",)))
-    assert pipeline.emits_changes("sums")  # A group may lose its last row.
-
-
-def test_a_filtered_result_takes_rows_out_of_the_table_that_it_updates() -> None:
-    counts = an_updated_stream().where("n < 5")
-    counts.sink("few", FilesTable(upsert_key=("a",)))
-
-    assert counts.pipeline.emits_changes("counts")
-
-
 def test_operations_are_declared_by_name() -> None:
     keyed = a_stage().key_by("a")
     pipeline = keyed.stream.pipeline
@@ -453,7 +408,6 @@ def test_operations_are_declared_by_name() -> None:
     assert pipeline.stages["sums"].ttl_ms == 60_000
     assert pipeline.stages["parse"].keys == ()
     assert not pipeline.stages["parse"].is_stateful
-    assert pipeline.stages["best"].updates == ("a", "rank")
     assert pipeline.stages["best"].operation == TopN(
         n=3, by="price", ties_by=("b",), unique=("a", "b")
     )

@@ -24,7 +24,7 @@ def check(
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Analyse types and columns of all stages of PIPELINE; show what each yields.
+    """Analyse types and columns of all stages of PIPELINE; show what each yields, and of what kind.
 
     Parameters of the pipeline are options, too, as the columns of files are read from the files.
     Modules that cannot be loaded are named on stderr, whatever PIPELINE is.
@@ -38,10 +38,19 @@ def check(
     with local_session() as spark:
         yields = check_pipeline(declared, spark, params, location(None, endpoint_url).endpoint_url)
     if as_json:
-        print_json({uid: {n: str(t) for n, t in schema.items()} for uid, schema in yields.items()})
+        print_json(
+            {
+                uid: {
+                    "kind": str(result.kind),
+                    "columns": {name: str(dtype) for name, dtype in result.columns.items()},
+                }
+                for uid, result in yields.items()
+            }
+        )
         return
-    table = Table("stage", "column", "type")
-    for uid, schema in yields.items():
-        for number, (name, dtype) in enumerate(schema.items()):
-            table.add_row("" if number else uid, name, str(dtype))
+    table = Table("stage", "kind", "column", "type")
+    for uid, result in yields.items():
+        for number, (name, dtype) in enumerate(result.columns.items()):
+            who = ("", "") if number else (uid, str(result.kind))
+            table.add_row(*who, name, str(dtype))
     Console().print(table)

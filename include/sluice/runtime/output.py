@@ -7,12 +7,14 @@ from functools import partial
 import polars as pl
 import pyarrow as pa
 
+from sluice.changelog import Append, Upsert, check_row_kind_column
 from sluice.connectors.sink import DELETED, Sink
 from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.core.acks import Committable
 from sluice.core.handles import SegmentHandle
 from sluice.errors import ConfigurationError
 from sluice.nodes import SinkNode, StageNode
+from sluice.runtime.changes import OURS, changelog_of, changes_of, split, without_pairs
 from sluice.runtime.operators.operator import FILTER, WEIGHT
 from sluice.runtime.row_files import RowFiles
 from sluice.runtime.row_sql import applied
@@ -37,11 +39,14 @@ class Output:
 
     def __init__(self, work: Workspace) -> None:
         self._work = work
+        self._kind = work.spec.stage.kind
         self._segments: list[SegmentHandle] = []
         self._committables: list[Committable] = []
         self._stream = RowFiles(self._write_segment)
         self._taken_back = RowFiles(self._write_segment)
-        self._sinks = [_SinkFiles(node, self._sink(node), self) for node in work.spec.sinks]
+        self._sinks = [
+            _SinkFiles(node, self._sink(node), self, work.spec.stage) for node in work.spec.sinks
+        ]
         self._sides: dict[str, RowFiles] = {}
         self._files = 0
         self.schema_bytes = b""
@@ -66,22 +71,20 @@ class Output:
 
         Rows of a stateless stage that reads changes carry their weight already.
         """
-        rows = narrowed(self._work.spec.stage, rows)
+        stage = self._work.spec.stage
+        if self._kind == Append():
+            rows = narrowed(stage, rows)
+            taken_back = rows.clear()
+        else:
+            is_weighed = WEIGHT in rows.columns
+            changes = rows if is_weighed else changes_of(rows, retracted, stage.keys)
+            changes = narrowed(stage, changes)
+            # An operator has none; a projection, or a function, may have made some.
+            if is_weighed or stage.is_projected:
+                changes = without_pairs(changes)
+            rows, taken_back = split(changes)
         self.rows_out += rows.height
-        if not self._work.spec.emits_changes:
-            rows = rows.drop(WEIGHT, strict=False)
-            self._emit(rows, rows.clear())
-            return
-        if WEIGHT in rows.columns:
-            is_taken_back = pl.col(WEIGHT) < 0
-            self._emit(
-                rows.filter(~is_taken_back).drop(WEIGHT), rows.filter(is_taken_back).drop(WEIGHT)
-            )
-            return
-        self._emit(
-            rows,
-            narrowed(self._work.spec.stage, retracted) if retracted is not None else rows.clear(),
-        )
+        self._emit(rows, taken_back)
 
     def finish(self) -> tuple[tuple[SegmentHandle, ...], tuple[Committable, ...]]:
         """Upload and stage what is left; return what the ack will name."""
@@ -106,16 +109,15 @@ class Output:
             self._committables.append(staged)
 
     def _emit(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
-        spec = self._work.spec
-        streamed = rows
-        if spec.emits_changes:
+        streamed, revoked = rows, taken_back
+        if self._kind != Append():
             streamed = rows.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
+            revoked = taken_back.with_columns(pl.lit(-1, pl.Int8).alias(WEIGHT))
         if not self.schema_bytes:
             self.schema_bytes = to_table(streamed.clear()).schema.serialize().to_pybytes()
-        if spec.has_consumers:
+        if self._work.spec.has_consumers:
             self._stream.add(streamed)
-            if spec.emits_changes:
-                self._taken_back.add(taken_back.with_columns(pl.lit(-1, pl.Int8).alias(WEIGHT)))
+            self._taken_back.add(revoked)
         for sink in self._sinks:
             sink.add(rows, taken_back)
 
@@ -148,13 +150,21 @@ class Output:
 class _SinkFiles:
     """The rows of one sink and, where it can, those that it is to take away."""
 
-    def __init__(self, node: SinkNode, sink: Sink, output: Output) -> None:
+    def __init__(self, node: SinkNode, sink: Sink, output: Output, stage: StageNode) -> None:
+        self._node = node
         self._key = node.spec.upsert_key
+        # A stage without state may have here a row, and elsewhere what it replaces.
+        kind = stage.kind
+        self._replaced_by = kind.key if stage.is_stateful and isinstance(kind, Upsert) else ()
         self._rows = RowFiles(partial(output.stage_rows, sink))
         self._deletes = RowFiles(partial(output.stage_rows, sink))
         self.files = (self._rows, self._deletes)
 
     def add(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
+        if self._node.spec.changelog:
+            check_row_kind_column(self._node.uid, self._node.spec, self._node.input, rows.columns)
+            self._rows.add(changelog_of(rows, taken_back, self._replaced_by))
+            return
         self._rows.add(rows)
         if not self._key or not taken_back.height:
             return
@@ -168,10 +178,10 @@ def narrowed(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
     Raises:
         ConfigurationError: the result has not the columns that its filter or projection names.
     """
-    weight = tuple(name for name in (WEIGHT,) if name in frame.columns)
+    ours = tuple(name for name in OURS if name in frame.columns)
     for step in stage.steps:
         try:
-            frame = applied(step, frame, kept=weight)
+            frame = applied(step, frame, kept=ours)
         except pl.exceptions.PolarsError as error:
             asked = [step.condition] if isinstance(step, Filter) else step.columns
             raise ConfigurationError(

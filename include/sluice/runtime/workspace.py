@@ -37,7 +37,6 @@ class SubtaskSpec:
     task: TaskPlan
     sinks: tuple[SinkNode, ...]
     has_consumers: bool
-    emits_changes: bool
     checkpoint_id: CheckpointId
     attempt: int
     params: Mapping[str, str]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError
 from sluice.params import Param, value_of
+from sluice.sinks.spec import check_changelog
 
 if TYPE_CHECKING:
     from sluice.connectors.files_table import FilesTable as FilesTableSink
@@ -22,7 +23,8 @@ class FilesTable:
     """Files, of which readers see only what a commit manifest names.
 
     Without ``location`` the table is kept under the job's root.  With ``upsert_key`` the newest row
-    per key wins, else rows are appended.
+    per key wins, else rows are appended; with ``changelog`` every change is, and the column
+    ``kind`` says what it does.
 
     ``format``              ``"parquet"``, or ``"json"``: an object per line
     ``partition_by``        columns whose values become folders: ``day=2026-01-01``
@@ -30,7 +32,8 @@ class FilesTable:
     ``latest``              keep ``_latest``, a list of what DuckDB, Polars or Spark should read
 
     Raises:
-        ConfigurationError: *format* is not known, or *partition_by* names a column twice.
+        ConfigurationError: *format* is not known, *partition_by* names a column twice, or there are
+            both a key and a changelog.
     """
 
     location: str | Param = ""
@@ -39,8 +42,10 @@ class FilesTable:
     partition_by: tuple[str, ...] = ()
     compact_when_files: int = COMPACT_WHEN_FILES
     latest: bool = False
+    changelog: bool = False
 
     def __post_init__(self) -> None:
+        check_changelog("FilesTable", self)
         if self.format not in FORMATS:
             raise ConfigurationError(
                 f"FilesTable(format={self.format!r}) is not known; write {' or '.join(FORMATS)}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError
 from sluice.params import Env, Param, value_of
+from sluice.sinks.spec import check_changelog
 
 if TYPE_CHECKING:
     from sluice.connectors.iceberg.sink import IcebergSink
@@ -26,6 +27,11 @@ class IcebergTable:
     ``{"type": "rest", "uri": ..., "token": env("TOKEN")}``, and likewise sql, glue and hive; the
     property ``name`` is the catalog's own.  With ``create`` it is created from the first rows.
     ``identity`` is this sink's in the table; left out it follows from the job's root.
+    With ``upsert_key`` the newest row per key wins; with ``changelog`` every change is appended,
+    and the column ``kind`` says what it does.
+
+    Raises:
+        ConfigurationError: there are both a key and a changelog.
     """
 
     table: str | Param
@@ -34,6 +40,10 @@ class IcebergTable:
     create: bool = False
     branch: str = "main"
     identity: str | Param = ""
+    changelog: bool = False
+
+    def __post_init__(self) -> None:
+        check_changelog(f"IcebergTable {self.table!r}", self)
 
     @property
     def params(self) -> tuple[Param, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sluice.errors import ConfigurationError
 from sluice.params import Env, Param, value_of
+from sluice.sinks.spec import check_changelog
 
 if TYPE_CHECKING:
     from sluice.connectors.kafka.messages import Value
@@ -35,10 +36,11 @@ class AvroValue:
 class KafkaTopic:
     """Rows as messages of *topic*, which exists.
 
-    ``value``    ``"json"``, an object of all columns; a column of text or bytes; or ``AvroValue``
-    ``key``      a column of text, bytes or whole numbers; messages of one key keep their order
-    ``headers``  columns that become headers of their names, and are left out of JSON and Avro
-    ``upsert``   for a compacted topic: a row whose key is taken away becomes a tombstone
+    ``value``      ``"json"``, an object of all columns; a column of text or bytes; or ``AvroValue``
+    ``key``        a column of text, bytes or whole numbers; messages of one key keep their order
+    ``headers``    columns that become headers of their names, and are left out of JSON and Avro
+    ``upsert``     for a compacted topic: a row whose key is taken away becomes a tombstone
+    ``changelog``  every change is a message, and the column ``kind`` says what it does
 
     ``transactional``: readers with ``isolation.level=read_committed`` see each checkpoint whole and
     once.  Without, what was sent by a coordinator that then died is sent again; either way a
@@ -47,7 +49,7 @@ class KafkaTopic:
     no other job the same.  By default it is made of the sink's uid and the job's root.
 
     Raises:
-        ConfigurationError: *upsert* without a *key*.
+        ConfigurationError: *upsert* without a *key*, or with a changelog.
     """
 
     bootstrap_servers: Text
@@ -59,9 +61,11 @@ class KafkaTopic:
     transactional: bool = True
     transactional_id: str | Param = ""
     config: Mapping[str, Text] = field(default_factory=dict[str, Text], repr=False)
+    changelog: bool = False
     timeout_s: float = 30.0  # How long a cluster may take to answer before it is a failure.
 
     def __post_init__(self) -> None:
+        check_changelog(f"KafkaTopic {self.topic!r}", self)
         if self.upsert and self.key is None:
             raise ConfigurationError(
                 "KafkaTopic(upsert=True) needs key=, the column whose newest message counts"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError
 from sluice.params import Env, Param, value_of
+from sluice.sinks.spec import check_changelog
 
 if TYPE_CHECKING:
     from sluice.connectors.staged_sink import StagedSink
@@ -19,14 +20,16 @@ class PostgresTable:
     """Rows of ``table`` (``schema.name``); a checkpoint's appear in one transaction.
 
     ``dsn`` is libpq's connection string or URI; ``env("SHOP_DSN")`` keeps its password secret.
-    With ``upsert_key`` the newest row per key wins, which needs a unique index on it.
+    With ``upsert_key`` the newest row per key wins, which needs a unique index on it; with
+    ``changelog`` every change is appended, and the column ``kind`` says what it does.
     ``checkpoint_column``, a bigint of the table, gets the checkpoint of each row; an appended table
     can be rolled back with it, when a restore asks for that.  ``create`` makes a missing table.
     ``ledger_name`` is what the notes of published checkpoints are kept under; by default the place
     of the job's root, so that whoever moves the root has to name it.
 
     Raises:
-        ConfigurationError: the checkpoint column is part of the key.
+        ConfigurationError: the checkpoint column is part of the key, or there are both a key and a
+            changelog.
     """
 
     dsn: str | Param | Env
@@ -35,8 +38,10 @@ class PostgresTable:
     checkpoint_column: str | None = None
     create: bool = False
     ledger_name: str | Param = ""
+    changelog: bool = False
 
     def __post_init__(self) -> None:
+        check_changelog(f"PostgresTable {self.table!r}", self)
         if self.checkpoint_column is not None and self.checkpoint_column in self.upsert_key:
             raise ConfigurationError(
                 f"sink {self.table!r}: checkpoint_column {self.checkpoint_column!r} is part of the "

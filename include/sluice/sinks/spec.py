@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from sluice.errors import ConfigurationError
 from sluice.params import Param
 
 if TYPE_CHECKING:
@@ -26,6 +27,24 @@ class SinkSpec(Protocol):
         """
         ...
 
+    @property
+    def changelog(self) -> bool:
+        """Whether every change is appended, with what it does in the column ``kind``."""
+        ...
+
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> Sink:
         """*default* is the place under the job's root that is used when none is named."""
         ...
+
+
+def check_changelog(what: str, spec: SinkSpec) -> None:
+    """Refuse a table that is to hold every change, and the newest row of a key alone.
+
+    Raises:
+        ConfigurationError: *spec* asks for both.
+    """
+    if spec.changelog and spec.upsert_key:
+        raise ConfigurationError(
+            f"{what} keeps the newest row per {', '.join(spec.upsert_key)}, and changelog=True "
+            "every change; write one of the two"
+        )

@@ -7,11 +7,13 @@ topological order: a misspelt column of the last stage is found now, and not in 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
 
+from sluice.changelog import Append, Kind, Read, analysed, check_row_kind_column, check_sink
 from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
@@ -29,21 +31,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The columns that a stage yields, and what its rows mean."""
+
+    columns: pl.Schema
+    kind: Kind
+
+
 def check_pipeline(
     pipeline: Pipeline, spark: SparkSession, params: Mapping[str, str], endpoint_url: str | None
-) -> dict[str, pl.Schema]:
-    """The columns that each stage yields.
+) -> dict[str, Result]:
+    """What each stage yields.
 
     Raises:
-        ConfigurationError: a stage cannot compute what it declares; the message names it.
+        ConfigurationError: a stage cannot compute what it declares, or a sink not show what it
+            reads; the message names it.
     """
     rows: dict[str, DataFrame] = {}
     for uid, node in pipeline.sources.items():
         source = node.spec.open(params, endpoint_url)
         empty = _empty(spark, with_origin(source.schema()).empty_table())
         rows[uid] = empty if source.decoding is None else decoded(empty, source.decoding)
-    yields: dict[str, pl.Schema] = {}
-    for uid, stage in pipeline.stages.items():
+    yields: dict[str, Result] = {}
+    for uid, declared in pipeline.stages.items():
+        stage = _reading(declared, yields)
         try:
             frame = _result(pipeline, stage, rows, params)
         except ConfigurationError:
@@ -51,11 +63,27 @@ def check_pipeline(
         except Exception as error:  # Spark's analyzer, or the user's function, on the first look.
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ConfigurationError(f"stage {uid!r} cannot be run: {first}") from error
-        yields[uid] = frame.schema
-        if pipeline.emits_changes(uid):
+        yields[uid] = Result(frame.schema, analysed(stage.kind, frame.columns))
+        _check_sinks(pipeline, uid, yields[uid])
+        if stage.kind != Append():
             frame = frame.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
         rows[uid] = _empty(spark, to_table(frame))
     return yields
+
+
+def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
+    """*stage* over streams of the kinds that they turned out to be: a function may drop a key."""
+    inputs = [
+        replace(given, kind=yields[given.producer].kind) if given.producer in yields else given
+        for given in stage.inputs
+    ]
+    return replace(stage, inputs=tuple(inputs))
+
+
+def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
+    for sink in pipeline.sinks_of(uid):
+        check_sink(sink.uid, sink.spec, Read(uid, result.kind))
+        check_row_kind_column(sink.uid, sink.spec, uid, result.columns)
 
 
 def _result(

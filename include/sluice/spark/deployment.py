@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from sluice.changelog import Append
 from sluice.connectors.source import MALFORMED_COLUMN
 from sluice.core.watermarks import MIN_WATERMARK
+from sluice.errors import ConfigurationError
 from sluice.faults import fault_from_environment
 from sluice.nodes import StageNode
 from sluice.operations import Process, ProcessKeyed, Transform
 from sluice.runner.assignment import assigned_state
 from sluice.runner.event_time import latest, stage_watermark
-from sluice.runtime.operators.operator import EpochTime
+from sluice.runtime.operators.operator import WEIGHT, EpochTime
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.workspace import SubtaskSpec
@@ -51,6 +55,7 @@ def deploy(run: StageRun) -> Deployment:
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
     """
+    _check_weights(run)
     exchange = exchange_of(run)
     if exchange is not None:
         event_time = _event_time(
@@ -69,6 +74,20 @@ def deploy(run: StageRun) -> Deployment:
         given = _rows(run, inputs)
     spec = _spec(run, given, event_time, measured_source)
     return Deployment(rows=given.rows, spec=spec, tables=given.tables)
+
+
+def _check_weights(run: StageRun) -> None:
+    """Refuse what is in flight from before streams told which rows they take back."""
+    for given in run.node.inputs:
+        stream = run.given.streams.get(given.producer)
+        if stream is None or given.kind == Append():
+            continue
+        if WEIGHT not in pa.ipc.read_schema(pa.py_buffer(stream.schema)).names:
+            raise ConfigurationError(
+                f"stage {run.node.uid!r} reads rows of {given.producer!r} that do not say which of "
+                "them are taken back; an older version wrote them: restore from a checkpoint that "
+                "has nothing in flight"
+            )
 
 
 def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
@@ -90,7 +109,6 @@ def _spec(
         task=run.task,
         sinks=job.pipeline.sinks_of(node.uid),
         has_consumers=bool(job.pipeline.consumers_of(node.uid)),
-        emits_changes=job.pipeline.emits_changes(node.uid),
         checkpoint_id=plan.checkpoint_id,
         attempt=run.attempt,
         params=dict(run.configuration.params),

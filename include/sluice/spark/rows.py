@@ -7,6 +7,7 @@ be read, and ``_raw``, what it was; ``_weight``, -1 for one that is taken back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -49,9 +50,7 @@ def transformed(
     node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None, params: Mapping[str, str]
 ) -> DataFrame:
     """A stateless stage's rows: what Spark's JVM makes of the inputs."""
-    rows = inputs[0]
-    for other in inputs[1:]:
-        rows = rows.unionByName(other)
+    rows = _united(inputs)
     match node.operation:
         case Transform(function=function, arguments=arguments):
             resolved = {name: value_of(spec, params) for name, spec in arguments.items()}
@@ -142,6 +141,27 @@ def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
                 "says which rows could not be read, or are taken back"
             )
     return result
+
+
+def _united(inputs: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all *inputs*.  Where one has columns of ours, the others get them, too: no row of
+    theirs is taken back, nor is it known where it came from.
+    """
+    from pyspark.sql.functions import lit
+
+    if len(inputs) == 1:
+        return inputs[0]
+    ours = {
+        field.name: lit(1 if field.name == WEIGHT else None).cast(field.dataType)
+        for rows in inputs
+        for field in rows.schema.fields
+        if field.name in OURS
+    }
+    completed = [
+        rows.withColumns({name: one for name, one in ours.items() if name not in rows.columns})
+        for rows in inputs
+    ]
+    return reduce(lambda one, other: one.unionByName(other), completed)
 
 
 def _look_up(lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:

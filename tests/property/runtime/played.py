@@ -13,6 +13,7 @@ import polars as pl
 from hypothesis import strategies as st
 
 from sluice import aggregates as agg
+from sluice.changelog import Append, Retract
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.nodes import Input, StageNode
 from sluice.operations import Stateful
@@ -86,9 +87,15 @@ def a_stage(
     return StageNode(
         uid="stage",
         operation=operation,
-        inputs=(Input(producer="rows", event_time=event_time, keys=tuple(keys)),),
+        inputs=(
+            Input(
+                producer="rows",
+                kind=Retract() if reads_updates else Append(),
+                event_time=event_time,
+                keys=tuple(keys),
+            ),
+        ),
         ttl_ms=ttl_ms,
-        reads_updates=reads_updates,
     )
 
 

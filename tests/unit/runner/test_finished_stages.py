@@ -40,9 +40,9 @@ def a_job_with_an_ending_source(clicks: int = 0, **checkpointing: Any) -> Job:
     pipeline = Pipeline("auctions", checkpointing=Checkpointing(**usual | checkpointing))
     counted = pipeline.source("events", Nexmark(15)).key_by("bid_auction")
     ranked = counted.aggregate(COUNT, bids=agg.count()).key_by("bids")
-    ranked.aggregate(RANK, bids=agg.count()).sink("results", FilesTable())
+    ranked.aggregate(RANK, bids=agg.count()).sink("results", FilesTable(changelog=True))
     clicked = pipeline.source("clicks", Nexmark(clicks)).key_by("bid_auction")
-    clicked.aggregate(CLICKS, n=agg.count()).sink("clicked", FilesTable())
+    clicked.aggregate(CLICKS, n=agg.count()).sink("clicked", FilesTable(changelog=True))
     return a_running_job(pipeline)
 
 

@@ -35,7 +35,9 @@ def a_pipeline(parallelism: int, **checkpointing: Any) -> Pipeline:
     pipeline = Pipeline("bids", Checkpointing(**usual | checkpointing), parallelism=parallelism)
     events = pipeline.source("events", Nexmark(columns=("bid_auction",))).key_by("bid_auction")
     first = events.aggregate("count_bids", n=agg.count()).key_by("bid_auction")
-    first.aggregate("count_again", n=agg.count()).sink("results", FilesTable())
+    first.aggregate("count_again", n=agg.count()).sink(
+        "results", FilesTable(upsert_key=("bid_auction",))
+    )
     return pipeline
 
 

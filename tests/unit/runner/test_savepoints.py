@@ -123,7 +123,7 @@ def test_a_restore_elsewhere_is_verified_with_the_parameters_it_is_given() -> No
     pipeline = Pipeline("auctions")
     events = pipeline.source("events", Nexmark(param("events")))
     stream = events.key_by("bid_auction").aggregate("count_bids", bids=agg.count())
-    stream.sink("results", FilesTable("memory://results-of-a-moved-job"))
+    stream.sink("results", FilesTable("memory://results-of-a-moved-job", changelog=True))
     job = a_job(pipeline)
     submit(job, configure(pipeline, {"events": "30"}, max_records_per_epoch=10))
     a_savepoint(job)

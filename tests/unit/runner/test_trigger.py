@@ -100,7 +100,9 @@ def a_job_over(file: Path) -> Job:
     """Of one stage that counts the lines of a file that may grow."""
     pipeline = Pipeline("auctions")
     lines = pipeline.source("lines", Files(str(file), bounded=False))
-    lines.key_by("line").aggregate("count_bids", n=agg.count()).sink("results", FilesTable())
+    lines.key_by("line").aggregate("count_bids", n=agg.count()).sink(
+        "results", FilesTable(changelog=True)
+    )
     return a_running_job(pipeline)
 
 

@@ -143,7 +143,9 @@ def test_an_epoch_without_new_records_is_taken_while_rows_are_in_flight(tmp_path
     pipeline = Pipeline("auctions", Checkpointing(unaligned=True))
     lines = pipeline.source("lines", Files(str(tmp_path / "names.txt"), bounded=False))
     counted = lines.key_by("line").aggregate(COUNT, n=agg.count())
-    counted.key_by("line").aggregate(RANK, n=agg.count()).sink("results", FilesTable())
+    counted.key_by("line").aggregate(RANK, n=agg.count()).sink(
+        "results", FilesTable(changelog=True)
+    )
     job = a_running_job(pipeline)
 
     assert in_flight(job, last_stage_first(job)) == [0, 1, 2]

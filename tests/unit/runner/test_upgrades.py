@@ -54,7 +54,7 @@ def a_chain(
         stream = stream.transform(stateless, lambda rows: rows)
     for number, uid in enumerate(stages):
         stream = stream.key_by("bids" if number else "bid_auction").aggregate(uid, bids=agg.count())
-    stream.sink(sink, FilesTable())
+    stream.sink(sink, FilesTable(changelog=True))
     return pipeline
 
 
