@@ -20,6 +20,7 @@ from sluice.core.key_groups import key_group_of, subtask_of
 from sluice.core.plan import Slice, TaskPlan
 from sluice.nodes import StageNode
 from sluice.runtime.operators.build import build_operator
+from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
 from sluice.runtime.state.segments import HASH
@@ -94,9 +95,32 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sluice.spark.rows.read_slices", read_slices)
         patch.setattr("sluice.spark.rows.read_segments", read_segments)
+        patch.setattr("sluice.spark.rows._united", _united)
         patch.setattr("sluice.spark.deployment.keyed_rows", _keyed_rows)
         patch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
         yield
+
+
+def _united(inputs: Sequence[Rows]) -> Rows:
+    """As the real one: our columns are where any input has them, rows have weight 1 there."""
+    if len(inputs) == 1:
+        return inputs[0]
+    frames = [
+        [pl.DataFrame(pl.from_arrow(table)).drop(SOURCE, strict=False) for table in one.partitions]
+        for one in inputs
+    ]
+    names = list(dict.fromkeys(name for first, *_ in frames for name in first.columns))
+    one = pl.lit(1, pl.Int8).alias(WEIGHT)
+    united = [
+        pl.concat(
+            (
+                frame if WEIGHT in frame.columns or WEIGHT not in names else frame.with_columns(one)
+            ).select(names)
+            for frame in parts
+        ).to_arrow()
+        for parts in zip(*frames, strict=True)
+    ]
+    return Rows(united, inputs[0].around)
 
 
 def _numbered(source: Source, piece: Slice) -> Iterator[tuple[pa.RecordBatch, int]]:
