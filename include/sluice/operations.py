@@ -86,8 +86,9 @@ class WindowTopN:
 class TopN:
     """Per key the *n* rows with the largest ``by``, of equal ones the smallest ``ties_by``.
 
-    ``unique`` identifies a row that is updated; its ``by`` must then never decrease (Flink's
-    UpdatableTopNFunction): counts and maxima do not.  Without it every row counts (AppendOnlyTopN).
+    Without ``unique`` every row counts (Flink's AppendOnlyTopN); with it a row replaces the one
+    that is equal there, and its ``by`` must never decrease (UpdatableTopN).  Of a changelog the
+    rows that are there count, whatever they were before (RetractableTopN).
     """
 
     n: int

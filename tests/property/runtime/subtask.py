@@ -15,7 +15,13 @@ from typing import Any
 
 import polars as pl
 
-from sluice.runtime.operators.operator import Changes, EpochTime, Operator, Outcome
+from sluice.runtime.operators.operator import (
+    Changes,
+    EpochTime,
+    Operator,
+    Outcome,
+    input_schema,
+)
 from sluice.runtime.state.keyed import KeyedState, Run, delta_table, merge_runs, min_time
 from sluice.runtime.state.segments import HASH
 
@@ -79,7 +85,7 @@ class Subtask:
         for side, chunks in enumerate(sides):
             for chunk in chunks:
                 partial = self.operator.partial(self.frame(chunk, side), time, side)
-                assert partial.late.schema == self.schemas[side]
+                assert partial.late.schema == input_schema(self.schemas[side])
                 late[side].append(partial.late)
                 both = {
                     name: pl.concat([groups[name], frame]) if name in groups else frame

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +12,9 @@ from sluice.operations import Deduplicate as DeclaredDeduplicate
 from sluice.operations import Latest as DeclaredLatest
 from sluice.runtime.operators.deduplicate import Deduplicate
 from sluice.runtime.operators.latest import Latest
-from sluice.runtime.operators.operator import WEIGHT, EpochTime
+from sluice.runtime.operators.operator import EpochTime
 from sluice.runtime.state.segments import HASH
 from tests.property.runtime.played import (
-    WithColumns,
     a_stage,
     ascending,
     at,
@@ -105,18 +103,6 @@ def test_latest_and_deduplicate_do_not_depend_on_chunks_order_or_subtasks(
     for operator in (a_latest(), Deduplicate(a_stage(DeclaredDeduplicate()), INPUT)):
         check_cuts_decide_nothing(operator, [INPUT], one_by_one, times)
         check_subtasks_share_the_work(operator, [INPUT], one_by_one, times)
-
-
-def test_a_row_that_is_taken_back_is_passed_over() -> None:
-    schema = pl.Schema({**INPUT, "weight": pl.Int8()})
-    stage = a_stage(DeclaredLatest(by=("at",)), reads_updates=True)
-    operator = WithColumns(Latest(stage, schema), {WEIGHT: pl.col("weight")})
-    subtask = Subtask(operator, [schema])
-    subtask.play([[(1, "a", 7, at(5), 1)]], time=EpochTime())
-
-    outcome = subtask.play([[(1, "a", 7, at(5), -1), (1, "a", 8, at(6), 1)]], time=EpochTime())
-
-    assert outcome.output.rows() == [(1, "a", 8, at(6), 1)]
 
 
 def test_a_key_is_a_duplicate_as_long_as_rows_of_it_keep_coming() -> None:

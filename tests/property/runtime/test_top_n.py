@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.operations import TopN as DeclaredTopN
-from sluice.runtime.operators.operator import WEIGHT, EpochTime
+from sluice.runtime.operators.operator import EpochTime
 from sluice.runtime.operators.ranking import Ranking, descending
 from sluice.runtime.operators.ranking import ascending as rising
 from sluice.runtime.operators.top_n import TopN
 from sluice.runtime.state.segments import HASH
 from tests.property.runtime.played import (
-    WithColumns,
     a_stage,
     ascending,
     by_key,
@@ -98,18 +97,6 @@ def test_top_n_outputs_the_ranks_that_changed(history: list[Epoch], n: int, rand
         assert in_order(outcome.retracted) == in_order(replaced(before, after))
         assert outcome.changes["rows"].upserts.height == len(after - before)
         assert set(subtask.state()["rows"].scan().drop(HASH).rows()) == after
-
-
-def test_a_row_that_is_taken_back_is_passed_over() -> None:
-    schema = pl.Schema({**RANKED, "weight": pl.Int8()})
-    stage = a_stage(DeclaredTopN(n=1, by="by", unique=("item",)), reads_updates=True)
-    operator = WithColumns(TopN(stage, schema), {WEIGHT: pl.col("weight")})
-    subtask = Subtask(operator, [schema])
-    subtask.play([[(1, "a", "u", 3, 0, 1)]], time=EpochTime())
-
-    outcome = subtask.play([[(1, "a", "u", 3, 0, -1), (1, "a", "u", 4, 0, 1)]], time=EpochTime())
-
-    assert outcome.output.rows() == [(1, "a", 1, "u", 4, 0, 1)]
 
 
 # --- rows that are only appended

@@ -52,9 +52,9 @@ def a_window(window: Window, event_time: str | None = "at", **aggregates: agg.Ag
     return lambda: operator(stage, INPUT)
 
 
-def a_top_n(by: str, n: int, *, reads_updates: bool = False, **columns: Any) -> Declare:
+def a_top_n(by: str, n: int, **columns: Any) -> Declare:
     operation = ops.TopN(n=n, by=by, **columns)
-    stage = a_stage(operation, keys=["id"], reads_updates=reads_updates)
+    stage = a_stage(operation, keys=["id"])
     return lambda: TopN(stage, INPUT)
 
 
@@ -133,7 +133,6 @@ UNKNOWN = (
         (r"cannot use column 'tags' of type List.* to rank by", a_top_n("tags", 1)),
         ("no column 'score' to rank equal ones by", a_top_n("at", 1, ties_by=("score",))),
         ("no column 'score' to make its rows unique", a_top_n("at", 1, unique=("score",))),
-        ("rows that later ones replace; name the columns", a_top_n("at", 1, reads_updates=True)),
         ("needs a column by which one row is later than another", a_latest()),
         ("no column 'score' to tell which row is the latest", a_latest("at", "score")),
         ("no column 'score' to tell which row is the first", a_deduplicate(event_time="score")),

@@ -64,9 +64,9 @@ class Argument:
         """Null where the row does not count."""
         if self.column is None:
             return self._counted(pl.lit(True))  # noqa: FBT003 - a value
-        value = pl.col(self.column)
-        # Of 0.0 and -0.0, which are equal, the order of rows must choose neither.
-        return self._counted(value + 0.0 if self.dtype.is_float() else value)
+        is_float = self.dtype.is_float()
+        value = without_negative_zero(self.column) if is_float else pl.col(self.column)
+        return self._counted(value)
 
     @property
     def weight(self) -> pl.Expr:
@@ -92,6 +92,15 @@ class Argument:
 
     def _counted(self, value: pl.Expr) -> pl.Expr:
         return pl.when(pl.col(FILTER + self.name)).then(value) if self.has_where else value
+
+
+def without_negative_zero(column: str) -> pl.Expr:
+    """A column of floats: of 0.0 and -0.0, which are equal, the order of rows must choose neither.
+
+    Polars leaves out an addition of 0.0.
+    """
+    value = pl.col(column)
+    return pl.when(value == 0).then(value.abs()).otherwise(value).alias(column)
 
 
 def quoted(column: str) -> str:

@@ -1,8 +1,10 @@
 """``Latest``: per key the row with the largest ``by``, compared column by column.
 
 Null is smaller than anything.  Of rows equal in ``by`` the one that is larger in its other columns
-stays, whenever they came.  Rows that are taken back are passed over: a row that replaces one is
-expected to be later.
+stays, whenever they came.
+
+Over a changelog every row that is there is kept, in a ``Bag``: where the latest is taken back, the
+one before it is the latest again, and a key without rows has none.
 
 Output is an upsert stream on the key, the rows that changed, each in the columns of the input; what
 is retracted are the rows that these replace.
@@ -17,7 +19,8 @@ import polars as pl
 from sluice import operations as ops
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
-from sluice.runtime.operators.aggregates import differs
+from sluice.runtime.operators.aggregates import beside, differs
+from sluice.runtime.operators.bag import Bag
 from sluice.runtime.operators.operator import (
     WEIGHT,
     Changes,
@@ -31,10 +34,12 @@ from sluice.runtime.operators.operator import (
     require_distinct,
 )
 from sluice.runtime.operators.ranking import Ranking, descending, require_ordered
+from sluice.runtime.operators.retractable_ranking import RetractableRanking
 from sluice.runtime.state.keyed import KeyedState, StateSchema, newest_per_identity
 from sluice.runtime.state.segments import HASH
 
 ROWS = "rows"
+BAG = "bag"
 
 
 class Latest:
@@ -66,6 +71,11 @@ class Latest:
         self.output_schema = self._input
         self._schema = StateSchema(columns=self._input, key_columns=stage.keys, ttl_ms=stage.ttl_ms)
         self.tables = {ROWS: self._schema}
+        self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
+        self._retractable: RetractableRanking | None = None
+        if WEIGHT in schema:
+            self._retractable = RetractableRanking(self._bag, self._ranking, self._key)
+            self.tables[BAG] = self._bag.schema
 
     def needed_columns(self) -> tuple[str, ...] | None:
         return None
@@ -74,14 +84,19 @@ class Latest:
         return None
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
-        if WEIGHT in rows.columns:  # Without it nobody needs what rows are taken back.
-            rows = rows.filter(pl.col(WEIGHT) > 0)
-        return Partial(groups={ROWS: self._latest(rows)}, late=self._input.to_frame())
+        late = self._input.to_frame()
+        if self._retractable is not None:
+            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
+        return Partial(groups={ROWS: self._latest(rows)}, late=late)
 
     def combine(self, groups: Frames) -> Frames:
+        if self._retractable is not None:
+            return {BAG: self._bag.folded(groups[BAG])}
         return {ROWS: self._latest(groups[ROWS])}
 
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        if self._retractable is not None:
+            return self._of_changelog(self._retractable, groups, state)
         rows = newest_per_identity(groups[ROWS], self._key)
         before = state[ROWS].find(rows)
         latest = self._latest(pl.concat([rows, before.drop_nulls(HASH)]))  # In the order of rows.
@@ -96,6 +111,28 @@ class Latest:
                     deletes=latest.clear(),
                 )
             },
+        )
+
+    def _of_changelog(
+        self, ranking: RetractableRanking, groups: Frames, state: Mapping[str, KeyedState]
+    ) -> Outcome:
+        names, result = self._schema.live.names(), self.output_schema.names()
+        change = self._bag.changed(groups[BAG], state[BAG])
+        before = state[ROWS].lookup(change.rows.select(self._key).unique())
+        latest = ranking.best(change, before, state[BAG]).select(names)
+        is_news = differs(latest, beside(latest, before, self._key), names)
+        kept = latest.filter(~is_news)
+        rows = Changes(
+            upserts=latest if self._is_refreshed else latest.filter(is_news),
+            deletes=before.join(latest, on=self._key, how="anti", nulls_equal=True),
+        )
+        replaced = before.join(
+            kept, on=self._key, how="anti", nulls_equal=True, maintain_order="left"
+        )
+        return Outcome(
+            output=latest.filter(is_news).select(result),
+            retracted=replaced.select(result),
+            changes={ROWS: rows, BAG: self._bag.changes(change)},
         )
 
     def _latest(self, rows: pl.DataFrame) -> pl.DataFrame:

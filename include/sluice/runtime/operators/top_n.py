@@ -1,9 +1,12 @@
 """``TopN``: per key, the n rows with the largest value.
 
 Without ``unique`` columns every row counts, equal ones, too (Flink's AppendOnlyTopNFunction).  With
-them, the input is an upsert stream on key and ``unique`` columns in which ``by`` never decreases
-(its UpdatableTopNFunction): then a row that n others have overtaken need not be remembered, and
-rows that are taken back are passed over, as their successors are among the epoch's rows.
+them, a row that is only appended replaces that with its ``unique`` columns, and ``by`` must never
+decrease (its UpdatableTopNFunction): a row that n others have overtaken need not be remembered.
+
+Over a changelog every row that is there is kept, in a ``Bag``, and whatever was taken back makes
+room (its RetractableTopNFunction); ``unique`` then only decides ties.  With a TTL, ranks live as
+long as their key is touched, the rows behind them as long as they are.
 
 Of equal ``by`` the smallest ``ties_by`` wins, then the smallest ``unique``, then the smallest other
 columns; nulls in ``by`` come last.  Two versions of a row with equal ``by`` in one epoch: the one
@@ -20,9 +23,9 @@ from collections.abc import Mapping
 import polars as pl
 
 from sluice import operations as ops
-from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
 from sluice.runtime.operators.aggregates import beside, differs
+from sluice.runtime.operators.bag import Bag
 from sluice.runtime.operators.operator import (
     WEIGHT,
     Changes,
@@ -44,10 +47,12 @@ from sluice.runtime.operators.ranking import (
     require_ordered,
     require_rows,
 )
+from sluice.runtime.operators.retractable_ranking import RetractableRanking
 from sluice.runtime.state.keyed import KeyedState, StateSchema, newest_per_identity
 from sluice.runtime.state.segments import HASH
 
 ROWS = "rows"
+BAG = "bag"
 
 
 class TopN:
@@ -70,11 +75,6 @@ class TopN:
         require_ordered(stage, self._input, operation.ties_by, "to rank equal ones by")
         for column in operation.unique:
             column_type(stage.uid, self._input, column, "to make its rows unique")
-        if stage.reads_updates and not operation.unique:
-            raise ConfigurationError(
-                f"stage {stage.uid!r} ranks rows that later ones replace; name the columns that "
-                "identify a row: unique=..."
-            )
         require_distinct(stage.uid, [RANK, *self._input])
         self._key = (HASH, *stage.keys)
         self._unique = operation.unique
@@ -95,6 +95,11 @@ class TopN:
             ttl_ms=stage.ttl_ms,
         )
         self.tables = {ROWS: self._schema}
+        self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
+        self._retractable: RetractableRanking | None = None
+        if WEIGHT in schema:
+            self._retractable = RetractableRanking(self._bag, self._ranking, self._key)
+            self.tables[BAG] = self._bag.schema
 
     def needed_columns(self) -> tuple[str, ...] | None:
         return None
@@ -103,35 +108,53 @@ class TopN:
         return None
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
-        if WEIGHT in rows.columns:  # Without it nobody needs what rows are taken back.
-            rows = rows.filter(pl.col(WEIGHT) > 0)
-        return Partial(groups={ROWS: self._best(rows)}, late=self._input.to_frame())
+        late = self._input.to_frame()
+        if self._retractable is not None:
+            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
+        return Partial(groups={ROWS: self._best(rows)}, late=late)
 
     def combine(self, groups: Frames) -> Frames:
+        if self._retractable is not None:
+            return {BAG: self._bag.folded(groups[BAG])}
         return {ROWS: self._best(groups[ROWS])}
 
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        if self._retractable is not None:
+            change = self._bag.changed(groups[BAG], state[BAG])
+            before = state[ROWS].lookup(change.rows.select(self._key).unique())
+            ranked = self._retractable.best(change, before, state[BAG])
+            return self._outcome(ranked, before, {BAG: self._bag.changes(change)})
         rows = groups[ROWS]
         before = state[ROWS].lookup(rows.select(self._key).unique())
         # The first of two versions stays: an update beats what it updates.
         both = pl.concat([rows, before.select(rows.columns)])
         if self._unique:
             both = newest_per_identity(both, [*self._key, *self._unique])
-        names = self._schema.live.names()
-        ranked = self._ranking.best(both, self._key).select(names)
-        former = beside(ranked, before, self._schema.identity)
+        return self._outcome(self._ranking.best(both, self._key), before, {})
+
+    def _outcome(
+        self, ranked: pl.DataFrame, before: pl.DataFrame, changes: Mapping[str, Changes]
+    ) -> Outcome:
+        """*before* are the ranks that were sent of the keys of *ranked*."""
+        identity, names = self._schema.identity, self._schema.live.names()
+        ranked = ranked.select(names)
+        former = beside(ranked, before, identity)
         is_news = differs(ranked, former, names)
+        gone = before.clear()
+        if self._retractable is not None:
+            gone = before.join(ranked, on=identity, how="anti", nulls_equal=True)
+        replaced = former.filter(is_news & former[HASH].is_not_null())
+        if gone.height:
+            replaced = newest_per_identity(pl.concat([replaced, gone]), identity)
+        result = self.output_schema.names()
+        ranks = Changes(
+            upserts=ranked if self._is_refreshed else ranked.filter(is_news),
+            deletes=gone,
+        )
         return Outcome(
-            output=ranked.filter(is_news).select(self.output_schema.names()),
-            retracted=former.filter(is_news & former[HASH].is_not_null()).select(
-                self.output_schema.names()
-            ),
-            changes={
-                ROWS: Changes(
-                    upserts=ranked if self._is_refreshed else ranked.filter(is_news),
-                    deletes=self._schema.live.to_frame(),
-                )
-            },
+            output=ranked.filter(is_news).select(result),
+            retracted=replaced.select(result),
+            changes={ROWS: ranks, **changes},
         )
 
     def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
