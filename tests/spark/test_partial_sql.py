@@ -11,8 +11,10 @@ import polars as pl
 from sluice import aggregates as agg
 from sluice.operations import KeyedAggregate as Declared
 from sluice.runtime.operators.aggregate import KeyedAggregate
-from sluice.runtime.operators.operator import FILTER, EpochTime, Operator
+from sluice.runtime.operators.computed import to_compute, wanted
+from sluice.runtime.operators.operator import EpochTime, Operator
 from sluice.runtime.state.segments import HASH
+from sluice.spark.keying import prepared
 from tests.property.runtime.played import a_stage
 
 if TYPE_CHECKING:
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 
 SCHEMA = (
     "id INT, `odd ``name``` STRING, small SMALLINT, real DOUBLE, f FLOAT, price DECIMAL(10, 2), "
-    "at TIMESTAMP"
+    "at TIMESTAMP, user BIGINT"
 )
 NAN = float("nan")
+LONGEST = 2**63 - 1
 
 
 def at(second: int) -> datetime:
@@ -30,14 +33,14 @@ def at(second: int) -> datetime:
 
 
 ROWS: list[tuple[Any, ...]] = [
-    (1, "a", 1, 1.5, 0.5, Decimal("1.25"), at(3)),
-    (1, "a", 3, NAN, -0.0, Decimal("-9.99"), at(1)),
-    (1, "b", 2, -0.0, NAN, None, at(1)),
-    (1, "b", None, 0.0, None, None, at(1)),
-    (1, None, 9, None, None, None, None),
-    (2, None, None, None, None, None, None),
-    (None, "c", 5, NAN, NAN, Decimal("0.01"), at(5)),
-    (None, "c", -5, -1.0, 2.0, Decimal("99999999.99"), at(5)),
+    (1, "a", 1, 1.5, 0.5, Decimal("1.25"), at(3), LONGEST),
+    (1, "a", 3, NAN, -0.0, Decimal("-9.99"), at(1), LONGEST),
+    (1, "b", 2, -0.0, NAN, None, at(1), -LONGEST - 1),
+    (1, "b", None, 0.0, None, None, at(1), None),
+    (1, None, 9, None, None, None, None, LONGEST),
+    (2, None, None, None, None, None, None, None),
+    (None, "c", 5, NAN, NAN, Decimal("0.01"), at(5), -5),
+    (None, "c", -5, -1.0, 2.0, Decimal("99999999.99"), at(5), -LONGEST - 1),
 ]
 
 AGGREGATES = {
@@ -58,21 +61,23 @@ AGGREGATES = {
     "closing": agg.last("odd `name`"),
     "big_closing": agg.last("real", where="small > 1"),
     "cheapest": agg.first("small", by="price"),
+    "long_total": agg.sum("user"),
+    "long_mean": agg.avg("user", where="small > 1"),
+    "revenue": agg.sum("small * price"),
+    "doubled": agg.max("user % 7 * 2", where="user > 0"),
+    "dearest": agg.last("upper(`odd ``name```)", by="-price"),
 }
 
 
 def test_spark_folds_rows_to_the_groups_of_partial(spark: SparkSession) -> None:
     from pyspark.sql.functions import expr, lit
 
-    rows = spark.createDataFrame(ROWS, SCHEMA)
-    for name, aggregate in AGGREGATES.items():
-        if aggregate.where is not None:
-            rows = rows.withColumn(FILTER + name, expr(aggregate.where))
-    frame = pl.from_arrow(rows.withColumn(HASH, lit(0).cast("bigint")).toArrow())
+    stage = a_stage(Declared(aggregates=AGGREGATES), keys=["id"])
+    rows = prepared(spark.createDataFrame(ROWS, SCHEMA), stage, stage.inputs[0])
+    rows = rows.withColumn(HASH, lit(0).cast("bigint"))  # One, for all keys alike.
+    frame = pl.from_arrow(rows.toArrow())
     assert isinstance(frame, pl.DataFrame)
-    operator: Operator = KeyedAggregate(
-        a_stage(Declared(aggregates=AGGREGATES), keys=["id"]), frame.schema
-    )
+    operator: Operator = KeyedAggregate(stage, frame.schema)
     partial = operator.spark_partial()
     assert partial is not None
 
@@ -88,9 +93,23 @@ def test_spark_folds_rows_to_the_groups_of_partial(spark: SparkSession) -> None:
     assert combined.sort("id")["rows"].to_list() == [4, 10, 2]
 
 
+def test_a_name_is_a_column_where_there_is_one_and_sql_is_computed() -> None:
+    stage = a_stage(Declared(aggregates=AGGREGATES), keys=["id"])
+
+    computed = to_compute(wanted(stage.operation), ["id", "user", "odd `name`", "small", "price"])
+
+    assert [one.column for one in computed if not one.is_condition] == [
+        "_argument_revenue",
+        "_argument_doubled",
+        "_argument_dearest",
+        "_order_dearest",
+    ]
+
+
 def test_what_sql_cannot_fold_is_left_to_partial() -> None:
-    schema = pl.Schema({"id": pl.Int64(), "value": pl.Int64()})
-    for aggregate in (agg.count_distinct("value"), agg.collect("value")):
+    schema = pl.Schema({"id": pl.Int64(), "value": pl.Decimal(38, 2)})
+    # Spark's own sum of decimals so long may overflow, and would not say which.
+    for aggregate in (agg.count_distinct("value"), agg.collect("value"), agg.sum("value")):
         stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"])
 
         assert KeyedAggregate(stage, schema).spark_partial() is None

@@ -19,7 +19,7 @@ from sluice.core.plan import Slice
 from sluice.nodes import Input
 from sluice.runtime.chunks import chunks
 from sluice.runtime.key_hash import can_hash, key_hash
-from sluice.runtime.operators.operator import FILTER
+from sluice.runtime.operators.computed import Computed, to_compute
 from sluice.runtime.plain_sql import PlainSql
 from sluice.runtime.plain_steps import NotPlainError, PlainSteps, column, condition, plain_steps
 from sluice.runtime.state.cache import SegmentCache
@@ -60,15 +60,15 @@ class StreamRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
-    """``hashed`` are the columns that decide a row's subtask; ``filters`` the conditions of the
-    stage's aggregates by name; ``columns`` what the subtasks get, None for everything.
+    """``hashed`` are the columns that decide a row's subtask; ``wanted`` what the stage's
+    aggregates are declared with; ``columns`` what the subtasks get, None for everything.
     """
 
     rows: ParquetRows | StreamRows
     schema: bytes  # Of all the columns that there are, Arrow's, serialized.
     given: Input
     hashed: tuple[str, ...]
-    filters: tuple[tuple[str, str], ...] = ()
+    wanted: tuple[Computed, ...] = ()
     columns: tuple[str, ...] | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -104,7 +104,7 @@ class Feed:
         event_time = self.given.event_time
         assert event_time is not None
         plain = replace(self.given, key_expressions={})
-        alone = replace(self, given=plain, hashed=(), filters=(), columns=(event_time,))
+        alone = replace(self, given=plain, hashed=(), wanted=(), columns=(event_time,))
         latest: dict[str, int] = {}
         for partition, batch in self.rows.read(share, alone.paths):
             rows = alone.prepared(_frame(batch))
@@ -138,7 +138,10 @@ class Feed:
         if any(name in known for name in self.given.key_expressions):
             raise NotPlainError("a key hides a column")
         keys = {name: column(text, known) for name, text in self.given.key_expressions.items()}
-        return keys | {FILTER + name: condition(text, known) for name, text in self.filters}
+        return keys | {
+            one.column: (condition if one.is_condition else column)(one.sql, known)
+            for one in to_compute(self.wanted, [*known, *keys])
+        }
 
     @cached_property
     def _needed(self) -> tuple[list[str], PlainSteps, set[str]]:

@@ -15,7 +15,7 @@ from sluice.core.handles import SegmentHandle
 from sluice.errors import ConfigurationError
 from sluice.nodes import SinkNode, StageNode
 from sluice.runtime.changes import OURS, changelog_of, changes_of, split, without_pairs
-from sluice.runtime.operators.operator import FILTER, WEIGHT
+from sluice.runtime.operators.operator import COMPUTED, WEIGHT
 from sluice.runtime.row_files import RowFiles
 from sluice.runtime.row_sql import applied
 from sluice.runtime.state.segments import HASH, checksum, encode_segment, to_table
@@ -200,5 +200,5 @@ def _readable(frame: pl.DataFrame) -> pl.DataFrame:
             (origin.field("record") + 1).alias("record_number"),  # From 1, as editors count lines.
             pl.all().exclude(SOURCE, "partition", "record_number"),
         )
-    ours = [name for name in frame.columns if name in (HASH, WEIGHT) or name.startswith(FILTER)]
+    ours = [name for name in frame.columns if name in (HASH, WEIGHT) or name.startswith(COMPUTED)]
     return frame.rename({MALFORMED_COLUMN: "reason", RAW: "line"}, strict=False).drop(ours)

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from sluice.connectors.parquet import ParquetSource
 from sluice.nodes import Input
-from sluice.operations import KeyedAggregate, WindowAggregate, WindowTopN
+from sluice.operations import WindowTopN
 from sluice.runtime.exchange import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
 from sluice.runtime.feed import Feed, ParquetRows, StreamRows
 from sluice.runtime.operators.build import build_operator
+from sluice.runtime.operators.computed import wanted
 from sluice.runtime.operators.operator import EpochTime, Operator
 from sluice.runtime.state.segments import to_table
 from sluice.spark.keying import KeyedRows, is_pre_aggregated, needed_columns
@@ -110,15 +111,11 @@ def _feed(run: StageRun, given: Input) -> Feed | None:
         hashed: tuple[str, ...] = ("window_start",)
     else:
         hashed = given.keys
-    filters: tuple[tuple[str, str], ...] = ()
-    if isinstance(node.operation, KeyedAggregate | WindowAggregate):
-        aggregates = node.operation.aggregates.items()
-        filters = tuple((name, one.where) for name, one in aggregates if one.where is not None)
     found = _rows(run, given)
     if found is None:
         return None
     rows, schema = found
-    return Feed(rows=rows, schema=schema, given=given, hashed=hashed, filters=filters)
+    return Feed(rows=rows, schema=schema, given=given, hashed=hashed, wanted=wanted(node.operation))
 
 
 def _rows(run: StageRun, given: Input) -> tuple[ParquetRows | StreamRows, bytes] | None:

@@ -12,9 +12,10 @@ import polars as pl
 from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.core.plan import TaskPlan
 from sluice.nodes import Input, StageNode
-from sluice.operations import KeyedAggregate, WindowAggregate, WindowTopN
+from sluice.operations import WindowTopN
 from sluice.runtime.operators.build import build_operator
-from sluice.runtime.operators.operator import FILTER, WEIGHT, Operator, SparkPartial
+from sluice.runtime.operators.computed import to_compute, wanted
+from sluice.runtime.operators.operator import COMPUTED, WEIGHT, Operator, SparkPartial
 from sluice.runtime.output import SOURCE
 from sluice.runtime.snapshot import ROWS, SIDE, column_of
 from sluice.runtime.state.schema import StateSchema
@@ -103,10 +104,8 @@ def prepared(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
 
     for name, expression in given.key_expressions.items():
         rows = rows.withColumn(name, expr(expression))
-    if isinstance(node.operation, KeyedAggregate | WindowAggregate):
-        for name, aggregate in node.operation.aggregates.items():
-            if aggregate.where is not None:
-                rows = rows.withColumn(FILTER + name, expr(aggregate.where))
+    for one in to_compute(wanted(node.operation), rows.columns):
+        rows = rows.withColumn(one.column, expr(one.sql))
     return _hashed(rows, node, given)
 
 
@@ -117,7 +116,7 @@ def _hashed(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
 def needed_columns(columns: Sequence[str], given: Input, operator: Operator) -> list[str]:
     """Those of *columns* that somebody looks at; a shuffle moves every byte."""
     needed = operator.needed_columns()
-    mine = [HASH, WEIGHT, *(name for name in columns if name.startswith(FILTER))]
+    mine = [HASH, WEIGHT, *(name for name in columns if name.startswith(COMPUTED))]
     if MALFORMED_COLUMN in columns:
         mine += [MALFORMED_COLUMN, RAW, SOURCE]
     if needed is None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import ceil, floor
 from random import Random
 from typing import Any
 
@@ -35,6 +36,8 @@ AGGREGATES = {
     "closing": agg.last("value"),
     "different": agg.count_distinct("value"),
     "everything": agg.collect("value"),
+    "middle": agg.percentile("value", 0.5),
+    "named": agg.string_agg("name", "|"),
     "positive_rows": agg.count(where="value > 0"),
     "positive_total": agg.sum("value", where="value > 0"),
     "positive_first": agg.first("value", where="value > 0"),
@@ -165,11 +168,23 @@ def a_result(group: Sequence[Row]) -> Row:
         max(timed)[1] if timed else None,
         len(set(numbers)),
         sorted(numbers),
+        percentile(numbers, 0.5),
+        "|".join(row[1] for row in group) if group[0][1] is not None else None,
         len(positive),
         sum(positive) if positive else None,
         min((pair for pair in timed if pair[1] > 0), default=(None, None))[1],
         len(set(positive)),
     )
+
+
+def percentile(numbers: Sequence[float], fraction: float) -> float | None:
+    """SQL's PERCENTILE_CONT, by definition."""
+    if not numbers:
+        return None
+    place = (len(numbers) - 1) * fraction
+    low, high = (sorted(numbers)[index] for index in (floor(place), ceil(place)))
+    share = place - floor(place)
+    return low * (1 - share) + high * share
 
 
 def at(ms: float) -> datetime:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from random import Random
+from statistics import stdev, variance
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +21,7 @@ from sluice.aggregates import Aggregate
 from sluice.core.watermarks import MAX_WATERMARK
 from sluice.operations import KeyedAggregate as Declared
 from sluice.runtime.operators.aggregate import KeyedAggregate
-from sluice.runtime.operators.operator import FILTER, WEIGHT, EpochTime
+from sluice.runtime.operators.operator import EpochTime
 from sluice.runtime.state.segments import HASH
 from tests.property.runtime.played import (
     AGGREGATES,
@@ -30,7 +32,6 @@ from tests.property.runtime.played import (
     histories,
     in_order,
     play,
-    rows,
     seeds,
 )
 from tests.property.runtime.subtask import (
@@ -125,96 +126,6 @@ def test_a_value_of_a_key_that_has_many_is_counted_once() -> None:
     assert second.changes["distinct:result"].upserts["result"].to_list() == [2, *range(30, 40)]
 
 
-# --- changelogs -----------------------------------------------------------------------------------
-
-CHANGELOG = pl.Schema({**INPUT, "weight": pl.Int8()})
-RETRACTABLE = {
-    "rows": agg.count(),
-    "values": agg.count("value"),
-    "total": agg.sum("value"),
-    "mean": agg.avg("value"),
-    "positive_total": agg.sum("value", where="value > 0"),
-    "positive_rows": agg.count(where="value > 0"),
-}
-
-
-def a_changelog_aggregate() -> WithColumns:
-    stage = a_stage(Declared(aggregates=RETRACTABLE), reads_updates=True)
-    added = {
-        FILTER + name: pl.col("value") > 0
-        for name, aggregate in RETRACTABLE.items()
-        if aggregate.where
-    }
-    operator = KeyedAggregate(stage, CHANGELOG)
-    return WithColumns(operator, {**added, WEIGHT: pl.col("weight")})
-
-
-def a_retractable_result(group: list[Row]) -> Row:
-    numbers = [row[2] for row in group if row[2] is not None]
-    positive = [number for number in numbers if number > 0]
-    return (
-        len(group),
-        len(numbers),
-        sum(numbers) if numbers else None,
-        sum(numbers) / len(numbers) if numbers else None,
-        sum(positive) if positive else None,
-        len(positive),
-    )
-
-
-@st.composite
-def changelogs(draw: st.DrawFn) -> list[Epoch]:
-    """Epochs of rows that come and rows that are taken back, these having come before."""
-    present: list[Row] = []
-    history = []
-    for _ in range(draw(st.integers(1, 4))):
-        came = draw(st.lists(rows, max_size=6))
-        present += came
-        gone = draw(st.lists(st.sampled_from(present), max_size=6)) if present else []
-        gone = [
-            row for index, row in enumerate(gone) if gone[:index].count(row) < present.count(row)
-        ]
-        for row in gone:
-            present.remove(row)
-        history.append([*((*row, 1) for row in came), *((*row, -1) for row in gone)])
-    return history
-
-
-@settings(max_examples=20, deadline=None)
-@given(changelogs(), seeds)
-def test_rows_of_a_changelog_are_taken_back(history: list[Epoch], random: Random) -> None:
-    subtask = Subtask(a_changelog_aggregate(), [CHANGELOG])
-    present: dict[Row, list[Row]] = defaultdict(list)
-
-    for epoch in history:
-        before = {key: a_retractable_result(group) for key, group in present.items() if group}
-        for row in epoch:
-            if row[4] > 0:
-                present[row[:2]].append(row[:4])
-        for row in epoch:
-            if row[4] < 0:
-                present[row[:2]].remove(row[:4])
-        after = {key: a_retractable_result(group) for key, group in present.items() if group}
-
-        outcome = play(subtask, epoch, random)
-
-        news = [(*key, *result) for key, result in after.items() if before.get(key) != result]
-        former = [(*key, *result) for key, result in before.items() if after.get(key) != result]
-        assert in_order(outcome.output) == in_order(news)
-        assert in_order(outcome.retracted) == in_order(former)
-        assert subtask.state()["groups"].scan().height == len(after)
-
-
-@settings(max_examples=6, deadline=None)
-@given(changelogs())
-def test_a_changelog_does_not_depend_on_chunks_order_or_subtasks(history: list[Epoch]) -> None:
-    one_by_one = [[epoch] for epoch in history]
-    times = [EpochTime()] * len(history)
-
-    check_cuts_decide_nothing(a_changelog_aggregate(), [CHANGELOG], one_by_one, times)
-    check_subtasks_share_the_work(a_changelog_aggregate(), [CHANGELOG], one_by_one, times)
-
-
 # --- time to live ---------------------------------------------------------------------------------
 
 
@@ -282,3 +193,32 @@ def test_an_aggregate_needs_the_columns_it_reads_and_no_other() -> None:
     )
 
     assert KeyedAggregate(stage, INPUT).needed_columns() == ("value", "name", "at")
+
+
+# --- variance -------------------------------------------------------------------------------------
+
+REALS = pl.Schema({"id": pl.Int64(), "value": pl.Float64()})
+# Squares of such numbers have no digits left for what they differ by.
+reals = st.tuples(st.integers(0, 1), st.none() | st.integers(-3, 3).map(lambda n: 1e9 + n))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(reals, max_size=8), min_size=1, max_size=4), st.booleans(), seeds)
+def test_the_variance_of_large_numbers_is_not_lost_in_their_squares(
+    history: list[Epoch], is_root: bool, random: Random
+) -> None:
+    subtask = one((agg.stddev if is_root else agg.variance)("value"), REALS)
+    seen: dict[int, list[float]] = defaultdict(list)
+    held: dict[int, float | None] = {}
+
+    for epoch in history:
+        for key, value in epoch:
+            seen[key] += [] if value is None else [value]
+
+        held |= dict(play(subtask, epoch, random).output.rows())
+
+    expected = stdev if is_root else variance
+    results = {key: expected(group) if len(group) > 1 else None for key, group in seen.items()}
+    assert held.keys() == results.keys()
+    for key, result in results.items():
+        assert held[key] == (None if result is None else pytest.approx(result, rel=1e-5, abs=1e-6))

@@ -35,13 +35,8 @@ INPUT = pl.Schema(
 Declare = Callable[[], object]
 
 
-def an_aggregate(*keys: str, reads_updates: bool = False, **aggregates: agg.Aggregate) -> Declare:
-    stage = a_stage(
-        ops.KeyedAggregate(aggregates=aggregates),
-        keys=keys,
-        event_time=None,
-        reads_updates=reads_updates,
-    )
+def an_aggregate(*keys: str, **aggregates: agg.Aggregate) -> Declare:
+    stage = a_stage(ops.KeyedAggregate(aggregates=aggregates), keys=keys, event_time=None)
     return lambda: KeyedAggregate(stage, INPUT)
 
 
@@ -111,8 +106,12 @@ UNKNOWN = (
             an_aggregate("id", l=agg.last("name", by="when")),
         ),
         (
-            r"rows that later ones replace, so 'm' cannot be max\(\); make it one of avg, count, s",
-            an_aggregate("id", reads_updates=True, m=agg.max("id")),
+            r"cannot use column 'id' of type Int64 for string_agg\(\) as 's'",
+            an_aggregate("id", s=agg.string_agg("id")),
+        ),
+        (
+            r"cannot use column 'name' of type String for percentile\(\) as 'p'",
+            an_aggregate("id", p=agg.percentile("name", 0.5)),
         ),
         (
             "'stage' cannot use column 'name' of type String as event time",

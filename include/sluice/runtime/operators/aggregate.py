@@ -4,8 +4,7 @@ Output is an upsert stream on the key: the current row of every key whose result
 epoch; what is retracted are the rows that these replace.  A row that changes nothing writes no
 state and no output.
 
-``count_distinct`` keeps the values it has seen in a table of their own, a row each, so that an
-epoch costs what is new in it; with a TTL a value that did not come for so long counts anew.  Over a
+Some aggregates keep their values in tables of their own, see ``aggregate_values``.  Over a
 changelog the number of rows of a group is kept, too; when none is left, so is no group: its state
 goes, and its result is taken back.
 """
@@ -17,11 +16,12 @@ from collections.abc import Mapping
 import polars as pl
 
 from sluice import operations as ops
-from sluice.aggregates import Aggregate, AggregateKind
 from sluice.nodes import StageNode
-from sluice.runtime.operators.aggregates import Fold, differs, kernels
-from sluice.runtime.operators.kernels import Argument, counted
+from sluice.runtime.operators.aggregate_values import ValueTable, value_table
+from sluice.runtime.operators.aggregates import Fold, argument_of, differs, kernel_of
+from sluice.runtime.operators.kernels import Argument, Kernel, counted
 from sluice.runtime.operators.operator import (
+    WEIGHT,
     Changes,
     EpochTime,
     Frames,
@@ -32,15 +32,13 @@ from sluice.runtime.operators.operator import (
     key_types,
     require_distinct,
 )
-from sluice.runtime.operators.value_kernels import distinct_count
 from sluice.runtime.state.keyed import KeyedState, StateSchema, newest_per_identity
 from sluice.runtime.state.segments import HASH
 
 GROUPS = "groups"
-_DISTINCT = "distinct:"
 
 _ROW_COUNT = "_row_count"
-_ROWS = Argument(name=_ROW_COUNT, column=None, dtype=pl.Null())
+_ROWS = Argument(name=_ROW_COUNT, label="count()", column=None, dtype=pl.Null())
 
 
 class KeyedAggregate:
@@ -57,18 +55,23 @@ class KeyedAggregate:
         self._input = input_schema(schema)
         key_columns = key_types(stage.uid, self._input, stage.keys)
         self._keys = stage.keys
-        self._is_changelog = stage.reads_updates
-        computed = kernels(stage, aggregates, self._input, distinct_count)
-        self._distinct = {
-            name: _argument(name, aggregate, self._input)
-            for name, aggregate in aggregates.items()
-            if aggregate.kind is AggregateKind.COUNT_DISTINCT
-        }
+        self._is_changelog = WEIGHT in schema
+        self._values: dict[str, ValueTable] = {}
+        computed: list[Kernel] = []
+        for name, aggregate in aggregates.items():
+            table = value_table(stage, name, aggregate, schema, key_columns)
+            if table is not None:
+                self._values[name] = table
+                computed.append(table.kernel)
+            else:
+                argument = argument_of(stage.uid, name, aggregate, schema)
+                computed.append(kernel_of(stage, argument, aggregate, schema))
         hidden = (counted(_ROWS, is_changelog=True),) if self._is_changelog else ()
-        self._fold = Fold((*hidden, *computed))
-        # Rows alone can tell everything but which values are new.
-        self._folded = Fold((*hidden, *(k for k in computed if k.name not in self._distinct)))
-        self._finals = [kernel.final.alias(kernel.name) for kernel in computed]
+        self._fold = Fold(stage.uid, (*hidden, *computed))
+        # Rows alone can tell everything but what their values are to those that were before.
+        folded = (*hidden, *(k for k in computed if k.name not in self._values))
+        self._folded = Fold(stage.uid, folded)
+        self._results = Fold(stage.uid, computed)
         require_distinct(stage.uid, [*self._keys, *aggregates])
         require_distinct(stage.uid, [*self._keys, *self._fold.columns])
         self._is_refreshed = stage.ttl_ms is not None
@@ -79,15 +82,7 @@ class KeyedAggregate:
                 key_columns=self._keys,
                 ttl_ms=stage.ttl_ms,
             )
-        } | {
-            _DISTINCT + name: StateSchema(
-                columns=pl.Schema({**key_columns, name: argument.dtype}),
-                key_columns=self._keys,
-                sub_key_columns=(name,),
-                ttl_ms=stage.ttl_ms,
-            )
-            for name, argument in self._distinct.items()
-        }
+        } | {table.table: table.schema for table in self._values.values()}
 
     @property
     def is_order_sensitive(self) -> bool:
@@ -102,28 +97,22 @@ class KeyedAggregate:
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
         groups = {GROUPS: self._folded.partial(rows, self._keys)}
-        for name, argument in self._distinct.items():
-            values = rows.select(HASH, *self._keys, argument.value.alias(name))
-            groups[_DISTINCT + name] = self._unique(values.drop_nulls(name), name)
+        groups |= {table.table: table.partial(rows) for table in self._values.values()}
         return Partial(groups=groups, late=self._input.to_frame())
 
     def combine(self, groups: Frames) -> Frames:
         combined = {GROUPS: self._folded.combine(groups[GROUPS], self._keys)}
-        for name in self._distinct:
-            combined[_DISTINCT + name] = self._unique(groups[_DISTINCT + name], name)
+        for table in self._values.values():
+            combined[table.table] = table.combine(groups[table.table])
         return combined
 
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
         touched = newest_per_identity(groups[GROUPS], self.tables[GROUPS].identity)
-        changes: dict[str, Changes] = {}
-        for name in self._distinct:
-            table = _DISTINCT + name
-            values = newest_per_identity(groups[table], self.tables[table].identity)
-            new = values.filter(state[table].find(values)[HASH].is_null())
-            touched = self._with_count(touched, new, name)
-            upserts = values if self._is_refreshed else new
-            changes[table] = Changes(upserts=upserts, deletes=values.clear())
         before = state[GROUPS].find(touched)
+        changes: dict[str, Changes] = {}
+        for values in self._values.values():
+            table = values.table
+            touched, changes[table] = values.applied(touched, before, groups[table], state[table])
         after = self._fold.merge(touched.select(self.tables[GROUPS].live.names()), before)
         return self._outcome(before, after, changes)
 
@@ -133,8 +122,8 @@ class KeyedAggregate:
         """*before* and *after* are the state of the same groups, row by row."""
         known = before[HASH].is_not_null()
         lives = after[_ROW_COUNT] > 0 if self._is_changelog else after[HASH].is_not_null()
-        result = after.select(*self._keys, *self._finals)
-        replaced = after.select(self._keys).hstack(before.select(self._finals))
+        result = self._results.result(after, self._keys)
+        replaced = after.select(self._keys).hstack(self._results.result(before))
         is_news = differs(result, replaced, result.columns) | ~known
         is_changed = differs(after, before, list(self._fold.states)) | ~known
         written = lives if self._is_refreshed else lives & is_changed
@@ -147,24 +136,3 @@ class KeyedAggregate:
             retracted=replaced.filter(known & (is_news | ~lives)),
             changes={GROUPS: groups, **changes},
         )
-
-    def _unique(self, values: pl.DataFrame, name: str) -> pl.DataFrame:
-        query = values.lazy().group_by(*self._keys, name).agg(pl.col(HASH).first())
-        return query.collect(engine="streaming").select(values.columns)
-
-    def _with_count(self, groups: pl.DataFrame, new: pl.DataFrame, name: str) -> pl.DataFrame:
-        """*groups* with the number of *new* values of each."""
-        key = (HASH, *self._keys)
-        counts = new.group_by(key).agg(pl.len().cast(pl.Int64).alias(name))
-        joined = groups.join(counts, on=key, how="left", nulls_equal=True, maintain_order="left")
-        return joined.with_columns(pl.col(name).fill_null(0))
-
-
-def _argument(name: str, aggregate: Aggregate, schema: pl.Schema) -> Argument:
-    assert aggregate.column is not None, "checked when it was declared"
-    return Argument(
-        name=name,
-        column=aggregate.column,
-        dtype=schema[aggregate.column],
-        has_where=aggregate.where is not None,
-    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import assert_never
 
 import polars as pl
 
-from sluice.aggregates import RETRACTABLE, Aggregate, AggregateKind
+from sluice.aggregates import Aggregate, AggregateKind
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
 from sluice.runtime.operators.kernels import (
@@ -22,7 +22,17 @@ from sluice.runtime.operators.kernels import (
     total_type,
     weighed,
 )
-from sluice.runtime.operators.operator import FILTER, column_type, input_schema, wrong_type
+from sluice.runtime.operators.moment_kernels import moments
+from sluice.runtime.operators.operator import (
+    ARGUMENT,
+    COMPUTED,
+    ORDER,
+    WEIGHT,
+    column_type,
+    input_schema,
+    wrong_type,
+)
+from sluice.runtime.operators.readings import reading_of
 from sluice.runtime.operators.value_kernels import (
     collected,
     distinct_list,
@@ -38,6 +48,8 @@ _ROWS_PER_PART = 10_000
 
 _NUMBER = "_number"
 
+_SQL_NAMES: Mapping[pl.DataType, str] = {pl.Int64(): "BIGINT"}
+
 
 class Fold:
     """Folds rows into groups, groups into fewer, and groups into what was known of them before.
@@ -45,11 +57,12 @@ class Fold:
     ``states`` and ``results`` are the columns of a group and of its result.
     """
 
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, uid: str, kernels: Sequence[Kernel]) -> None:
+        """*uid* is the stage's, for messages."""
+        self._uid = uid
         self._kernels = tuple(kernels)
         self.states = {n: dtype for k in kernels for n, dtype in k.states.items()}
         self.results = {k.name: k.result_type for k in kernels}
-        self.finals = [k.final.alias(k.name) for k in kernels]
         self.reads = tuple(dict.fromkeys(name for k in kernels for name in k.reads))
         self.is_order_sensitive = any(k.is_order_sensitive for k in kernels)
 
@@ -61,7 +74,7 @@ class Fold:
     def reads_of(self, rows: pl.DataFrame, keys: Sequence[str]) -> list[str]:
         """The columns of *rows* that ``partial`` reads."""
         wanted = {HASH, *keys, *self.reads}
-        return [n for n in rows.columns if n in wanted or n.startswith(FILTER)]
+        return [n for n in rows.columns if n in wanted or n.startswith(COMPUTED)]
 
     def partial(
         self, rows: pl.DataFrame, keys: Sequence[str], within: Sequence[str] = ()
@@ -70,12 +83,12 @@ class Fold:
 
         The hash is a function of the keys, and is not grouped by.
         """
-        return self._grouped(rows, keys, within, [e for k in self._kernels for e in k.partial])
+        return self._grouped(rows, keys, within, lambda kernel: kernel.partial)
 
     def combine(
         self, groups: pl.DataFrame, keys: Sequence[str], within: Sequence[str] = ()
     ) -> pl.DataFrame:
-        return self._grouped(groups, keys, within, [e for k in self._kernels for e in k.combine])
+        return self._grouped(groups, keys, within, lambda kernel: kernel.combine)
 
     def combining(self) -> list[pl.Expr]:
         """``combine`` as expressions within a group by."""
@@ -85,8 +98,20 @@ class Fold:
         """*groups* with the state of *before*, row by row; that is null where there was none."""
         known = before.select(pl.col(name).alias(BEFORE + name) for name in self.states)
         both = pl.concat([groups, known], how="horizontal")
-        merged = both.with_columns(e for k in self._kernels for e in k.merge)
+        merged = self._computed(
+            lambda kernels: both.with_columns(e for k in kernels for e in k.merge)
+        )
         return merged.select(*groups.columns[: -len(self.states) or None], *self.states)
+
+    def result(self, groups: pl.DataFrame, columns: Sequence[str | pl.Expr] = ()) -> pl.DataFrame:
+        """Of *groups* these columns, and the results.
+
+        Raises:
+            ConfigurationError: a sum does not fit the type of its result.
+        """
+        return self._computed(
+            lambda kernels: groups.select(*columns, *(k.final.alias(k.name) for k in kernels))
+        )
 
     def sql(self) -> Mapping[str, str] | None:
         """The columns of a group in Spark SQL; None if Spark cannot compute them all."""
@@ -99,16 +124,31 @@ class Fold:
         rows: pl.DataFrame,
         keys: Sequence[str],
         within: Sequence[str],
+        fold: Callable[[Kernel], Iterable[pl.Expr]],
+    ) -> pl.DataFrame:
+        return self._computed(
+            lambda kernels: self._grouped_by(
+                rows, keys, within, [e for k in kernels for e in fold(k)]
+            )
+        )
+
+    def _grouped_by(
+        self,
+        rows: pl.DataFrame,
+        keys: Sequence[str],
+        within: Sequence[str],
         expressions: Sequence[pl.Expr],
     ) -> pl.DataFrame:
         others = [name for name in within if name not in keys]
-        names = [HASH, *keys, *others, *self.states]
+        names = [HASH, *keys, *others]
         if others and 0 < rows[others[0]].n_unique() * _ROWS_PER_PART <= rows.height:
             parts = rows.partition_by(others)
             first = [pl.col(name).first() for name in others]
             grouped = [self._group(part, keys, [*first, *expressions]) for part in parts]
-            return pl.concat(grouped).select(names)
-        return self._group(rows, [*keys, *others], expressions).select(names)
+            together = pl.concat(grouped)
+        else:
+            together = self._group(rows, [*keys, *others], expressions)
+        return together.select(*names, pl.exclude(names))
 
     def _group(
         self, rows: pl.DataFrame, by: Sequence[str], expressions: Sequence[pl.Expr]
@@ -117,23 +157,80 @@ class Fold:
         # The streaming engine is faster, but adds in the order in which its threads come.
         return query.collect(engine="in-memory" if self.is_order_sensitive else "streaming")
 
+    def _computed(self, compute: Callable[[Sequence[Kernel]], pl.DataFrame]) -> pl.DataFrame:
+        """What *compute* makes with all kernels.
+
+        Raises:
+            ConfigurationError: a sum is too large; the message names it.
+        """
+        try:
+            return compute(self._kernels)
+        except pl.exceptions.PolarsError as error:
+            for kernel in self._kernels:
+                try:
+                    compute([kernel])
+                except pl.exceptions.PolarsError as cause:
+                    raise self._too_large(kernel, cause) from error
+            raise
+
+    def _too_large(self, kernel: Kernel, cause: Exception) -> Exception:
+        if not any(dtype.is_decimal() for dtype in kernel.states.values()):
+            return cause
+        sql = _SQL_NAMES.get(kernel.result_type, str(kernel.result_type))
+        wider = "DECIMAL(38, 0)" if sql == "BIGINT" else "DOUBLE"
+        return ConfigurationError(
+            f"stage {self._uid!r} cannot compute {kernel.name!r}: {kernel.label} of some group "
+            f"does not fit {sql}; aggregate a wider type, CAST(... AS {wider})"
+        )
+
 
 def kernels(
-    stage: StageNode,
-    aggregates: Mapping[str, Aggregate],
-    schema: pl.Schema,
-    distinct: Callable[[Argument], Kernel] = distinct_list,
+    stage: StageNode, aggregates: Mapping[str, Aggregate], schema: pl.Schema
 ) -> tuple[Kernel, ...]:
-    """The kernels of a declaration, in its order; that of ``count_distinct`` is made by *distinct*.
+    """The kernels of a declaration, in its order, over rows that are only appended.
+
+    *schema* is that of the rows as they come, with what is computed for the aggregates.
 
     Raises:
-        ConfigurationError: a column is missing, or is of a type that cannot be aggregated so, or
-            rows are updated that the aggregate cannot take back.
+        ConfigurationError: a column is missing, or is of a type that cannot be aggregated so.
     """
-    schema = input_schema(schema)
     return tuple(
-        _kernel(stage, name, aggregate, schema, distinct) for name, aggregate in aggregates.items()
+        kernel_of(stage, argument_of(stage.uid, name, aggregate, schema), aggregate, schema)
+        for name, aggregate in aggregates.items()
     )
+
+
+def kernel_of(
+    stage: StageNode, argument: Argument, aggregate: Aggregate, schema: pl.Schema
+) -> Kernel:
+    """The kernel of one aggregate of *stage*, whose *argument* was found in *schema*.
+
+    Raises:
+        ConfigurationError: as of ``kernels``.
+    """
+    kind = aggregate.kind
+    match kind:
+        case AggregateKind.COUNT:
+            return counted(argument, is_changelog=WEIGHT in schema)
+        case AggregateKind.SUM | AggregateKind.AVG:
+            total = total_type(argument.dtype)
+            assert total is not None, "checked with the argument"
+            if WEIGHT in schema:
+                return weighed(argument, total, is_mean=kind is AggregateKind.AVG)
+            return (averaged if kind is AggregateKind.AVG else summed)(argument, total)
+        case AggregateKind.MIN | AggregateKind.MAX:
+            return extreme(argument, smallest=kind is AggregateKind.MIN)
+        case AggregateKind.FIRST | AggregateKind.LAST:
+            by, dtype = ordering_of(stage, argument.name, aggregate, schema)
+            return outermost(argument, by, dtype, first=kind is AggregateKind.FIRST)
+        case AggregateKind.COUNT_DISTINCT:
+            return distinct_list(argument)
+        case AggregateKind.VARIANCE | AggregateKind.STDDEV:
+            return moments(argument, is_root=kind is AggregateKind.STDDEV)
+        case AggregateKind.COLLECT | AggregateKind.PERCENTILE | AggregateKind.STRING_AGG:
+            return collected(argument, reading_of(aggregate, argument.dtype))
+        case _:
+            assert_never(kind)
 
 
 def differs(left: pl.DataFrame, right: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
@@ -156,61 +253,39 @@ def differs_from_previous(columns: Sequence[str]) -> pl.Expr:
     return reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in columns))
 
 
-def _kernel(
-    stage: StageNode,
-    name: str,
-    aggregate: Aggregate,
-    schema: pl.Schema,
-    distinct: Callable[[Argument], Kernel],
-) -> Kernel:
-    kind = aggregate.kind
-    if stage.reads_updates and kind not in RETRACTABLE:
-        able = ", ".join(sorted(kind.value for kind in RETRACTABLE))
-        raise ConfigurationError(
-            f"stage {stage.uid!r} reads rows that later ones replace, so {name!r} cannot be "
-            f"{kind.value}(); make it one of {able}"
-        )
-    argument = _argument(stage.uid, name, aggregate, schema)
-    match kind:
-        case AggregateKind.COUNT:
-            return counted(argument, is_changelog=stage.reads_updates)
-        case AggregateKind.SUM | AggregateKind.AVG:
-            total = total_type(argument.dtype)
-            assert total is not None, "checked with the argument"
-            if stage.reads_updates:
-                return weighed(argument, total, is_mean=kind is AggregateKind.AVG)
-            return (averaged if kind is AggregateKind.AVG else summed)(argument, total)
-        case AggregateKind.MIN | AggregateKind.MAX:
-            return extreme(argument, smallest=kind is AggregateKind.MIN)
-        case AggregateKind.FIRST | AggregateKind.LAST:
-            by, dtype = _ordering(stage, name, aggregate, schema)
-            return outermost(argument, by, dtype, first=kind is AggregateKind.FIRST)
-        case AggregateKind.COUNT_DISTINCT:
-            return distinct(argument)
-        case AggregateKind.COLLECT:
-            return collected(argument)
-        case _:
-            assert_never(kind)
+def argument_of(uid: str, name: str, aggregate: Aggregate, schema: pl.Schema) -> Argument:
+    """What the aggregate called *name* reads: a column, or what is computed of its SQL.
 
-
-def _argument(uid: str, name: str, aggregate: Aggregate, schema: pl.Schema) -> Argument:
-    purpose = f"for {aggregate.kind.value}() as {name!r}"
+    Raises:
+        ConfigurationError: there is no such column, or it is of a type that cannot serve.
+    """
+    column, label = aggregate.column, str(aggregate)
     dtype: pl.DataType = pl.Null()
-    if aggregate.column is not None:
-        dtype = column_type(uid, schema, aggregate.column, purpose)
-        is_number = aggregate.kind in (AggregateKind.SUM, AggregateKind.AVG)
-        is_fine = total_type(dtype) is not None if is_number else is_ordered(dtype)
-        if aggregate.kind is not AggregateKind.COUNT and not is_fine:
-            raise wrong_type(uid, schema, aggregate.column, purpose)
+    if column is not None:
+        column = _found(column, ARGUMENT + name, schema)
+        purpose = f"for {aggregate.kind.value}() as {name!r}"
+        if column not in schema:
+            column_type(uid, input_schema(schema), column, purpose)  # Refuses it.
+        dtype = schema[column]
+        if not _can_take(aggregate.kind, dtype):
+            raise wrong_type(uid, schema, column, purpose, called=aggregate.column)
     return Argument(
-        name=name, column=aggregate.column, dtype=dtype, has_where=aggregate.where is not None
+        name=name,
+        label=label,
+        column=column,
+        dtype=dtype,
+        has_where=aggregate.where is not None,
     )
 
 
-def _ordering(
+def ordering_of(
     stage: StageNode, name: str, aggregate: Aggregate, schema: pl.Schema
 ) -> tuple[str, pl.DataType]:
-    """The column that ``first`` or ``last`` goes by, and its type."""
+    """The column that ``first`` or ``last`` goes by, and its type.
+
+    Raises:
+        ConfigurationError: there is none, or its values have no order.
+    """
     by = aggregate.by or stage.inputs[0].event_time
     what = f"{aggregate.kind.value}() as {name!r}"
     if by is None:
@@ -218,7 +293,31 @@ def _ordering(
             f"stage {stage.uid!r} reads a stream without event time, by which {what} could be "
             f"ordered; name a column: {aggregate.kind.value}({aggregate.column!r}, by=...)"
         )
-    dtype = column_type(stage.uid, schema, by, f"to order {what} by")
-    if not is_ordered(dtype):
-        raise wrong_type(stage.uid, schema, by, f"to order {what} by")
-    return by, dtype
+    column = _found(by, ORDER + name, schema)
+    if column not in schema:
+        column_type(stage.uid, input_schema(schema), column, f"to order {what} by")  # Refuses it.
+    if not is_ordered(schema[column]):
+        raise wrong_type(stage.uid, schema, column, f"to order {what} by", called=by)
+    return column, schema[column]
+
+
+def _found(declared: str, computed: str, schema: pl.Schema) -> str:
+    return computed if computed in schema and declared not in input_schema(schema) else declared
+
+
+def _can_take(kind: AggregateKind, dtype: pl.DataType) -> bool:
+    match kind:
+        case AggregateKind.COUNT:
+            return True
+        case (
+            AggregateKind.SUM
+            | AggregateKind.AVG
+            | AggregateKind.VARIANCE
+            | AggregateKind.STDDEV
+            | AggregateKind.PERCENTILE
+        ):
+            return total_type(dtype) is not None
+        case AggregateKind.STRING_AGG:
+            return dtype == pl.String()
+        case _:
+            return is_ordered(dtype)

@@ -1,8 +1,9 @@
 """``Kernel``: how one aggregate folds rows, groups and state; here those that count and add.
 
-Counts and sums are int64, sums of floats float64, of decimals the widest decimal.  Nothing depends
-on the order of rows, but the last bits of a sum of floats.  Null values do not count; a group of
-nothing but nulls has a null sum, as in SQL.
+Counts are int64.  What is added up is wider than the result: integers are added as decimals of 38
+digits, which no number of rows can overflow, and only the result has to be a BIGINT; decimals as
+the widest decimal, floats as float64.  Nothing depends on the order of rows, but the last bits of a
+sum of floats.  Null values do not count; a group of nothing but nulls has a null sum, as in SQL.
 
 In a changelog every row has a weight, 1 or -1, which is summed instead of the row being counted;
 then a sum keeps its number of values, to know when none is left.
@@ -10,7 +11,7 @@ then a sum keeps its number of values, to know when none is left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -20,6 +21,8 @@ from sluice.runtime.operators.operator import FILTER, WEIGHT
 BEFORE = "before this epoch: "  # Marks a state column beside the group's own.
 
 _WIDEST_DECIMAL = 38
+# Of decimals of so many digits, ten thousand million values add up to 38.
+_SUMMED_BY_SPARK = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,9 +32,11 @@ class Kernel:
     ``partial`` folds rows and ``combine`` groups, both within a group by and to the columns
     ``states``; ``merge`` adds a group's state to that of before the epoch, which is null for a new
     group; ``final`` reads the result.  ``sql`` is ``partial`` for Spark, if Spark can compute it.
+    ``label`` is the aggregate as it was declared, for messages.
     """
 
     name: str
+    label: str
     states: Mapping[str, pl.DataType]
     result_type: pl.DataType
     partial: tuple[pl.Expr, ...]
@@ -48,9 +53,11 @@ class Argument:
     """The column that is aggregated under *name*; None for rows alone.
 
     Of an aggregate that ``has_where`` the rows carry a column that says whether they count.
+    ``label`` is the aggregate as it was declared.
     """
 
     name: str
+    label: str
     column: str | None
     dtype: pl.DataType
     has_where: bool = False
@@ -108,14 +115,19 @@ def quoted(column: str) -> str:
 
 
 def total_type(dtype: pl.DataType) -> pl.DataType | None:
-    """The type of a sum; None for what cannot be added."""
+    """The type that values are added up in; None for what cannot be added."""
     if dtype.is_integer():
-        return pl.Int64()
+        return pl.Decimal(_WIDEST_DECIMAL, 0)
     if dtype.is_float():
         return pl.Float64()
     if isinstance(dtype, pl.Decimal):
         return pl.Decimal(_WIDEST_DECIMAL, dtype.scale)
     return None
+
+
+def sum_type(dtype: pl.DataType) -> pl.DataType | None:
+    """The type of a sum of values of *dtype*."""
+    return pl.Int64() if dtype.is_integer() else total_type(dtype)
 
 
 def counted(argument: Argument, *, is_changelog: bool) -> Kernel:
@@ -128,6 +140,7 @@ def counted(argument: Argument, *, is_changelog: bool) -> Kernel:
         count = argument.value.count()
     return Kernel(
         name=name,
+        label=argument.label,
         states={name: pl.Int64()},
         result_type=pl.Int64(),
         partial=(_int64(count, name),),
@@ -142,15 +155,18 @@ def counted(argument: Argument, *, is_changelog: bool) -> Kernel:
 def summed(argument: Argument, total: pl.DataType) -> Kernel:
     name = argument.name
     state, before = pl.col(name), pl.col(BEFORE + name)
+    result = sum_type(argument.dtype)
+    assert result is not None, "there is a type to add up in"
     return Kernel(
         name=name,
+        label=argument.label,
         states={name: total},
-        result_type=total,
+        result_type=result,
         partial=(_sum_or_null(argument.value.cast(total)).cast(total).alias(name),),
         combine=(_sum_or_null(state).cast(total).alias(name),),
         merge=(pl.coalesce(state + before, state, before).cast(total).alias(name),),
-        final=state,
-        sql={name: _sum_sql(argument, total)},
+        final=state.cast(result),  # Refuses what does not fit.
+        sql=_with_sum_sql(argument, total, lambda added: {name: added}),
         reads=argument.reads,
         is_order_sensitive=total.is_float(),
     )
@@ -187,17 +203,28 @@ def _sum_and_count(
     """A sum that is zero when nothing was added, and the number of values that says so."""
     name = argument.name
     added, count = f"_sum_{name}", f"_count_{name}"
-    sum_sql = f"COALESCE({_sum_sql(argument, total)}, {_sql_zero(total)})"
-    result = pl.col(added).cast(pl.Float64) / pl.col(count) if is_mean else pl.col(added)
+    result = pl.Float64() if is_mean else sum_type(argument.dtype)
+    assert result is not None, "there is a type to add up in"
+    found = pl.when(pl.col(count) > 0).then(pl.col(added)).cast(result)
     return Kernel(
         name=name,
+        label=argument.label,
         states={added: total, count: pl.Int64()},
-        result_type=pl.Float64() if is_mean else total,
+        result_type=result,
         partial=(partial[0].cast(total).alias(added), _int64(partial[1], count)),
         combine=(pl.col(added).sum().cast(total), pl.col(count).sum()),
         merge=(_added(added).cast(total), _added(count)),
-        final=pl.when(pl.col(count) > 0).then(result).alias(name),
-        sql={added: sum_sql, count: _count_sql(argument)} if with_sql else None,
+        final=(found / pl.col(count) if is_mean else found).alias(name),
+        sql=_with_sum_sql(
+            argument,
+            total,
+            lambda sql: {
+                added: f"COALESCE({sql}, {_sql_zero(total)})",
+                count: _count_sql(argument),
+            },
+        )
+        if with_sql
+        else None,
         reads=argument.reads,
         is_order_sensitive=total.is_float(),
     )
@@ -219,10 +246,28 @@ def _count_sql(argument: Argument) -> str:
     return f"COUNT({argument.sql_value}){argument.sql_where}"
 
 
-def _sum_sql(argument: Argument, total: pl.DataType) -> str:
-    cast = f"CAST({argument.sql_value} AS {_sql_type(total)})"
+def _with_sum_sql(
+    argument: Argument, total: pl.DataType, columns: Callable[[str], Mapping[str, str]]
+) -> Mapping[str, str] | None:
+    sql = _sum_sql(argument, total)
+    return None if sql is None else columns(sql)
+
+
+def _sum_sql(argument: Argument, total: pl.DataType) -> str | None:
+    """None where Spark's own sum might overflow: its error would name nobody."""
+    dtype = argument.dtype
+    if isinstance(dtype, pl.Decimal) and dtype.precision > _SUMMED_BY_SPARK:
+        return None
+    if dtype.is_integer():
+        value = f"CAST({argument.sql_value} AS BIGINT)"
+        low, high = f"{value} & {2**32 - 1}", f"SHIFTRIGHT({value}, 32)"
+        # Two sums of BIGINTs, neither of which can overflow, are far cheaper than one of decimals.
+        low, high = (f"SUM({half}){argument.sql_where}" for half in (low, high))
+        added = f"CAST({high} AS DECIMAL(38, 0)) * {2**32} + CAST({low} AS DECIMAL(38, 0))"
+    else:
+        added = f"SUM(CAST({argument.sql_value} AS {_sql_type(total)})){argument.sql_where}"
     # Spark widens the sum of a decimal once more.
-    return f"CAST(SUM({cast}){argument.sql_where} AS {_sql_type(total)})"
+    return f"CAST({added} AS {_sql_type(total)})"
 
 
 def _sql_zero(dtype: pl.DataType) -> str:

@@ -28,8 +28,12 @@ from sluice.runtime.state.segments import DELETED, HASH, WRITTEN
 
 # On rows of a stream whose rows are updated: 1 for a row, -1 for one that is taken back.
 WEIGHT = "_weight"
-# Boolean columns that Spark computes for an aggregate's ``where``: this, and the aggregate's name.
+# Columns that are computed for an aggregate, one of these and its name: whether a row passes its
+# ``where``, and the SQL that it aggregates, or orders by.
 FILTER = "_where_"
+ARGUMENT = "_argument_"
+ORDER = "_order_"
+COMPUTED = (FILTER, ARGUMENT, ORDER)
 
 Frames: TypeAlias = Mapping[str, pl.DataFrame]
 
@@ -157,11 +161,17 @@ def column_type(uid: str, schema: pl.Schema, column: str, purpose: str) -> pl.Da
     )
 
 
-def wrong_type(uid: str, schema: pl.Schema, column: str, purpose: str) -> ConfigurationError:
-    """The error for a column that is there, but cannot serve its purpose."""
+def wrong_type(
+    uid: str, schema: pl.Schema, column: str, purpose: str, *, called: str | None = None
+) -> ConfigurationError:
+    """The error for a column that is there, but cannot serve its purpose.
+
+    The declaration has it *called* so, if it is computed of SQL.
+    """
+    name = called or column
     return ConfigurationError(
-        f"stage {uid!r} cannot use column {column!r} of type {schema[column]} {purpose}; "
-        f"{_columns_of(schema)}"
+        f"stage {uid!r} cannot use column {name!r} of type {schema[column]} {purpose}; "
+        f"{_columns_of(input_schema(schema))}"
     )
 
 
@@ -193,7 +203,7 @@ def input_schema(schema: pl.Schema) -> pl.Schema:
     """*schema* without the columns of ours that some callers have already added."""
     ours = (HASH, WEIGHT)
     return pl.Schema(
-        {n: dtype for n, dtype in schema.items() if n not in ours and not n.startswith(FILTER)}
+        {n: dtype for n, dtype in schema.items() if n not in ours and not n.startswith(COMPUTED)}
     )
 
 

@@ -77,10 +77,10 @@ class SessionWindow:
         self._time = event_time_of(stage, self._input)
         self._gap_us = operation.window.gap // US
         self._lateness_ms = operation.allowed_lateness_ms
-        aggregated = kernels(stage, operation.aggregates, self._input)
-        first, last = (Argument(name=n, column=self._time, dtype=INSTANT) for n in _BOUNDS)
+        aggregated = kernels(stage, operation.aggregates, schema)
+        first, last = (Argument(name=n, label=n, column=self._time, dtype=INSTANT) for n in _BOUNDS)
         bounds = (extreme(first, smallest=True), extreme(last, smallest=False))
-        self._fold = Fold((*bounds, *aggregated))
+        self._fold = Fold(stage.uid, (*bounds, *aggregated))
         require_distinct(stage.uid, [*self._keys, *_BOUNDS, *operation.aggregates])
         ours = (TIMER, _STRETCH, _SESSION, _IS_STORED)
         require_distinct(stage.uid, [*self._keys, *ours, *self._fold.columns])
@@ -220,7 +220,7 @@ class SessionWindow:
         return sessions.with_columns(timer.alias(TIMER)).select(*others, *self._schema.live)
 
     def _result(self, sessions: pl.DataFrame) -> pl.DataFrame:
-        return sessions.select(*self._keys, *self._fold.finals)
+        return self._fold.result(sessions, self._keys)
 
     def _without(self, sessions: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
         return sessions.join(

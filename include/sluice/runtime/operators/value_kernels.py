@@ -6,9 +6,12 @@ keep the value and the instant it was ordered by.  NaN is larger than any number
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from sluice.runtime.operators.kernels import BEFORE, Argument, Kernel, counted, quoted
+from sluice.runtime.operators.readings import Reading
 
 
 def extreme(argument: Argument, *, smallest: bool) -> Kernel:
@@ -19,6 +22,7 @@ def extreme(argument: Argument, *, smallest: bool) -> Kernel:
     function = "MIN" if smallest else "MAX"
     return Kernel(
         name=name,
+        label=argument.label,
         states={name: dtype},
         result_type=dtype,
         partial=(_edge(argument.value, dtype, smallest=smallest).alias(name),),
@@ -50,6 +54,7 @@ def outermost(argument: Argument, by: str, by_type: pl.DataType, *, first: bool)
     wins = instant_before.is_null() | is_beyond | ((instant == instant_before) & wins_tie)
     return Kernel(
         name=name,
+        label=argument.label,
         states={name: argument.dtype, moment: by_type},
         result_type=argument.dtype,
         partial=fold(row_value, row_by),
@@ -70,11 +75,13 @@ def distinct_list(argument: Argument) -> Kernel:
     state, before = pl.col(name), pl.col(BEFORE + name)
     return Kernel(
         name=name,
+        label=argument.label,
         states={name: pl.List(argument.dtype)},
         result_type=pl.Int64(),
         partial=(argument.value.drop_nulls().unique().sort().alias(name),),
         combine=(state.explode().drop_nulls().unique().sort(),),
-        merge=(before.fill_null([]).list.set_union(state).list.sort().alias(name),),
+        # Polars has no union of lists of booleans.
+        merge=(_together(before, state).list.unique().list.sort().alias(name),),
         final=state.list.len().cast(pl.Int64),
         sql=None,
         reads=argument.reads,
@@ -86,6 +93,7 @@ def distinct_count(argument: Argument) -> Kernel:
     kernel = counted(argument, is_changelog=False)
     return Kernel(
         name=kernel.name,
+        label=argument.label,
         states=kernel.states,
         result_type=kernel.result_type,
         partial=(),
@@ -97,17 +105,35 @@ def distinct_count(argument: Argument) -> Kernel:
     )
 
 
-def collected(argument: Argument) -> Kernel:
+def collected(argument: Argument, reading: Reading) -> Kernel:
+    """The values as a sorted list, and what is read of it: where state does not live long."""
     name = argument.name
     state, before = pl.col(name), pl.col(BEFORE + name)
     return Kernel(
         name=name,
+        label=argument.label,
         states={name: pl.List(argument.dtype)},
-        result_type=pl.List(argument.dtype),
+        result_type=reading.result_type,
         partial=(argument.value.drop_nulls().sort().alias(name),),
         combine=(state.explode().drop_nulls().sort(),),
-        merge=(pl.concat_list(before.fill_null([]), state).list.sort().alias(name),),
-        final=state,
+        merge=(_together(before, state).list.sort().alias(name),),
+        final=reading.of(state),
+        sql=None,
+        reads=argument.reads,
+    )
+
+
+def kept(argument: Argument, states: Mapping[str, pl.DataType], result: pl.DataType) -> Kernel:
+    """An aggregate whose values are a table of their own: its state is computed of that."""
+    return Kernel(
+        name=argument.name,
+        label=argument.label,
+        states=states,
+        result_type=result,
+        partial=(),
+        combine=(),
+        merge=tuple(pl.col(name) for name in states),
+        final=pl.col(argument.name),
         sql=None,
         reads=argument.reads,
     )
@@ -116,6 +142,10 @@ def collected(argument: Argument) -> Kernel:
 def is_ordered(dtype: pl.DataType) -> bool:
     """Whether values can be compared by Polars and by Spark alike."""
     return dtype.is_numeric() or dtype.is_temporal() or dtype in (pl.String(), pl.Boolean())
+
+
+def _together(before: pl.Expr, state: pl.Expr) -> pl.Expr:
+    return pl.concat_list(before.fill_null([]), state)
 
 
 def _edge(column: pl.Expr, dtype: pl.DataType, *, smallest: bool) -> pl.Expr:

@@ -65,7 +65,7 @@ class AlignedWindow:
         self._keys = stage.keys
         self._panes = panes_of(stage, operation.window, self._input)
         self._lateness_ms = operation.allowed_lateness_ms
-        self._fold = Fold(kernels(stage, operation.aggregates, self._input))
+        self._fold = Fold(stage.uid, kernels(stage, operation.aggregates, schema))
         bounds = [name for name in (WINDOW_START, WINDOW_END) if name not in self._keys]
         within = [name for name in bounds if name in self._panes.columns]
         require_distinct(stage.uid, [*self._keys, *bounds, *operation.aggregates])
@@ -198,7 +198,7 @@ class AlignedWindow:
         """The results of the windows that end between, with the hash."""
         windows = self._panes.windows(panes.drop(TIMER), after_ms, until_ms, self._combined)
         bounds = [pl.col(name) for name in (WINDOW_START, WINDOW_END) if name not in self._keys]
-        return windows.select(HASH, *self._keys, *bounds, *self._fold.finals)
+        return self._fold.result(windows, [HASH, *self._keys, *bounds])
 
 
 def _missing_in(known: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
