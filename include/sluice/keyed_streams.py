@@ -23,6 +23,7 @@ from sluice.operations import (
     Process,
     ProcessKeyed,
     RegularJoin,
+    RegularJoinKind,
     Stateful,
     TopN,
     WindowAggregate,
@@ -147,11 +148,21 @@ class KeyedStream:
         uid: str,
         other: KeyedStream,
         *,
-        how: Literal["inner", "semi"] = "inner",
+        how: RegularJoinKind = "inner",
         ttl: timedelta | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Every row with every row of *other* that has its key, whenever they come."""
+        """Every row with every row of *other* that has its key, whenever they come.
+
+        ``left``, ``right`` and ``full`` also yield the rows of that side, or of both, that have no
+        partner, with nulls for the other's columns; ``semi`` the rows that have one, ``anti`` those
+        that have none, once each and without columns of *other*.  A null key has no partner.  A
+        row without a partner is taken back when one comes, and comes again when the last one goes:
+        but for ``inner`` and ``semi`` of two append-only streams, the result is a changelog.
+
+        Both sides are kept for ever, or for the *ttl* of each row: what was yielded of a row that
+        is forgotten then stays as it is.
+        """
         return self.stage(
             uid, RegularJoin(how=how), others=(other,), ttl=ttl, parallelism=parallelism
         )

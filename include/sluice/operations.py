@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Keep = Literal["matched", "unmatched", "all"]
 JoinKind = Literal["inner", "left", "semi", "anti"]
+RegularJoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +138,13 @@ class IntervalJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegularJoin:
-    """Every left row with every right row of its key; without a TTL both are kept for ever."""
+    """Every left row with every right row of its key; without a TTL both are kept for ever.
 
-    how: Literal["inner", "semi"] = "inner"
+    But for an inner or a semi join of rows that are only appended, a row that went out is taken
+    back when that is not its result any more.
+    """
+
+    how: RegularJoinKind = "inner"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

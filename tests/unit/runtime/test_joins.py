@@ -6,6 +6,7 @@ import pytest
 
 from sluice import operations as ops
 from sluice.nodes import StageNode
+from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.regular_join import RegularJoin
 from sluice.runtime.operators.window_join import WindowJoin
 from sluice.windows import Hopping, Tumbling
@@ -68,6 +69,65 @@ def test_a_row_is_forgotten_when_its_ttl_has_passed() -> None:
 
     assert in_time.output.height == 1
     assert too_late.output.is_empty()
+
+
+# --- regular, of which rows are taken back --------------------------------------------------------
+
+
+def an_outer_join(how: str, ttl_ms: int | None = None) -> Played:
+    stage = a_stage(ops.RegularJoin(how=how))  # type: ignore[arg-type]
+    with_ttl = StageNode(uid="bids", operation=stage.operation, inputs=stage.inputs, ttl_ms=ttl_ms)
+    return Played(build_operator(with_ttl, [LEFT, RIGHT]))
+
+
+def test_a_row_that_stood_alone_is_taken_back_when_its_partner_comes() -> None:
+    played = an_outer_join("full")
+    left, right = (1, after(0), None), (1, after(1), 10)
+
+    alone = played.epoch([left], [], 0)
+    matched = played.epoch([], [right], 0)
+
+    assert alone.output.rows() == [(*left, None, None, None)]
+    assert matched.output.rows() == [(*left, *right)]
+    assert matched.retracted is not None
+    assert matched.retracted.rows() == [(*left, None, None, None)]
+    assert matched.output.schema == {**LEFT, **RIGHT}
+
+
+def test_a_partner_of_the_same_epoch_takes_nothing_back() -> None:
+    for how in ("left", "right", "full", "anti"):
+        outcome = an_outer_join(how).epoch([(1, after(0), None)], [(1, after(1), 10)], 0)
+
+        assert outcome.retracted is not None
+        assert outcome.retracted.is_empty()
+        assert outcome.output.height == (0 if how == "anti" else 1)
+
+
+def test_null_keys_stand_alone_on_the_outer_sides_and_are_not_kept() -> None:
+    left, right = (None, after(0), None), (None, after(0), 5)
+    expected = {
+        "left": [(*left, None, None, None)],
+        "right": [(None, None, None, *right)],
+        "anti": [left],
+    }
+    for how, rows in expected.items():
+        played = an_outer_join(how)
+
+        outcome = played.epoch([left], [right], 0)
+
+        assert outcome.output.rows() == rows
+        assert (played.kept("left"), played.kept("right")) == (0, 0)
+
+
+def test_what_went_out_of_a_row_stays_when_its_ttl_has_passed() -> None:
+    played = an_outer_join("left", ttl_ms=100)
+    played.epoch([(1, after(0), None)], [], 0, at_ms=1_000)
+
+    too_late = played.epoch([], [(1, after(0), 6)], 0, at_ms=1_100)
+
+    assert too_late.output.is_empty()
+    assert too_late.retracted is not None
+    assert too_late.retracted.is_empty()
 
 
 # --- interval -------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """The rows of a join's two inputs: which columns are kept of them and which go out.
 
 Key columns are kept under the names they have on the left.  The result has the columns of the left,
-then those of the right but key columns that are called alike on both sides; a semi or anti join has
-those of the left alone.  As in SQL and in Flink, a null in a key column equals nothing.
+then those of the right but key columns that are called alike on both sides, which come once, from
+whichever side has the row (SQL's USING); a semi or anti join has those of the left alone.  As in
+SQL and in Flink, a null in a key column equals nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import polars as pl
 
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
-from sluice.operations import JoinKind
+from sluice.operations import RegularJoinKind
 from sluice.runtime.operators.operator import (
     column_type,
     input_schema,
@@ -41,11 +42,12 @@ class JoinColumns:
         stage: StageNode,
         left: pl.Schema,
         right: pl.Schema,
-        how: JoinKind,
+        how: RegularJoinKind,
         *,
         apart: Sequence[str] = (),
         added: Mapping[str, pl.DataType] = _NO_COLUMNS,
         ours: Sequence[str] = (),
+        takes_updates: bool = False,
     ) -> None:
         """Columns *apart* of the inputs are not among those kept; *added* end the result.
 
@@ -54,7 +56,8 @@ class JoinColumns:
         Raises:
             ConfigurationError: the inputs cannot be joined so.
         """
-        require_append_only(stage, "a join")
+        if not takes_updates:
+            require_append_only(stage, "such a join")
         self.inputs = (input_schema(left), input_schema(right))
         self.keys = stage.inputs[0].keys
         _check_keys(stage, *self.inputs)
@@ -69,7 +72,7 @@ class JoinColumns:
         given = {
             name: of
             for name, of in self.inputs[1].items()
-            if how in ("inner", "left") and name not in apart and own_names.get(name) != name
+            if how not in ("semi", "anti") and name not in apart and own_names.get(name) != name
         }
         for name in given:
             if name in left_kept:
@@ -113,6 +116,16 @@ class JoinColumns:
         """Hash and result of rows of the left that have no partner."""
         nulls = [pl.lit(None, self.result[name]).alias(name) for name in self._given]
         return left.select(HASH, *self.kept[0], *nulls)
+
+    def without_left(self, right: pl.DataFrame) -> pl.DataFrame:
+        """Hash and result of rows of the right that have no partner."""
+        known = {name: self.kept_name(name) for name in self._given}
+        known |= {name: name for name, kept in self._own_names.items() if name == kept}
+        columns = [
+            (pl.col(known[name]) if name in known else pl.lit(None, dtype)).alias(name)
+            for name, dtype in self.result.items()
+        ]
+        return right.select(HASH, *columns)
 
     def joined(
         self,

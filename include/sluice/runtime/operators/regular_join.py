@@ -1,9 +1,9 @@
 """``RegularJoin``: every left row with every right row of its key, whenever they come.
 
-Flink's regular join of append-only inputs.  Equal rows are as many rows, and each pair goes out
-once, in the epoch in which the second of the two came.  A semi join emits a left row once, as soon
-as there is a right row of its key: of the right it keeps the keys alone, of the left only what
-still waits.
+Flink's regular join of append-only inputs, inner and semi; ``changelog_join`` has all others.
+Equal rows are as many rows, and each pair goes out once, in the epoch in which the second of the
+two came.  A semi join emits a left row once, as soon as there is a right row of its key: of the
+right it keeps the keys alone, of the left only what still waits.
 
 Output is sorted by hash.  Without a TTL both sides are kept for ever.
 """
@@ -33,6 +33,7 @@ class RegularJoin(RawRows):
             ConfigurationError: the inputs cannot be joined so.
         """
         assert isinstance(stage.operation, Declared)
+        assert stage.operation.how in ("inner", "semi")
         columns = JoinColumns(stage, left, right, stage.operation.how, ours=[SEQUENCE])
         self._columns = columns
         self._is_semi = stage.operation.how == "semi"
