@@ -95,6 +95,7 @@ DECLARED: Mapping[str, Callable[[Stream], Stream]] = {
     "`window_top_n`": lambda s: keyed(s).window_top_n("it", MINUTE, 1, by="a"),
     "`deduplicate`": lambda s: keyed(s).deduplicate("it"),
     "`join`, inner and semi": lambda s: keyed(s).join("it", another(s), how="semi"),
+    "`join`, left, right, full and anti": lambda s: keyed(s).join("it", another(s), how="anti"),
     "`window_join`": lambda s: keyed(s).window_join("it", another(s), MINUTE),
     "`interval_join`": lambda s: keyed(s).interval_join("it", another(s), upper=HOUR),
     "`process`": (

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.operations import Deduplicate as DeclaredDeduplicate
 from sluice.operations import Latest as DeclaredLatest
+from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.deduplicate import Deduplicate
 from sluice.runtime.operators.latest import Latest
-from sluice.runtime.operators.operator import EpochTime
+from sluice.runtime.operators.operator import WEIGHT, EpochTime
 from sluice.runtime.state.segments import HASH
 from tests.property.runtime.played import (
     a_stage,
@@ -125,3 +128,19 @@ def test_an_older_row_still_keeps_the_latest_one_alive() -> None:
 
     assert outcome.output.is_empty()
     assert subtask.state(18)["rows"].scan()["at"].to_list() == [at(5)]
+
+
+@pytest.mark.parametrize("is_changelog", [False, True])
+def test_a_column_of_the_rows_called_rank_is_left_alone(*, is_changelog: bool) -> None:
+    columns = {"id": pl.Int64(), "rank": pl.Int32(), "value": pl.Int64()}
+    schema = pl.Schema({**columns, WEIGHT: pl.Int8()} if is_changelog else columns)
+    rows = [(1, 1, 5), (1, 2, 7), (1, 2, 6)]
+    epoch = [(*row, 1) for row in rows] if is_changelog else rows
+    expected = {DeclaredLatest(by=("value",)): [(1, 1, 5), (1, 2, 7)]}
+    if not is_changelog:
+        expected[DeclaredDeduplicate(by="value")] = [(1, 1, 5), (1, 2, 6)]
+
+    for operation, found in expected.items():
+        stage = a_stage(operation, keys=["id", "rank"], event_time=None)
+        subtask = Subtask(build_operator(stage, [schema]), [schema], key_count=2)
+        assert in_order(subtask.play([epoch], time=EpochTime()).output) == found

@@ -178,7 +178,7 @@ def test_pruning_loses_none_of_the_best(n: int, has_ties: bool, is_descending: b
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     order = descending(["by", "note"]) if is_descending else rising(["by", "note"], nulls_last=True)
 
-    found = Ranking(n=n, order=order, has_ties=has_ties).best(frame, [HASH])
+    found = Ranking(n=n, order=order, has_ties=has_ties).ranked(frame, [HASH])
 
-    everything = Ranking(n=len(rows), order=order, has_ties=has_ties).best(frame, [HASH])
+    everything = Ranking(n=len(rows), order=order, has_ties=has_ties).ranked(frame, [HASH])
     assert found.equals(everything.filter(pl.col("rank") <= n))

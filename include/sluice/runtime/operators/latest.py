@@ -41,6 +41,8 @@ from sluice.runtime.state.segments import HASH
 ROWS = "rows"
 BAG = "bag"
 
+_RANK = "_rank"  # Always 1; not the input's own column ``rank``.
+
 
 class Latest:
     """An ``Operator``; see ``sluice.runtime.operators.operator``."""
@@ -57,7 +59,7 @@ class Latest:
         assert isinstance(operation, ops.Latest)
         self._input = input_schema(schema)
         key_types(stage.uid, self._input, stage.keys)
-        require_distinct(stage.uid, self._input)
+        require_distinct(stage.uid, [*self._input, _RANK])
         if not operation.by:
             raise ConfigurationError(
                 f"stage {stage.uid!r} needs a column by which one row is later than another: by=..."
@@ -74,7 +76,7 @@ class Latest:
         self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
         self._retractable: RetractableRanking | None = None
         if WEIGHT in schema:
-            self._retractable = RetractableRanking(self._bag, self._ranking, self._key)
+            self._retractable = RetractableRanking(self._bag, self._ranking, self._key, rank=_RANK)
             self.tables[BAG] = self._bag.schema
 
     def needed_columns(self) -> tuple[str, ...] | None:

@@ -21,6 +21,7 @@ from sluice.runtime.state.order import gathered, order_of
 from sluice.runtime.state.segments import HASH
 
 RANK = "rank"
+_PLACE = "_place"
 
 # Finding by hashing what can be among the best at all, before rows are sorted, pays from so many
 # times more rows than there will be (a million rows of 10,000 groups: 0.1 s instead of 0.2 s).
@@ -51,11 +52,16 @@ class Ranking:
     has_ties: bool = False
 
     def best(self, rows: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
-        """The best rows of each *group*, which starts with the hash; sorted, with their rank."""
+        """The best rows of each *group*, which starts with the hash; sorted."""
+        return self.ranked(rows, group, _PLACE).drop(_PLACE)
+
+    def ranked(self, rows: pl.DataFrame, group: Sequence[str], name: str = RANK) -> pl.DataFrame:
+        """What ``best`` returns, with the rank of each row as a column *name*, which is new."""
+        assert name not in rows.columns, f"the rows have a column {name!r} of their own"
         ordered = self._sorted(self._pruned(rows, group), group)
         equal = (*group, self.order[0].column) if self.has_ties else None
-        ranked = ordered.with_columns(_row_number(group, equal).alias(RANK))
-        return ranked.filter(pl.col(RANK) <= self.n)
+        ranked = ordered.with_columns(_row_number(group, equal).alias(name))
+        return ranked.filter(pl.col(name) <= self.n)
 
     def _sorted(self, rows: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
         """*rows* by *group*, which starts with the hash, then as ranked.

@@ -13,7 +13,7 @@ import polars as pl
 
 from sluice.runtime.operators.aggregates import differs_from_previous
 from sluice.runtime.operators.bag import COPIES, Bag, BagChange, repeated
-from sluice.runtime.operators.ranking import RANK, By, Ranking
+from sluice.runtime.operators.ranking import By, Ranking
 from sluice.runtime.state.keyed import KeyedState
 
 _IS_FORMER = "_is_former"
@@ -23,15 +23,17 @@ _RUN = "_run"
 class RetractableRanking:
     """*ranking* tells any two rows of *bag* apart that are not equal."""
 
-    def __init__(self, bag: Bag, ranking: Ranking, key: Sequence[str]) -> None:
+    def __init__(self, bag: Bag, ranking: Ranking, key: Sequence[str], *, rank: str) -> None:
+        """*rank* is what the column of the ranks is called."""
         self._bag = bag
+        self._rank = rank
         self._ranking = ranking
         self._key = tuple(key)
         order = (*ranking.order, By(_IS_FORMER))
         self._better = Ranking(n=1, order=order)
 
     def best(self, change: BagChange, before: pl.DataFrame, state: KeyedState) -> pl.DataFrame:
-        """The ranked rows, with ``rank``, of every key that *change* touches.
+        """The ranked rows, with their ranks, of every key that *change* touches.
 
         *before* are those that were sent of these keys, sorted by key and rank; *state* is the
         bag's.
@@ -44,11 +46,11 @@ class RetractableRanking:
         mine = everything.join(short, on=self._key, how="semi", nulls_equal=True)
         others = ranked.join(short, on=self._key, how="anti", nulls_equal=True)
         again = pl.concat([others, self._of(mine)])
-        return again.sort(*self._key, RANK)
+        return again.sort(*self._key, self._rank)
 
     def _of(self, rows: pl.DataFrame) -> pl.DataFrame:
         copies = rows[COPIES].clip(upper_bound=self._ranking.n)
-        return self._ranking.best(repeated(rows.drop(COPIES), copies), self._key)
+        return self._ranking.ranked(repeated(rows.drop(COPIES), copies), self._key, self._rank)
 
     def _counted(self, ranked: pl.DataFrame) -> pl.DataFrame:
         """Ranked rows, sorted, as rows of the bag: equal ones have neighbouring ranks."""
@@ -67,7 +69,7 @@ class RetractableRanking:
         n = self._ranking.n
         place = pl.len().over(self._key)
         former = before.filter(place == n).unique(self._key, keep="last", maintain_order=True)
-        last = ranked.filter(pl.col(RANK) == n).select(self._bag.identity)
+        last = ranked.filter(pl.col(self._rank) == n).select(self._bag.identity)
         both = pl.concat(
             [
                 rows.with_columns(pl.lit(is_former).alias(_IS_FORMER))

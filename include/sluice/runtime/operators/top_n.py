@@ -98,7 +98,7 @@ class TopN:
         self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
         self._retractable: RetractableRanking | None = None
         if WEIGHT in schema:
-            self._retractable = RetractableRanking(self._bag, self._ranking, self._key)
+            self._retractable = RetractableRanking(self._bag, self._ranking, self._key, rank=RANK)
             self.tables[BAG] = self._bag.schema
 
     def needed_columns(self) -> tuple[str, ...] | None:
@@ -130,7 +130,7 @@ class TopN:
         both = pl.concat([rows, before.select(rows.columns)])
         if self._unique:
             both = newest_per_identity(both, [*self._key, *self._unique])
-        return self._outcome(self._ranking.best(both, self._key), before, {})
+        return self._outcome(self._ranking.ranked(both, self._key), before, {})
 
     def _outcome(
         self, ranked: pl.DataFrame, before: pl.DataFrame, changes: Mapping[str, Changes]
@@ -161,5 +161,5 @@ class TopN:
         """The last version of each row, of the n best per key: no other can end among the best."""
         rows = rows.select(*self._key, *self._others)
         if self._unique:
-            rows = self._newest.best(rows, [*self._key, *self._unique]).drop(RANK)
-        return self._ranking.best(rows, self._key).drop(RANK)
+            rows = self._newest.best(rows, [*self._key, *self._unique])
+        return self._ranking.best(rows, self._key)

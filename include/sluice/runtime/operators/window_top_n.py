@@ -156,4 +156,4 @@ class WindowTopN:
         windows = self._panes.windows(
             panes, time.previous_watermark_ms, time.watermark_ms, self._best
         )
-        return self._ranking.best(windows, self._pane).select(self.output_schema.names())
+        return self._ranking.ranked(windows, self._pane).select(self.output_schema.names())
