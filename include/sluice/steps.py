@@ -109,3 +109,35 @@ def result_name(column: str) -> str:
 def keeps(step: Projection, column: str) -> bool:
     """Whether the projection's result has *column*, as it was or computed anew."""
     return any(text.strip() == "*" or result_name(text) == column for text in step.columns)
+
+
+# An expression that never fails: a column, a field, milliseconds as an instant.
+_PLAIN = re.compile(
+    r"(?P<path>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)(?:\s+AS\s+(?P<name>[A-Za-z_]\w*))?", re.IGNORECASE
+)
+_MILLIS = re.compile(
+    r"timestamp_millis\(\s*(?P<path>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)\s*\)\s+AS\s+\w+", re.IGNORECASE
+)
+
+
+def computing(steps: tuple[Step, ...], column: str) -> tuple[Step, ...]:
+    """What of *steps* has to be done to know *column* of each row, and no more.
+
+    Filters are left out, so that the column is known of rows that nobody keeps, too.  Only those
+    stay that stand before a projection which computes the column in a way that may fail for a row:
+    they may be there to keep such rows away.
+    """
+    for place in reversed(range(len(steps))):
+        step = steps[place]
+        if isinstance(step, Filter):
+            continue
+        item = next((one for one in step.columns if result_name(one) == column), None)
+        if item is None:
+            continue  # It came with the star, or is not there at all.
+        found = _PLAIN.fullmatch(item.strip()) or _MILLIS.fullmatch(item.strip())
+        if found is None:
+            return (*steps[:place], Projection((item,)))
+        base = found["path"].partition(".")[0]
+        before = computing(steps[:place], base)
+        return before if item.strip() == base else (*before, Projection((item,)))
+    return ()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -40,6 +41,11 @@ log = logging.getLogger(__name__)
 
 MARKS_KEPT = 4096
 
+# Of a file that waits, looked at for its event times: enough to find rows behind a filter, and one
+# small request a file, once.
+HEAD_RECORDS = 100
+HEAD_THREADS = 16
+
 CutT = TypeVar("CutT")
 
 
@@ -58,7 +64,8 @@ class Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part(Generic[CutT]):
     """What an epoch takes of one file.  ``end`` is how far the file could be read, where that is
-    known; ``has_rest`` that it could be read further than ``after``.
+    known; ``has_rest`` that there is more of it than ``after``, ``is_half_a_record`` that this is
+    nothing that can be read yet.
     """
 
     after: PartitionOffset
@@ -66,6 +73,11 @@ class Part(Generic[CutT]):
     records: int = 0
     end: int = 0
     has_rest: bool = False
+    is_half_a_record: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.has_rest and not self.is_half_a_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         ends: dict[str, tuple[int, int]] = {}
         cuts: list[CutT] = []
         missing = max_records
+        waiting: list[str] = []
         rest = False
 
         def is_full() -> bool:
@@ -115,6 +128,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             now[file.key] = part.after
             ends[file.key] = (before.offset, part.end)
             rest = rest or part.has_rest
+            if part.is_waiting:
+                waiting.append(file.key)
             if part.cut is not None:
                 cuts.append(part.cut)
                 missing = None if missing is None else missing - part.records
@@ -130,7 +145,25 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             slices=self._slices(cuts, parallelism),
             exhausted=self.bounded and not rest,
             is_backlog=missing == 0 and rest,
+            waiting=tuple(sorted(waiting)),
         )
+
+    @property
+    def partitions_end(self) -> bool:
+        return True
+
+    def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
+        with ThreadPoolExecutor(HEAD_THREADS) as pool:
+            found = pool.map(self._head_of, partitions)
+        return tuple(piece for piece in found if piece is not None)
+
+    def _head_of(self, name: str) -> Slice | None:
+        file = self._files.find(name)
+        return None if file is None or not file.size_bytes else self._head(file)
+
+    @abstractmethod
+    def _head(self, file: Listed) -> Slice | None:
+        """The first HEAD_RECORDS records or fewer; None if they cannot be told yet."""
 
     @abstractmethod
     def read(self, piece: Slice) -> Iterator[object]: ...

@@ -20,12 +20,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from sluice.connectors.compressed_text import is_compressed, read_text
 from sluice.connectors.content_mark import mark_of, tail_bytes
 from sluice.connectors.csv_header import check_header
-from sluice.connectors.file_source import Asked, FileSource, Part
+from sluice.connectors.file_source import HEAD_RECORDS, Asked, FileSource, Part
 from sluice.connectors.half_written import NotWholeError, is_silent, leave_for_later
 from sluice.connectors.line_scan import FileCut, ScannedBlocks, read_blocks, scan_lines, slices_of
 from sluice.connectors.source import TextDecoding
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 # A table is held in memory by every subtask that looks it up, and read whole for its version.
 # Larger ones belong in a stream with keyed state.
 MAX_TABLE_BYTES = 64 * 1024 * 1024
+
+HEAD_BYTES = 64 * 1024
 
 LINE_FORMATS = ("text", "json", "csv")
 
@@ -128,6 +131,21 @@ class FilesSource(FileSource[FileCut]):
                 batches.append(lines_of(body.removesuffix(b"\n"), file.key, 0))
         return digest.hexdigest(), pa.Table.from_batches(batches, schema=self.schema())
 
+    def _head(self, file: Listed) -> Slice | None:
+        end, is_all = None, False
+        if not is_compressed(file.key):
+            end = min(file.size_bytes, HEAD_BYTES)
+            is_all = self.bounded and end == file.size_bytes
+        blocks = islice(self._blocks(file.key, 0, end), 1)
+        nothing = PartitionOffset(partition=file.key, offset=0, records=0)
+        try:
+            cut = scan_lines(blocks, nothing, size=end, max_records=HEAD_RECORDS, bounded=is_all)
+        except NotWholeError:
+            return None
+        if not cut.records:
+            return None
+        return Slice(partition=file.key, start=0, end=cut.end, first_record=0, records=cut.records)
+
     def _may_grow(self, name: str) -> bool:
         return not is_compressed(name)
 
@@ -158,7 +176,7 @@ class FilesSource(FileSource[FileCut]):
         blocks = ScannedBlocks(self._blocks(file.key, before.offset, end), before.offset)
         cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
         if cut.records == 0:
-            return Part(after=before, end=size, has_rest=True)
+            return Part(after=before, end=size, has_rest=True, is_half_a_record=end == size)
         self._check_header(before, file, blocks)
         after = PartitionOffset(
             partition=file.key,
@@ -167,8 +185,14 @@ class FilesSource(FileSource[FileCut]):
             sealed=ends_here and cut.is_whole,
             version=self._mark_at(cut.end, blocks.tail(cut.end), file),
         )
-        has_rest = not after.sealed and after.offset != size
-        return Part(after=after, cut=cut, records=cut.records, end=size, has_rest=has_rest)
+        return Part(
+            after=after,
+            cut=cut,
+            records=cut.records,
+            end=size,
+            has_rest=not after.sealed and after.offset != size,
+            is_half_a_record=end == size and cut.records != asked.most,
+        )
 
     def _part_of_compressed(
         self, before: PartitionOffset, file: Listed, asked: Asked

@@ -146,6 +146,7 @@ class NexmarkSource(SourceDefaults):
             slices=slices,
             exhausted=self.bounded and end >= limit,
             is_backlog=self.bounded and end < limit,
+            waiting=(PARTITION,) if end < limit else (),
         )
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:

@@ -96,12 +96,13 @@ class OffsetSource(SourceDefaults, ABC):
             name: replace(one, offset=one.offset + taken[name], records=one.records + taken[name])
             for name, one in before.items()
         }
-        rest = any(after[name].offset < now[name].end for name in after)
+        rest = tuple(name for name in sorted(after) if after[name].offset < now[name].end)
         return Barrier(
             position=tuple(after[name] for name in sorted(after)),
             slices=tuple(_slices(before, taken, parallelism)),
             exhausted=self.bounded and not rest,
-            is_backlog=rest and until is None,
+            is_backlog=bool(rest) and until is None,
+            waiting=rest,
         )
 
     def _before(

@@ -13,7 +13,7 @@ The dataclasses travel as JSON: plain types only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -37,13 +37,15 @@ class Barrier:
     """The cut: ``slices`` lead from the previous position to ``position``.
 
     ``exhausted`` means that the source is bounded and has nothing after this cut; ``is_backlog``
-    that more can be read already, and only the cap of the epoch left it out.
+    that more can be read already, and only the cap of the epoch left it out.  ``waiting`` are the
+    partitions that can be read further than the cut: event time waits for what is in them.
     """
 
     position: SourcePosition
     slices: tuple[Slice, ...]
     exhausted: bool
     is_backlog: bool = False
+    waiting: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         partitions = [offset.partition for offset in self.position]
@@ -116,6 +118,17 @@ class Source(Protocol):
         """Yield the slice's records in order, the same ones each time."""
         ...
 
+    @property
+    def partitions_end(self) -> bool:
+        """Whether a partition at its end is taken as complete until it grows, as a file is."""
+        ...
+
+    def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
+        """The first records of *partitions* of which nothing is read yet, a few of each; none where
+        that is not to be had cheaply: event time then waits until a partition is read.
+        """
+        ...
+
     def hold(self, name: str, position: SourcePosition) -> None:
         """Keep what has to be read after *position*, where the place can, until it is released.
 
@@ -146,6 +159,13 @@ class SourceDefaults:
     @property
     def decoding(self) -> TextDecoding | None:
         return None
+
+    @property
+    def partitions_end(self) -> bool:
+        return False
+
+    def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:  # noqa: ARG002
+        return ()
 
     def hold(self, name: str, position: SourcePosition) -> None:
         pass

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from sluice.connectors.file_source import Asked, FileSource, Part
+from sluice.connectors.file_source import HEAD_RECORDS, Asked, FileSource, Part
 from sluice.connectors.half_written import NotWholeError, is_silent, leave_for_later
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
@@ -119,6 +119,13 @@ class WholeFileSource(FileSource[RowCut]):
                 f"{piece.end} or more; restore it, for a file of this kind may not change"
             )
 
+    def _head(self, file: Listed) -> Slice | None:
+        try:
+            records = min(self._file(file).footer().rows, HEAD_RECORDS)
+        except NotWholeError:
+            return None
+        return _slice(file.key, 0, records) if records else None
+
     def local_path(self, partition: str) -> str | None:
         """Where a partition's file is on this machine, or None: for who reads it with the JVM."""
         path = self._files.local_path(partition)
@@ -194,7 +201,7 @@ class WholeFileSource(FileSource[RowCut]):
     def _slices(self, cuts: list[RowCut], parallelism: int) -> tuple[Slice, ...]:
         longest = max(1, -(-sum(cut.end - cut.start for cut in cuts) // parallelism))
         return tuple(
-            Slice(partition=cut.partition, start=a, end=b, first_record=a, records=b - a)
+            _slice(cut.partition, a, b)
             for cut in cuts
             for a, b in _ranges(cut.start, cut.end, longest, cut.group_ends)
         )
@@ -230,6 +237,10 @@ class WholeFileSource(FileSource[RowCut]):
                     f"column {found!r} of {name} is where {first} has {wanted!r}; all files of "
                     f"{self.location} need the same order of columns: rewrite one of them"
                 )
+
+
+def _slice(partition: str, start: int, end: int) -> Slice:
+    return Slice(partition=partition, start=start, end=end, first_record=start, records=end - start)
 
 
 def _ranges(

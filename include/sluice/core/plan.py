@@ -53,6 +53,10 @@ class SourceCut:
     """Barrier n on one source: the slices of epoch n, and where epoch n + 1 starts.
 
     A table source has no slices but the whole table as of the barrier, in ``table``.
+    ``waiting`` are the partitions with records behind the barrier; ``heads`` the first records of
+    those that wait since this barrier and of which nothing is read yet: looked at for their event
+    times, and read in a later epoch.  Where ``partitions_end`` a partition at its end is complete
+    until it grows.
     ``active_at_ms`` is, per partition, the barrier of the last epoch that read records of it;
     ``idle`` partitions have been silent for so long that they do not hold the watermark back.
     """
@@ -63,6 +67,9 @@ class SourceCut:
     exhausted: bool = False
     is_backlog: bool = False  # More records wait behind the barrier (Flink's isProcessingBacklog).
     table: SegmentHandle | None = None
+    waiting: tuple[str, ...] = ()
+    heads: tuple[Slice, ...] = ()
+    partitions_end: bool = False
     active_at_ms: dict[str, int] = field(default_factory=dict[str, int])
     idle: tuple[str, ...] = ()
 

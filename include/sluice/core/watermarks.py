@@ -12,42 +12,73 @@ from sluice.core.plan import SourceCut
 
 MIN_WATERMARK = -(2**63)
 MAX_WATERMARK = 2**63 - 1
+COMPLETE = ""  # No partition's name.
+
+
+def known_times(
+    before: Mapping[str, int], cut: SourceCut, measured_ms: Mapping[str, int]
+) -> dict[str, int]:
+    """How far event time has come behind the barrier, in each partition that may hold it back.
+
+    *measured_ms* are this epoch's times: the largest of what was read of a partition, the least of
+    a head.  Of partitions that are complete, that are gone, or whose records had no time, only the
+    latest is kept, under COMPLETE: so there is no entry for every partition that ever was.
+    """
+    read = {piece.partition for piece in cut.slices}
+    growing = {part.partition for part in cut.position if not part.sealed}
+    at_end = growing - read - set(cut.waiting) if cut.partitions_end else set[str]()
+    silent = read - measured_ms.keys()
+    known: dict[str, int] = {}
+    for times_ms in (before, measured_ms):
+        for partition, at_ms in times_ms.items():
+            holds = partition in growing - at_end - silent
+            name = partition if holds else COMPLETE
+            known[name] = max(at_ms, known.get(name, at_ms))
+    return known
 
 
 def source_watermark(
     cut: SourceCut,
-    event_times_ms: Mapping[str, int],
+    known_ms: Mapping[str, int],
     *,
+    is_silent: bool,
     out_of_orderness_ms: int,
     drains: bool,
     has_event_time: bool,
 ) -> int | None:
-    """The least over the partitions that may still grow; a partition not yet read holds it back.
+    """The least over the partitions that hold event time back; *known_ms* as ``known_times`` says.
 
-    One more millisecond is taken off, as a later row may carry the same time (Flink's rule).  Idle
-    partitions have no say; None when all are idle, so that the source has none.  Where all that was
-    read is sealed and more may come, as with files, rows are expected after the latest so far.
+    Those are the ones that may still give rows and whose time is known, and those that have records
+    waiting and whose time is not: they hold it where it is.  Where there is none, rows are expected
+    after the latest so far.  One more millisecond is taken off, as a later row may carry the same
+    time (Flink's rule).
+
+    None when the source has no say: all its partitions are idle, or it *is_silent*, which means
+    that the records of the epoch had no time.
     """
     if drains or cut.exhausted:
         return MAX_WATERMARK
     if cut.is_idle:
         return None
-    open_partitions = [
-        part.partition
-        for part in cut.position
-        if not part.sealed and part.partition not in cut.idle
-    ]
     if not has_event_time:
         return MIN_WATERMARK
-    if not open_partitions:
-        latest_ms = max(event_times_ms.values(), default=None)
-        return MIN_WATERMARK if latest_ms is None else latest_ms - out_of_orderness_ms - 1
-    return min(
-        event_times_ms[partition] - out_of_orderness_ms - 1
-        if partition in event_times_ms
-        else MIN_WATERMARK
-        for partition in open_partitions
+    waiting = set(cut.waiting)
+    holding = [
+        known_ms.get(part.partition)
+        for part in cut.position
+        if not part.sealed
+        and part.partition not in cut.idle
+        and (part.partition in known_ms or part.partition in waiting)
+    ]
+    if None in holding:
+        return MIN_WATERMARK
+    if is_silent and not holding:
+        return None
+    at_ms = min(
+        (at_ms for at_ms in holding if at_ms is not None),
+        default=max(known_ms.values(), default=None),
     )
+    return MIN_WATERMARK if at_ms is None else at_ms - out_of_orderness_ms - 1
 
 
 def combined_watermark(inputs: Iterable[int | None], floor: int) -> int:

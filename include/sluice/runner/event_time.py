@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sluice.core.acks import Ack
 from sluice.core.completed import StageState
 from sluice.core.plan import CheckpointPlan
-from sluice.core.watermarks import MIN_WATERMARK, combined_watermark, source_watermark
+from sluice.core.watermarks import (
+    MIN_WATERMARK,
+    combined_watermark,
+    known_times,
+    source_watermark,
+)
 from sluice.nodes import SourceNode
 from sluice.runner.job import Job
 
 
-def event_times(acks: Sequence[Ack], before: StageState | None) -> dict[str, int]:
-    """The largest event time ever seen per source and partition, up to this epoch."""
-    seen = dict(before.event_times_ms) if before is not None else {}
+def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
+    """Per ``source/partition`` what the subtasks measured in their epoch."""
+    seen: dict[str, int] = {}
     for ack in acks:
         seen = latest(seen, ack.event_times_ms)
     return seen
@@ -28,34 +33,53 @@ def latest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     }
 
 
+def event_times(
+    job: Job,
+    plan: CheckpointPlan,
+    stage: str,
+    measured_ms: Mapping[str, int],
+    before: StageState | None,
+) -> dict[str, int]:
+    """What the stage knows of the partitions of its sources behind the barrier."""
+    known = {
+        f"{source.uid}/{partition}": at_ms
+        for source in job.pipeline.sources_of(stage)
+        for partition, at_ms in _known(plan, source, measured_ms, before).items()
+    }
+    return dict(sorted(known.items()))
+
+
 def output_watermark(
     job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
 ) -> int:
     """The watermark behind a stage at this barrier, known once all its subtasks acknowledged."""
-    streams = [ack.watermark_ms for ack in acks if ack.watermark_ms is not None]
-    return stage_watermark(
-        job, plan, stage, event_times(acks, before), min(streams, default=None), before
-    )
+    return stage_watermark(job, plan, stage, measured_by(acks), _of_streams(acks), before)
 
 
 def stage_watermark(
     job: Job,
     plan: CheckpointPlan,
     stage: str,
-    event_times_ms: Mapping[str, int],
+    measured_ms: Mapping[str, int],
     streams_ms: int | None,
     before: StageState | None,
 ) -> int:
     """The least over what the stage reads; *streams_ms* is that of other stages' streams, None
-    when it reads none, or only idle ones.
+    when it reads none, or only such as have no say.
 
     It never goes back, not even when a partition appears whose rows are older.
     """
     floor = before.watermark_ms if before is not None else MIN_WATERMARK
-    sources = [
-        _source_watermark(plan, source, event_times_ms) for source in job.pipeline.sources_of(stage)
-    ]
-    return combined_watermark([streams_ms, *sources], floor)
+    inputs = _inputs(job, plan, stage, measured_ms, streams_ms, before)
+    return combined_watermark(inputs, floor)
+
+
+def has_no_say(
+    job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
+) -> bool:
+    """Whether nothing that the stage read in this epoch says how far event time has come."""
+    inputs = _inputs(job, plan, stage, measured_by(acks), _of_streams(acks), before)
+    return all(watermark_ms is None for watermark_ms in inputs)
 
 
 def is_idle(job: Job, plan: CheckpointPlan, producer: str) -> bool:
@@ -65,14 +89,56 @@ def is_idle(job: Job, plan: CheckpointPlan, producer: str) -> bool:
     return all(is_idle(job, plan, one) for one in job.pipeline.stages[producer].producers)
 
 
+def _inputs(
+    job: Job,
+    plan: CheckpointPlan,
+    stage: str,
+    measured_ms: Mapping[str, int],
+    streams_ms: int | None,
+    before: StageState | None,
+) -> list[int | None]:
+    """None for an input that has no say."""
+    sources = [
+        _source_watermark(plan, source, measured_ms, before)
+        for source in job.pipeline.sources_of(stage)
+    ]
+    return [streams_ms, *sources]
+
+
+def _of_streams(acks: Sequence[Ack]) -> int | None:
+    return min((ack.watermark_ms for ack in acks if ack.watermark_ms is not None), default=None)
+
+
 def _source_watermark(
-    plan: CheckpointPlan, source: SourceNode, event_times_ms: Mapping[str, int]
+    plan: CheckpointPlan,
+    source: SourceNode,
+    measured_ms: Mapping[str, int],
+    before: StageState | None,
 ) -> int | None:
-    own = f"{source.uid}/"
     return source_watermark(
         plan.source(source.uid),
-        {name.removeprefix(own): at for name, at in event_times_ms.items() if name.startswith(own)},
+        _known(plan, source, measured_ms, before),
+        is_silent=_is_silent(plan, source, measured_ms),
         out_of_orderness_ms=source.out_of_orderness_ms,
         drains=plan.drains,
         has_event_time=source.event_time is not None,
     )
+
+
+def _is_silent(plan: CheckpointPlan, source: SourceNode, measured_ms: Mapping[str, int]) -> bool:
+    return bool(plan.source(source.uid).slices) and not _of(source, measured_ms)
+
+
+def _known(
+    plan: CheckpointPlan,
+    source: SourceNode,
+    measured_ms: Mapping[str, int],
+    before: StageState | None,
+) -> dict[str, int]:
+    earlier_ms = before.event_times_ms if before is not None else {}
+    return known_times(_of(source, earlier_ms), plan.source(source.uid), _of(source, measured_ms))
+
+
+def _of(source: SourceNode, times_ms: Mapping[str, int]) -> dict[str, int]:
+    own = f"{source.uid}/"
+    return {name.removeprefix(own): at for name, at in times_ms.items() if name.startswith(own)}

@@ -17,7 +17,7 @@ from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.errors import FencedError, NotYetAcknowledged
-from sluice.runner.event_time import event_times, output_watermark
+from sluice.runner.event_time import event_times, measured_by, output_watermark
 from sluice.runner.job import Job, side_outputs
 
 
@@ -166,7 +166,7 @@ def stage_state(
         ),
         watermark_ms=output_watermark(job, plan, uid, mine, before),
         in_flight=_in_flight(upstream) if task.is_unaligned else (),
-        event_times_ms=event_times(mine, before),
+        event_times_ms=event_times(job, plan, uid, measured_by(mine), before),
         rows_per_group=_rows_per_group(mine, before),
     )
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeAlias
 
+from sluice.connectors.source import Barrier, Source
 from sluice.core.decider import CheckpointRequest
 from sluice.core.idleness import with_idleness
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
-from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
+from sluice.core.plan import CheckpointPlan, Slice, SourceCut, TaskPlan
 from sluice.core.plan_calculator import (
     CalculatedPlan,
     DistributionPattern,
@@ -169,10 +170,20 @@ def _cut(
         slices=barrier.slices,
         exhausted=barrier.exhausted,
         is_backlog=barrier.is_backlog,
+        waiting=barrier.waiting,
+        heads=_heads(source, barrier, previous) if node.event_time is not None else (),
+        partitions_end=source.partitions_end and node.idle_after_ms is None,
     )
     if node.idle_after_ms is None:
         return cut
     return with_idleness(cut, previous, now_ms=job.clock(), idle_after_ms=node.idle_after_ms)
+
+
+def _heads(source: Source, barrier: Barrier, previous: SourceCut | None) -> tuple[Slice, ...]:
+    """Of what waits and was not there at the barrier before: each partition is looked at once."""
+    seen = {part.partition for part in previous.position} if previous is not None else set[str]()
+    unread = {part.partition for part in barrier.position if part.offset == 0}
+    return source.heads([name for name in barrier.waiting if name in unread - seen])
 
 
 def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:

@@ -10,7 +10,7 @@ from sluice.core.handles import SegmentHandle
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.watermarks import MIN_WATERMARK, combined_watermark
-from sluice.runner.event_time import is_idle, output_watermark
+from sluice.runner.event_time import has_no_say, is_idle, output_watermark
 from sluice.runner.job import Job
 from sluice.runner.lineage import Lineage, acks_of
 
@@ -20,7 +20,8 @@ class StreamInput:
     """``segments`` are in the order they were sealed: what was left in flight comes first.
 
     ``schema`` is their serialized Arrow schema; empty while no stage before this one has run yet.
-    ``watermark_ms`` is None for a stream that has been silent for long.
+    ``watermark_ms`` is None for a stream that has no say: it has been silent for long, or says
+    nothing of how far event time has come.
     """
 
     segments: tuple[SegmentHandle, ...]
@@ -40,11 +41,14 @@ class StageInput:
         return all(stream.schema for stream in self.streams.values())
 
     def watermark_ms(self, before: StageState | None) -> int | None:
-        """The least over the streams, None without any; *before* is the stage itself."""
-        if not self.streams:
+        """The least over the streams, None without any, or when none has a say; *before* is the
+        stage itself.
+        """
+        known = [one.watermark_ms for one in self.streams.values() if one.watermark_ms is not None]
+        if not known:
             return None
         floor = before.watermark_ms if before is not None else MIN_WATERMARK
-        return combined_watermark((one.watermark_ms for one in self.streams.values()), floor)
+        return combined_watermark(known, floor)
 
 
 def stage_input(
@@ -75,6 +79,7 @@ def _stream(
     segments = in_flight.segments if in_flight is not None else ()
     schema = in_flight.schema if in_flight is not None else b""
     ran = any(task.uid == producer for task in plan.tasks) and producer not in pending.overtaken
+    no_say = is_idle(job, plan, producer)
     if plan.task(uid).is_unaligned or not ran:
         watermark_ms = producer_before.watermark_ms if producer_before else MIN_WATERMARK
     else:
@@ -82,8 +87,9 @@ def _stream(
         segments = (*segments, *(segment for ack in acks for segment in ack.output))
         schema = acks[0].schema or schema
         watermark_ms = output_watermark(job, plan, producer, acks, producer_before)
+        no_say = has_no_say(job, plan, producer, acks, producer_before)
     return StreamInput(
         segments=segments,
         schema=schema,
-        watermark_ms=None if is_idle(job, plan, producer) else watermark_ms,
+        watermark_ms=None if no_say else watermark_ms,
     )

@@ -24,7 +24,7 @@ from sluice.runtime.plain_sql import PlainSql
 from sluice.runtime.plain_steps import NotPlainError, PlainSteps, column, condition, plain_steps
 from sluice.runtime.state.cache import SegmentCache
 from sluice.runtime.state.segments import HASH
-from sluice.steps import Projection
+from sluice.steps import Projection, computing
 from sluice.storage.open import StoreLocation
 
 
@@ -99,19 +99,28 @@ class Feed:
             rows = self.prepared(chunk)
             yield rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
 
-    def latest_ms(self, share: int) -> dict[str, int]:
-        """The largest event time per partition."""
-        event_time = self.given.event_time
-        assert event_time is not None
-        plain = replace(self.given, key_expressions={})
-        alone = replace(self, given=plain, hashed=(), wanted=(), columns=(event_time,))
-        latest: dict[str, int] = {}
-        for partition, batch in self.rows.read(share, alone.paths):
-            rows = alone.prepared(_frame(batch))
-            at = rows.select(pl.col(event_time).max().dt.epoch("ms")).item()
-            if at is not None:
-                latest[partition] = max(at, latest.get(partition, at))
-        return latest
+    def of_event_time(self) -> Feed:
+        """The same input with nothing but its event time, of rows that are filtered out as well."""
+        given = self.given
+        assert given.event_time is not None
+        renamed = {new: name for name, new in given.renames.items()}
+        steps = computing(given.steps, renamed.get(given.event_time, given.event_time))
+        alone = replace(given, steps=steps, keys=(), key_expressions={})
+        return replace(self, given=alone, hashed=(), wanted=(), columns=(given.event_time,))
+
+    def times_ms(self, share: int) -> dict[str, tuple[int, int]]:
+        """The least and the largest event time per partition."""
+        at = pl.col(self.given.event_time or "")
+        times: dict[str, tuple[int, int]] = {}
+        for partition, batch in self.rows.read(share, self.paths):
+            rows = self.prepared(_frame(batch))
+            least, most = rows.select(
+                at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most")
+            ).row(0)
+            if most is not None:
+                before = times.get(partition, (least, most))
+                times[partition] = min(least, before[0]), max(most, before[1])
+        return times
 
     @cached_property
     def _raw(self) -> pl.Schema:

@@ -34,6 +34,7 @@ _METHODS = {
     ">=": "ge",
 }
 _MAX_LONG = 2**63 - 1
+_MAX_MILLIS = _MAX_LONG // 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +59,9 @@ def plain_column(text: str, schema: pl.Schema) -> PlainSql | None:
     if found["millis"]:
         if not dtype.is_integer() or name is None:  # Spark would make up a name.
             return None
-        micros = expression.cast(pl.Int64) * 1000
+        millis = expression.cast(pl.Int64)
+        is_instant = millis.is_between(-_MAX_MILLIS, _MAX_MILLIS)
+        micros = pl.when(is_instant).then(millis) * 1000
         expression = micros.cast(pl.Datetime("us", "UTC"))
     return PlainSql(expression.alias(name or path.rpartition(".")[2]), (path,))
 

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from sluice.changelog import Append
-from sluice.connectors.source import MALFORMED_COLUMN
-from sluice.core.watermarks import MIN_WATERMARK
 from sluice.errors import ConfigurationError
 from sluice.faults import fault_from_environment
 from sluice.nodes import StageNode
 from sluice.operations import Process, ProcessKeyed, Transform
 from sluice.runner.assignment import assigned_state
-from sluice.runner.event_time import latest, stage_watermark
-from sluice.runtime.operators.operator import WEIGHT, EpochTime
-from sluice.runtime.output import SOURCE
+from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.workspace import SubtaskSpec
 from sluice.spark.compaction import take_over_compactions
-from sluice.spark.exchange import exchange_of, exchanged_rows, measured_by_feeds
+from sluice.spark.event_time import EventTime, event_time_of
+from sluice.spark.exchange import exchange_of, exchanged_rows
 from sluice.spark.keying import KeyedRows, keyed_rows
 from sluice.spark.rows import lookup_table, read_inputs, transformed
 from sluice.spark.stage_run import StageRun
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class _EventTime:
-    """``measured_ms`` are the largest event times of the epoch, where the driver looked."""
-
-    time: EpochTime
-    measured_ms: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +47,12 @@ def deploy(run: StageRun) -> Deployment:
     _check_weights(run)
     exchange = exchange_of(run)
     if exchange is not None:
-        event_time = _event_time(
-            run, lambda sides: measured_by_feeds(run, [exchange.feeds[side] for side in sides])
-        )
-        given, measured_source = exchanged_rows(run, exchange, event_time.time), None
+        event_time = event_time_of(run, exchange.feeds)
+        given = exchanged_rows(run, exchange, event_time.time)
     else:
-        inputs = read_inputs(run)
-        measured_source = _measured_by_subtasks(run)
-        event_time = _event_time(
-            run,
-            lambda sides: [
-                _measure(inputs[side], run.node.inputs[side].event_time or "") for side in sides
-            ],
-        )
-        given = _rows(run, inputs)
-    spec = _spec(run, given, event_time, measured_source)
-    return Deployment(rows=given.rows, spec=spec, tables=given.tables)
+        event_time = event_time_of(run, None)
+        given = _rows(run, read_inputs(run))
+    return Deployment(rows=given.rows, spec=_spec(run, given, event_time), tables=given.tables)
 
 
 def _check_weights(run: StageRun) -> None:
@@ -98,9 +77,7 @@ def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
     return KeyedRows(rows=rows, schemas=(_schema(rows),))
 
 
-def _spec(
-    run: StageRun, given: KeyedRows, event_time: _EventTime, measured_source: str | None
-) -> SubtaskSpec:
+def _spec(run: StageRun, given: KeyedRows, event_time: EventTime) -> SubtaskSpec:
     job, plan, node = run.job, run.plan, run.node
     return SubtaskSpec(
         location=job.location,
@@ -117,7 +94,7 @@ def _spec(
         epoch_time=event_time.time,
         streams_watermark_ms=run.given.watermark_ms(run.before),
         event_times_ms=event_time.measured_ms,
-        measured_source=measured_source,
+        measured_source=event_time.by_subtasks,
         is_pre_aggregated=given.is_pre_aggregated,
         is_exchanged=given.is_exchanged,
         is_full=plan.is_full,
@@ -126,75 +103,6 @@ def _spec(
         max_state_runs=1 if plan.is_canonical else job.pipeline.state_backend.max_runs,
         fault=fault_from_environment(),
     )
-
-
-def _measured_by_subtasks(run: StageRun) -> str | None:
-    """The source whose event times the subtasks measure as its rows pass; nobody waits for them.
-
-    A stage with keyed state does wait: a window fires by the watermark of the epoch's end.
-    """
-    sources = run.job.pipeline.sources_of(run.node.uid)
-    is_alone = len(run.node.inputs) == 1 and len(sources) == 1
-    if run.node.is_stateful or not is_alone or run.node.inputs[0].event_time is None:
-        return None
-    return sources[0].uid
-
-
-def _event_time(
-    run: StageRun, measure: Callable[[Sequence[int]], list[dict[str, int]]]
-) -> _EventTime:
-    """How far event time comes in this epoch; where the stage reads sources itself, *measure* gives
-    the largest of some inputs per partition.
-    """
-    before = run.before
-    sides = _measured_sides(run)
-    measured: dict[str, int] = {}
-    for side, seen in zip(sides, measure(sides) if sides else [], strict=True):
-        source = run.node.inputs[side].producer
-        measured = latest(measured, {f"{source}/{part}": at for part, at in seen.items()})
-    previous_ms = before.watermark_ms if before is not None else MIN_WATERMARK
-    event_times = latest(before.event_times_ms if before is not None else {}, measured)
-    watermark_ms = stage_watermark(
-        run.job, run.plan, run.node.uid, event_times, run.given.watermark_ms(before), before
-    )
-    time = EpochTime(
-        checkpoint_id=run.plan.checkpoint_id,
-        previous_watermark_ms=previous_ms,
-        watermark_ms=watermark_ms,
-        processing_time_ms=run.plan.processing_time_ms,
-    )
-    return _EventTime(time, measured)
-
-
-def _measured_sides(run: StageRun) -> list[int]:
-    """The inputs whose event times decide the epoch's watermark before a row of it is processed."""
-    if _measured_by_subtasks(run) is not None:
-        return []
-    return [
-        side
-        for side, given in enumerate(run.node.inputs)
-        if given.producer in run.job.pipeline.sources
-        and given.event_time is not None
-        and not _will_be_max(run, given.producer)
-    ]
-
-
-def _will_be_max(run: StageRun, source: str) -> bool:
-    return run.plan.drains or run.plan.source(source).exhausted
-
-
-def _measure(rows: DataFrame, event_time: str) -> dict[str, int]:
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-
-    if MALFORMED_COLUMN in rows.columns:
-        rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
-    seen = (
-        rows.groupBy(F.col(f"{SOURCE}.partition").alias("partition"))
-        .agg(F.unix_millis(F.max(event_time)).alias("latest_ms"))
-        .where("latest_ms IS NOT NULL")
-        .collect()
-    )
-    return {row["partition"]: row["latest_ms"] for row in seen}
 
 
 def _portable(node: StageNode) -> StageNode:

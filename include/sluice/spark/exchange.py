@@ -6,13 +6,9 @@ of Parquet on two cores: 2.8 CPU seconds to the subtasks, not 5.7 (ADR 14).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import polars as pl
-import pyarrow as pa
 
 from sluice.connectors.parquet import ParquetSource
 from sluice.nodes import Input
@@ -82,24 +78,6 @@ def exchanged_rows(run: StageRun, exchange: Exchange, epoch_time: EpochTime) -> 
         is_exchanged=True,
         tables=exchange.operator.tables,
     )
-
-
-def measured_by_feeds(run: StageRun, feeds: Sequence[Feed]) -> list[dict[str, int]]:
-    """The largest event time of an epoch's rows, of each feed per partition; in one Spark job."""
-
-    def measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for index in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
-            latest = json.dumps([feed.latest_ms(index) for feed in feeds])
-            yield pa.RecordBatch.from_pydict({"latest": pa.array([latest])})
-
-    readers = run.task.parallelism
-    rows = run.spark.range(0, readers, 1, readers).mapInArrow(measure, "latest string").collect()
-    seen: list[dict[str, int]] = [{} for _ in feeds]
-    for row in rows:
-        for of_feed, found in zip(seen, json.loads(row["latest"]), strict=True):
-            for partition, at in found.items():
-                of_feed[partition] = max(at, of_feed.get(partition, at))
-    return seen
 
 
 def _feed(run: StageRun, given: Input) -> Feed | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sluice.connectors.parquet import ParquetSource
 from sluice.connectors.source import MALFORMED_COLUMN, RAW, TextDecoding
+from sluice.core.plan import SourceCut
 from sluice.errors import ConfigurationError
 from sluice.nodes import Input, StageNode
 from sluice.operations import Lookup, Transform
@@ -113,16 +114,16 @@ def decoded(rows: DataFrame, how: TextDecoding) -> DataFrame:
 
 def _read(run: StageRun, given: Input) -> DataFrame:
     if given.producer in run.job.pipeline.sources:
-        return projected(_read_source(run, given.producer), given)
+        return projected(read_source(run, given.producer, run.plan.source(given.producer)), given)
     stream = run.given.streams[given.producer]
     schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
     rows = read_segments(run.spark, run.job.location, stream.segments, schema, run.task.parallelism)
     return renamed(rows, given)
 
 
-def _read_source(run: StageRun, uid: str) -> DataFrame:
+def read_source(run: StageRun, uid: str, cut: SourceCut) -> DataFrame:
+    """The rows of the slices of *cut*."""
     source = run.job.source(uid, run.configuration.params)
-    cut = run.plan.source(uid)
     # Spark reads files by itself several times faster, but cuts them into partitions as it likes:
     # that is fine where the rows are shuffled.
     is_shuffled = run.node.is_stateful

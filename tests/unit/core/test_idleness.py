@@ -39,6 +39,7 @@ def watermark(cut: SourceCut) -> int | None:
     return source_watermark(
         cut,
         {"a": 5_000, "b": 1_000},
+        is_silent=False,
         out_of_orderness_ms=0,
         drains=False,
         has_event_time=True,
@@ -77,6 +78,10 @@ def test_a_sealed_partition_is_not_waited_for(sealed: tuple[str, ...]) -> None:
     silent = follow(a_cut(sealed=sealed), follow(a_cut(), None, now_ms=0), now_ms=MINUTE_MS)
 
     assert silent.is_idle
+
+
+def test_of_a_sealed_partition_nothing_is_kept() -> None:
+    assert follow(a_cut("a", sealed=("a",)), None, now_ms=7).active_at_ms == {"b": 7}
 
 
 def test_an_exhausted_source_is_at_its_end_and_not_idle() -> None:

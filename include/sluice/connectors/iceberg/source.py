@@ -203,6 +203,8 @@ class IcebergSource(SourceDefaults):
             ),
             exhausted=self.bounded and not rest and not is_induced,
             is_backlog=rest,
+            # Files of one snapshot may be of the same times: it counts as a whole.
+            waiting=(SNAPSHOTS,) if cursor.file else (),
         )
 
     def _unread(self, appends: Appends, step: Step, cursor: _Cursor) -> list[AddedFile]:

@@ -1,0 +1,178 @@
+"""Event time is that of a source's rows: filters and files that are complete do not hold it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+import pytest
+
+from sluice import aggregates as agg
+from sluice.core.completed import CheckpointMetadata
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.streams import Stream
+from sluice.windows import Tumbling
+from tests.spark.folder_job import FolderJob, stage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+START_MS = int(START.timestamp() * 1000)
+HOUR_MS = 3_600_000
+SCHEMA = "k bigint, type int, at timestamp, ms bigint"
+
+
+def rows(*seconds: int, kind: int = 1, k: int = 1) -> list[dict[str, Any]]:
+    return [
+        {
+            "k": k,
+            "type": kind,
+            "at": (START + timedelta(seconds=second)).isoformat(),
+            "ms": START_MS + second * 1000,
+        }
+        for second in seconds
+    ]
+
+
+def a_job(spark: SparkSession, folder: Path, **files: Any) -> tuple[FolderJob, Stream]:
+    job = FolderJob(spark, folder)
+    spec = Files(str(job.files), format="json", schema=SCHEMA, **({"bounded": False} | files))
+    return job, job.pipeline.source("rows", spec, event_time="at")
+
+
+def counted(stream: Stream, size: timedelta) -> None:
+    stream.key_by("k").window("counts", Tumbling(size), n=agg.count()).sink("out", FilesTable())
+
+
+def seconds_of(metadata: CheckpointMetadata, stage: str = "counts") -> float:
+    return (stage_of(metadata, stage).watermark_ms + 1 - START_MS) / 1000
+
+
+def starts(job: FolderJob) -> list[tuple[int, int]]:
+    """Second and number of rows of each window that fired."""
+    return sorted(
+        (int((row["window_start"] - START).total_seconds()), row["n"])
+        for row in job.table("out").to_dicts()
+    )
+
+
+def only_ones(rows: DataFrame) -> DataFrame:
+    return rows.where("type = 1")
+
+
+@pytest.mark.parametrize("how", ["where", "where and select", "transform", "lookup"])
+def test_a_file_no_row_of_which_is_kept_does_not_hold_the_windows_of_others(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    job, source = a_job(spark, tmp_path)
+    match how:
+        case "where":
+            kept = source.where("type = 1")
+        case "where and select":
+            kept = source.where("type = 1").select("k", "timestamp_millis(ms) AS at")
+        case "lookup":
+            (tmp_path / "types").write_text("1\n")
+            types = job.pipeline.source("types", Files(str(tmp_path / "types")), table=True)
+            kept = source.lookup("known", types, on={"type": "cast(trim(line) AS int)"})
+        case _:
+            kept = source.transform("ones", only_ones)
+    counted(kept, timedelta(seconds=10))
+
+    for epoch in range(2):
+        job.append("a.json", rows(10 * epoch, 10 * epoch + 9))
+        job.append("b.json", rows(10 * epoch, 10 * epoch + 9, kind=2))
+        metadata = job.epoch()
+
+    assert seconds_of(metadata) == 19
+    assert starts(job) == [(0, 2)]
+
+
+def test_the_slower_of_two_files_decides_though_none_of_its_rows_is_kept(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job, source = a_job(spark, tmp_path)
+    counted(source.where("type = 1"), timedelta(seconds=10))
+    job.append("a.json", rows(0, 35))
+    job.append("b.json", rows(4, 12, kind=2))
+
+    assert seconds_of(job.epoch()) == 12
+
+
+@pytest.mark.parametrize("last_line", ["whole", "half"])
+def test_hourly_files_fire_their_windows_as_they_come(
+    spark: SparkSession, tmp_path: Path, last_line: Literal["whole", "half"]
+) -> None:
+    job, source = a_job(spark, tmp_path)
+    counted(source, timedelta(hours=1))
+    known = []
+    for hour in range(3):
+        job.append(f"{hour:02d}.json", rows(3600 * hour, 3600 * hour + 1800))
+        if last_line == "half":
+            with (job.files / f"{hour:02d}.json").open("a") as file:
+                file.write('{"k": ')
+        metadata = job.epoch()
+        known.append(len(stage_of(metadata, "counts").event_times_ms))
+
+    assert starts(job) == [(0, 2), (3600, 2)]
+    assert known == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("bounded", "seconds"), [(True, [3600, 7200, 10800]), (False, [1800, 5400, 9000])]
+)
+def test_a_backlog_of_hourly_files_fires_its_windows_as_it_is_read(
+    spark: SparkSession, tmp_path: Path, bounded: bool, seconds: list[int]
+) -> None:
+    """A bounded source's file is complete once it is read; of another one more lines may come."""
+    job, source = a_job(spark, tmp_path, bounded=bounded)
+    counted(source, timedelta(hours=1))
+    job.limit(2)
+    for hour in range(4):
+        job.append(f"{hour:02d}.json", rows(3600 * hour, 3600 * hour + 1800))
+
+    watermarks = [seconds_of(job.epoch()) for _ in range(3)]
+
+    assert watermarks == seconds
+    assert starts(job) == [(0, 2), (3600, 2), (7200, 2)][: 3 if bounded else 2]
+
+
+@pytest.mark.parametrize("how", ["keyed", "transform"])
+def test_files_of_the_same_hours_wait_for_each_other(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    job, source = a_job(spark, tmp_path)
+    counted(
+        source if how == "keyed" else source.transform("ones", only_ones), timedelta(seconds=10)
+    )
+    job.limit(3)
+    for host in "ab":
+        job.append(f"{host}.json", rows(5, 15, 25))
+
+    first, second = job.epoch(), job.epoch()
+
+    assert [seconds_of(first), seconds_of(second)] == [5, 25]
+    assert starts(job) == [(0, 2), (10, 2)]
+    assert job.job.side_table("counts.late").row_count() == 0
+
+
+@pytest.mark.parametrize(
+    "selected", ["at", "at + INTERVAL 0 SECOND AS at"]
+)  # Past the JVM, or not.
+def test_of_files_that_are_read_nothing_is_remembered(
+    spark: SparkSession, tmp_path: Path, selected: str
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    files = Files(str(job.files), format="parquet", bounded=False, ordered=True)
+    source = job.pipeline.source("rows", files, event_time="at")
+    counted(source.where("k > 0").select("k", selected), timedelta(seconds=1))
+    for second in range(3):
+        at = pl.Series("at", [START + timedelta(seconds=second)] * 2, pl.Datetime("us", "UTC"))
+        job.write(f"{second}.parquet", pl.DataFrame({"k": [1, 0], "at": at}))
+        metadata = job.epoch()
+        assert stage_of(metadata, "counts").event_times_ms == {"rows/": START_MS + 1000 * second}
+
+    assert starts(job) == [(0, 1), (1, 1)]
