@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sluice.core.ids import CheckpointId
 from sluice.declarations import load_pipeline
 from sluice.runner.job import open_job
-from sluice.spark.session import MAX_BATCH_BYTES
+from sluice.spark.session import SETTINGS
 from sluice.spark.stage import run_stage
 from sluice.storage.open import StoreLocation
 
@@ -28,8 +28,7 @@ def main(
 ) -> None:
     """Run one stage of one pending checkpoint; fails when it does not acknowledge."""
     job = open_job(load_pipeline(pipeline), StoreLocation(root=root, endpoint_url=endpoint_url))
-    builder = SparkSession.builder.config("spark.sql.session.timeZone", "UTC")
-    spark = builder.config(*MAX_BATCH_BYTES).getOrCreate()
+    spark = SparkSession.builder.config(map=SETTINGS).getOrCreate()
     run_stage(job, spark, CheckpointId(checkpoint_id), stage, attempt=attempt).compact()
 
 

@@ -139,8 +139,15 @@ class KeyedStream:
         parallelism: int | None = None,
     ) -> Stream:
         """The first row of each key; of several in one epoch that with the smallest ``by``, which
-        is the event time unless named.
+        is the event time unless named, and then that with the smallest other columns.
         """
+        source = self.stream.pipeline.sources.get(self.stream.producer)
+        has_lost_it = source is not None and source.event_time != self.stream.event_time
+        if by is None and has_lost_it:
+            raise ConfigurationError(
+                f"deduplicate {uid!r} takes the first row by event time, and the select() of "
+                f"{self.stream.producer!r} leaves that out; select it, or name a column: by=..."
+            )
         return self.stage(uid, Deduplicate(by=by), ttl=ttl, parallelism=parallelism)
 
     def join(

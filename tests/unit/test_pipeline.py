@@ -176,6 +176,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
         "source 's' has idle_after 0:00:00; use 1 ms or more",
     ),
+    "a deduplication whose order was left out": (
+        lambda: a_stream().select("a", "b").key_by("a").deduplicate("first"),
+        r"deduplicate 'first' takes the first row by event time, and the select\(\) of 'events'",
+    ),
     "nothing selected": (
         lambda: a_stream().select(),
         r"select\(\) of 'events' needs at least one column",
@@ -386,6 +390,14 @@ def test_what_a_source_is_filtered_by_costs_no_stage() -> None:
     )
     assert stages["sums"].inputs[0].event_time == "at"
     assert stages["counts"].inputs[0].event_time is None  # It is not among what was selected.
+
+
+def test_a_star_keeps_event_time_and_a_later_select_may_bring_it_back() -> None:
+    events = a_stream()
+
+    assert events.select("*", "a + 1 AS b").event_time == "at"
+    assert events.select("a", "ms").event_time is None
+    assert events.select("a", "ms").select("a", "timestamp_millis(ms) AS at").event_time == "at"
 
 
 def test_a_join_tells_two_event_times_of_one_name_apart() -> None:

@@ -26,6 +26,7 @@ from sluice.runtime.state.segments import to_table
 from sluice.spark.keying import polars_schema, prepared
 from sluice.spark.reading import with_origin
 from sluice.spark.rows import decoded, projected, renamed, transformed
+from sluice.spark.session import with_our_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +49,7 @@ def check_pipeline(
         ConfigurationError: a stage cannot compute what it declares, or a sink not show what it
             reads; the message names it.
     """
+    with_our_settings(spark)
     rows: dict[str, DataFrame] = {}
     for uid, node in pipeline.sources.items():
         source = node.spec.open(params, endpoint_url)

@@ -25,8 +25,23 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 # Nobody waits for a single row: this collector does the least work in all, whatever its pauses.
 _JVM_OPTIONS = f"-Dlog4j2.configurationFile={_LOGGING} -XX:+UseParallelGC"
 
-# Of what goes to a Python worker at once; Spark's default is 2 GiB, and a row may be a large block.
-MAX_BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024**2))
+# What a result depends on.  A session that somebody else has set up is set to these, too: else a
+# day would begin when it does where the server stands, and an overflow be a null on one cluster.
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "false",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.legacy.timeParserPolicy": "EXCEPTION",
+    # A stage's partitions are its subtasks: nobody may merge them behind our back.
+    "spark.sql.adaptive.enabled": "false",
+    # Of what goes to a Python worker at once; Spark's default is 2 GiB, and a row may be a large
+    # block.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024**2),
+}
 
 _NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Ours alone; never changes.
 
@@ -49,7 +64,13 @@ def connect(remote: str, pipeline: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.remote(session_url(remote, pipeline)).getOrCreate()
-    spark.conf.set(*MAX_BATCH_BYTES)
+    return with_our_settings(spark)
+
+
+def with_our_settings(spark: SparkSession) -> SparkSession:
+    """The session, set to what results depend on, wherever it comes from."""
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
     return spark
 
 
@@ -90,11 +111,8 @@ def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Ite
         .config("spark.python.daemon.module", "sluice.spark.worker_daemon")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
-        .config(*MAX_BATCH_BYTES)
+        .config(map=SETTINGS)
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

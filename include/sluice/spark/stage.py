@@ -27,6 +27,7 @@ from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.subtask import RESULT_SCHEMA, run_subtask
 from sluice.spark.compaction import compact_state
 from sluice.spark.deployment import deploy
+from sluice.spark.session import with_our_settings
 from sluice.spark.stage_run import StageRun
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def run_stage(
     lineage = lineage_of(job, state, plan)
     run = StageRun(
         job=job,
-        spark=spark,
+        spark=with_our_settings(spark),
         plan=plan,
         node=job.pipeline.stages[stage],
         configuration=state.configuration,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import polars as pl
 import pytest
 
 from sluice.core.watermarks import MAX_WATERMARK
@@ -15,6 +16,7 @@ from sluice.keyed_process import (
     Row,
 )
 from sluice.runtime.operators import keyed_timers
+from sluice.runtime.state.keyed import KeyedState
 from tests.unit.runtime.keyed import MS, START, START_MS, Everything, Played, a_row, at
 
 
@@ -115,6 +117,31 @@ def test_a_timer_outlives_the_ttl_of_the_state() -> None:
     played.epoch(a_row())
 
     assert [played.told() for _ in range(3)] == [[], [], ["value None"]]
+
+
+def test_a_timer_that_fired_in_an_epoch_before_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def set_two(_: Everything, _row: Row, context: Context) -> Any:
+        for ms in (10, 30):
+            context.timers.register_event_time(at(ms))
+
+    played = Played(Everything(set_two))
+    played.epoch(a_row(), watermark_ms=START_MS)
+    looked_at: list[list[int]] = []
+    find = KeyedState.find
+
+    def noting(state: KeyedState, wanted: pl.DataFrame) -> pl.DataFrame:
+        if "_time_ms" in wanted.columns:
+            looked_at.append([ms - START_MS for ms in wanted["_time_ms"]])
+        return find(state, wanted)
+
+    monkeypatch.setattr(KeyedState, "find", noting)
+
+    assert played.told(watermark_ms=START_MS + 10) == ["event"]
+    looked_at.clear()
+    assert played.told(watermark_ms=START_MS + 30) == ["event"]
+    assert all(10 not in instants for instants in looked_at)
 
 
 def test_a_timer_needs_a_time_zone() -> None:

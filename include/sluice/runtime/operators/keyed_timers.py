@@ -127,10 +127,20 @@ class KeyTimers:
 class TimerTable:
     """The timers of one domain in one epoch; a key is known by its place among those touched."""
 
-    def __init__(self, schema: StateSchema, state: KeyedState, limit_ms: int) -> None:
+    def __init__(
+        self,
+        schema: StateSchema,
+        state: KeyedState,
+        limit_ms: int,
+        *,
+        reached_ms: int | None = None,
+    ) -> None:
+        """*reached_ms* is the limit of the epoch before, where it is known: all up to it have fired
+        and are gone, but for remains in runs that nobody has merged yet.
+        """
         self._schema = schema
         self._state = state
-        self.due = state.due(limit_ms)
+        self.due = state.due(limit_ms, after_ms=reached_ms)
         self._kept: tuple[list[int], list[int]] = ([], [])
         self._deleted: tuple[list[int], list[int]] = ([], [])
 

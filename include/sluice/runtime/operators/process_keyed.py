@@ -94,8 +94,11 @@ class ProcessKeyed(RawRows):
         empty = pl.Schema({HASH: pl.Int64(), **self._input}).to_frame()
         rows = in_order(groups.get(_ROWS, empty), self._order)
         limits = limits_ms(time)
+        reached = {"event": time.previous_watermark_ms}
         timers = {
-            domain: TimerTable(schema, state[timer_table(domain)], limits[domain])
+            domain: TimerTable(
+                schema, state[timer_table(domain)], limits[domain], reached_ms=reached.get(domain)
+            )
             for domain, schema in self._timers.items()
         }
         key = [HASH, *self._keys]

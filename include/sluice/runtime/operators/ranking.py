@@ -104,6 +104,8 @@ class Ranking:
         first = self.order[0]
         if first.column in group or not (first.descending or self.n == 1):
             return rows
+        if rows.schema[first.column].is_nested():  # Polars sorts them, but knows no least one.
+            return rows
         if rows.height <= _WORTH_PRUNING * self.n * _group_count(rows, group):
             return rows
         value, bound = pl.col(first.column), pl.col(_BOUND)

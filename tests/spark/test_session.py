@@ -1,0 +1,56 @@
+"""Time zone and ANSI mode are ours, wherever a session comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from sluice import aggregates as agg
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.spark.session import SETTINGS
+from tests.spark.folder_job import FolderJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOREIGN = {
+    "spark.sql.session.timeZone": "Europe/Berlin",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "3",
+}
+
+
+@pytest.fixture(name="foreign")
+def _foreign(spark: SparkSession) -> Iterator[SparkSession]:
+    """As a Spark server that nobody told otherwise."""
+    for name, value in FOREIGN.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+
+
+def test_a_day_begins_in_utc_and_an_overflow_is_an_error_in_anybodys_session(
+    foreign: SparkSession, tmp_path: Path
+) -> None:
+    job = FolderJob(foreign, tmp_path)
+    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    days = source.select("date(at) AS day", "cast(n AS tinyint) AS n").key_by("day")
+    days.aggregate("days", n=agg.sum("n")).sink("out", FilesTable(upsert_key=("day",)))
+    at = pl.Series([datetime(2026, 7, 1, 22, 30, tzinfo=UTC)] * 2, dtype=pl.Datetime("us", "UTC"))
+    job.write("1.parquet", pl.DataFrame({"at": at, "n": [100, 20]}))
+    job.epoch()
+
+    assert job.table("out").rows() == [(date(2026, 7, 1), 120)]
+
+    job.write("2.parquet", pl.DataFrame({"at": at, "n": [100, 200]}))
+
+    assert "CAST_OVERFLOW" in job.failure()
