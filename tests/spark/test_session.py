@@ -35,7 +35,7 @@ def _foreign(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.set(name, value)
     yield spark
     for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
+        spark.conf.set(name, str(value))
 
 
 def test_a_day_begins_in_utc_and_an_overflow_is_an_error_in_anybodys_session(

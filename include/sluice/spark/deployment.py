@@ -74,6 +74,8 @@ def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
         rows_per_group = run.before.rows_per_group if run.before is not None else None
         return keyed_rows(inputs, run.node, run.task, rows_per_group)
     rows = transformed(run.node, inputs, lookup_table(run), run.configuration.params)
+    if len(inputs) > 1:  # Each was read over as many partitions as there are subtasks.
+        rows = rows.coalesce(run.task.parallelism)
     return KeyedRows(rows=rows, schemas=(_schema(rows),))
 
 

@@ -27,7 +27,7 @@ _JVM_OPTIONS = f"-Dlog4j2.configurationFile={_LOGGING} -XX:+UseParallelGC"
 
 # What a result depends on.  A session that somebody else has set up is set to these, too: else a
 # day would begin when it does where the server stands, and an overflow be a null on one cluster.
-SETTINGS = {
+SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.ansi.enabled": "true",
@@ -70,7 +70,7 @@ def connect(remote: str, pipeline: str) -> SparkSession:
 def with_our_settings(spark: SparkSession) -> SparkSession:
     """The session, set to what results depend on, wherever it comes from."""
     for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
+        spark.conf.set(name, str(value))
     return spark
 
 
