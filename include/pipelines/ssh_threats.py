@@ -6,7 +6,7 @@ threat_log ─> parse ─> allowlist_filter ─> window_rule ─> alerts
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from sluice import aggregates as agg
@@ -27,17 +27,25 @@ FAILED = (
 )
 
 
-def parse_sshd(lines: DataFrame, *, year: str) -> DataFrame:
-    """Failed passwords: when, from where, as whom, how often.  Classic syslog lines lack the year.
+def parse_sshd(lines: DataFrame, *, since: str) -> DataFrame:
+    """Failed passwords: when, from where, as whom, how often.  Classic syslog lines lack the year:
+    each is of the first one that does not put it before the day *since*.
 
     A line that is not one of sshd's goes to the side output with its file and number.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     stamp = F.regexp_extract("line", SYSLOG, 1)
-    with_year = F.concat(F.lit(f"{year} "), F.regexp_replace(stamp, " +", " "))
+    first = date.fromisoformat(since)
+    this_year, next_year = (
+        F.try_to_timestamp(
+            F.concat(F.lit(f"{year} "), F.regexp_replace(stamp, " +", " ")),
+            F.lit("yyyy MMM d HH:mm:ss"),
+        )
+        for year in (first.year, first.year + 1)
+    )
     at = F.coalesce(
-        F.try_to_timestamp(with_year, F.lit("yyyy MMM d HH:mm:ss")), F.try_to_timestamp(stamp)
+        F.when(this_year >= F.lit(first), this_year), next_year, F.try_to_timestamp(stamp)
     )
     message = F.regexp_extract("line", SYSLOG, 2)
     reason = F.when(F.trim("line") == "", None).when(at.isNull(), F.lit("not a line of sshd"))
@@ -72,7 +80,11 @@ allowlist = pipeline.source(
 )
 
 alerts = (
-    threat_log.transform("parse", parse_sshd, year=param("year", default=2015))
+    threat_log.transform(
+        "parse",
+        parse_sshd,
+        since=param("since", default="2015-03-01", help="no line is older: 2026-03-01"),
+    )
     .lookup("allowlist_filter", allowlist, on={"source_ip": "trim(line)"}, keep="unmatched")
     .key_by("source_ip")
     .window(

@@ -31,7 +31,7 @@ def test_windows_wait_for_the_watermark_until_the_job_is_drained(
     pipeline = Pipeline("unbounded", parallelism=1)
     log = pipeline.source("log", Files(str(tmp_path / "auth.log"), bounded=False), event_time="at")
     failures = (
-        log.transform("parse", parse_sshd, year=2015)
+        log.transform("parse", parse_sshd, since="2015-03-01")
         .key_by("source_ip")
         .window("all_day", Tumbling(timedelta(days=1)), failed=agg.sum("failures"))
     )

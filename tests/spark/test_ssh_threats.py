@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pipelines.ssh_threats import parse_sshd
 from sluice.cli.result import final_table
 from sluice.core.properties import JobStatus
 from sluice.runner.history import history
@@ -103,6 +105,28 @@ def test_a_malformed_line_is_reported_with_its_file_and_number(
         ("auth.log", 6, "not a line of sshd")
     ]
     assert rows[0]["line"] == "\\xff\\xfe not a log line"
+
+
+def test_a_year_begins_in_the_middle_of_a_log_and_may_be_a_leap_year(spark: SparkSession) -> None:
+    stamps = ["Dec 31 23:59:59", "Jan  1 00:00:00", "Feb 29 12:00:00", "2016-03-01T01:02:03Z"]
+    lines = spark.createDataFrame(
+        [
+            (f"{stamp} host sshd[7]: Failed password for root from 10.0.0.1 port 1 ssh2", None)
+            for stamp in [*stamps, "Feb 30 12:00:00"]
+        ],
+        "line string, _source struct<partition: string, record: long>",
+    )
+
+    rows = parse_sshd(lines, since="2015-03-01").select("at", "_malformed").collect()
+
+    assert [row["at"] and f"{row['at'].astimezone(UTC):%Y-%m-%d %H:%M:%S}" for row in rows] == [
+        "2015-12-31 23:59:59",
+        "2016-01-01 00:00:00",
+        "2016-02-29 12:00:00",
+        "2016-03-01 01:02:03",
+        None,
+    ]
+    assert [row["_malformed"] for row in rows] == [None] * 4 + ["not a line of sshd"]
 
 
 def test_a_killed_worker_aborts_the_checkpoint_and_changes_nothing(

@@ -2,7 +2,7 @@
 
 Columns arrive as Spark and every sink here know them: timestamps, with a zone or without one
 (then they are taken as UTC), as microseconds in UTC, what is finer being cut off; dictionaries as
-their values; text and lists with 32-bit offsets.
+their values; text and lists with 32-bit offsets; unsigned integers wider, with a sign.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.file_set import FileSet
 from sluice.connectors.half_written import NotWholeError
+from sluice.connectors.parquet_types import is_read_alike, known_schema
 from sluice.connectors.range_reader import RangeReader
 from sluice.connectors.whole_files import Footer
 from sluice.errors import ConfigurationError, StoreUnavailable
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
+
+BATCH_BYTES = 64 * 1024**2
 
 MAGIC = b"PAR1"
 SMALLEST = 12  # Both magic words and the length of the footer.
@@ -59,14 +62,15 @@ class ParquetFile:
         at = footer.group_ends[first - 1] if first else 0
         with self.opened() as file:
             groups = list(range(first, last + 1))
-            for batch in file.iter_batches(
-                batch_size=BATCH_ROWS, row_groups=groups, columns=columns
-            ):
+            most = batch_rows([file.metadata.row_group(group) for group in groups])
+            for batch in file.iter_batches(batch_size=most, row_groups=groups, columns=columns):
                 begin, at = at, at + batch.num_rows
                 wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
                 if wanted.num_rows > 0:
-                    normal = footer.schema if columns is None else _normal_schema(wanted.schema)
-                    yield _normal(wanted, normal)
+                    schema = footer.schema
+                    if columns is not None:
+                        schema = known_schema(wanted.schema, self.name)
+                    yield known(wanted, schema)
                 if at >= end:
                     return  # The rest of the group is not decoded.
 
@@ -108,37 +112,22 @@ def _footer(of: ParquetFile) -> Footer:
         for group in range(metadata.num_row_groups):
             rows += metadata.row_group(group).num_rows
             ends.append(rows)
-        return Footer(_normal_schema(file.schema_arrow), tuple(ends))
+        schema = file.schema_arrow
+        return Footer(
+            known_schema(schema, f"{of.name} of {of.files.location}"),
+            tuple(ends),
+            is_read_alike=is_read_alike(schema),
+        )
 
 
-def _normal_schema(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([pa.field(field.name, _normal_type(field.type)) for field in schema])
-
-
-def _normal_type(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-    from pyarrow import types
-
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", tz="UTC")
-    if types.is_dictionary(kind):
-        return _normal_type(kind.value_type)
-    if types.is_large_string(kind):
-        return pa.string()
-    if types.is_large_binary(kind):
-        return pa.binary()
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.list_(_normal_type(kind.value_type))
-    if types.is_map(kind):
-        return pa.map_(_normal_type(kind.key_type), _normal_type(kind.item_type))
-    if types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _normal_type(field.type)) for field in kind])
-    return kind
+def batch_rows(groups: Sequence[Any]) -> int:
+    """How many rows to decode at a time: fewer where the footer says that they are wide."""
+    widths = [group.total_byte_size / group.num_rows for group in groups if group.num_rows]
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max([*widths, 1.0]))))
 
 
-def _normal(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def known(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows in the types of *schema*, which ``known_schema`` has found."""
     import pyarrow as pa
 
     columns = []

@@ -13,6 +13,22 @@ CHUNK_ROWS = 1_000_000  # Pre-aggregated at a time: large enough to be vectorize
 CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
 
 
+BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
+BATCH_BYTES = 64 * 1024**2  # The same for wide rows: one column of a batch has less than 2 GiB.
+
+
+def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at most BATCH_ROWS and about BATCH_BYTES."""
+    for batch in batches:
+        pieces = max(1, -(-batch.nbytes // BATCH_BYTES))
+        rows = max(1, min(BATCH_ROWS, -(-batch.num_rows // pieces)))
+        if batch.num_rows <= rows:
+            yield batch
+            continue
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
     """The rows in frames of about CHUNK_ROWS, or CHUNK_BYTES if that is less."""
     pending: list[pa.RecordBatch] = []

@@ -16,6 +16,7 @@ from sluice.connectors.parquet import ParquetSource
 from sluice.connectors.source import RECORD, Source
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice, SourceCut
+from sluice.runtime.chunks import bounded
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
 from sluice.storage.open import StoreLocation
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
-
-BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
 
 SOURCE_TYPE = pa.struct([("partition", pa.string()), ("record", pa.int64())])
 ORIGIN = pa.field(SOURCE, SOURCE_TYPE)
@@ -42,7 +41,7 @@ def read_slices(
         for index in _partitions(batches):
             for piece in shares[index]:
                 record = piece.first_record
-                for batch in source.read(piece):
+                for batch in bounded(source.read(piece)):
                     yield _with_origin(batch, piece.partition, record, schema)
                     record += batch.num_rows
 
@@ -63,7 +62,7 @@ def read_segments(
         cache = SegmentCache(location)
         for index in _partitions(batches):
             for handle in shares[index]:
-                yield from cache.open(handle).cast(schema).to_batches(max_chunksize=BATCH_ROWS)
+                yield from bounded(cache.open(handle).cast(schema).to_batches())
 
     return _read(spark, read, schema, parallelism)
 

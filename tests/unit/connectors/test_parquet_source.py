@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +204,75 @@ def test_files_on_this_machine_have_paths_for_the_jvm(tmp_path: Path) -> None:
     assert folder.local_paths(of_folder) == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert file.local_paths(of_file) == [str(tmp_path / "a")]
     assert ParquetSource("memory://somewhere/x").local_paths(of_file) is None
+
+
+def test_unsigned_and_small_numbers_and_odd_shapes_arrive_as_spark_has_them(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "u8": pa.array([255], pa.uint8()),
+            "u16": pa.array([65_535], pa.uint16()),
+            "u32": pa.array([2**32 - 1], pa.uint32()),
+            "u64": pa.array([2**64 - 1], pa.uint64()),
+            "half": pa.array([1.5], pa.float16()),
+            "pair": pa.array([[1, 2]], pa.list_(pa.uint8(), 2)),
+            "code": pa.array([b"abc"], pa.binary(3)),
+            "deep": pa.array([[{"u": 7}]], pa.list_(pa.struct([("u", pa.uint32())]))),
+        }
+    )
+    pq.write_table(table, tmp_path / "a")
+    source = ParquetSource(str(tmp_path))
+    piece = Slice(partition="a", start=0, end=1, first_record=0, records=1)
+    [batch] = source.read(piece)
+
+    assert {field.name: str(field.type) for field in source.schema()} == {
+        "u8": "int16",
+        "u16": "int32",
+        "u32": "int64",
+        "u64": "decimal128(20, 0)",
+        "half": "float",
+        "pair": "list<item: int16>",
+        "code": "binary",
+        "deep": "list<item: struct<u: int64>>",
+    }
+    assert batch.schema == source.schema()
+    assert batch.to_pylist() == [
+        {
+            "u8": 255,
+            "u16": 65_535,
+            "u32": 2**32 - 1,
+            "u64": Decimal(2**64 - 1),
+            "half": 1.5,
+            "pair": [1, 2],
+            "code": b"abc",
+            "deep": [{"u": 7}],
+        }
+    ]
+    assert source.local_paths([piece]) is None  # Spark's own reader has no such types.
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(pa.time64("us"), 5), (pa.null(), None), (pa.time32("ms"), 5)]
+)
+def test_a_type_that_no_stage_knows_is_refused_with_its_column(
+    tmp_path: Path, kind: pa.DataType, value: int | None
+) -> None:
+    pq.write_table(pa.table({"n": [1], "v": pa.array([value], kind)}), tmp_path / "a")
+
+    with pytest.raises(
+        ConfigurationError, match=f"'v' of a of .* is of type {re.escape(str(kind))}"
+    ):
+        ParquetSource(str(tmp_path)).schema()
+
+
+def test_wide_rows_are_decoded_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.connectors.parquet_file.BATCH_BYTES", 100_000)
+    rows = [f"{number:05d}" * 2_000 for number in range(50)]
+    pq.write_table(pa.table({"doc": rows}), tmp_path / "a", use_dictionary=False)
+    source = ParquetSource(str(tmp_path))
+
+    batches = list(source.read(Slice(partition="a", start=0, end=50, first_record=0, records=50)))
+
+    assert max(batch.num_rows for batch in batches) <= 10
+    assert [row["doc"] for batch in batches for row in batch.to_pylist()] == rows

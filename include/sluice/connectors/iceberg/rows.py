@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sluice.connectors.parquet_file import BATCH_ROWS, _normal, _normal_schema
+from sluice.connectors.parquet_file import batch_rows, known
+from sluice.connectors.parquet_types import known_schema
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     """The types in which every source here yields rows; see ``parquet_file``."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    return _normal_schema(schema_to_pyarrow(schema, include_field_ids=False))
+    return known_schema(schema_to_pyarrow(schema, include_field_ids=False), "the Iceberg table")
 
 
 def rows_of(
@@ -45,7 +46,7 @@ def rows_of(
             )
         wanted = arrow_schema(schema)
         for batch in _projected(table, file, start, end, schema):
-            yield _normal(batch, wanted)
+            yield known(batch, wanted)
 
 
 def _projected(
@@ -89,7 +90,8 @@ def _ranged(
             groups.append(group)
         at += rows
     at = first
-    for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
+    most = batch_rows([file.metadata.row_group(group) for group in groups])
+    for batch in file.iter_batches(batch_size=most, row_groups=groups, columns=columns):
         begin, at = at, at + batch.num_rows
         wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
         if begin < end and at > start and wanted.num_rows:
