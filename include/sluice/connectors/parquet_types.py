@@ -81,7 +81,7 @@ def _is_read_alike(kind: pa.DataType) -> bool:
     from pyarrow import types
 
     if types.is_timestamp(kind):
-        return kind.unit != "ns"
+        return bool(kind.unit != "ns")
     if types.is_dictionary(kind):
         return _is_read_alike(kind.value_type)
     if _is_list(kind):

@@ -64,5 +64,10 @@ def _size(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     return size.cast(pl.Int64).fill_null(_OTHER_WIDTH)
 
 
-def _instance(dtype: pl.DataType | type[pl.DataType]) -> pl.DataType:
-    return dtype if isinstance(dtype, pl.DataType) else dtype()
+def _instance(dtype: object) -> pl.DataType:
+    """Polars may name an inner type by its class."""
+    if isinstance(dtype, pl.DataType):
+        return dtype
+    assert isinstance(dtype, type)
+    assert issubclass(dtype, pl.DataType)
+    return dtype()
