@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.changelog import Append, Kind, Read, after, result_kind
-from sluice.operations import Lookup, Operation, Transform, Union
+from sluice.operations import IntervalJoin, Lookup, Operation, Transform, Union
 from sluice.sinks import SinkSpec
 from sluice.sources import SourceSpec
 from sluice.steps import Projection, Step
+from sluice.windows import Attached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,13 @@ class StageNode:
     @property
     def is_projected(self) -> bool:
         return any(isinstance(step, Projection) for step in self.steps)
+
+    @property
+    def goes_by_event_time(self) -> bool:
+        """Whether a row without event time has no place in the result."""
+        window = getattr(self.operation, "window", None)
+        is_windowed = window is not None and not isinstance(window, Attached)
+        return is_windowed or isinstance(self.operation, IntervalJoin)
 
     @property
     def keys(self) -> tuple[str, ...]:

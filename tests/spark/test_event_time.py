@@ -176,3 +176,26 @@ def test_of_files_that_are_read_nothing_is_remembered(
         assert stage_of(metadata, "counts").event_times_ms == {"rows/": START_MS + 1000 * second}
 
     assert starts(job) == [(0, 1), (1, 1)]
+
+
+def test_a_row_without_event_time_is_told_apart_from_a_late_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job, source = a_job(spark, tmp_path)
+    counted(source, timedelta(seconds=10))
+    job.append("a.json", rows(100, 200))
+    job.epoch()
+    job.append("a.json", [*rows(5), {"k": 7, "type": 1}, *rows(300)])
+
+    metadata = job.epoch()
+
+    [timeless] = job.job.side_table("counts.no_event_time").read().to_pylist()
+    [late] = job.job.side_table("counts.late").read().to_pylist()
+    assert {name: timeless[name] for name in ("partition", "record_number", "reason", "k")} == {
+        "partition": "a.json",
+        "record_number": 4,
+        "reason": "no event time",
+        "k": 7,
+    }
+    assert late["k"] == 1
+    assert seconds_of(metadata) == 300

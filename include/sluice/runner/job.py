@@ -29,6 +29,7 @@ from sluice.sinks.opening import (
     LATE,
     LATE_RIGHT,
     MALFORMED,
+    NO_EVENT_TIME,
     open_side_output,
     open_sink,
     side_output,
@@ -207,7 +208,12 @@ def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(
         side_output(stage.uid, name)
         for stage in pipeline.stages.values()
-        for name in (MALFORMED, LATE, *([LATE_RIGHT] if _is_join(stage) else []))
+        for name in (
+            MALFORMED,
+            *([NO_EVENT_TIME] if stage.goes_by_event_time else []),
+            LATE,
+            *([LATE_RIGHT] if _is_join(stage) else []),
+        )
     )
 
 

@@ -24,6 +24,7 @@ from sluice.sinks.opening import (
     LATE,
     LATE_RIGHT,
     MALFORMED,
+    NO_EVENT_TIME,
     open_side_output,
     open_sink,
     side_output,
@@ -62,7 +63,24 @@ class Output:
         good = frame.filter(pl.col(MALFORMED_COLUMN).is_null())
         return good.drop(MALFORMED_COLUMN, RAW, strict=False)
 
+    def without_event_time(self, frame: pl.DataFrame, side: int) -> pl.DataFrame:
+        """*frame* without the rows of input *side* that have no event time, where the stage goes by
+        it; these go to a side output, with where they came from, if that is still known.
+        """
+        stage = self._work.spec.stage
+        at = stage.inputs[side].event_time
+        if not stage.goes_by_event_time or at is None or at not in frame.columns:
+            return frame
+        timeless = frame.filter(pl.col(at).is_null())
+        if not timeless.height:
+            return frame
+        self.malformed_rows += timeless.height
+        reason = pl.lit("no event time").alias(MALFORMED_COLUMN)
+        self._add_to_side(NO_EVENT_TIME, timeless.with_columns(reason))
+        return frame.filter(pl.col(at).is_not_null())
+
     def add_late(self, frame: pl.DataFrame, side: int) -> None:
+        frame = self.without_event_time(frame, side)
         self.late_rows += frame.height
         self._add_to_side(LATE_OF_SIDE[side], frame)
 

@@ -68,14 +68,16 @@ class KeyedSnapshot:
                 prefixed = [name if name == HASH else column_of(side, name) for name in names]
                 mine = rows.filter(pl.col(SIDE) == side).select(prefixed)
                 mine = mine.rename(dict(zip(prefixed, names, strict=True)))
-            self._add_rows(self._output.without_malformed(mine).drop(SOURCE, strict=False), side)
+            good = self._output.without_event_time(self._output.without_malformed(mine), side)
+            self._add_rows(good.drop(SOURCE, strict=False), side)
 
     def receive(self, part: Received) -> None:
         """The same for rows that came as blocks."""
         self.rows_in += part.input_rows
         match part.kind:
             case BlockKind.ROWS:
-                self._add_rows(part.rows, int(part.name))
+                side = int(part.name)
+                self._add_rows(self._output.without_event_time(part.rows, side), side)
             case BlockKind.GROUPS:
                 self._buffer.add({part.name: part.rows})
             case BlockKind.LATE:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sluice.storage.open import StoreLocation
 
 MALFORMED = "malformed"  # Side output: rows that could not be read, with where they came from.
+NO_EVENT_TIME = "no_event_time"  # Side output: rows that have none, where a stage goes by it.
 LATE = "late"  # Side output: rows behind the watermark.
 LATE_RIGHT = "late_right"  # The same of a join's second input.
 

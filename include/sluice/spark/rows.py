@@ -63,29 +63,6 @@ def transformed(
             return rows
 
 
-def _united(inputs: Sequence[DataFrame]) -> DataFrame:
-    """All rows.  Those of a stage lack the columns of ours that a source's have; no others may."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-
-    ours = {
-        field.name: field.dataType
-        for rows in inputs
-        for field in rows.schema.fields
-        if field.name in OURS
-    }
-    whole = [
-        rows.withColumns(
-            {
-                name: F.lit(1 if name == WEIGHT else None).cast(dtype)
-                for name, dtype in ours.items()
-                if name not in rows.columns
-            }
-        )
-        for rows in inputs
-    ]
-    return reduce(lambda left, right: left.unionByName(right), whole)
-
-
 def projected(rows: DataFrame, given: Input) -> DataFrame:
     """A source's rows as an input wants them.  What could not be read passes every filter."""
     is_kept = f" OR {MALFORMED_COLUMN} IS NOT NULL" if MALFORMED_COLUMN in rows.columns else ""
