@@ -93,6 +93,7 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
         return Rows([whole, *[whole.slice(0, 0)] * (parallelism - 1)], around)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.spark.stage.with_our_settings", lambda spark: spark)
         patch.setattr("sluice.spark.rows.read_slices", read_slices)
         patch.setattr("sluice.spark.rows.read_segments", read_segments)
         patch.setattr("sluice.spark.rows._united", _united)

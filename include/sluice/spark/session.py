@@ -63,8 +63,7 @@ def connect(remote: str, pipeline: str) -> SparkSession:
     """Attach to the pipeline's session.  Never stop it: other tasks use it, too."""
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.remote(session_url(remote, pipeline)).getOrCreate()
-    return with_our_settings(spark)
+    return SparkSession.builder.remote(session_url(remote, pipeline)).getOrCreate()
 
 
 def with_our_settings(spark: SparkSession) -> SparkSession:
