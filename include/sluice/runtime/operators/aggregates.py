@@ -48,6 +48,9 @@ _ROWS_PER_PART = 10_000
 
 _NUMBER = "_number"
 
+# What Polars says when decimals are added up to too many digits, or cast to what cannot hold them.
+_TOO_LARGE = ("overflow in decimal", "conversion from `decimal")
+
 _SQL_NAMES: Mapping[pl.DataType, str] = {pl.Int64(): "BIGINT"}
 
 
@@ -174,7 +177,7 @@ class Fold:
             raise
 
     def _too_large(self, kernel: Kernel, cause: Exception) -> Exception:
-        if not any(dtype.is_decimal() for dtype in kernel.states.values()):
+        if not any(words in str(cause) for words in _TOO_LARGE):
             return cause
         sql = _SQL_NAMES.get(kernel.result_type, str(kernel.result_type))
         wider = "DECIMAL(38, 0)" if sql == "BIGINT" else "DOUBLE"

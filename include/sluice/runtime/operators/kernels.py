@@ -75,6 +75,14 @@ class Argument:
         value = without_negative_zero(self.column) if is_float else pl.col(self.column)
         return self._counted(value)
 
+    def addend(self, total: pl.DataType) -> pl.Expr:
+        """The value as it is added up to a *total* of that type.
+
+        Adding numbers of 128 bits takes as long as adding those of 64, and half as long as adding
+        decimals.
+        """
+        return self.value.cast(pl.Int128() if self.dtype.is_integer() else total)
+
     @property
     def weight(self) -> pl.Expr:
         weight = self._counted(pl.col(WEIGHT).cast(pl.Int64))
@@ -162,7 +170,7 @@ def summed(argument: Argument, total: pl.DataType) -> Kernel:
         label=argument.label,
         states={name: total},
         result_type=result,
-        partial=(_sum_or_null(argument.value.cast(total)).cast(total).alias(name),),
+        partial=(_sum_or_null(argument.addend(total)).cast(total).alias(name),),
         combine=(_sum_or_null(state).cast(total).alias(name),),
         merge=(pl.coalesce(state + before, state, before).cast(total).alias(name),),
         final=state.cast(result),  # Refuses what does not fit.
@@ -173,11 +181,10 @@ def summed(argument: Argument, total: pl.DataType) -> Kernel:
 
 
 def averaged(argument: Argument, total: pl.DataType) -> Kernel:
-    value = argument.value
     return _sum_and_count(
         argument,
         total,
-        partial=(value.cast(total).sum(), value.count()),
+        partial=(argument.addend(total).sum(), argument.value.count()),
         is_mean=True,
         with_sql=True,
     )
