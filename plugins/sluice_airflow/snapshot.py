@@ -41,8 +41,12 @@ class StageOperator(CheckpointOperator):
         if pending is None:
             raise FencedError(f"no checkpoint of {cause} is pending any more")
         attempt = pending.attempt_of(self.stage)
-        if context["ti"].try_number > 1 and not self.goes_on(job, pending, context):
-            attempt = self._next_attempt(job, pending)
+        if context["ti"].try_number > 1:
+            if self._is_done(job, pending, attempt):
+                log.info("acknowledged already: nothing runs again")
+                return {"checkpoint_id": pending.checkpoint_id, "attempt": attempt, "stage_ms": 0}
+            if not self.goes_on(context):
+                attempt = self._next_attempt(job, pending)
         fault = fault_of(context)
         if fault is not None and fault.strikes_subtask(self.stage, pending.checkpoint_id):
             os.environ[FAULT_VARIABLE] = str(fault)  # The subtasks are handed it.
@@ -61,9 +65,22 @@ class StageOperator(CheckpointOperator):
         """Return once every subtask has acknowledged as *attempt*; the seconds Spark worked."""
         raise NotImplementedError
 
-    def goes_on(self, job: Job, pending: PendingCheckpoint, context: Context) -> bool:  # noqa: ARG002
-        """Whether a retry finds the attempt of the try before it still at work, or done."""
+    def goes_on(self, context: Context) -> bool:  # noqa: ARG002 - for who submits
+        """Whether a retry finds the attempt of the try before it still at work."""
         return False
+
+    def _is_done(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
+        """Then it does not run again: stages behind it may have read what it wrote, and would have
+        to run again, too, which Airflow does not know.
+        """
+        takes_part = any(task.uid == self.stage for task in pending.tasks)
+        return takes_part and not self.missing(job, pending, attempt)
+
+    def missing(self, job: Job, pending: PendingCheckpoint, attempt: int) -> list[str]:
+        """The subtasks that have not acknowledged as *attempt*."""
+        task = next(task for task in pending.tasks if task.uid == self.stage)
+        answers = job.answers.observe(pending.checkpoint_id)
+        return [str(subtask) for subtask in answers.missing(task.subtasks, attempt)]
 
     def _next_attempt(self, job: Job, pending: PendingCheckpoint) -> int:
         """The execution attempt of a retry; all earlier ones are fenced in the journal first."""

@@ -51,8 +51,7 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
         )
 
     def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
-        missing = self._missing(job, pending, attempt)
-        if not missing:
+        if not self.missing(job, pending, attempt):
             log.info("acknowledged already: nothing to submit")
             return 0.0
         location = Settings.from_environment().location
@@ -65,18 +64,11 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
         log.info("submitting name=%s", self.name)
         started = time.monotonic()
         SparkSubmitOperator.execute(self, context)
-        missing = self._missing(job, pending, attempt)
+        missing = self.missing(job, pending, attempt)
         if missing:
             raise StageFailed(f"{self.name} ended without an ack of {', '.join(missing)}")
         return time.monotonic() - started
 
-    def goes_on(self, job: Job, pending: PendingCheckpoint, context: Context) -> bool:
+    def goes_on(self, context: Context) -> bool:
         store = context.get("task_state_store")
-        if store is not None and store.get(self.external_id_key) is not None:
-            return True
-        return not self._missing(job, pending, pending.attempt_of(self.stage))
-
-    def _missing(self, job: Job, pending: PendingCheckpoint, attempt: int) -> list[str]:
-        task = next(task for task in pending.tasks if task.uid == self.stage)
-        answers = job.answers.observe(pending.checkpoint_id)
-        return [str(subtask) for subtask in answers.missing(task.subtasks, attempt)]
+        return store is not None and store.get(self.external_id_key) is not None

@@ -196,14 +196,33 @@ def test_finalize_and_commit_may_be_repeated(root: str, spark: StandInSpark) -> 
 
 
 def test_a_retried_snapshot_fences_the_attempt_before(root: str, spark: StandInSpark) -> None:
+    """And that of every stage behind it, which may have read what it wrote."""
+    trigger()
+    for try_number in (1, 2):
+        spark.failing = {"bids": StageFailed("no disk")}
+        with pytest.raises(AirflowFailException):
+            snapshot("bids", try_number=try_number)
+
+    snapshot("bids", try_number=3)
+    snapshot("by_auction")
+    finalize()
+
+    assert spark.ran == [*[(1, "bids", attempt) for attempt in (1, 2, 3)], (1, "by_auction", 3)]
+    assert len(a_job(root).state().completed) == 1
+
+
+def test_a_stage_that_has_acknowledged_does_not_run_again(root: str, spark: StandInSpark) -> None:
+    """Whoever clears its task changes nothing: the stage behind it has read what it wrote."""
     trigger()
     snapshot("bids")
+    snapshot("by_auction")
 
-    snapshot("bids", try_number=2)
-    snapshot("bids", try_number=3)
+    again = snapshot("bids", try_number=2)
+    finalize()
 
-    assert spark.ran == [(1, "bids", 1), (1, "bids", 2), (1, "bids", 3)]
-    assert a_job(root).state().pending[0].attempt_of("bids") == 3
+    assert again == {"checkpoint_id": 1, "attempt": 1, "stage_ms": 0}
+    assert spark.ran == [(1, "bids", 1), (1, "by_auction", 1)]
+    assert a_job(root).metadata(1).checkpoint_id == 1
 
 
 def test_a_snapshot_of_an_aborted_checkpoint_is_skipped(root: str, spark: StandInSpark) -> None:

@@ -6,11 +6,9 @@ from string import digits
 from typing import Any
 
 from sluice.core.ids import NO_GENERATION, CheckpointId
-from sluice.core.messages import AttemptStarted
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
-from sluice.core.state import CoordinatorState
 from sluice.runner.completion import commit, finalize
 from sluice.runner.garbage import collect_garbage
 from sluice.runner.history import history
@@ -19,6 +17,7 @@ from sluice.runner.recovery import (
     overtake,
     restore,
     savepoint_target,
+    start_attempt,
     stop,
 )
 from sluice.runner.submission import configure, submit
@@ -144,18 +143,8 @@ def fails(world: World) -> str:
 def retries(world: World) -> str:
     """A stage runs again, as a retried Airflow task would."""
     pending, stage = world.pending(), world.random.choice(world.stages)
-
-    def decide(state: CoordinatorState) -> AttemptStarted:
-        current = state.pending_checkpoint(pending.checkpoint_id) or pending
-        return AttemptStarted(
-            generation=state.generation,
-            checkpoint_id=pending.checkpoint_id,
-            stage=stage,
-            attempt=current.attempt_of(stage) + 1,
-        )
-
-    verdict = world.job.journal.append(decide).verdict
-    return f"{stage} of {pending.checkpoint_id}: {verdict.name}"
+    attempt = start_attempt(world.job, pending.checkpoint_id, stage)
+    return f"{stage} of {pending.checkpoint_id}: attempt {attempt}"
 
 
 @act(weight=lambda world: 1 if world.head.status is JobStatus.RUNNING else 8)

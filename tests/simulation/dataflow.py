@@ -1,7 +1,10 @@
-"""What the stages of a simulated pipeline compute: a pure function of input and keyed state.
+"""What the stages of a simulated pipeline compute: a function of input and keyed state.
 
 Record n of the source is the number n.  A stage adds up, per key, what its input says, so that a
 row lost, a row repeated, or state of another moment changes every later result of that key.
+
+No stage is pure: another execution attempt says other things (``said_by``), as one that calls
+``rand()`` would.  Only ``pure`` rows can be told in advance.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from tests.subtasks import hash_of
 Row: TypeAlias = tuple[int, int]  # The number of a record, and what a stage says of it.
 UIDS = ("count_bids", "rank_bids", "sum_bids")
 KEYS = (7, 5, 3)  # How many the first stage has, the second, and the third.
+IMPURE = 1 << 32  # What attempts add is a multiple of it, and more than all that is pure.
 
 _reference: dict[int, list[Row]] = {}
 
@@ -47,6 +51,16 @@ def run(depth: int, state: Iterable[Row], rows: Iterable[Row]) -> list[Row]:
         totals[number % KEYS[depth]] = total
         said.append((number, total))
     return said
+
+
+def said_by(attempt: int, rows: Iterable[Row]) -> list[Row]:
+    """What the attempt makes of *rows*: the first leaves them, every other says something else."""
+    return [(number, value + (attempt - 1) * IMPURE) for number, value in rows]
+
+
+def pure(rows: Iterable[Row]) -> list[Row]:
+    """The rows in order, without what attempts added to them."""
+    return sorted((number, value % IMPURE) for number, value in rows)
 
 
 @cache

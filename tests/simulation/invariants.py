@@ -6,7 +6,8 @@
     with their checksums: ``snapshots.check_completed``; what a pending checkpoint will need stays:
     ``deletes``.
  3. A restore set is one consistent cut, every stage at the barrier of the sources:
-    ``snapshots.check_cut``, when it completes, when it is restored, and at the end.
+    ``snapshots.check_cut``, when it completes, when it is restored, and at the end; no stage has
+    consumed what its upstream has not produced in it: ``snapshots.check_consumed``.
  4. What a retained checkpoint or a savepoint names is never deleted: ``deletes``.
  5. An effect of epoch n only once n is completed, exactly once, after its parent's:
     ``tables.check_published``; a restore has replayed the commit: ``was_told_restored``.
@@ -49,6 +50,7 @@ from sluice.protocol.paths import PipelinePaths, subtask_of_answer
 from sluice.protocol.records import JournalEntry, decode_ack, decode_entry, decode_metadata
 from tests.builders import SINK
 from tests.simulation.broken import Broken
+from tests.simulation.dataflow import Row
 from tests.simulation.machines import Tried
 from tests.simulation.snapshots import (
     absorbed_by_the_last,
@@ -56,6 +58,7 @@ from tests.simulation.snapshots import (
     check_cut,
     check_savepoint,
     files_of_ack,
+    in_flight_to,
     staged_files,
 )
 from tests.simulation.tables import Manifest, check_published, published_rows
@@ -81,6 +84,7 @@ class Invariants:
         self.committed: set[int] = set()
         self.metadata: dict[int, CheckpointMetadata] = {}
         self.consumed: dict[int, int] = {}
+        self.in_flight: dict[tuple[int | None, str], list[Row]] = {}  # By checkpoint and reader.
         self.attempts: dict[int, list[dict[str, int]]] = {}  # That ever counted, per checkpoint.
         self.ack_files: dict[tuple[int, str, int], set[str]] = {}  # By id, stage and attempt.
         self.acknowledged: dict[tuple[int, str, int], set[int]] = {}
@@ -215,6 +219,8 @@ class Invariants:
             metadata = check_completed(self, event.checkpoint_id, before)
             self.metadata[event.checkpoint_id] = metadata
             self.consumed[event.checkpoint_id] = absorbed_by_the_last(self, metadata)
+            for stage in metadata.stages:
+                self.in_flight[event.checkpoint_id, stage.uid] = in_flight_to(self, stage)
         if isinstance(event, CheckpointCommitted):
             self.committed.add(event.checkpoint_id)
         if isinstance(event, JobRestored):

@@ -56,6 +56,17 @@ def accept_any_attempt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AnswerStore, "acks", acks)
 
 
+@mutation(3)
+def keep_the_acks_behind_an_attempt(patch: pytest.MonkeyPatch) -> None:
+    """A stage that runs again leaves the acks of those that read its attempt before."""
+
+    def start_attempt(self: PendingCheckpoint, stage: str, attempt: int) -> PendingCheckpoint:
+        attempts = {**self.attempts, stage: attempt}
+        return replace(self, attempts=attempts, acks=self._acks_without({stage}))
+
+    patch.setattr(PendingCheckpoint, "start_attempt", start_attempt)
+
+
 @mutation(10)
 def skip_the_fence(patch: pytest.MonkeyPatch) -> None:
     """An overtaken generation may still write."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sluice.core.acks import Ack
@@ -14,7 +15,7 @@ from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import decode_ack, decode_metadata
 from tests.builders import SINK
 from tests.simulation.broken import Broken
-from tests.simulation.dataflow import checksum, live_rows, reference, rows_of
+from tests.simulation.dataflow import KEYS, Row, checksum, live_rows, pure, reference, rows_of
 
 if TYPE_CHECKING:
     from tests.simulation.invariants import Invariants
@@ -46,6 +47,7 @@ def check_completed(
             _check_acks(seen, metadata, stage, acks, pending)
     _check_files(seen, _files(metadata), 2)
     check_cut(seen, metadata)
+    check_consumed(seen, metadata)
     claimed = tuple(map(PATHS.savepoint, before.claimed_savepoints))
     for name in _in_savepoints(metadata):
         if not name.startswith(claimed):
@@ -59,16 +61,11 @@ def check_cut(seen: Invariants, metadata: CheckpointMetadata) -> None:
     """
     upstream = metadata.sources[0].position[0].offset
     for depth, stage in enumerate(metadata.stages):
-        absorbed = sorted(
-            row
-            for subtask in stage.subtasks
-            for handle in subtask.state
-            for row in live_rows(depth, handle, _body(seen, handle.segment, 2))
-        )
+        absorbed = pure(_absorbed(seen, depth, stage))
         if absorbed != reference(depth, len(absorbed)):
             what = "a stage's state is not that of a barrier"
             raise Broken(3, what, f"{stage.uid} at {metadata.checkpoint_id}")
-        in_flight = sorted(r for f in stage.in_flight_segments for r in rows_of(_body(seen, f, 2)))
+        in_flight = pure(in_flight_to(seen, stage))
         missing = reference(depth - 1, upstream)[len(absorbed) :] if depth else []
         if len(absorbed) + len(in_flight) != upstream or in_flight != missing:
             what = "what a stage has not absorbed is not in flight to it"
@@ -78,12 +75,27 @@ def check_cut(seen: Invariants, metadata: CheckpointMetadata) -> None:
 
 def absorbed_by_the_last(seen: Invariants, metadata: CheckpointMetadata) -> int:
     """How many records the last stage, which feeds the sink, has absorbed."""
-    depth, stage = len(metadata.stages) - 1, metadata.stages[-1]
-    return sum(
-        len(live_rows(depth, handle, _body(seen, handle.segment, 2)))
-        for subtask in stage.subtasks
-        for handle in subtask.state
-    )
+    return len(_absorbed(seen, len(metadata.stages) - 1, metadata.stages[-1]))
+
+
+def in_flight_to(seen: Invariants, stage: StageState) -> list[Row]:
+    return [row for file in stage.in_flight_segments for row in rows_of(_body(seen, file, 2))]
+
+
+def check_consumed(seen: Invariants, metadata: CheckpointMetadata) -> None:
+    """What a stage has absorbed in this epoch is what the stage before it says in this checkpoint,
+    or had said in the one that it continues.
+    """
+    for depth, (producer, stage) in enumerate(pairwise(metadata.stages), start=1):
+        given = [*seen.in_flight.get((metadata.parent, stage.uid), ())]
+        for subtask in producer.subtasks:
+            given += [row for file in subtask.output for row in rows_of(_body(seen, file, 2))]
+        totals = dict(_absorbed(seen, depth, stage)) if given else {}
+        for number, value in given:
+            before = totals.get(number - KEYS[depth], 0)
+            if number in totals and totals[number] - before != value:
+                what = "a stage has consumed what its upstream has not produced"
+                raise Broken(3, what, f"{stage.uid} at {metadata.checkpoint_id}: record {number}")
 
 
 def check_savepoint(
@@ -108,6 +120,15 @@ def files_of_ack(ack: Ack) -> set[str]:
 
 def staged_files(metadata: CheckpointMetadata) -> set[str]:
     return {_staged(committable.file) for committable in metadata.committables}
+
+
+def _absorbed(seen: Invariants, depth: int, stage: StageState) -> list[Row]:
+    return [
+        row
+        for subtask in stage.subtasks
+        for handle in subtask.state
+        for row in live_rows(depth, handle, _body(seen, handle.segment, 2))
+    ]
 
 
 def _check_acks(

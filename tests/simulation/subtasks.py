@@ -28,6 +28,7 @@ from tests.simulation.dataflow import (
     owner,
     rows_of,
     run,
+    said_by,
 )
 from tests.simulation.settings import ROOT
 from tests.simulation.world import EXPECTED, World
@@ -83,14 +84,17 @@ def _is_deployable(world: World) -> bool:
 
 @act(weight=lambda world: 12 if _is_deployable(world) else 0.3 if world.head.pending else 0.1)
 def deploys(world: World) -> str:
-    """Start the next stage; now and then a stray of another attempt, or of any stage."""
+    """Start the next stage; now and then a stray of an earlier attempt, or of any stage.
+
+    Nobody runs as an attempt before the journal has given its number.
+    """
     pending = world.pending()
     stage = _next_stage(world, pending)
     if stage is None or world.chance(0.1):
         stage = world.pick([task.uid for task in pending.tasks])
     attempt = pending.attempt_of(stage)
     if world.chance(0.1):
-        attempt += world.random.choice([-1, 1, 2])
+        attempt = max(0, attempt - world.random.choice([1, 1, 2]))
     plan = world.job.plan(pending.checkpoint_id)
     if plan is None:
         return "no plan"
@@ -259,7 +263,7 @@ def _body(job: Job, segment: SegmentHandle) -> bytes:
 def _output(one: Execution) -> SegmentHandle:
     name = f"{one.subtask.index:05d}-{one.attempt}-{one.token}"
     key = one.job.paths.stream_segment(one.subtask.stage, one.plan.checkpoint_id, name)
-    body = body_of(one.said)
+    body = body_of(said_by(one.attempt, one.said))
     one.job.store.put(key, body)
     return a_segment(key, body)
 
@@ -272,7 +276,7 @@ def _staged(world: World, one: Execution) -> tuple[Committable, ...]:
         f"data/{one.plan.checkpoint_id:020d}-{one.subtask.index:05d}"
         f"-{one.attempt}-{one.token}.parquet"
     )
-    body = body_of(one.said)
+    body = body_of(said_by(one.attempt, one.said))
     world.open_store(StoreLocation(root=f"{ROOT}/{one.job.paths.table(SINK)}")).put(file, body)
     staged = Committable(sink=SINK, file=file, rows=len(one.said), size_bytes=len(body))
     return (staged,)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sluice.connectors.files_table import FilesTable
 from tests.builders import SINK
 from tests.simulation.broken import Broken
-from tests.simulation.dataflow import Row, reference, rows_of
+from tests.simulation.dataflow import Row, pure, reference, rows_of
 from tests.simulation.snapshots import staged_files
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check_published(seen: Invariants, manifest: Manifest) -> None:
         raise Broken(10, "published after the job was put back before it", f"{checkpoint_id}")
     start = position(seen, parent) if parent is not None else 0
     expected = reference(len(metadata.stages) - 1, position(seen, checkpoint_id))[start:]
-    if sorted(_rows(seen.world, manifest.files)) != expected:
+    if pure(_rows(seen.world, manifest.files)) != expected:
         raise Broken(8, "an epoch's output is not that without failures", f"{checkpoint_id}")
 
 
@@ -60,7 +60,7 @@ def published_rows(world: World) -> list[Row]:
     prefix = world.paths.table(SINK)
     rows = _rows(world, (f"{prefix}/{file.file}" for one in chain for file in one.files))
     newest = chain[-1].checkpoint_id
-    if sorted(rows) != reference(len(world.stages) - 1, position(seen, newest)):
+    if pure(rows) != reference(len(world.stages) - 1, position(seen, newest)):
         raise Broken(8, "a reader sees other rows than without failures", f"version {newest}")
     return rows
 

@@ -116,7 +116,7 @@ def test_the_simulation_gets_everywhere(seams: None) -> None:
     for outcome in (
         *("dies", "StoreUnavailable", "FencedError", "NotYetAcknowledged", "RestoreError"),
         *("SAVEPOINT_SUSPEND", "SAVEPOINT_TERMINATE", "CHECKPOINT_DECLINED", "CHECKPOINT_EXPIRED"),
-        *("restored the job", "committed checkpoint", "FromOrigin -> s", "APPLIED"),
+        *("restored the job", "committed checkpoint", "FromOrigin -> s", ": attempt 2"),
         *("the bucket restarts", "arrives: create auctions/journal/", "parallelism 3"),
     ):
         assert outcome in text, outcome

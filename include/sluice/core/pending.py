@@ -7,7 +7,7 @@ without the subtasks' acks; those are objects in the bucket and are folded in wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -138,11 +138,17 @@ class PendingCheckpoint:
         return self.attempts.get(stage, FIRST_ATTEMPT)
 
     def start_attempt(self, stage: str, attempt: int) -> PendingCheckpoint:
-        """Fence every earlier execution attempt of *stage*: its acks become UNKNOWN."""
+        """Fence every earlier execution attempt of *stage*: its acks become UNKNOWN.
+
+        So do those of all stages behind it, each of which begins its next attempt: it may have read
+        what the fenced one wrote, and a transform need not give the same rows twice.
+        """
         assert attempt > self.attempt_of(stage)
-        return replace(
-            self, attempts={**self.attempts, stage: attempt}, acks=self._acks_without({stage})
-        )
+        again = {stage: attempt}
+        for task in self.tasks:  # In topological order.
+            if task.uid not in again and _reads_any(task, again):
+                again[task.uid] = self.attempt_of(task.uid) + 1
+        return replace(self, attempts={**self.attempts, **again}, acks=self._acks_without(again))
 
     def overtake(self, stages: Iterable[str]) -> PendingCheckpoint:
         """Acknowledge with its previous state for each of *stages* that may be overtaken.
@@ -152,11 +158,8 @@ class PendingCheckpoint:
         """
         wanted, overtaken = set(stages), [*self.overtaken]
         for task in self.tasks:  # In topological order.
-            has_lost_its_input = not task.is_unaligned and any(
-                producer in overtaken for producer in task.reads
-            )
             is_behind = task.may_be_overtaken and task.uid in wanted
-            if (is_behind or has_lost_its_input) and task.uid not in overtaken:
+            if (is_behind or _reads_any(task, overtaken)) and task.uid not in overtaken:
                 overtaken.append(task.uid)
         return replace(self, overtaken=tuple(overtaken), acks=self._acks_without(overtaken))
 
@@ -202,5 +205,10 @@ class PendingCheckpoint:
         """A master hook answered; its state, which may be None, is in the plan."""
         return replace(self, masters=tuple(name for name in self.masters if name != hook))
 
-    def _acks_without(self, stages: Iterable[str]) -> dict[str, Ack]:
+    def _acks_without(self, stages: Container[str]) -> dict[str, Ack]:
         return {key: ack for key, ack in self.acks.items() if ack.subtask.stage not in stages}
+
+
+def _reads_any(task: TaskPlan, stages: Container[str]) -> bool:
+    """Whether the task reads what one of *stages* says in this epoch."""
+    return not task.is_unaligned and any(producer in stages for producer in task.reads)

@@ -26,7 +26,9 @@ from sluice.core.transition import Transition, ignored, refused
 
 
 def on_attempt(state: CoordinatorState, event: AttemptStarted) -> Transition:
-    """What continues this checkpoint may have read the fenced attempt's state: it goes."""
+    """What continues this checkpoint may have read the fenced attempt's state: it goes.  So do the
+    answers of the stages behind it.
+    """
     pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None or event.attempt <= pending.attempt_of(event.stage):
         return ignored(state)

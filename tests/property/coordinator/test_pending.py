@@ -96,6 +96,17 @@ class Checklist:
         for reader in [reader for read, reader in self.readers if read == stage]:
             self.overtake(reader)
 
+    def start(self, stage: str, attempt: int) -> None:
+        """With everybody behind it, each once, whichever way it is reached."""
+        behind, reached = {stage}, [stage]
+        while reached:
+            reached = [r for read, r in self.readers if read in reached and r not in behind]
+            behind.update(reached)
+        for one in behind:
+            self.attempt[one] += 1
+            self.forget(one)
+        self.attempt[stage] = attempt
+
     def tell(self, source: str, file: str | None) -> AckResult:
         if source in self.silent_sources:
             self.silent_sources.remove(source)
@@ -179,8 +190,7 @@ class Pending(RuleBasedStateMachine):
 
         self.pending = self.pending.start_attempt(stage, attempt)
 
-        self.checklist.attempt[stage] = attempt
-        self.checklist.forget(stage)
+        self.checklist.start(stage, attempt)
 
     @rule(behind=st.sets(stages))
     def overtake(self, behind: set[str]) -> None:

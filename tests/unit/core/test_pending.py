@@ -81,6 +81,29 @@ def test_an_attempt_counts_for_its_own_stage() -> None:
     assert pending.acknowledge(ack_of(SUBTASKS[0], attempt=2))[1] is AckResult.UNKNOWN
 
 
+def test_who_may_have_read_the_attempt_before_answers_again() -> None:
+    """A transform need not say the same twice: what was read of the old attempt cannot count."""
+    chain = (TASKS[0], replace(TASKS[1], reads=(STAGES[0],)))
+    pending = a_pending(tasks=chain).acknowledge_all(map(ack_of, SUBTASKS))
+
+    again = pending.start_attempt(STAGES[0], 2)
+
+    assert again.not_yet_acknowledged == SUBTASKS
+    assert {stage: again.attempt_of(stage) for stage in STAGES} == dict.fromkeys(STAGES, 2)
+    assert again.acknowledge(ack_of(SUBTASKS[2]))[1] is AckResult.UNKNOWN
+    assert again.acknowledge_all(ack_of(s, attempt=2) for s in SUBTASKS).is_fully_acknowledged
+
+
+def test_who_left_its_input_in_flight_has_read_nothing_of_the_attempt_before() -> None:
+    chain = (TASKS[0], replace(TASKS[1], reads=(STAGES[0],), is_unaligned=True))
+    pending = a_pending(tasks=chain).acknowledge_all(map(ack_of, SUBTASKS))
+
+    again = pending.start_attempt(STAGES[0], 2)
+
+    assert again.not_yet_acknowledged == SUBTASKS[:2]
+    assert again.attempt_of(STAGES[1]) == 1
+
+
 def test_an_attempt_never_goes_back() -> None:
     pending = a_pending().start_attempt(SUBTASKS[0].stage, 2)
 

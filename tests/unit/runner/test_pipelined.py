@@ -192,7 +192,7 @@ def test_a_stage_that_runs_again_ends_the_checkpoints_that_continue_it() -> None
     acknowledge(job, one, COUNT, attempt=2)
     three = trigger_one(job)
     acknowledge(job, three, COUNT)
-    acknowledge(job, one, RANK)
+    acknowledge(job, one, RANK, attempt=2)  # It runs again with the stage that it reads.
     acknowledge(job, three, RANK)
     complete(job, ONE)
     complete(job, THREE)
