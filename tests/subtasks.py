@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sluice.core.acks import Ack, Committable, Decline, SubtaskMetrics
+from sluice.core.compaction import with_compactions
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
@@ -24,6 +25,7 @@ from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.properties import CheckpointType
 from sluice.protocol.records import decode_ack
 from sluice.runner.assignment import assigned_state
+from sluice.runner.compactions import compactions_of
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.lineage import lineage_of
@@ -79,16 +81,21 @@ def acknowledge(
     only: Iterable[int] | None = None,
     writes_state: bool = True,
     compacts: bool = False,
+    takes_over: bool = False,
 ) -> list[Ack]:
     """Answer as the subtasks of *stage*, or of all stages not yet overtaken, would; return the acks
     that count.  With *only* the stage does not end: its acks are not bundled.  Who *compacts*
-    leaves one segment, of all that its state has absorbed.
+    leaves one segment, of all that its state has absorbed; who *takes_over* continues the state
+    with what compactions have merged, as the driver of a real stage does.
     """
     counted: list[Ack] = []
     for task in plan.tasks:
         if stage not in (None, task.uid) or (stage is None and is_overtaken(job, plan, task)):
             continue
         told = _deploy(job, plan, task, attempt, writes_state=writes_state, compacts=compacts)
+        if takes_over:
+            merged = compactions_of(job, task.uid)
+            told = replace(told, state=tuple(with_compactions(s, merged) for s in told.state))
         answered = [
             decode_ack(job.answers.write_ack(_snapshot(told, index)), "ack")
             for index in (range(task.parallelism) if only is None else only)
@@ -206,7 +213,7 @@ def _snapshot(told: _Stage, index: int) -> Ack:
         state = _with_segment(told, index, state, mine)
     if told.plan.is_full:
         state = tuple(_copied(told, index, handle) for handle in state)
-    rows = _table(mine)
+    rows = table_of(mine)
     return replace(
         blank,
         state=state,
@@ -217,7 +224,7 @@ def _snapshot(told: _Stage, index: int) -> Ack:
     )
 
 
-def _table(records: list[int]) -> pa.Table:
+def table_of(records: list[int]) -> pa.Table:
     ordered = sorted(records, key=hash_of)
     return pa.table(
         [pa.array(map(hash_of, ordered), pa.int64()), pa.array(ordered, pa.int64())], schema=RECORDS
@@ -232,7 +239,7 @@ def _with_segment(
         return state
     groups = key_group_range(task.max_parallelism, task.parallelism, index)
     first_hash, last_hash = hash_range(task.max_parallelism, groups)
-    segment = _write_state(told, index, encode_segment(_table(records)), len(records))
+    segment = _write_state(told, index, encode_segment(table_of(records)), len(records))
     return (*state, StateHandle(segment=segment, first_hash=first_hash, last_hash=last_hash))
 
 

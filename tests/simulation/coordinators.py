@@ -30,9 +30,8 @@ from tests.simulation.world import World
 REASONS = (Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE, Reason.FINALIZE_CHECKPOINT_FAILURE)
 STOPS = (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)
 WITHOUT_DIGITS = str.maketrans("", "", digits)  # Ids differ when an earlier turn is left out.
-TYPES = (
-    *[CheckpointType.CHECKPOINT] * 14,
-    *[CheckpointType.SAVEPOINT] * 4,
+SAVEPOINTS = (
+    *[CheckpointType.SAVEPOINT] * 10,
     CheckpointType.SAVEPOINT_SUSPEND,
     CheckpointType.SAVEPOINT_TERMINATE,
 )
@@ -73,8 +72,9 @@ def submits(world: World) -> str:
 
 @act(weight=lambda world: 25 if _is_idle(world) else 1)
 def triggers(world: World) -> str:
-    type_, name = world.random.choice(TYPES), None
-    if type_.is_savepoint:
+    type_, name = CheckpointType.CHECKPOINT, None
+    if world.chance(world.settings.savepoints):
+        type_ = world.random.choice(SAVEPOINTS)
         is_taken = world.chance(0.3) and world.savepoints
         name = world.savepoints[-1] if is_taken else f"s{len(world.savepoints) + 1}"
         world.savepoints.append(name)

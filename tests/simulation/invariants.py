@@ -8,7 +8,8 @@
  3. A restore set is one consistent cut, every stage at the barrier of the sources:
     ``snapshots.check_cut``, when it completes, when it is restored, and at the end; no stage has
     consumed what its upstream has not produced in it: ``snapshots.check_consumed``.
- 4. What a retained checkpoint or a savepoint names is never deleted: ``deletes``.
+ 4. What a retained checkpoint or a savepoint names is never deleted, nor what a record of merged
+    state hands out to whoever continues one: ``deletes``.
  5. An effect of epoch n only once n is completed, exactly once, after its parent's:
     ``tables.check_published``; a restore has replayed the commit: ``was_told_restored``.
  6. Ids grow and are never reused: ``_triggered``, and plans are never rewritten (``wrote``).
@@ -33,6 +34,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sluice.core import coordinator
+from sluice.core.compaction import Compaction, with_compactions
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.messages import (
     CheckpointCommitted,
@@ -47,7 +49,13 @@ from sluice.core.properties import ClaimMode
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Verdict
 from sluice.protocol.paths import PipelinePaths, subtask_of_answer
-from sluice.protocol.records import JournalEntry, decode_ack, decode_entry, decode_metadata
+from sluice.protocol.records import (
+    JournalEntry,
+    decode_ack,
+    decode_compaction,
+    decode_entry,
+    decode_metadata,
+)
 from tests.builders import SINK
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import Row
@@ -93,6 +101,7 @@ class Invariants:
         self.savepoint_bytes: dict[str, bytes] = {}
         self.claimed: set[str] = set()  # Ever.
         self.manifests: dict[int, Manifest] = {}
+        self.compactions: dict[str, Compaction] = {}  # By the key of their record.
         self._needed: dict[str, tuple[int, str]] | None = None
 
     def wrote(self, key: str, body: bytes, before: bytes | None) -> None:
@@ -110,6 +119,8 @@ class Invariants:
             whose = (ack.checkpoint_id, subtask.stage, attempt)
             self.ack_files.setdefault(whose, set()).update({key}, files_of_ack(ack))
             self.acknowledged.setdefault(whose, set()).add(subtask.index)
+        elif PATHS.is_compaction(key):
+            self.compactions[key] = decode_compaction(body, key)
         elif key.startswith(SAVEPOINTS):
             self.savepoint_bytes[key] = body
             if key.endswith("/_metadata"):
@@ -124,6 +135,8 @@ class Invariants:
             raise Broken(1, "the newest journal entry is deleted", key)
         if key.startswith(SAVEPOINTS):
             self._deletes_of_savepoint(key)
+        if key.startswith(PATHS.all_compactions()) and self.compactions.pop(key, None) is None:
+            self._deletes_of_compaction(key)
         if self._needed is None:
             self._needed = self._what_is_needed()
         if key in self._needed:
@@ -150,6 +163,16 @@ class Invariants:
         elif name in self.savepoints:
             raise Broken(9, "a savepoint's file is deleted before its metadata", key)
         self.savepoint_bytes.pop(key, None)
+
+    def _deletes_of_compaction(self, key: str) -> None:
+        """Whoever continues a retained checkpoint takes over what has been merged of it."""
+        for retained in self.head.completed:
+            for stage in self.metadata[retained.checkpoint_id].stages:
+                records = [one for one in self.compactions.values() if one.stage == stage.uid]
+                for subtask in stage.subtasks:
+                    told = with_compactions(subtask.state, records)
+                    if any(handle.segment.key == key for handle in told):
+                        raise Broken(4, "merged state is deleted that a record hands out", key)
 
     def was_answered(self, tried: Tried, was_told_applied: bool) -> None:
         """A coordinator *tried* to create these objects, and was told what became of its event."""

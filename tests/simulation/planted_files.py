@@ -17,6 +17,7 @@ from sluice.core.messages import Event
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition
 from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
+from sluice.runner import commands
 from sluice.runner.commands import _discard_completed, discard_pending
 from sluice.runner.in_use import InUse, look_up
 from sluice.runner.job import Job
@@ -149,6 +150,12 @@ def delete_shared_files(patch: pytest.MonkeyPatch) -> None:
         _discard_completed(job, checkpoint, [])
 
     replace_everywhere(patch, _discard_completed, discard)
+
+
+@mutation(4)
+def delete_what_can_be_taken_over(patch: pytest.MonkeyPatch) -> None:
+    """A subsumed checkpoint takes merged state with it that a record still hands out."""
+    patch.setattr(commands, "useful_compactions", lambda *_: set())
 
 
 @mutation(4)

@@ -18,6 +18,7 @@ TURNS = (40, 80, 120, 160)  # What comes in between and the settling make it som
 STAGES = (1, 2, 2, 2, 3)
 SKEWS_MS = (0, 0, -1_000, 5_000, -120_000, 180_000)
 BOUNDED = 45  # Records of a source that ends.
+SAVEPOINTS = (0.25, 0.25, 0.25, 0.8)
 RETENTIONS = (*[Retention.RETAIN_ON_CANCELLATION] * 3, *Retention)
 RESTARTS = (
     *[RestartStrategy(type=RestartType.FIXED_DELAY, delay_ms=1_000)] * 4,
@@ -47,6 +48,7 @@ class Settings:
     checkpoints: Checkpoints
     skews_ms: tuple[int, ...]  # One for each coordinator.
     turns: int
+    savepoints: float  # How many of the checkpoints are one; they leave the store first.
 
     @classmethod
     def of(cls, seed: int) -> Settings:
@@ -70,6 +72,7 @@ class Settings:
             ),
             skews_ms=tuple(random.choice(SKEWS_MS) for _ in range(random.choice([1, 2, 2, 3]))),
             turns=random.choice(TURNS),
+            savepoints=random.choice(SAVEPOINTS),
         )
 
     def job(self) -> Job:

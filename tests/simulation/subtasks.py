@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sluice.core.acks import Ack, Committable, Decline
+from sluice.core.compaction import Compaction, MergedRuns, replaced_segment, with_compactions
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
@@ -12,6 +13,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.errors import StageFailed
 from sluice.runner.assignment import assigned_state
+from sluice.runner.compactions import compactions_of, record_compaction
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, lineage_of
 from sluice.runner.stage_input import stage_input
@@ -142,6 +144,46 @@ def bundles(world: World) -> str:
     return f"{len(acks)} acks of {pending.checkpoint_id} {stage}"
 
 
+def _not_merged(world: World, pending: PendingCheckpoint) -> list[str]:
+    """Its stages that have acknowledged, and behind which no merge is recorded."""
+    checkpoint_id = pending.checkpoint_id
+    return [
+        task.uid
+        for task in pending.tasks
+        if world.has_acks_of(pending, task.uid)
+        and world.paths.compaction(task.uid, checkpoint_id) not in world.witness.compactions
+    ]
+
+
+@act(weight=lambda world: 12 if any(_not_merged(world, p) for p in world.head.pending) else 0.1)
+def compacts(world: World) -> str:
+    """The driver of a stage merges the newest runs behind its acks; now and then a second does."""
+    pending = world.pending()
+    stage = world.pick(_not_merged(world, pending) or [task.uid for task in pending.tasks])
+    checkpoint_id, depth = pending.checkpoint_id, world.stages.index(stage)
+    merged: list[MergedRuns] = []
+    for ack in acks_of(world.job, pending)(stage):
+        runs = ack.state[-world.random.randint(2, 4) :]
+        if len(runs) < 2:
+            continue
+        rows = [r for run in runs for r in live_rows(depth, run, _body(world.job, run.segment))]
+        body = body_of(sorted(rows))
+        key = world.paths.compacted_segment(stage, checkpoint_id, checksum(body))
+        world.job.store.put(key, body)
+        whole = replace(
+            runs[-1],
+            segment=a_segment(key, body),
+            first_hash=min(run.first_hash for run in runs),
+            last_hash=max(run.last_hash for run in runs),
+        )
+        merged.append(MergedRuns(replaced=tuple(map(replaced_segment, runs)), merged=(whole,)))
+    if not merged:
+        return "nothing to merge"
+    compaction = Compaction(stage=stage, checkpoint_id=checkpoint_id, merged=tuple(merged))
+    is_ours = record_compaction(world.job, compaction)
+    return f"{len(merged)} merges behind {checkpoint_id} {stage}, recorded: {is_ours}"
+
+
 @act(weight=lambda world: 0.4 if world.head.pending else 0)
 def declines(world: World) -> str:
     pending = world.pending()
@@ -164,6 +206,9 @@ def executions(
     task, depth = plan.task(stage), world.stages.index(stage)
     lineage = lineage_of(world.job, world.job.state(), plan)
     states = assigned_state(lineage.stage(stage), task)
+    if world.chance(0.7):  # Else too few are due to be merged for anybody to look.
+        merged = compactions_of(world.job, stage)
+        states = tuple(with_compactions(state, merged) for state in states)
     given = stage_input(world.job, plan, pending, stage, lineage)
     inputs = tuple(segment for one in given.streams.values() for segment in one.segments)
     return [

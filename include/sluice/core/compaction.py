@@ -52,19 +52,24 @@ class Compaction:
     checkpoint_id: CheckpointId
     merged: tuple[MergedRuns, ...]
 
-    def is_useful(self, keys_in_use: Collection[str]) -> bool:
-        """Whether something that can be continued still has what a part of it replaces.
-
-        Files are what tells: small state travels in acks, and may be anywhere.
-        """
-        return any(
-            all(segment.key in keys_in_use for segment in one.replaced if segment.key)
-            for one in self.merged
-        )
-
     @property
     def files(self) -> tuple[SegmentHandle, ...]:
         return tuple(handle.segment for one in self.merged for handle in one.merged)
+
+
+def useful(compactions: Iterable[Compaction], keys_in_use: Iterable[str]) -> list[Compaction]:
+    """Those that can still be taken over: what can be continued names *keys_in_use*, and has what a
+    part of them replaces, or gets it by taking over another one first.
+
+    Files are what tells: small state travels in acks, and may be anywhere.  Whatever is not useful
+    now never will be, for nothing that was merged comes apart again.
+    """
+    within_reach, left, found = {*keys_in_use}, [*compactions], list[Compaction]()
+    while more := [one for one in left if _is_within_reach(one, within_reach)]:
+        found += more
+        left = [one for one in left if one not in more]
+        within_reach.update(segment.key for one in more for segment in one.files)
+    return found
 
 
 def sorted_runs(handles: Iterable[StateHandle]) -> list[SortedRun]:
@@ -81,6 +86,13 @@ def replaced_segment(handle: StateHandle) -> ReplacedSegment:
         checksum=handle.segment.checksum,
         first_hash=handle.first_hash,
         last_hash=handle.last_hash,
+    )
+
+
+def _is_within_reach(compaction: Compaction, keys: Collection[str]) -> bool:
+    return any(
+        all(segment.key in keys for segment in one.replaced if segment.key)
+        for one in compaction.merged
     )
 
 

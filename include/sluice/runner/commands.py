@@ -5,6 +5,7 @@ lost one leaves behind is listed in the state, or is garbage that its key gives 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable
 from typing import assert_never
 
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
@@ -22,6 +23,7 @@ from sluice.core.shared_state import SharedStateRegistry
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition
 from sluice.errors import ProtocolViolation, RestoreError
+from sluice.runner.compactions import useful_compactions
 from sluice.runner.holds import release
 from sluice.runner.job import Job
 from sluice.runner.savepoints import discard_claimed
@@ -91,6 +93,8 @@ def discard_subsumed(job: Job, state: CoordinatorState) -> tuple[CheckpointId, .
     """
     try:
         retained = [job.metadata(c.checkpoint_id) for c in state.completed]
+        if state.origin is not None and state.discarding:
+            retained.append(job.origin_metadata(state.origin))
         for checkpoint in state.discarding:
             _discard_completed(job, checkpoint, retained)
             release(job, state, str(checkpoint.checkpoint_id))
@@ -109,7 +113,7 @@ def _discard_completed(
     registry = SharedStateRegistry()
     for metadata in (gone, *retained):
         registry = registry.register_all(_own_files(job, metadata), metadata.checkpoint_id)
-    files = registry.release({gone.checkpoint_id}).to_delete
+    files = _released(job, registry.release({gone.checkpoint_id}).to_delete, retained)
     used = {key for metadata in retained for key in _own_files(job, metadata)}
     outputs = [
         handle.key
@@ -123,6 +127,18 @@ def _discard_completed(
     job.store.delete([*files, *outputs, *(key for key in own if key != metadata_key)])
     job.store.delete([metadata_key])
     log.info("checkpoint subsumed checkpoint_id=%d files=%d", gone.checkpoint_id, len(files))
+
+
+def _released(
+    job: Job, files: Collection[str], retained: Iterable[CheckpointMetadata]
+) -> list[str]:
+    """*files* without merged state that whoever continues a retained checkpoint may take over."""
+    folder = job.paths.all_compactions()
+    if not any(key.startswith(folder) for key in files):
+        return [*files]
+    kept = {handle.key for metadata in retained for handle in metadata.files}
+    merged = useful_compactions(job, kept)
+    return [key for key in files if key not in merged]
 
 
 def _own_files(job: Job, metadata: CheckpointMetadata) -> list[str]:

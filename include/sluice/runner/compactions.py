@@ -6,10 +6,15 @@ say, and only who still has all of those takes it over.
 
 from __future__ import annotations
 
-from sluice.core.compaction import Compaction
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from sluice.core.compaction import Compaction, useful
 from sluice.protocol.records import decode_compaction, encode_compaction
 from sluice.runner.job import Job
 from sluice.storage.object_store import Created
+
+PARALLEL_READS = 16  # Below the client's connection pool.
 
 
 def compactions_of(job: Job, stage: str) -> list[Compaction]:
@@ -22,6 +27,30 @@ def compactions_of(job: Job, stage: str) -> list[Compaction]:
         if raw is not None:  # Else the garbage collector came between.
             found.append(decode_compaction(raw, listed.key))
     return found
+
+
+def useful_compactions(job: Job, keys_in_use: Collection[str]) -> set[str]:
+    """Records of merged state that an epoch may still take over, and their files.
+
+    It does so only while what it continues, which is retained and names *keys_in_use*, has the
+    state they replace.  Whoever deletes merged state asks here first: a record that outlived its
+    files would fail every epoch that takes it over.
+    """
+    records = [
+        one.key
+        for one in job.store.list(job.paths.all_compactions())
+        if job.paths.is_compaction(one.key)
+    ]
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        bodies = [*pool.map(job.store.get, records)]
+    found = {  # Where there is no body a collector came between.
+        key: decode_compaction(raw, key)
+        for key, raw in zip(records, bodies, strict=True)
+        if raw is not None
+    }
+    kept = useful(found.values(), keys_in_use)
+    files = {segment.key for compaction in kept for segment in compaction.files}
+    return files | {key for key, compaction in found.items() if compaction in kept}
 
 
 def record_compaction(job: Job, compaction: Compaction) -> bool:

@@ -13,7 +13,8 @@ from typing import TypeVar
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.ids import CheckpointId
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable
-from sluice.protocol.records import decode_compaction, decode_metadata
+from sluice.protocol.records import decode_metadata
+from sluice.runner.compactions import useful_compactions
 from sluice.runner.job import Job
 from sluice.storage.journal import Head
 from sluice.storage.object_store import Listed
@@ -77,31 +78,11 @@ def _in_use(job: Job, head: Head) -> InUse:
     keys = {key for metadata in known for key in _named(metadata)}
     return InUse(
         head=head,
-        keys=frozenset(keys | _useful_compactions(job, keys)),
+        keys=frozenset(keys | useful_compactions(job, keys)),
         staged=frozenset(c.file for metadata in known for c in metadata.committables),
         folders=frozenset(folders),
         savepoint_files=savepoint_files,
     )
-
-
-def _useful_compactions(job: Job, keys: set[str]) -> set[str]:
-    """Records of merged state that an epoch may still take over, and their files.
-
-    It does so only while what it continues, which is retained, has the state they replace.
-    """
-    records = [
-        one.key
-        for one in job.store.list(job.paths.all_compactions())
-        if job.paths.is_compaction(one.key)
-    ]
-    useful: set[str] = set()
-    for key, raw in zip(records, _in_parallel(job.store.get, records), strict=True):
-        if raw is None:  # Another collector was faster.
-            continue
-        compaction = decode_compaction(raw, key)
-        if compaction.is_useful(keys):
-            useful |= {key, *(segment.key for segment in compaction.files)}
-    return useful
 
 
 def is_savepoint_metadata(job: Job, key: str) -> bool:

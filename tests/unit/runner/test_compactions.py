@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
+from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restoring import FromCheckpoint
 from sluice.errors import ProtocolViolation
 from sluice.runner.compactions import compactions_of, record_compaction
+from sluice.runner.completion import commit, finalize
 from sluice.runner.garbage import Orphans, Reason, collect_garbage, find_orphans
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint
+from sluice.runner.recovery import fail_checkpoint, restore
+from sluice.runtime.state.segments import checksum, encode_segment
 from tests.builders import STAGES, a_pipeline, a_running_job, keys_of, trigger_one
-from tests.subtasks import acknowledge, take_checkpoint
+from tests.subtasks import acknowledge, handle_records, state_records, table_of, take_checkpoint
 
 STAGE = STAGES[0]
+SAVEPOINT = CheckpointType.SAVEPOINT
 NOTHING = Orphans()
 
 
@@ -39,6 +46,34 @@ def a_compaction_behind(job: Job, checkpoint_id: CheckpointId, name: str = "merg
     )
     record_compaction(job, compaction)
     return compaction
+
+
+def merge_for_real(job: Job, checkpoint_id: CheckpointId) -> None:
+    """All runs of every subtask as one, as the Spark job behind the acks would."""
+    stage = job.metadata(checkpoint_id).stage(STAGE)
+    assert stage is not None
+    merged = []
+    for subtask in stage.subtasks:
+        rows = [row for handle in subtask.state for row in handle_records(job, handle)]
+        body = encode_segment(table_of(rows))
+        key = job.paths.compacted_segment(STAGE, checkpoint_id, checksum(body))
+        job.store.put(key, body)
+        segment = SegmentHandle(
+            key=key, size_bytes=len(body), rows=len(rows), checksum=checksum(body)
+        )
+        whole = replace(subtask.state[-1], segment=segment)
+        replaced = tuple(map(replaced_segment, subtask.state))
+        merged.append(MergedRuns(replaced=replaced, merged=(whole,)))
+    compaction = Compaction(stage=STAGE, checkpoint_id=checkpoint_id, merged=tuple(merged))
+    assert record_compaction(job, compaction)
+
+
+def savepoint(job: Job, name: str, **behaviour: bool) -> CheckpointId:
+    plan = trigger_one(job, type=SAVEPOINT, savepoint_name=name, is_periodic=False)
+    acknowledge(job, plan, **behaviour)
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
+    return plan.checkpoint_id
 
 
 def test_records_are_found_oldest_first_and_only_the_first_of_a_checkpoint_counts() -> None:
@@ -69,8 +104,6 @@ def test_what_nobody_can_take_over_any_more_is_swept_with_its_record() -> None:
     plan = trigger_one(job)
     for stage in STAGES:
         acknowledge(job, plan, stage, compacts=True)  # In the epoch itself, so it was faster.
-    from sluice.runner.completion import commit, finalize
-
     finalize(job, plan.checkpoint_id)
     commit(job, plan.checkpoint_id)
 
@@ -91,6 +124,32 @@ def test_the_abort_of_the_checkpoint_behind_which_it_ran_takes_nothing_away() ->
 
     assert compactions_of(job, STAGE) == [compaction]
     assert all(job.store.get(segment.key) for segment in compaction.files)
+
+
+@pytest.mark.parametrize("merged_again", [False, True])
+def test_subsuming_leaves_what_a_retained_checkpoint_can_still_take_over(
+    merged_again: bool,
+) -> None:
+    """Savepoints leave the store before the checkpoint that they continue, with what they took
+    over; who is restored to that checkpoint takes it over again.
+    """
+    job = a_running_job(a_pipeline(max_records_per_epoch=10, num_retained=1, stages=(STAGE,)))
+    take_checkpoint(job)
+    real = take_checkpoint(job)
+    merge_for_real(job, real)
+    subsumed = savepoint(job, "merged", takes_over=True, writes_state=not merged_again)
+    if merged_again:  # The merged run itself: that is taken over in two steps.
+        merge_for_real(job, subsumed)
+        savepoint(job, "twice", takes_over=True, writes_state=False)
+    savepoint(job, "canonical", compacts=True)
+    restore(job, FromCheckpoint(real))
+
+    collect_garbage(job, grace_ms=0)
+    plan = trigger_one(job)
+    acknowledge(job, plan, takes_over=True)
+    after = finalize(job, plan.checkpoint_id).checkpoint_id
+
+    assert state_records(job, job.metadata(after), STAGE) == list(range(30))
 
 
 def test_a_record_that_cannot_be_read_stops_the_collector() -> None:
