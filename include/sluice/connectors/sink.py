@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.core.acks import Committable
+from sluice.core.timeline import Recovery, Standing, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,11 @@ class Sink(Protocol):
         ...
 
     def commit(
-        self, checkpoint_id: int, parent: int | None, committables: Sequence[Committable]
+        self,
+        writer: Writer,
+        checkpoint_id: int,
+        parent: int | None,
+        committables: Sequence[Committable],
     ) -> None:
         """Publish the checkpoint's rows, of which *committables* are all.  Idempotent.
 
@@ -76,7 +81,9 @@ class Sink(Protocol):
         what was published after it, where the sink can; None starts the output anew.
 
         Raises:
-            FencedError: a restore has left the checkpoint behind; or nobody sees what it does.
+            FencedError: a restore has left the checkpoint behind, or another life of the job owns
+                the table.
+            TableMismatch: readers do not see *parent*; see ``timeline.Timeline.publishing``.
         """
         ...
 
@@ -87,18 +94,21 @@ class Sink(Protocol):
     @property
     def rolls_back(self) -> RollBack: ...
 
-    def published_after(self, version: int | None) -> tuple[int, ...]:
-        """The checkpoints after *version*, or all, whose rows readers see, oldest first."""
+    def standing(self, life: str, version: int | None) -> Standing:
+        """How the table stands to the *version* that a job of *life* would continue."""
         ...
 
-    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
-        """The job was restored, and continues the table from *version*.  Idempotent.
+    def is_empty(self) -> bool:
+        """Whether readers see no row at all; False where that cannot be told."""
+        ...
 
-        No commit of a checkpoint up to *through* that has not happened may show anything any
-        more: who still tries it was left behind by the restore.  With *roll_back* readers see the
-        table as of *version* from now on.
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        """The job was restored, or begins a new life: the table becomes what *recovery* says, in
+        one step with its time line.  Idempotent.  An empty table can always be rolled back.
 
         Raises:
+            FencedError: a later restore was here, or another life owns the table.
+            TableMismatch: the table lacks the version, and nobody accepted that.
             ConfigurationError: it is to be rolled back, and cannot be.
         """
         ...

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from sluice.connectors.sink import RollBack, Unpublished
 from sluice.connectors.staged_files import DELETES, StagedFiles, deletes_first
 from sluice.core.acks import Committable
+from sluice.core.timeline import Recovery, Standing, Timeline, Writer
 from sluice.errors import ProtocolViolation
 
 if TYPE_CHECKING:
@@ -58,26 +59,31 @@ class Target(Protocol):
     @property
     def rolls_back(self) -> RollBack: ...
 
-    def publish(self, checkpoint_id: int, rows: EpochRows) -> None:
-        """In one atomic step make *rows* visible and note the id; nothing if it is noted already.
+    def publish(
+        self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
+    ) -> None:
+        """In one atomic step make *rows* visible and note ``Timeline.publishing``; nothing if that
+        is None.
 
         Raises:
-            FencedError: a later checkpoint is noted, or a restore has passed this one.
+            FencedError, TableMismatch: what ``Timeline.publishing`` raises.
             ConfigurationError: the rows do not fit.
             StoreUnavailable: try again.
         """
         ...
 
-    def is_published(self, checkpoint_id: int) -> bool:
-        """Whether it is noted."""
+    def timeline(self) -> Timeline:
+        """What is noted now; ``Timeline()`` in a place that nobody wrote to."""
         ...
 
-    def published_after(self, version: int | None) -> tuple[int, ...]:
+    def is_empty(self) -> bool:
         """See ``Sink``."""
         ...
 
-    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
-        """See ``Sink``."""
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        """In one atomic step note ``Timeline.recovered``, and with ``roll_back`` take away the rows
+        of the ids that are shown after its version; nothing if that is None.  See ``Sink``.
+        """
         ...
 
     def describe(self, version: int) -> str:
@@ -105,25 +111,30 @@ class StagedSink:
 
     def commit(
         self,
+        writer: Writer,
         checkpoint_id: int,
-        parent: int | None,  # noqa: ARG002 - the place outside has one line of versions
+        parent: int | None,
         committables: Sequence[Committable],
     ) -> None:
         try:
-            self.target.publish(checkpoint_id, EpochRows(self.files, tuple(committables)))
+            rows = EpochRows(self.files, tuple(committables))
+            self.target.publish(writer, checkpoint_id, parent, rows)
         except ProtocolViolation:
-            if not self.target.is_published(checkpoint_id):
+            if not self.is_published(checkpoint_id):
                 raise  # Else another process was faster, and has deleted what was staged.
         self.files.discard(one.file for one in committables)
 
     def is_published(self, checkpoint_id: int) -> bool:
-        return self.target.is_published(checkpoint_id)
+        return self.target.timeline().shows(checkpoint_id)
 
-    def published_after(self, version: int | None) -> tuple[int, ...]:
-        return self.target.published_after(version)
+    def standing(self, life: str, version: int | None) -> Standing:
+        return self.target.timeline().standing(life, version)
 
-    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
-        self.target.recover(version, through=through, roll_back=roll_back)
+    def is_empty(self) -> bool:
+        return self.target.is_empty()
+
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        self.target.recover(writer, recovery)
 
     def describe(self, version: int) -> str:
         return self.target.describe(version)
