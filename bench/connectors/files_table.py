@@ -20,8 +20,10 @@ import pyarrow as pa  # noqa: TID253
 import pyarrow.parquet as pq  # noqa: TID253
 
 from sluice.connectors.files_table import FilesTable
+from sluice.core.timeline import Writer
 from sluice.storage.file import FileStore
 
+WRITER = Writer(life="bench", generation=1)
 ROWS = 1_000_000
 FILES = 4
 RUNS = 7
@@ -51,7 +53,7 @@ def write_table(folder: Path, parts: list[pa.Table]) -> None:
         table.stage(part, checkpoint_id=1, subtask=number, attempt_token="1-a")  # noqa: S106
         for number, part in enumerate(parts)
     ]
-    table.commit(1, None, [one for one in staged if one is not None])
+    table.commit(WRITER, 1, None, [one for one in staged if one is not None])
 
 
 def timed(act: Callable[[], object]) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
 from sluice.connectors.iceberg.sink import IcebergSink
+from sluice.core.timeline import Writer
 from sluice.sinks.iceberg import IcebergTable as Sink
 from sluice.sources.iceberg import IcebergTable as Source
 from sluice.storage.open import StoreLocation
@@ -33,6 +34,7 @@ from sluice.storage.open import StoreLocation
 if TYPE_CHECKING:
     import pyarrow as pa
 
+WRITER = Writer(life="bench", generation=1)
 ROWS_PER_FILE = 262_144  # As stages write wide rows.
 UPSERTED = 10  # One key in so many.
 FEW = 2_000
@@ -137,7 +139,7 @@ class Bench:
             sink.stage(file, checkpoint_id=checkpoint_id, subtask=0, attempt_token=f"{number}")
             for number, file in enumerate(files)
         ]
-        sink.commit(checkpoint_id, None, [one for one in staged if one is not None])
+        sink.commit(WRITER, checkpoint_id, None, [one for one in staged if one is not None])
 
     def _append(self, table: Table, files: list[pa.Table]) -> None:
         with table.transaction() as transaction:

@@ -97,6 +97,7 @@ def plain_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
 def our_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
     import pyarrow.parquet as pq
 
+    from sluice.core.timeline import Writer
     from sluice.sinks.kafka import KafkaTopic
     from sluice.storage.open import StoreLocation
 
@@ -107,7 +108,7 @@ def our_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
         staged = sink.stage(table, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
         assert staged is not None
         began = time.perf_counter()
-        sink.commit(1, None, [staged])
+        sink.commit(Writer(life="bench", generation=1), 1, None, [staged])
         CLOCK.append(time.perf_counter() - began)
 
 

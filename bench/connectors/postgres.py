@@ -31,11 +31,13 @@ from bench.cpu import tree_cpu_s
 from sluice.connectors.source import RECORD
 from sluice.connectors.staged_sink import StagedSink
 from sluice.core.acks import Committable
+from sluice.core.timeline import Writer
 from sluice.sinks.postgres import PostgresTable as SinkTable
 from sluice.sources.postgres import PostgresTable as SourceTable
 from sluice.storage.open import StoreLocation
 from tests.postgres_database import Database, running_postgres
 
+WRITER = Writer(life="bench", generation=1)
 FILES = 4  # Of a checkpoint: one per subtask.
 COLUMNS = """id bigint {key}, name text, shop text, price double precision, quantity integer,
     paid boolean, total numeric(18, 2), at timestamptz"""
@@ -105,7 +107,7 @@ class Bench:
         return [one for one in staged if one is not None]
 
     def publish(self, kind: str, staged: list[Committable]) -> int:
-        self.sinks[kind].commit(self.checkpoint, None, staged)
+        self.sinks[kind].commit(WRITER, self.checkpoint, None, staged)
         return sum(one.rows for one in staged)
 
     def plain_publish(self, kind: str, staged: list[Committable]) -> int:

@@ -12,6 +12,7 @@ from sluice.connectors.sink import Sink
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.storage.object_store import ObjectStore
+from tests.contract.sink_case import JOB
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,7 @@ def publish(
     ]
     staged = [committable for committable in committables if committable is not None]
     assert len(staged) == len(values)
-    table.commit(checkpoint_id, parent, staged)
+    table.commit(JOB, checkpoint_id, parent, staged)
     return staged
 
 
@@ -63,7 +64,7 @@ def test_what_is_staged_is_not_seen_before_its_checkpoint_commits(store: ObjectS
     )
     assert table.read().num_rows == 0
     assert table.versions() == ()
-    sink.commit(7, None, [staged])
+    sink.commit(JOB, 7, None, [staged])
     assert values_of(table) == [("a", 1)]
 
 
@@ -84,7 +85,7 @@ def test_without_rows_nothing_is_staged_but_the_chain_goes_on(store: ObjectStore
     publish(table, 1, None, ("a", 1))
 
     assert table.stage(rows(), checkpoint_id=2, subtask=0, attempt_token=TOKEN) is None
-    table.commit(2, 1, [])
+    table.commit(JOB, 2, 1, [])
     publish(table, 3, 2, ("b", 2))
 
     assert values_of(table) == [("a", 1), ("b", 2)]
@@ -95,7 +96,7 @@ def test_a_repeated_commit_is_done_already(store: ObjectStore) -> None:
     table = FilesTable("alerts", store)
     staged = publish(table, 1, None, ("a", 1), ("b", 2))
 
-    table.commit(1, None, list(reversed(staged)))
+    table.commit(JOB, 1, None, list(reversed(staged)))
 
     assert values_of(table) == [("a", 1), ("b", 2)]
 
@@ -105,7 +106,7 @@ def test_another_commit_of_the_same_checkpoint_is_a_violation(store: ObjectStore
     publish(table, 1, None, ("a", 1))
 
     with pytest.raises(ProtocolViolation, match=r"checkpoint 1 .* committed with other files"):
-        table.commit(1, None, [])
+        table.commit(JOB, 1, None, [])
     assert values_of(table) == [("a", 1)]
 
 
@@ -140,7 +141,7 @@ def test_a_column_that_came_later_is_null_before(store: ObjectStore) -> None:
     staged = table.stage(wider, checkpoint_id=2, subtask=0, attempt_token=TOKEN)
     assert staged is not None
 
-    table.commit(2, 1, [staged])
+    table.commit(JOB, 2, 1, [staged])
 
     assert table.read()["note"].to_pylist() == [None, "x"]
 

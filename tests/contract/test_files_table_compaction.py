@@ -9,10 +9,11 @@ import pytest
 
 from sluice.connectors.files_table import FilesTable
 from sluice.connectors.sink import Sink
+from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import ObjectStore
-from tests.contract.sink_rules import Row, publish, rows, stage, stage_deletes
+from tests.contract.sink_rules import JOB, RESTORED, Row, publish, rows, stage, stage_deletes
 from tests.counting import CountingStore
 
 FORMS: list[dict[str, Any]] = [
@@ -44,7 +45,7 @@ def counted(found: list[Row]) -> Counter[str]:
 def test_no_version_changes_when_files_are_merged(store: ObjectStore, form: dict[str, Any]) -> None:
     table = filled(store, 6, **form)
     if "upsert_key" in form:
-        table.commit(7, 6, [stage_deletes(table, 7, rows(2, 3))])
+        table.commit(JOB, 7, 6, [stage_deletes(table, 7, rows(2, 3))])
     before = {version: shown(table, version) for version in table.versions()}
 
     for version in (3, None, None):
@@ -55,7 +56,7 @@ def test_no_version_changes_when_files_are_merged(store: ObjectStore, form: dict
     assert table.unpublished().staged == ()
     publish(table, 9, table.versions()[-1], rows(9))
     assert shown(table) == before[table.versions()[-2]] + counted(rows(9))
-    assert table.published_after(4) == table.versions()[4:]
+    assert table.standing(JOB.life, 4).ahead == table.versions()[4:]
 
 
 @each_form
@@ -75,8 +76,8 @@ def test_after_a_vacuum_what_is_kept_is_as_it_was(store: ObjectStore, form: dict
     with pytest.raises(ConfigurationError, match="has no version 4; it has 8, 9"):
         table.read(4)
     with pytest.raises(ConfigurationError, match="cannot be rolled back to version 4"):
-        table.recover(4, through=9, roll_back=True)
-    assert table.published_after(None) == (8, 9)
+        table.recover(RESTORED, Recovery(version=4, through=9, roll_back=True))
+    assert table.standing(JOB.life, None).ahead == (8, 9)
     assert table.vacuum(8, grace_ms=0).versions == ()
     publish(table, 10, 9, rows(10))
     assert shown(table) == before[9] + counted(rows(10))
@@ -227,7 +228,7 @@ def test_a_commit_costs_the_same_however_long_the_table_is(latest: bool) -> None
     for version in range(1, 301):
         staged = stage(table, version, rows(version))
         with store.counted() as asked:
-            table.commit(version, version - 1 or None, [staged] if staged else [])
+            table.commit(JOB, version, version - 1 or None, [staged] if staged else [])
         costs.append(asked.total())
 
     assert len({*costs[1:]}) == 1

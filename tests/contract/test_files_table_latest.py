@@ -10,9 +10,10 @@ import pytest
 
 from sluice.connectors.files_table import FilesTable
 from sluice.connectors.table_latest import LATEST
+from sluice.core.timeline import Recovery
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import ObjectStore
-from tests.contract.sink_rules import publish, rows
+from tests.contract.sink_rules import RESTORED, RESTORED_AGAIN, publish, rows
 
 
 def latest_of(store: ObjectStore) -> tuple[dict[str, Any], list[str]]:
@@ -46,16 +47,16 @@ def test_it_goes_back_with_the_table(store: ObjectStore) -> None:
     for version in (1, 2, 3):
         publish(table, version, version - 1 or None, rows(version))
 
-    table.recover(1, through=3, roll_back=True)
+    table.recover(RESTORED, Recovery(version=1, through=3, roll_back=True))
 
     assert latest_of(store)[1] == expected(table)
     assert len(expected(table)) == 1
-    publish(table, 4, 1, rows(4))
+    publish(table, 4, 1, rows(4), RESTORED)
     assert latest_of(store)[1] == expected(table)
-    table.recover(None, through=4, roll_back=True)
+    table.recover(RESTORED_AGAIN, Recovery(version=None, through=4, roll_back=True))
     assert latest_of(store)[1] == []
     assert latest_of(store)[0]["checkpoint_id"] is None
-    publish(table, 5, None, rows(5))
+    publish(table, 5, None, rows(5), RESTORED_AGAIN)
     assert latest_of(store)[1] == expected(table)
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from sluice.connectors.files_table import FilesTable
+from sluice.core.timeline import Recovery
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
-from tests.contract.sink_rules import Row, publish, rows, stage, stage_deletes
+from tests.contract.sink_rules import JOB, RESTORED, Row, publish, rows, stage, stage_deletes
 
 DOCS = Path(__file__).parents[2] / "docs/connectors/files_table.md"
 
@@ -58,12 +59,12 @@ def test_what_is_staged_or_rolled_back_is_not_seen(tmp_path: Path) -> None:
     for checkpoint_id in (1, 2, 3):
         publish(table, checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
     stage(table, 9, rows(9))
-    table.recover(1, through=8, roll_back=True)
+    table.recover(RESTORED, Recovery(version=1, through=8, roll_back=True))
 
     assert by_duckdb(table, "duckdb-append") == rows(1)
     assert by_polars(table.store.root[7:], "polars-append") == rows(1)
 
-    publish(table, 10, 1, rows(10))
+    publish(table, 10, 1, rows(10), RESTORED)
     assert ordered(by_duckdb(table, "duckdb-append")) == rows(1, 10)
     assert ordered(by_polars(table.store.root[7:], "polars-append")) == rows(1, 10)
 
@@ -76,9 +77,9 @@ def test_an_upserted_table_is_shown_as_it_is_read(
     table = table_at(tmp_path, upsert_key=("id",), **options)
     publish(table, 1, None, rows(1, 2, 3, 7))
     publish(table, 2, 1, rows(2, name="second"))
-    table.commit(3, 2, [stage_deletes(table, 3, rows(1, 7))])
+    table.commit(JOB, 3, 2, [stage_deletes(table, 3, rows(1, 7))])
     staged = [stage(table, 4, rows(3, name="again")), stage_deletes(table, 4, rows(3))]
-    table.commit(4, 3, [one for one in staged if one is not None])
+    table.commit(JOB, 4, 3, [one for one in staged if one is not None])
     if compacted_at is not None:
         table.compact(compacted_at)
         publish(table, 5, 4, rows(5))
@@ -118,7 +119,7 @@ def test_partitions_are_read_right_with_their_folders_and_without(tmp_path: Path
     }
     staged = table.stage(pa.table(values), checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
     assert staged is not None
-    table.commit(1, None, [staged])
+    table.commit(JOB, 1, None, [staged])
     _, *files = (table.store.get("_latest") or b"").decode().splitlines()
     expected = {(1, "2026-01-01", "a/b=c %d"), (2, "2026-01-01", ""), (3, None, "ü*'")}
 

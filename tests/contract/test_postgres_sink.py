@@ -15,11 +15,19 @@ import pytest
 
 from sluice.connectors.sink import RollBack
 from sluice.connectors.staged_sink import StagedSink
-from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.core.timeline import Recovery, Standing
+from sluice.errors import (
+    ConfigurationError,
+    ProtocolViolation,
+    StoreUnavailable,
+)
 from sluice.sinks.postgres import PostgresTable
 from sluice.storage.open import StoreLocation
 from tests.contract.sink_rules import (
     APPEND_RULES,
+    JOB,
+    RESTORED,
+    RESTORED_AGAIN,
     UPSERT_RULES,
     Row,
     SinkCase,
@@ -104,7 +112,7 @@ def test_coordinators_that_make_ledger_and_table_at_once_do_not_disturb_each_oth
         staged = staged_rows(sink, 1, number)
         go.wait()
         try:
-            sink.commit(1, None, [staged])
+            sink.commit(JOB, 1, None, [staged])
         except BaseException as error:  # noqa: BLE001 - whatever a thread raises is a problem
             problems.append(error)
 
@@ -130,14 +138,14 @@ def test_a_roll_back_leaves_rows_of_nobody_and_refuses_a_table_that_two_sinks_wr
         publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
     assert case.open().rolls_back is RollBack.ON_REQUEST
 
-    case.open().recover(1, through=2, roll_back=True)
+    case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
 
     assert [row["id"] for row in seen(case)] == [0, 1]
     other = case_of(database, table, root, checkpoint_column="epoch", ledger_name="another")
     publish(other.open(), 1, None, rows(8))
-    publish(case.open(), 3, 1, rows(3))
+    publish(case.open(), 3, 1, rows(3), RESTORED)
     with pytest.raises(ConfigurationError, match="cannot be rolled back: 'another' writes it"):
-        case.open().recover(1, through=3, roll_back=True)
+        case.open().recover(RESTORED_AGAIN, Recovery(version=1, through=3, roll_back=True))
     assert [row["id"] for row in seen(case)] == [0, 1, 3, 8]
 
 
@@ -148,7 +156,7 @@ def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(database, tab
     staged = [staged_rows(sink, 1, 1), replace(staged_rows(sink, 1, 2), file="data/gone.parquet")]
 
     with pytest.raises(ProtocolViolation, match="missing"):
-        sink.commit(1, None, staged)
+        sink.commit(JOB, 1, None, staged)
 
     assert (seen(case), sink.is_published(1)) == ([], False)
 
@@ -205,7 +213,7 @@ def test_rows_that_do_not_fit_are_refused_by_column_and_type(
     assert staged is not None
 
     with pytest.raises(ConfigurationError, match=words):
-        sink.commit(1, None, [staged])
+        sink.commit(JOB, 1, None, [staged])
 
     assert database.run(f"SELECT count(*) FROM {table}") == [(0,)]
     assert not sink.is_published(1)
@@ -219,7 +227,7 @@ def test_a_column_with_a_default_and_a_wider_one_are_fine(database, table, root)
     sink = sink_of(database, table, root)
     given = NUMBERS.set_column(1, "price", pa.array(["1.25"]).cast(pa.decimal128(10, 4)))
     staged = sink.stage(given, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
-    sink.commit(1, None, [staged])
+    sink.commit(JOB, 1, None, [staged])
 
     assert database.run(f"SELECT id::text, price::text, number FROM {table}") == [
         ("1.00", "1.2500", 1)
@@ -281,7 +289,7 @@ def test_no_message_shows_a_password(database, table, root) -> None:
 def test_a_look_at_a_table_that_was_never_written_makes_nothing(database, table, root) -> None:
     sink = sink_of(database, table, root)
 
-    assert (sink.is_published(1), sink.published_after(None)) == (False, ())
+    assert (sink.is_published(1), sink.standing(JOB.life, None)) == (False, Standing())
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass(%s)", [f"{table.split('.')[0]}.sluice_ledger"])
         assert cursor.fetchone() == (None,)
@@ -297,8 +305,8 @@ def test_sinks_of_one_schema_keep_their_notes_apart(database, root) -> None:
     publish(first.open(), 5, 1, rows(5))
     publish(second.open(), 2, None, rows(2))
 
-    assert first.open().published_after(None) == (1, 5)
-    assert second.open().published_after(None) == (2,)
+    assert first.open().standing(JOB.life, None).ahead == (1, 5)
+    assert second.open().standing(JOB.life, None).ahead == (2,)
     assert [row_ids(one) for one in (first, second)] == [[1, 5], [2]]
 
 

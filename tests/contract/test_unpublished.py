@@ -10,6 +10,7 @@ from sluice.core.acks import Committable
 from sluice.errors import ProtocolViolation
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import ObjectStore
+from tests.contract.sink_case import JOB
 
 
 def stage(table: FilesTable, checkpoint_id: int, attempt: str) -> Committable:
@@ -26,7 +27,7 @@ def test_a_file_is_unpublished_until_a_manifest_names_it(store: ObjectStore) -> 
     published, fenced = stage(table, 1, "1-a"), stage(table, 1, "1-b")
     newer = stage(table, 2, "1-a")
 
-    table.commit(1, None, [published])
+    table.commit(JOB, 1, None, [published])
 
     found = table.unpublished()
     assert [(one.file, one.checkpoint_id, one.size_bytes) for one in found.staged] == [
@@ -39,7 +40,7 @@ def test_a_file_is_unpublished_until_a_manifest_names_it(store: ObjectStore) -> 
 def test_what_was_rolled_back_was_published(store: ObjectStore) -> None:
     table = FilesTable("results", store)
     for checkpoint_id, parent in ((1, None), (2, 1), (3, 1)):
-        table.commit(checkpoint_id, parent, [stage(table, checkpoint_id, "1-a")])
+        table.commit(JOB, checkpoint_id, parent, [stage(table, checkpoint_id, "1-a")])
 
     assert table.unpublished().staged == ()
 
@@ -47,7 +48,7 @@ def test_what_was_rolled_back_was_published(store: ObjectStore) -> None:
 def test_discarding_leaves_what_is_published(store: ObjectStore) -> None:
     table = FilesTable("results", store)
     published, fenced = stage(table, 1, "1-a"), stage(table, 1, "1-b")
-    table.commit(1, None, [published])
+    table.commit(JOB, 1, None, [published])
 
     table.discard([fenced.file])
     table.discard([fenced.file])
@@ -68,7 +69,7 @@ def test_a_commit_during_the_look_is_seen() -> None:
         def list(self, prefix, *, start_after=""):
             yield from super().list(prefix, start_after=start_after)
             if prefix == "data/":
-                table.commit(1, None, [staged])
+                table.commit(JOB, 1, None, [staged])
 
     table = FilesTable("results", CommittedMeanwhile())
     staged = stage(table, 1, "1-a")
@@ -78,7 +79,7 @@ def test_a_commit_during_the_look_is_seen() -> None:
 
 def test_a_manifest_that_vanishes_or_cannot_be_read_is_a_violation(store: ObjectStore) -> None:
     table = FilesTable("results", store)
-    table.commit(1, None, [stage(table, 1, "1-a")])
+    table.commit(JOB, 1, None, [stage(table, 1, "1-a")])
     (manifest,) = [listed.key for listed in store.list("_manifests/")]
     store.put(manifest, b"{}")
 

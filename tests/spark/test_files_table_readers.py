@@ -11,6 +11,7 @@ import pytest
 
 from sluice.connectors.files_table import FilesTable
 from sluice.storage.open import StoreLocation, open_store
+from tests.contract.sink_case import JOB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def test_spark_sees_what_is_committed(
         batch = pa.table({"id": [version, -version], "kind": ["a/b c", None]})
         staged = table.stage(batch, checkpoint_id=version, subtask=0, attempt_token="1-a")  # noqa: S106
         if version < 3 and staged is not None:
-            table.commit(version, version - 1 or None, [staged])
+            table.commit(JOB, version, version - 1 or None, [staged])
     code = "".join(snippet(name) for name in ("polars-files", "spark-append"))
     names: dict[str, Any] = {"spark": spark}
 

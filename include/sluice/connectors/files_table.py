@@ -46,6 +46,7 @@ from sluice.connectors.table_names import COMPACTED, behind_data_of, of_compacte
 from sluice.connectors.table_rows import read_chain
 from sluice.connectors.table_vacuum import GRACE_MS, Vacuumed, vacuum
 from sluice.core.acks import Committable
+from sluice.core.timeline import Recovery, Standing, Writer
 from sluice.errors import ConfigurationError, ProtocolViolation, SluiceError
 from sluice.storage.object_store import AlreadyExists, ObjectStore
 
@@ -82,7 +83,11 @@ class FilesTable:
         )
 
     def commit(
-        self, checkpoint_id: int, parent: int | None, committables: Sequence[Committable]
+        self,
+        writer: Writer,  # noqa: ARG002 - manifests are fenced by their names alone so far
+        checkpoint_id: int,
+        parent: int | None,
+        committables: Sequence[Committable],
     ) -> None:
         """Raises ProtocolViolation when the checkpoint was committed with other files."""
         assert parent is None or parent < checkpoint_id
@@ -116,12 +121,29 @@ class FilesTable:
     def rolls_back(self) -> RollBack:
         return RollBack.BY_NEXT_COMMIT
 
-    def published_after(self, version: int | None) -> tuple[int, ...]:
-        return self._log.lineage(version or 0)
+    def standing(
+        self,
+        life: str,  # noqa: ARG002 - manifests do not name a life so far
+        version: int | None,
+    ) -> Standing:
+        versions = self.versions()
+        return Standing(
+            ahead=self._log.lineage(version or 0),
+            lacks=version is not None and version not in versions,
+            newest=max(versions, default=0),
+        )
 
-    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
+    def is_empty(self) -> bool:
+        return self.row_count() == 0
+
+    def recover(
+        self,
+        writer: Writer,  # noqa: ARG002 - see commit
+        recovery: Recovery,
+    ) -> None:
         """Write the manifest behind which late commits are not seen."""
-        if not roll_back:
+        version, through = recovery.version, recovery.through
+        if not recovery.roll_back:
             version = self._log.newest()
         elif version is not None and self._log.manifest(version) is None:
             raise ConfigurationError(

@@ -17,10 +17,11 @@ import pytest
 
 from sluice.connectors.postgres.ledger import Ledger
 from sluice.connectors.staged_sink import StagedSink
+from sluice.core.timeline import Recovery, Timeline
 from sluice.errors import FencedError, StoreUnavailable
 from sluice.storage.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
-from tests.contract.sink_rules import publish, rows, seen, staged_rows
+from tests.contract.sink_rules import JOB, RESTORED, publish, rows, seen, staged_rows
 from tests.contract.test_postgres_sink import COLUMNS, case_of, sink_of
 from tests.postgres_database import Database, running_postgres
 
@@ -52,6 +53,7 @@ import os, signal, sys, time
 from sluice.connectors.postgres.ledger import Ledger
 from sluice.connectors.postgres.target import PostgresTarget
 from sluice.core.acks import Committable
+from sluice.core.timeline import Writer
 from sluice.sinks.postgres import PostgresTable
 from sluice.storage.open import StoreLocation
 
@@ -89,7 +91,8 @@ match where:
 sink = PostgresTable(dsn, table, upsert_key=tuple(key.split())).open(
     "orders", {}, StoreLocation(root=root))
 staged = Committable(sink="orders", file=file, rows=int(rows), size_bytes=int(size))
-sink.commit(int(checkpoint_id), None, [staged])
+writer = Writer(life="first-life", generation=1)
+sink.commit(writer, int(checkpoint_id), 1, [staged])
 """
 
 
@@ -125,7 +128,7 @@ def test_a_coordinator_killed_while_it_commits_leaves_every_row_exactly_once(
         assert killed.wait(30) == -signal.SIGKILL
     assert seen(case) == (rows(1, 2, 3) if where == "after_commit" else rows(1))
     for _ in range(2):
-        case.open().commit(2, 1, [staged])
+        case.open().commit(JOB, 2, 1, [staged])
 
     assert seen(case) == rows(1, 2, 3)
     ledger = database.run(f"SELECT checkpoint_id, rows FROM {table.split('.')[0]}.sluice_ledger")
@@ -146,7 +149,7 @@ def test_a_zombie_that_hangs_in_its_transaction_is_disconnected_and_shows_nothin
         try:
             os.kill(zombie.pid, signal.SIGSTOP)
 
-            impatient(case.open()).commit(2, 1, [staged])
+            impatient(case.open()).commit(JOB, 2, 1, [staged])
 
             assert seen(case) == rows(1, 2, 3)
         finally:
@@ -173,7 +176,7 @@ def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
         try:
             sink = case.open()
             target = replace(sink.target, ledger=Hanging(*_fields(sink.target.ledger), hang))
-            replace(sink, target=target).commit(2, 1, [staged])
+            replace(sink, target=target).commit(JOB, 2, 1, [staged])
         except BaseException as error:  # noqa: BLE001 - it is looked at
             outcome.append(error)
         else:
@@ -188,14 +191,14 @@ def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
     thread = threading.Thread(target=act_as_zombie)
     thread.start()
     assert hangs.wait(20)
-    impatient(case.open()).recover(1, through=3, roll_back=False)
+    impatient(case.open()).recover(RESTORED, Recovery(version=1, through=3))
     goes_on.set()
     thread.join()
 
     assert isinstance(outcome[0], StoreUnavailable)
     assert seen(case) == rows(1)
-    with pytest.raises(FencedError, match="a restore passed 3"):
-        case.open().commit(2, 1, [staged])
+    with pytest.raises(FencedError, match="generation 2 of the job has written"):
+        case.open().commit(JOB, 2, 1, [staged])
     assert seen(case) == rows(1)
 
 
@@ -206,8 +209,8 @@ class Hanging(Ledger):
         super().__init__(*given[:-1])
         object.__setattr__(self, "hang", given[-1])
 
-    def note(self, connection, checkpoint_id: int, count: int) -> None:
-        super().note(connection, checkpoint_id, count)
+    def note(self, connection, before: Timeline, after: Timeline, rows: int = 0) -> None:
+        super().note(connection, before, after, rows)
         self.hang()
 
 
@@ -231,7 +234,7 @@ def test_a_coordinator_that_works_is_waited_for_and_not_disconnected(database, t
 
     def work() -> None:
         try:
-            case.open().commit(1, None, [staged])
+            case.open().commit(JOB, 1, None, [staged])
         except BaseException as error:  # noqa: BLE001 - it is looked at
             problems.append(error)
 
@@ -239,8 +242,8 @@ def test_a_coordinator_that_works_is_waited_for_and_not_disconnected(database, t
     worker.start()
     time.sleep(0.4)
     with pytest.raises(StoreUnavailable, match="another coordinator"):
-        impatient(case.open(), wait_s=0.2).commit(1, None, [staged])
-    impatient(case.open()).commit(1, None, [staged])
+        impatient(case.open(), wait_s=0.2).commit(JOB, 1, None, [staged])
+    impatient(case.open()).commit(JOB, 1, None, [staged])
     worker.join()
 
     assert problems == []
@@ -273,8 +276,8 @@ def test_when_the_answer_to_commit_is_lost_somebody_tries_again_and_finds_the_no
 
     monkeypatch.setattr(psycopg.Connection, "commit", commit_and_lose)
     with pytest.raises(StoreUnavailable):
-        case.open().commit(2, 1, [staged])
-    case.open().commit(2, 1, [staged])
+        case.open().commit(JOB, 2, 1, [staged])
+    case.open().commit(JOB, 2, 1, [staged])
 
     assert lost == [1]
     assert seen(case) == rows(1, 2)
@@ -288,16 +291,16 @@ def test_a_server_killed_in_the_transaction_is_unavailable_and_the_next_try_publ
     staged = staged_rows(case.open(), 1, 1)
     note = Ledger.note
 
-    def note_and_die(self, connection, checkpoint_id: int, count: int) -> None:
-        note(self, connection, checkpoint_id, count)
+    def note_and_die(self, connection, *given) -> None:
+        note(self, connection, *given)
         database.run("SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
 
     monkeypatch.setattr(Ledger, "note", note_and_die)
     with pytest.raises(StoreUnavailable):
-        case.open().commit(1, None, [staged])
+        case.open().commit(JOB, 1, None, [staged])
     monkeypatch.undo()
     assert seen(case) == []
-    case.open().commit(1, None, [staged])
+    case.open().commit(JOB, 1, None, [staged])
 
     assert seen(case) == rows(1)
 
@@ -309,8 +312,8 @@ def test_a_commit_survives_a_crash_of_a_server_that_does_not_flush(database, tab
     shown: list[str] = []
 
     class Asking(Ledger):
-        def note(self, connection, checkpoint_id: int, count: int) -> None:
-            super().note(connection, checkpoint_id, count)
+        def note(self, connection, before: Timeline, after: Timeline, rows: int = 0) -> None:
+            super().note(connection, before, after, rows)
             shown.append(connection.execute("SHOW synchronous_commit").fetchone()[0])
 
     ledger = Asking(*_fields(sink.target.ledger))

@@ -22,6 +22,7 @@ from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.sinks.postgres import PostgresTable as SinkTable
 from sluice.sources.postgres import PostgresTable as SourceTable
 from sluice.storage.open import StoreLocation
+from tests.contract.sink_case import JOB
 from tests.postgres_database import Database, running_postgres
 
 ALL = Slice(partition="p", start=0, end=1 << 62, first_record=0, records=1 << 62)
@@ -81,7 +82,7 @@ def test_what_the_sink_writes_the_source_reads(key, database, table, tmp_path) -
     token = "1-a"
     staged = sink.stage(WRITTEN, checkpoint_id=1, subtask=0, attempt_token=token)
     assert staged is not None
-    sink.commit(1, None, [staged])
+    sink.commit(JOB, 1, None, [staged])
 
     found = read(database, table)
 
@@ -224,7 +225,7 @@ def test_other_types_of_arrow_are_written_too(
     token = "1-a"
     staged = sink.stage(rows, checkpoint_id=1, subtask=0, attempt_token=token)
     assert staged is not None
-    sink.commit(1, None, [staged])
+    sink.commit(JOB, 1, None, [staged])
 
     found = [one for (one,) in database.run(f"SELECT v::text FROM {table} ORDER BY id")]
     if expected is None:
@@ -257,7 +258,7 @@ def test_a_value_that_postgresql_does_not_take_publishes_nothing(
     assert staged is not None
 
     with pytest.raises(ConfigurationError, match=words):
-        sink.commit(1, None, [staged])
+        sink.commit(JOB, 1, None, [staged])
     assert not sink.is_published(1)
 
 

@@ -1,8 +1,9 @@
-"""The notes of what is published: which checkpoints of which sink are in the table.
+"""The notes of what is published: a sink's time line (``core/timeline.py``) as rows.
 
-    sluice_ledger   one row per published checkpoint: sink, checkpoint_id, rows, published_at
-    sluice_sinks    one row per sink: the table that it writes, and its floor, the checkpoint up to
-                    which a restore has left everything behind
+    sluice_ledger   one row per published checkpoint: sink, checkpoint_id, rows, life, generation,
+                    published_at
+    sluice_sinks    one row per sink: the table that it writes, and the rest of its time line: life,
+                    generation, fenced_by, through, continues
 
 Both are in the schema of the table that is written, and change in the transactions that write it.
 An advisory lock per sink, held to the transaction's end, lets one coordinator after the other in.
@@ -18,7 +19,8 @@ import time
 from dataclasses import dataclass
 
 from sluice.connectors.postgres.server import Connection, TableName, one_row
-from sluice.errors import FencedError, StoreUnavailable
+from sluice.core.timeline import Span, Timeline
+from sluice.errors import ProtocolViolation, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +34,26 @@ POLL_S = 0.05
 
 CREATE = """
 CREATE TABLE IF NOT EXISTS {sinks} (
-    sink text PRIMARY KEY, table_name text NOT NULL, floor bigint NOT NULL);
+    sink text PRIMARY KEY, table_name text NOT NULL, life text NOT NULL DEFAULT '',
+    generation bigint NOT NULL DEFAULT 0, fenced_by bigint NOT NULL DEFAULT 0,
+    through bigint NOT NULL DEFAULT 0, continues bigint);
 CREATE TABLE IF NOT EXISTS {ledger} (
     sink text NOT NULL, checkpoint_id bigint NOT NULL, rows bigint NOT NULL,
+    life text NOT NULL, generation bigint NOT NULL,
     published_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (sink, checkpoint_id))
+"""
+FOUND = """
+SELECT to_regclass(%(ledger)s) IS NOT NULL AND to_regclass(%(sinks)s) IS NOT NULL,
+    to_regclass(%(sinks)s) IS NULL OR EXISTS (
+        SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(sinks)s) AND attname = 'life')
+"""
+# Ids that follow each other become one span in the server: they are a row each, for years.
+SPANS = """
+SELECT min(checkpoint_id), max(checkpoint_id) FROM (
+    SELECT checkpoint_id, checkpoint_id - row_number() OVER (ORDER BY checkpoint_id) AS gap
+    FROM {ledger} WHERE sink = %(sink)s AND checkpoint_id >= %(since)s) AS noted
+GROUP BY gap ORDER BY 1
 """
 # Who holds the lock, and what changes when it does anything.  Of another role's sessions one sees
 # nothing but that they are there.
@@ -59,9 +76,19 @@ class Ledger:
     lock_wait_s: float = LOCK_WAIT_S
 
     def exists(self, connection: Connection) -> bool:
-        names = [str(self.table.beside(name).sql.as_string(None)) for name in (LEDGER, SINKS)]
-        found = one_row(connection, "SELECT to_regclass(%s), to_regclass(%s)", *names)
-        return None not in found
+        """Raises ProtocolViolation when the notes are an older sluice's."""
+        names = {"ledger": LEDGER, "sinks": SINKS}
+        places = {key: self.table.beside(name).sql.as_string(None) for key, name in names.items()}
+        found = connection.execute(FOUND, places).fetchone()
+        assert found is not None, "the statement has a row whatever there is"
+        is_there, has_lives = found
+        if not has_lives:
+            ledger, sinks = self.table.beside(LEDGER), self.table.beside(SINKS)
+            raise ProtocolViolation(
+                f"{sinks} was made by an older sluice, which noted no life of a job; drop {sinks} "
+                f"and {ledger}, and restore the jobs that write this schema with --accept-tables"
+            )
+        return bool(is_there)
 
     def create(self, connection: Connection) -> None:
         """Make the tables.  Who comes at the same time waits: IF NOT EXISTS alone would fail."""
@@ -74,8 +101,8 @@ class Ledger:
             )
         )
 
-    def lock(self, connection: Connection) -> int:
-        """Be the only one until the transaction ends; returns the floor.
+    def lock(self, connection: Connection) -> None:
+        """Be the only one until the transaction ends.
 
         Raises:
             StoreUnavailable: another coordinator is at work, for as long as we wait.
@@ -99,83 +126,75 @@ class Ledger:
                 _disconnect(connection, holder[0], holder[1])
             time.sleep(POLL_S)
         connection.execute(
-            SQL("INSERT INTO {} VALUES (%s, %s, 0) ON CONFLICT (sink) DO NOTHING").format(
-                self.table.beside(SINKS).sql
-            ),
+            SQL(
+                "INSERT INTO {} (sink, table_name) VALUES (%s, %s) ON CONFLICT (sink) DO NOTHING"
+            ).format(self.table.beside(SINKS).sql),
             [self.sink, str(self.table)],
         )
-        return int(
-            one_row(
-                connection,
-                SQL("SELECT floor FROM {} WHERE sink = %s FOR UPDATE").format(
-                    self.table.beside(SINKS).sql
-                ),
-                self.sink,
-            )[0]
-        )
 
-    def noted(
-        self, connection: Connection, after: int = 0, through: int | None = None
-    ) -> tuple[int, ...]:
-        """The published checkpoints behind *after*, oldest first."""
+    def timeline(self, connection: Connection, since: int = 0) -> Timeline:
+        """What is noted; of ids before both *since* and the newest only that there are some."""
         from psycopg.sql import SQL
 
+        ledger, sinks = self.table.beside(LEDGER).sql, self.table.beside(SINKS).sql
         found = connection.execute(
             SQL(
-                "SELECT checkpoint_id FROM {} WHERE sink = %s AND checkpoint_id > %s"
-                " AND checkpoint_id <= coalesce(%s, checkpoint_id) ORDER BY checkpoint_id"
-            ).format(self.table.beside(LEDGER).sql),
-            [self.sink, after, through],
+                "SELECT life, generation, fenced_by, through, continues,"
+                " (SELECT min(checkpoint_id) FROM {ledger} l WHERE l.sink = s.sink),"
+                " (SELECT max(checkpoint_id) FROM {ledger} l WHERE l.sink = s.sink)"
+                " FROM {sinks} s WHERE sink = %s"
+            ).format(ledger=ledger, sinks=sinks),
+            [self.sink],
+        ).fetchone()
+        if found is None:
+            return Timeline()
+        *_, oldest, newest = found
+        first = min(since, newest or 0)
+        spans = connection.execute(
+            SQL(SPANS).format(ledger=ledger), {"sink": self.sink, "since": first}
         )
-        return tuple(int(one) for (one,) in found)
+        return Timeline(
+            life=found[0],
+            generation=int(found[1]),
+            fenced_by=int(found[2]),
+            through=int(found[3]),
+            continues=found[4],
+            published=tuple((int(one), int(last)) for one, last in spans),
+            is_cut=oldest is not None and oldest < first,
+        )
 
-    def may_publish(self, connection: Connection, checkpoint_id: int) -> bool:
-        """Lock, and say whether the checkpoint is to be published; False when it is already.
-
-        Raises:
-            FencedError: a later one is noted, or a restore has passed it.
-        """
-        floor = self.lock(connection)
-        there = self.noted(connection, checkpoint_id - 1)
-        if checkpoint_id in there:
-            return False
-        if there or checkpoint_id <= floor:
-            passed = (
-                f"checkpoint {there[-1]} is published" if there else f"a restore passed {floor}"
-            )
-            raise FencedError(
-                f"checkpoint {checkpoint_id} of sink {self.sink!r} was left behind: {passed}"
-            )
-        return True
-
-    def note(self, connection: Connection, checkpoint_id: int, rows: int) -> None:
+    def note(
+        self, connection: Connection, before: Timeline, after: Timeline, rows: int = 0
+    ) -> None:
+        """Make *after* of *before*, which ``timeline`` gave; *rows* are those of a new id."""
         from psycopg.sql import SQL
 
+        ledger = self.table.beside(LEDGER).sql
+        there, wanted = _ids(before.published), _ids(after.published)
         connection.execute(
-            SQL("INSERT INTO {} (sink, checkpoint_id, rows) VALUES (%s, %s, %s)").format(
-                self.table.beside(LEDGER).sql
-            ),
-            [self.sink, checkpoint_id, rows],
+            SQL("DELETE FROM {} WHERE sink = %s AND checkpoint_id = ANY(%s)").format(ledger),
+            [self.sink, [*there - wanted]],
         )
-
-    def forget(self, connection: Connection, after: int, through: int) -> None:
-        from psycopg.sql import SQL
-
         connection.execute(
             SQL(
-                "DELETE FROM {} WHERE sink = %s AND checkpoint_id > %s AND checkpoint_id <= %s"
-            ).format(self.table.beside(LEDGER).sql),
-            [self.sink, after, through],
+                "INSERT INTO {} (sink, checkpoint_id, rows, life, generation)"
+                " SELECT %s, unnest(%s::bigint[]), %s, %s, %s"
+            ).format(ledger),
+            [self.sink, [*wanted - there], rows, after.life, after.generation],
         )
-
-    def raise_floor(self, connection: Connection, through: int) -> None:
-        from psycopg.sql import SQL
-
         connection.execute(
-            SQL("UPDATE {} SET floor = greatest(floor, %s) WHERE sink = %s").format(
-                self.table.beside(SINKS).sql
-            ),
-            [through, self.sink],
+            SQL(
+                "UPDATE {} SET life = %s, generation = %s, fenced_by = %s, through = %s,"
+                " continues = %s WHERE sink = %s"
+            ).format(self.table.beside(SINKS).sql),
+            [
+                after.life,
+                after.generation,
+                after.fenced_by,
+                after.through,
+                after.continues,
+                self.sink,
+            ],
         )
 
     def others(self, connection: Connection) -> tuple[str, ...]:
@@ -194,6 +213,10 @@ class Ledger:
 def one_at_a_time(connection: Connection, what: str) -> None:
     """Wait until nobody else is at *what*, and be at it until the transaction ends."""
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_lock_key(what)])
+
+
+def _ids(spans: tuple[Span, ...]) -> set[int]:
+    return {one for first, last in spans for one in range(first, last + 1)}
 
 
 def _disconnect(connection: Connection, pid: int, backend_start: object) -> None:

@@ -7,6 +7,7 @@ which one statement each deletes and upserts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ from sluice.connectors.postgres.server import (
 )
 from sluice.connectors.postgres.writing import copy_in
 from sluice.connectors.sink import RollBack
+from sluice.connectors.timeline_note import named
+from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -56,45 +59,66 @@ class PostgresTarget:
         by_column = self.checkpoint_column is not None and not self.upsert_key
         return RollBack.ON_REQUEST if by_column else RollBack.NEVER
 
-    def publish(self, checkpoint_id: int, rows: EpochRows) -> None:
-        self._ensure_ledger()
-        with self.server.session() as connection:
-            self._prepare(connection)
-            if not self.ledger.may_publish(connection, checkpoint_id):
+    def publish(
+        self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
+    ) -> None:
+        with self._locked() as connection:
+            before = self.ledger.timeline(connection, min(parent or checkpoint_id, checkpoint_id))
+            with named(self._name):
+                after = before.publishing(writer, checkpoint_id, parent)
+            if after is None:
                 return
             self._delete(connection, rows.deletes())
             self._write(connection, self._stamped(rows.upserts(), checkpoint_id))
-            self.ledger.note(connection, checkpoint_id, rows.row_count)
+            self.ledger.note(connection, before, after, rows.row_count)
 
-    def is_published(self, checkpoint_id: int) -> bool:
-        with self.server.session(read_only=True) as connection:
-            return self.ledger.exists(connection) and bool(
-                self.ledger.noted(connection, checkpoint_id - 1, checkpoint_id)
-            )
-
-    def published_after(self, version: int | None) -> tuple[int, ...]:
+    def timeline(self) -> Timeline:
         with self.server.session(read_only=True) as connection:
             if not self.ledger.exists(connection):
-                return ()
-            return self.ledger.noted(connection, version or 0)
+                return Timeline()
+            return self.ledger.timeline(connection)
 
-    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
-        self._ensure_ledger()
-        with self.server.session() as connection:
-            self._prepare(connection)
-            self.ledger.lock(connection)
-            self.ledger.raise_floor(connection, through)
-            ahead = self.ledger.noted(connection, version or 0, through)
-            if roll_back and ahead:
-                self._roll_back(connection, version or 0, through, ahead)
+    def is_empty(self) -> bool:
+        with self.server.session(read_only=True) as connection:
+            return self._is_empty(connection)
+
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        with self._locked() as connection:
+            before = self.ledger.timeline(connection, recovery.version or 0)
+            with named(self._name):
+                after = before.recovered(writer, recovery)
+            if after is None:
+                return
+            ahead = tuple(before.after(recovery.version))
+            if recovery.roll_back and ahead and not self._is_empty(connection):
+                self._roll_back(connection, ahead)
+            self.ledger.note(connection, before, after)
 
     def describe(self, version: int) -> str:
         return f"row ({self.ledger.sink!r}, {version}) of {self.table.beside(LEDGER)}"
 
-    def _ensure_ledger(self) -> None:
+    @property
+    def _name(self) -> str:
+        return f"PostgreSQL table {self.table}"
+
+    @contextmanager
+    def _locked(self) -> Iterator[Connection]:
+        """One transaction, in which nobody else writes for the sink."""
         with self.server.session() as connection:
             if not self.ledger.exists(connection):
                 self.ledger.create(connection)
+        with self.server.session() as connection:
+            self._prepare(connection)
+            self.ledger.lock(connection)
+            yield connection
+
+    def _is_empty(self, connection: Connection) -> bool:
+        from psycopg.sql import SQL
+
+        if not columns_of(connection, self.table):
+            return True  # It is still to be made.
+        found = connection.execute(SQL("SELECT 1 FROM {} LIMIT 1").format(self.table.sql))
+        return found.fetchone() is None
 
     def _prepare(self, connection: Connection) -> None:
         """The staged files are deleted after the commit, so it must outlive the server's crash."""
@@ -106,16 +130,15 @@ class PostgresTarget:
             [IDLE_TIMEOUT, LOCK_TIMEOUT],
         )
 
-    def _roll_back(
-        self, connection: Connection, version: int, through: int, ahead: tuple[int, ...]
-    ) -> None:
+    def _roll_back(self, connection: Connection, ahead: tuple[int, ...]) -> None:
+        """Delete the rows of the checkpoints *ahead*."""
         from psycopg.sql import SQL, Identifier
 
         if self.rolls_back is RollBack.NEVER or self.checkpoint_column is None:
             raise ConfigurationError(
-                f"table {self.table} has checkpoints {', '.join(map(str, ahead))} and cannot be "
-                "rolled back: only appended rows with a checkpoint_column can; restore without "
-                "rolling back, or put the table back by hand"
+                f"table {self.table} has {len(ahead)} checkpoints, through {ahead[-1]}, and cannot "
+                "be rolled back: only appended rows with a checkpoint_column can; restore without "
+                "rolling back, or empty the table by hand"
             )
         if others := self.ledger.others(connection):
             raise ConfigurationError(
@@ -123,12 +146,11 @@ class PostgresTarget:
                 "rows have the same checkpoint ids; give each sink a table of its own"
             )
         connection.execute(
-            SQL("DELETE FROM {0} WHERE {1} > %s AND {1} <= %s").format(
+            SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(
                 self.table.sql, Identifier(self.checkpoint_column)
             ),
-            [version, through],
+            [[*ahead]],
         )
-        self.ledger.forget(connection, version, through)
 
     def _stamped(self, tables: Iterable[pa.Table], checkpoint_id: int) -> Iterator[pa.Table]:
         import pyarrow as pa

@@ -1,0 +1,105 @@
+"""What is noted in a PostgreSQL database of the checkpoints that its tables show."""
+
+# ruff: noqa: S608 - the names of tables are the tests' own
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sluice.core.timeline import Recovery, Timeline
+from sluice.errors import ProtocolViolation, TableMismatch
+from sluice.storage.open import StoreLocation
+from tests.contract.sink_case import JOB, RESTORED, RESTORED_AGAIN, publish, rows
+from tests.contract.test_postgres_sink import COLUMNS, case_of, row_ids, sink_of
+from tests.postgres_database import Database, running_postgres
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture
+def table(database: Database) -> str:
+    return f"{database.new_schema()}.orders"
+
+
+@pytest.fixture
+def root(tmp_path) -> StoreLocation:
+    return StoreLocation(root=f"file://{tmp_path}/staged")
+
+
+def test_notes_of_an_older_sluice_are_refused_by_name(database, table, root) -> None:
+    schema = table.split(".")[0]
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    publish(sink_of(database, table, root), 1, None, rows(1))
+    database.run(f"DROP TABLE {schema}.sluice_sinks")
+    database.run(f"CREATE TABLE {schema}.sluice_sinks (sink text, table_name text, floor bigint)")
+
+    sink = sink_of(database, table, root)
+    words = rf"{schema}.sluice_sinks was made by an older sluice, .*; drop .*--accept-tables"
+    for look in (lambda: sink.is_published(1), lambda: publish(sink, 2, 1, rows(2))):
+        with pytest.raises(ProtocolViolation, match=words):
+            look()
+
+
+def test_a_database_that_was_put_back_is_not_published_to(database, table, root) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    schema = table.split(".")[0]
+    names = (table, f"{schema}.sluice_ledger", f"{schema}.sluice_sinks")
+    for checkpoint_id in (1, 2, 3, 4):
+        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+        if checkpoint_id == 2:
+            for name in names:
+                database.run(f"CREATE TABLE {name}_backup AS TABLE {name}")
+    for name in names:
+        database.run(f"TRUNCATE {name}")
+        database.run(f"INSERT INTO {name} SELECT * FROM {name}_backup")
+
+    with pytest.raises(
+        TableMismatch,
+        match=rf"PostgreSQL table {table}: checkpoint 5 continues checkpoint 4, .* newest is 2",
+    ):
+        publish(case.open(), 5, 4, rows(5))
+    assert row_ids(case) == [1, 2]
+    case.open().recover(RESTORED, Recovery(version=2, through=5))
+    publish(case.open(), 6, 2, rows(3, 4, 5, 6), RESTORED)
+    assert row_ids(case) == [1, 2, 3, 4, 5, 6]
+
+
+def test_each_checkpoint_is_a_row_that_says_who_published_it(database, table, root) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    publish(case.open(), 1, None, rows(1))
+    case.open().recover(RESTORED, Recovery(version=1, through=2, continues=2))
+    publish(case.open(), 2, 1, rows(2, 3), RESTORED)
+    case.open().recover(RESTORED_AGAIN, Recovery(version=1, through=4))
+    schema = table.split(".")[0]
+
+    ledger = f"SELECT checkpoint_id, rows, life, generation FROM {schema}.sluice_ledger ORDER BY 1"
+    assert database.run(ledger) == [(1, 1, JOB.life, 1), (2, 2, JOB.life, 2)]
+    sinks = f"SELECT life, generation, fenced_by, through, continues FROM {schema}.sluice_sinks"
+    assert database.run(sinks) == [(JOB.life, 3, 3, 4, None)]
+    assert case.open().target.timeline() == Timeline(
+        life=JOB.life, generation=3, fenced_by=3, through=4, published=((1, 2),)
+    )
+
+
+def test_a_long_time_line_is_not_read_whole_to_publish(database, table, root) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    publish(sink_of(database, table, root), 1, None, rows(1))
+    target = sink_of(database, table, root).target
+    database.run(
+        f"INSERT INTO {table.split('.')[0]}.sluice_ledger SELECT sink, one, 0, life, 1"
+        f" FROM {table.split('.')[0]}.sluice_sinks, generate_series(3, 300000, 2) AS one"
+    )
+
+    with target.server.session(read_only=True) as connection:
+        for since, spans, is_cut in ((299_997, 2, True), (400_000, 1, True), (0, 150_000, False)):
+            timeline = target.ledger.timeline(connection, since)
+            assert (timeline.newest, timeline.is_cut) == (299_999, is_cut)
+            assert len(timeline.published) == spans
