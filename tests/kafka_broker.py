@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-OUT_OF_RANGE, UNKNOWN_TOPIC, UNSUPPORTED = 1, 3, 35
+OUT_OF_RANGE, UNKNOWN_TOPIC, UNSUPPORTED, UNSTABLE = 1, 3, 35, 88
 INVALID_EPOCH, INVALID_TXN_STATE = 47, 48
-# Key: first and last version that is spoken; the newest ones before "flexible" encoding.
+# Key: first and last version that is spoken; the newest ones before "flexible" encoding, but for
+# OffsetFetch, which can ask for stable offsets since version 7 (KIP-447).
 VERSIONS = {
-    0: (3, 3), 1: (4, 4), 2: (2, 2), 3: (4, 4), 8: (2, 2), 9: (1, 1), 10: (1, 1), 18: (0, 0),
+    0: (3, 3), 1: (4, 4), 2: (2, 2), 3: (4, 4), 8: (2, 2), 9: (7, 7), 10: (1, 1), 18: (0, 0),
     21: (0, 0), 22: (0, 0), 24: (0, 0), 25: (0, 0), 26: (0, 0), 28: (0, 0),
 }  # fmt: skip
 NAMES = {0: "Produce", 26: "EndTxn", 22: "InitProducerId", 1: "Fetch"}
@@ -85,7 +86,10 @@ class Transaction:
 
 
 class Broker:
-    """One node.  ``lose_answer_to`` names requests that are carried out and never answered."""
+    """One node.  ``lose_answer_to`` names requests that are carried out and never answered.  With
+    ``offsets_come_late`` a transaction's offsets are seen after so many stable looks at them, as
+    before KAFKA-17507.
+    """
 
     def __init__(self, partitions: int) -> None:
         self.port = 0
@@ -93,6 +97,8 @@ class Broker:
         self.topics: dict[str, list[Log]] = {}
         self.transactions: dict[str, Transaction] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
+        self.offsets_come_late = 0
+        self.late_offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.lose_answer_to: list[str] = []
         self.before: dict[str, Callable[[], object]] = {}  # Called once, by such a request.
         self.requests: dict[str, int] = defaultdict(int)
@@ -131,7 +137,7 @@ class Broker:
                 if not commit:
                     log.aborted.append((one.pid, first, log.end - 1))
         if commit:
-            self.offsets.update(one.offsets)
+            (self.late_offsets if self.offsets_come_late else self.offsets).update(one.offsets)
         one.logs, one.offsets, one.is_open, one.committed = [], {}, False, commit
 
     def answer(self, key: int, ask: Reader) -> bytes:
@@ -247,14 +253,31 @@ class Broker:
         return ask.per_partition(keep)
 
     def _on_9(self, ask: Reader) -> bytes:
-        group = ask.text()
+        """Flexible: compact texts and arrays, and tagged fields, of which there are none."""
+        ask.u8()
+        group = ask.compact_text()
+        asked = [
+            (ask.compact_text(), [ask.i32() for _ in range(ask.u8() - 1)], ask.u8())
+            for _ in range(ask.u8() - 1)
+        ]
+        is_stable = bool(ask.u8())
+        topics = b""
+        for topic, numbers, _ in asked:
+            found = [self._kept((group, topic, number), is_stable) for number in numbers]
+            topics += _compact_text(topic) + _compact_array(found) + b"\0"
+        count = bytes([len(asked) + 1])
+        return b"\0" + _i32(0) + count + topics + _i16(0) + b"\0"
 
-        def kept(topic: str, ask: Reader) -> bytes:
-            number = ask.i32()
-            offset, metadata = self.offsets.get((group, topic, number), (-1, ""))
-            return _i32(number) + _i64(offset) + _text(metadata or "") + _i16(0)
-
-        return ask.per_partition(kept)
+    def _kept(self, key: tuple[str, str, int], is_stable: bool) -> bytes:
+        error = 0
+        if key in self.late_offsets and is_stable:
+            self.offsets_come_late -= 1
+            error = UNSTABLE
+            if not self.offsets_come_late:
+                self.offsets[key] = self.late_offsets.pop(key)
+        offset, metadata = self.offsets.get(key, (-1, ""))
+        text = _compact_text(metadata or "")
+        return _i32(key[2]) + _i64(offset) + _i32(-1) + text + _i16(error) + b"\0"
 
     def _on_10(self, ask: Reader) -> bytes:
         node = _i32(1) + _text("127.0.0.1") + _i32(self.port)
@@ -348,6 +371,14 @@ class Reader:
     def i64(self) -> int:
         return int.from_bytes(self.take(8), "big", signed=True)
 
+    def u8(self) -> int:
+        """Of a length in "flexible" encoding, too, as long as that is below 128."""
+        return self.take(1)[0]
+
+    def compact_text(self) -> str:
+        size, self.at = _uvarint(self.raw, self.at)
+        return self.take(size - 1).decode()
+
     def text(self) -> str:
         return self.take(max(0, self.i16())).decode()
 
@@ -430,13 +461,31 @@ def _time_deltas(raw: bytes) -> Iterator[int]:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value, at = _uvarint(raw, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _uvarint(raw: bytes, at: int) -> tuple[int, int]:
     result = shift = 0
     while True:
         byte, at = raw[at], at + 1
         result |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), at
+            return result, at
+
+
+def _compact_text(value: str) -> bytes:
+    raw, size, head = value.encode(), len(value.encode()) + 1, b""
+    while size >= 0x80:
+        head += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return head + bytes([size]) + raw
+
+
+def _compact_array(items: list[bytes]) -> bytes:
+    assert len(items) < 0x7F
+    return bytes([len(items) + 1]) + b"".join(items)
 
 
 def _i16(value: int) -> bytes:

@@ -20,12 +20,15 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from sluice.connectors.sink import DELETED, RollBack
 from sluice.connectors.staged_sink import EpochRows
+from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
 from sluice.sinks.kafka import KafkaTopic
 from sluice.storage.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
 from tests.contract.sink_rules import (
     APPEND_RULES,
+    JOB,
+    RESTORED,
     UPSERT_RULES,
     Row,
     SinkCase,
@@ -148,7 +151,7 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
 
     def commit() -> None:
         try:
-            zombie.target.publish(2, SlowRows(zombie.files, (staged,)))
+            zombie.target.publish(JOB, 2, 1, SlowRows(zombie.files, (staged,)))
         except Exception as error:  # noqa: BLE001 - whatever a thread raises is a problem
             problems.append(error)
             has_sent.set()
@@ -157,14 +160,14 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
     thread = threading.Thread(target=commit)
     thread.start()
     assert has_sent.wait(20)
-    case.open().recover(1, through=3, roll_back=False)
-    publish(case.open(), 4, 1, rows(4))
+    case.open().recover(RESTORED, Recovery(version=1, through=3))
+    publish(case.open(), 4, 1, rows(4), RESTORED)
     may_go_on.set()
     thread.join()
 
     assert [type(one) for one in problems] == [FencedError]
     assert seen(case) == rows(1, 4)
-    assert case.open().published_after(None) == (1, 4)
+    assert case.open().standing(JOB.life, None).ahead == (1, 4)
 
 
 def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -
         is_about_to, may_commit = threading.Event(), threading.Event()
         other = case.open()
         mine = EpochRows(other.files, (staged,))  # So that what was staged stays there.
-        first = threading.Thread(target=other.target.publish, args=(1, mine))
+        first = threading.Thread(target=other.target.publish, args=(JOB, 1, None, mine))
 
         def wait_at_the_end() -> None:
             is_about_to.set()
@@ -189,7 +192,7 @@ def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -
         first.start()
         assert is_about_to.wait(20)
         broker.before["InitProducerId"] = let_it_commit
-        case.open().commit(1, None, [staged])
+        case.open().commit(JOB, 1, None, [staged])
 
         assert not first.is_alive()
         assert seen(case) == rows(1, 2)
@@ -202,11 +205,11 @@ def test_a_topic_rolls_back_never_unless_nothing_is_ahead(kafka: Place, tmp_path
 
     assert case.open().rolls_back is RollBack.NEVER
     with pytest.raises(ConfigurationError, match="cannot be rolled back to checkpoint 1: 1 check"):
-        case.open().recover(1, through=3, roll_back=True)
-    case.open().recover(2, through=3, roll_back=True)
+        case.open().recover(RESTORED, Recovery(version=1, through=3, roll_back=True))
+    case.open().recover(RESTORED, Recovery(version=2, through=3, roll_back=True))
     assert seen(case) == rows(1, 2)
-    with pytest.raises(FencedError, match="a restore has passed checkpoint 3"):
-        publish(case.open(), 3, 2, rows(3))
+    with pytest.raises(FencedError, match=r"Kafka topic .* a restore has passed checkpoint 3"):
+        publish(case.open(), 3, 2, rows(3), RESTORED)
 
 
 def test_every_message_carries_the_checkpoint_and_its_rows_headers(
@@ -230,7 +233,7 @@ def test_a_delete_is_a_tombstone_in_front_of_what_is_written(kafka: Place, tmp_p
     case = case_at(KafkaTopic(kafka.servers, topic, key="id", upsert=True), kafka.servers, tmp_path)
     sink = case.open()
     staged = [stage(sink, 1, rows(2)), stage_deletes(sink, 1, rows(1, 2))]
-    sink.commit(1, None, [one for one in staged if one is not None])
+    sink.commit(JOB, 1, None, [one for one in staged if one is not None])
 
     found = records(kafka.servers, topic)
     of_two = [one.value() is None for one in found if one.key() == b"2"]
@@ -254,7 +257,7 @@ def test_a_group_that_is_somebody_elses_is_refused(kafka: Place, tmp_path: Path)
     theirs.close()
 
     with pytest.raises(
-        ProtocolViolation, match=r"group 'theirs' for topic .* is no note of sluice"
+        ProtocolViolation, match=r"group 'theirs' for topic .* is no note that this sluice"
     ):
         case_at(spec, kafka.servers, tmp_path).open().is_published(1)
 
@@ -276,9 +279,25 @@ def test_an_answer_that_is_lost_does_not_publish_twice(tmp_path: Path, lost: str
         sink = case.open()
         staged = staged_rows(sink, 2, 2)
         for _ in range(3):
-            sink.commit(2, 1, [staged])
+            sink.commit(JOB, 2, 1, [staged])
 
         assert kafka.broker.lose_answer_to == []
+        assert seen(case) == rows(1, 2)
+
+
+def test_a_note_that_the_broker_shows_late_is_waited_for(tmp_path: Path) -> None:
+    """As brokers before KAFKA-17507: the transaction has ended, and its offset is not there yet."""
+    with running_broker() as broker:
+        case = transactional(Place(broker.servers, broker), tmp_path)
+        first = case.open()
+        staged = staged_rows(first, 1, 1, 2)
+        broker.offsets_come_late = 3
+        first.target.publish(JOB, 1, None, EpochRows(first.files, (staged,)))
+        assert not case.open().is_published(1)
+
+        case.open().commit(JOB, 1, None, [staged])  # The first died before it could say so.
+
+        assert broker.offsets_come_late == 0
         assert seen(case) == rows(1, 2)
 
 
@@ -286,6 +305,7 @@ COMMITS = """
 import sys, time
 from sluice.connectors.kafka.transactions import NotedTopic
 from sluice.core.acks import Committable
+from sluice.core.timeline import Writer
 from sluice.sinks.kafka import KafkaTopic
 from sluice.storage.open import StoreLocation
 
@@ -317,7 +337,8 @@ if moment == "inside":
         confluent_kafka.Consumer = Dying
 if moment == "after":
     type(sink.files).discard = wait_for_death
-sink.commit(2, 1, [Committable(sink="alerts", file=file, rows=50, size_bytes=int(size))])
+writer = Writer(life="first-life", generation=1)
+sink.commit(writer, 2, 1, [Committable(sink="alerts", file=file, rows=50, size_bytes=int(size))])
 """
 
 
@@ -351,12 +372,12 @@ def test_a_coordinator_that_is_killed_is_followed_by_one_that_commits(
     )
     assert case.open().is_published(2) is (moment == "after")
     for _ in range(2):
-        case.open().commit(2, 1, [staged])
+        case.open().commit(JOB, 2, 1, [staged])
 
     again = expected if (moment, is_transactional) == ("inside", False) else []
     assert seen(case) == rows(1) + sorted(expected + again, key=lambda row: row["id"])
     publish(case.open(), 3, 2, rows(3))
-    assert case.open().published_after(None) == (1, 2, 3)
+    assert case.open().standing(JOB.life, None).ahead == (1, 2, 3)
 
 
 def test_what_was_sent_and_aborted_is_there_for_those_who_read_uncommitted(
@@ -370,7 +391,7 @@ def test_what_was_sent_and_aborted_is_there_for_those_who_read_uncommitted(
     producer.begin_transaction()
     producer.produce(topic, b"begun", partition=0)
     producer.flush(10)
-    case.open().recover(None, through=1, roll_back=False)
+    case.open().recover(RESTORED, Recovery(version=None, through=1))
 
     assert [one.value() for one in records(kafka.servers, topic, "read_uncommitted")] == [b"begun"]
     assert records(kafka.servers, topic) == []

@@ -32,7 +32,6 @@ class Job:
         self.continues = self.newest
         goes_back = self.how is RollBack.BY_NEXT_COMMIT
         self.shown = self._line(self.newest) if goes_back else self.shown | {self.newest}
-        assert {row["id"] for row in seen(self.case)} == self.shown
 
     def restore(self, version: int, *, does_roll_back: bool) -> None:
         """As a person does it: a restore that the table refuses leaves the job where it was."""
@@ -63,13 +62,14 @@ class Job:
 
 
 def two_restores_one_after_the_other_leave_what_the_job_continues(case: SinkCase) -> None:
-    """Back or forward, rolled back or not: 16 pairs on one table, each behind the one before."""
+    """Back with the table, back without it, or forward: 9 pairs on one table."""
     job = Job(case, case.open().rolls_back)
-    choices = tuple(product((-2, 0), (False, True)))
-    for first, second in product(choices, choices):
-        for _ in range(3):
-            job.publish()
+    for _ in range(3):
+        job.publish()
+    choices = ((-2, True), (-2, False), (0, False))
+    for pair in product(choices, choices):
         newest = job.newest
-        for behind, does_roll_back in (first, second):
+        for behind, does_roll_back in pair:
             job.restore(newest + behind, does_roll_back=does_roll_back)
         job.publish()
+        assert {row["id"] for row in seen(case)} == job.shown, pair

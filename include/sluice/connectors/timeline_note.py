@@ -1,6 +1,6 @@
 """A time line as text, for a place that keeps it in one value: a property, an offset's metadata.
 
-{"v":1,"life":"5f0c","generation":2,"fenced_by":2,"through":13,"continues":null,
+{"v":2,"life":"5f0c","generation":2,"fenced_by":2,"through":13,"continues":null,
  "published":"1-9,12,14-17","is_cut":false}
 """
 
@@ -16,11 +16,11 @@ import msgspec
 from sluice.core.timeline import Span, Timeline
 from sluice.errors import FencedError, ProtocolViolation, TableMismatch
 
-FORMAT_VERSION: Literal[1] = 1
+FORMAT_VERSION: Literal[2] = 2  # 1 had ids and a floor.
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    v: Literal[1]
+    v: Literal[2]
     life: str
     generation: int
     fenced_by: int

@@ -11,61 +11,25 @@ from decimal import Decimal
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sluice.connectors.kafka.framing import unframed
 from sluice.connectors.kafka.messages import AvroRow, ColumnBytes, JsonRow, MessageFormat
-from sluice.connectors.kafka.note import Note, decoded
+from sluice.connectors.kafka.note import decoded, encoded
+from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError, ProtocolViolation
 
 
-def note_of(ids: list[int], floor: int = 0) -> Note:
-    note = Note()
-    for one in ids:
-        note = note.with_checkpoint(one)
-    return note.with_floor(floor)
-
-
-@given(st.lists(st.integers(1, 400), unique=True).map(sorted), st.integers(0, 500))
-def test_a_note_is_read_as_it_was_written(ids: list[int], floor: int) -> None:
-    note = note_of(ids, floor)
-    again = decoded(*note.encoded(), "here")
-
-    assert again == note
-    assert [*again.after(None)] == ids
-    assert [*again.after(200)] == [one for one in ids if one > 200]
-    assert all((one in again) is (one in ids) for one in range(402))
-
-
-def test_checkpoints_in_a_row_take_no_room() -> None:
-    assert note_of([*range(1, 5_000)]).encoded() == (4_999, '{"v":1,"ids":"1-4999","floor":0}')
-
-
-def test_what_does_not_fit_into_a_brokers_limit_is_forgotten_oldest_first() -> None:
-    ids = [*range(10_000, 14_000, 2)]
-    offset, metadata = note_of(ids, 9).encoded()
-    kept = [*decoded(offset, metadata, "here").after(None)]
-
-    assert len(metadata) <= 4_096
-    assert len(kept) > 500
-    assert kept == ids[-len(kept) :]
-
-
 @pytest.mark.parametrize(
-    ("offset", "metadata"),
+    ("offset", "metadata", "words"),
     [
-        (5, None),
-        (5, ""),
-        (5, "theirs"),
-        (5, '{"v":2,"ids":"5","floor":0}'),
-        (5, '{"v":1,"ids":"4","floor":0}'),
-        (5, '{"v":1,"ids":"3-5,4","floor":0}'),
-        (5, '{"v":1,"ids":"x","floor":0}'),
+        (5, None, "is no note that this sluice"),
+        (5, "theirs", r"is no note that this sluice .*'theirs'; give the sink a transactional_id"),
+        (5, '{"v":1,"ids":"1-5","floor":0}', r"\(format 2\) reads: .*--accept-tables"),
+        (6, encoded(Timeline(life="a", published=((1, 5),)))[1], "is 6, and its note says 5"),
     ],
 )
-def test_what_is_no_note_is_refused(offset: int, metadata: str | None) -> None:
-    with pytest.raises(ProtocolViolation, match="here is "):
+def test_what_is_no_note_is_refused(offset: int, metadata: str | None, words: str) -> None:
+    with pytest.raises(ProtocolViolation, match=f"here {words}"):
         decoded(offset, metadata, "here")
 
 

@@ -12,19 +12,22 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.connectors.kafka.messages import MessageFormat, Texts
-from sluice.connectors.kafka.note import Note
 from sluice.connectors.kafka.transactions import FencedByAnother, NotedTopic
 from sluice.connectors.sink import RollBack
-from sluice.errors import ConfigurationError, FencedError, StoreUnavailable
+from sluice.connectors.timeline_note import named
+from sluice.core.timeline import Recovery, Timeline, Writer
+from sluice.errors import ConfigurationError, StoreUnavailable, TableMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import Producer
 
+    from sluice.connectors.kafka.transactions import Todo
     from sluice.connectors.staged_sink import EpochRows
 
 CHECKPOINT_HEADER = "sluice-checkpoint-id"
@@ -49,70 +52,64 @@ class KafkaTarget:
     def rolls_back(self) -> RollBack:
         return RollBack.NEVER
 
-    def publish(self, checkpoint_id: int, rows: EpochRows) -> None:
-        """See ``Target``.
+    def publish(
+        self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
+    ) -> None:
+        """See ``Target``."""
 
-        Raises:
-            FencedError: a later checkpoint is noted, or a restore has passed this one.
-            ConfigurationError: the rows do not fit, or there is no such topic.
-            StoreUnavailable: try again.
-        """
-
-        def todo(note: Note) -> tuple[Note, Callable[[Producer], None]] | None:
-            if checkpoint_id in note:
-                return None
-            self._check_in_time(checkpoint_id, note)
-            return note.with_checkpoint(checkpoint_id), send
+        def todo(before: Timeline) -> Todo:
+            with named(self._name):
+                after = before.publishing(writer, checkpoint_id, parent)
+            return None if after is None else (after, send)
 
         def send(producer: Producer) -> None:
             self._send(producer, checkpoint_id, rows)
 
         self.topic.check_exists()
-        if self.transactional:
-            self._insist(
-                todo, lambda note: checkpoint_id in note or self._is_late(checkpoint_id, note)
-            )
-        elif (found := todo(self.topic.note())) is not None:
-            self.topic.at_least_once(*found)
+        self._do(todo)
 
-    def is_published(self, checkpoint_id: int) -> bool:
-        return checkpoint_id in self.topic.note()
+    def timeline(self) -> Timeline:
+        """See ``Target``; of very many spans the oldest are forgotten (``note.py``)."""
+        return self.topic.note()
 
-    def published_after(self, version: int | None) -> tuple[int, ...]:
-        """See ``Sink``; of very many ids with gaps the oldest are forgotten (``note.py``)."""
-        return tuple(self.topic.note().after(version))
+    def is_empty(self) -> bool:
+        """False, too, where a transaction was aborted: what it left takes room in the topic."""
+        return self.topic.is_empty()
 
-    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
-        """Note the floor, behind which no late commit may publish."""
-        if version is not None and version > through:
-            return  # The job went on since; somebody repeats an old restore.
-
-        def todo(note: Note) -> tuple[Note, Callable[[Producer], None]] | None:
-            if through <= note.floor:
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        def todo(before: Timeline) -> Todo:
+            with named(self._name):
+                after = before.recovered(writer, recovery)
+            if after is None:
                 return None
-            if roll_back and (ahead := [*note.after(version)]):
+            ahead = tuple(before.after(recovery.version))
+            if recovery.roll_back and ahead and not self.is_empty():
                 raise ConfigurationError(
-                    f"the topic {self.topic.name!r} cannot be rolled back to checkpoint "
-                    f"{version or 'nothing'}: {len(ahead)} checkpoints after it were published, "
-                    f"through {ahead[-1]}, and Kafka takes no record back; restore without rolling "
-                    "back, and let readers skip what has their "
+                    f"{self._name} cannot be rolled back to checkpoint "
+                    f"{recovery.version or 'nothing'}: {len(ahead)} checkpoints after it were "
+                    f"published, through {ahead[-1]}, and Kafka takes no record back; restore "
+                    "without rolling back, and let readers skip what has their "
                     f"{CHECKPOINT_HEADER} header"
                 )
-            return note.with_floor(through), lambda _: None
+            return after, lambda _: None
 
-        if self.transactional:
-            self._insist(todo, lambda note: through <= note.floor)
-        elif (found := todo(self.topic.note())) is not None:
-            self.topic.at_least_once(*found)
+        self.topic.check_exists()
+        self._do(todo)
 
     def describe(self, version: int) -> str:
         return f"records of topic {self.topic.name} with header {CHECKPOINT_HEADER}={version}"
 
-    def _insist(
-        self,
-        todo: Callable[[Note], tuple[Note, Callable[[Producer], None]] | None],
-        is_settled: Callable[[Note], bool],
-    ) -> None:
+    @property
+    def _name(self) -> str:
+        return f"Kafka topic {self.topic.name!r}"
+
+    def _do(self, todo: Callable[[Timeline], Todo]) -> None:
+        if self.transactional:
+            self._insist(todo)
+        elif (found := todo(self.topic.note())) is not None:
+            self.topic.at_least_once(*found)
+
+    def _insist(self, todo: Callable[[Timeline], Todo]) -> None:
         """Do it, or see that another process has; who is fenced waits for that one first."""
         for attempt in range(ATTEMPTS):
             try:
@@ -121,10 +118,10 @@ class KafkaTarget:
                 patience_s = PATIENCE_S * 2**attempt * random.uniform(0.7, 1.3)  # noqa: S311
                 until = time.monotonic() + patience_s
                 while attempt + 1 < ATTEMPTS and time.monotonic() < until:
-                    note = self.topic.note()
-                    if is_settled(note):
-                        todo(note)  # Raises when it is settled against us.
-                        return
+                    # Raises when it is settled against us.  What is lacking now may yet come.
+                    with suppress(TableMismatch):
+                        if todo(self.topic.note()) is None:
+                            return
                     time.sleep(LOOK_EVERY_S)
             else:
                 return
@@ -132,20 +129,6 @@ class KafkaTarget:
             f"another producer keeps using the transactional id {self.topic.group!r}; if it is not "
             "of this job, give each sink a transactional_id of its own"
         )
-
-    def _check_in_time(self, checkpoint_id: int, note: Note) -> None:
-        if self._is_late(checkpoint_id, note):
-            passed = (
-                f"checkpoint {note.newest} is published"
-                if note.newest > checkpoint_id
-                else f"a restore has passed checkpoint {note.floor}"
-            )
-            raise FencedError(
-                f"checkpoint {checkpoint_id} is too late for topic {self.topic.name!r}: {passed}"
-            )
-
-    def _is_late(self, checkpoint_id: int, note: Note) -> bool:
-        return checkpoint_id not in note and checkpoint_id <= max(note.newest, note.floor)
 
     def _send(self, producer: Producer, checkpoint_id: int, rows: EpochRows) -> None:
         mark = (CHECKPOINT_HEADER, str(checkpoint_id).encode())

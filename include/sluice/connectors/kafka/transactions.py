@@ -6,6 +6,10 @@ whatever a zombie sent is in it, or will never be.
 
     init_transactions -> read the note -> begin -> rows and note -> commit
     (zombies fenced)     (published? stop)         (both or none)
+
+Brokers before 4.0 may end a transaction a moment before its note is to be seen (KAFKA-17507).  That
+read asks for stable offsets, therefore, which a broker since 2.5 gives only when no note of an
+ended transaction is still on its way.
 """
 
 from __future__ import annotations
@@ -16,13 +20,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.connectors.kafka.cluster import Cluster
-from sluice.connectors.kafka.note import Note, decoded
+from sluice.connectors.kafka.note import decoded, encoded
+from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
     Send = Callable[[Producer], None]
+    # The new note, and who sends the rows; None for nothing.
+    Todo = tuple[Timeline, Send] | None
 
 FLUSH_TIMEOUT_S = 300.0
 
@@ -39,8 +46,8 @@ class NotedTopic:
     name: str
     group: str
 
-    def note(self) -> Note:
-        """What is true now.  A transaction that has not ended does not count, and is not awaited.
+    def note(self) -> Timeline:
+        """What is noted now.  A transaction that has not ended does not count, and is not awaited.
 
         Raises:
             ProtocolViolation: the group's offset is not ours.
@@ -49,23 +56,36 @@ class NotedTopic:
         with self._consumer() as consumer:
             return self._read(consumer)
 
-    def in_transaction(self, send: Callable[[Note], tuple[Note, Send] | None]) -> None:
-        """Fence older producers, and ask *send* what to do: the new note and who sends the rows,
-        or None for nothing.
+    def is_empty(self) -> bool:
+        """Whether no partition has a record, or anything else at an offset."""
+        from confluent_kafka import TopicPartition
+
+        self.check_exists()
+        with self._consumer() as consumer, self.cluster.explained(f"to look into {self.name!r}"):
+            timeout_s = self.cluster.timeout_s
+            found = consumer.list_topics(self.name, timeout=timeout_s).topics[self.name]
+            ends = (
+                consumer.get_watermark_offsets(TopicPartition(self.name, one), timeout=timeout_s)
+                for one in found.partitions
+            )
+            return all(low == high for low, high in ends)
+
+    def in_transaction(self, todo: Callable[[Timeline], Todo]) -> None:
+        """Fence older producers, and do what *todo* says of the note that is true then.
 
         Raises:
             FencedByAnother: it was not done, and another process is at work.
             StoreUnavailable: whether it was done is not known; the note will tell.
         """
-        with self._consumer() as consumer, self._translated():
+        with self._consumer(stable=True) as consumer, self._translated():
             producer = self.cluster.producer(transactional_id=self.group)
             producer.init_transactions(self.cluster.timeout_s)
-            todo = send(self._read(consumer))
-            if todo is None:
+            found = todo(self._read(consumer))
+            if found is None:
                 return
             producer.begin_transaction()
             try:
-                self._fill(producer, consumer, *todo)
+                self._fill(producer, consumer, *found)
                 producer.commit_transaction()
             except BaseException:
                 # Else readers wait for the transaction's time to run out.
@@ -74,7 +94,7 @@ class NotedTopic:
                     producer.abort_transaction(self.cluster.timeout_s)
                 raise
 
-    def at_least_once(self, note: Note, send: Send) -> None:
+    def at_least_once(self, note: Timeline, send: Send) -> None:
         """Send what is to be sent, and then note it: who dies in between sends it again."""
         failed: list[KafkaError] = []
         with self._consumer() as consumer, self.cluster.explained(f"to write {self.name!r}"):
@@ -101,12 +121,12 @@ class NotedTopic:
         if error is not None:
             raise self.cluster.explain(error, what)
 
-    def _fill(self, producer: Producer, consumer: Consumer, note: Note, send: Send) -> None:
+    def _fill(self, producer: Producer, consumer: Consumer, note: Timeline, send: Send) -> None:
         send(producer)
         group = consumer.consumer_group_metadata()
         producer.send_offsets_to_transaction([self._offset(note)], group, self.cluster.timeout_s)
 
-    def _read(self, consumer: Consumer) -> Note:
+    def _read(self, consumer: Consumer) -> Timeline:
         from confluent_kafka import TopicPartition
 
         with self.cluster.explained(f"to read the note of group {self.group!r}"):
@@ -116,24 +136,23 @@ class NotedTopic:
         if found.error is not None:
             raise self.cluster.explain(found.error, f"to read the note of group {self.group!r}")
         if found.offset < 0:
-            return Note()
+            return Timeline()
         place = f"the offset of group {self.group!r} for topic {self.name!r}"
         return decoded(found.offset, found.metadata, place)
 
-    def _offset(self, note: Note) -> TopicPartition:
+    def _offset(self, note: Timeline) -> TopicPartition:
         from confluent_kafka import TopicPartition
 
-        offset, metadata = note.encoded()
+        offset, metadata = encoded(note)
         return TopicPartition(self.name, 0, offset, metadata)
 
     @contextmanager
-    def _consumer(self) -> Iterator[Consumer]:
-        """Of the group, but never a member of it.  Uncommitted notes are not seen either way; with
-        ``read_committed`` it would wait for the transaction of one that died.
+    def _consumer(self, *, stable: bool = False) -> Iterator[Consumer]:
+        """Of the group, but never a member of it.  Uncommitted notes are not seen either way;
+        *stable* waits for a transaction that has not ended, as that of one that died.
         """
-        with self.cluster.consumer(
-            group_id=self.group, isolation_level="read_uncommitted"
-        ) as consumer:
+        level = "read_committed" if stable else "read_uncommitted"
+        with self.cluster.consumer(group_id=self.group, isolation_level=level) as consumer:
             yield consumer
 
     @contextmanager
