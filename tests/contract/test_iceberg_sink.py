@@ -11,6 +11,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.types import StringType
 
 from sluice.connectors.iceberg.sink import IcebergSink
+from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError
 from sluice.sinks.iceberg import IcebergTable
 from sluice.sources.iceberg import IcebergTable as Rows
@@ -18,6 +19,8 @@ from sluice.storage.open import StoreLocation
 from tests.contract.conftest import BUCKET
 from tests.contract.sink_rules import (
     APPEND_RULES,
+    JOB,
+    RESTORED,
     SCHEMA,
     UPSERT_RULES,
     SinkCase,
@@ -80,7 +83,7 @@ def test_no_row_is_written_a_second_time(tmp_path: Path) -> None:
     staged = [stage(case.open(), 1, rows(number), number) for number in (1, 2)]
     before = {file.name for file in tmp_path.rglob("*.parquet")}
 
-    case.open().commit(1, None, [one for one in staged if one is not None])
+    case.open().commit(JOB, 1, None, [one for one in staged if one is not None])
 
     assert {file.name for file in tmp_path.rglob("*.parquet")} == before
     assert case.open().unpublished().staged == ()
@@ -106,7 +109,7 @@ def test_null_is_a_key_like_any_other(tmp_path: Path) -> None:
         table = pa.table({"k": given, "v": [checkpoint_id] * 2}, schema)
         staged = sink.stage(table, checkpoint_id=checkpoint_id, subtask=0, attempt_token=ATTEMPT)
         assert staged is not None
-        sink.commit(checkpoint_id, checkpoint_id - 1 or None, [staged])
+        sink.commit(JOB, checkpoint_id, checkpoint_id - 1 or None, [staged])
 
     found = loaded(tmp_path).scan().to_arrow().sort_by("k").to_pylist()
 
@@ -129,7 +132,7 @@ def test_keys_of_several_columns_and_partitions_that_are_rewritten_in_part(tmp_p
         )
         staged = sink.stage(rows_, checkpoint_id=checkpoint_id, subtask=0, attempt_token=ATTEMPT)
         assert staged is not None
-        sink.commit(checkpoint_id, checkpoint_id - 1 or None, [staged])
+        sink.commit(JOB, checkpoint_id, checkpoint_id - 1 or None, [staged])
 
     found = [tuple(row.values()) for row in loaded(tmp_path).scan().to_arrow().to_pylist()]
     assert sorted(found) == [("mon", 1, 1), ("mon", 2, 2), ("tue", 1, 1), ("wed", 1, 2)]
@@ -180,7 +183,7 @@ def test_a_branch_is_written_and_main_stays_as_it_is(tmp_path: Path) -> None:
     sink = spec.open("sales", {}, StoreLocation(root=ROOT))
     publish(sink, 1, None, rows(2))
     publish(sink, 2, 1, rows(3))
-    sink.recover(1, through=2, roll_back=True)
+    sink.recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
 
     assert sorted(row["id"] for row in read_by_polars(tmp_path)) == [1]
     on_branch = loaded(tmp_path).scan().use_ref("audit").to_arrow()

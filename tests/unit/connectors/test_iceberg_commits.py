@@ -12,16 +12,28 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
+from sluice.connectors.iceberg.note import encoded, noted, property_of
 from sluice.core.acks import Committable
+from sluice.core.timeline import Recovery, Standing
 from sluice.errors import ConfigurationError, FencedError
 from tests.contract.conftest import environment_with_sluice
-from tests.contract.sink_rules import publish, rows, seen, staged_rows
+from tests.contract.sink_rules import (
+    ANEW,
+    JOB,
+    RESTORED,
+    RESTORED_AGAIN,
+    publish,
+    rows,
+    seen,
+    staged_rows,
+)
 from tests.iceberg_catalog import (
     a_sink,
     append_by_hand,
     case_in,
     expire_all_but_the_head,
     interfere,
+    loaded,
 )
 
 
@@ -34,7 +46,7 @@ def test_other_writers_in_between_cost_nothing_and_lose_nothing(
     others = iter((101, 102, 103))
     conflicts = interfere(monkeypatch, lambda: append_by_hand(tmp_path, next(others)), 3)
 
-    case.open().commit(2, 1, [staged])
+    case.open().commit(JOB, 2, 1, [staged])
 
     assert conflicts.count == 3
     assert seen(case) == rows(1, 2, 3, 101, 102, 103)
@@ -47,9 +59,9 @@ def test_another_coordinator_that_was_faster_is_found_by_its_note(
     case = case_in(tmp_path, create=True)
     publish(case.open(), 1, None, rows(1))
     staged = staged_rows(case.open(), 2, 2)
-    conflicts = interfere(monkeypatch, lambda: case.open().commit(2, 1, [staged]), 1)
+    conflicts = interfere(monkeypatch, lambda: case.open().commit(JOB, 2, 1, [staged]), 1)
 
-    case.open().commit(2, 1, [staged])
+    case.open().commit(JOB, 2, 1, [staged])
 
     assert conflicts.count == 1
     assert seen(case) == rows(1, 2)
@@ -70,13 +82,13 @@ def test_a_restore_in_the_middle_of_a_commit_fences_it(
     def restore() -> None:
         """Somebody else has published it, and a restore has undone that: the head is as it was."""
         if roll_back:
-            case.open().commit(2, 1, [late])
-        case.open().recover(1, through=2, roll_back=roll_back)
+            case.open().commit(JOB, 2, 1, [late])
+        case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=roll_back))
 
     interfere(monkeypatch, restore, 1, before_the_catalog_looks=before_the_catalog_looks)
 
-    with pytest.raises(FencedError, match="a restore has left behind those up to 2"):
-        case.open().commit(2, 1, [late])
+    with pytest.raises(FencedError, match=r"Iceberg table shop\.sales: generation 2 of the job"):
+        case.open().commit(JOB, 2, 1, [late])
     assert seen(case) == rows(1)
 
 
@@ -109,14 +121,14 @@ def test_rolling_back_keeps_what_others_wrote_before_and_refuses_what_came_betwe
     publish(case.open(), 1, None, rows(1))
     append_by_hand(tmp_path, 101)
     publish(case.open(), 2, 1, rows(2))
-    case.open().recover(1, through=2, roll_back=True)
+    case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
     assert seen(case) == rows(1, 101)
 
-    publish(case.open(), 3, 1, rows(3))
+    publish(case.open(), 3, 1, rows(3), RESTORED)
     foreign = append_by_hand(tmp_path, 102)
 
     with pytest.raises(ConfigurationError, match=rf"{foreign} \(append\)"):
-        case.open().recover(1, through=3, roll_back=True)
+        case.open().recover(RESTORED_AGAIN, Recovery(version=1, through=3, roll_back=True))
     assert seen(case) == rows(1, 3, 101, 102)
 
 
@@ -128,13 +140,46 @@ def test_what_has_expired_is_still_noted_and_cannot_be_rolled_back(tmp_path: Pat
 
     expire_all_but_the_head(tmp_path)
 
-    case.open().commit(2, 1, [staged])
-    assert case.open().published_after(None) == (1, 2, 3)
+    case.open().commit(JOB, 2, 1, [staged])
+    assert case.open().standing(JOB.life, None).ahead == (1, 2, 3)
     assert "has expired" in case.open().describe(1)
     for version in (1, 2):
         with pytest.raises(ConfigurationError, match="cannot be rolled back"):
-            case.open().recover(version, through=3, roll_back=True)
+            case.open().recover(RESTORED, Recovery(version=version, through=3, roll_back=True))
     assert seen(case) == rows(1, 2, 3)
+
+
+def test_a_table_that_somebody_emptied_is_rolled_back_whatever_has_expired(tmp_path: Path) -> None:
+    case = case_in(tmp_path, create=True)
+    for checkpoint_id in (1, 2):
+        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+    loaded(tmp_path).delete()
+    expire_all_but_the_head(tmp_path)
+
+    assert case.open().is_empty()
+    taken = Recovery(version=None, through=2, roll_back=True, replaces=(JOB.life,))
+    case.open().recover(ANEW, taken)
+    publish(case.open(), 3, None, rows(3), ANEW)
+
+    assert case.open().standing(ANEW.life, None) == Standing(ahead=(3,), newest=3)
+    assert seen(case) == rows(3)
+
+
+def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(tmp_path: Path) -> None:
+    case = case_in(tmp_path, create=True)
+    for checkpoint_id, parent in ((1, None), (3, 1), (5, 3), (7, 5)):
+        publish(case.open(), checkpoint_id, parent, rows(checkpoint_id))
+    sink = case.open()
+    table = loaded(tmp_path)
+    short = noted(table.properties, sink.identity).shortened(2)
+    with table.transaction() as transaction:
+        transaction.set_properties({property_of(sink.identity): encoded(short)})
+
+    for version in (None, 1, 3):
+        with pytest.raises(ConfigurationError, match="forgotten which checkpoints it shows bef"):
+            sink.recover(RESTORED, Recovery(version=version, through=7, roll_back=True))
+    sink.recover(RESTORED, Recovery(version=5, through=7, roll_back=True))
+    assert seen(case) == rows(1, 3, 5)
 
 
 def test_two_sinks_share_a_table_and_do_not_mix_their_checkpoints(tmp_path: Path) -> None:
@@ -146,14 +191,14 @@ def test_two_sinks_share_a_table_and_do_not_mix_their_checkpoints(tmp_path: Path
 
     assert seen(case) == rows(1, 2)
     with pytest.raises(ConfigurationError, match="other writers' snapshots would be lost"):
-        case.open().recover(None, through=1, roll_back=True)
+        case.open().recover(RESTORED, Recovery(version=None, through=1, roll_back=True))
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.contract.sink_rules import staged_rows
+from tests.contract.sink_rules import JOB, staged_rows
 from tests.iceberg_catalog import a_sink
 
 folder, moment, key = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -174,7 +219,7 @@ def dying(*arguments):
     die()
 
 SqlCatalog.commit_table = dying
-sink.commit(2, 1, [staged])
+sink.commit(JOB, 2, 1, [staged])
 """
 
 
@@ -199,18 +244,18 @@ def test_a_commit_that_was_killed_is_finished_once(
     file, size_bytes = killed.stdout.split()
     staged = Committable(sink="sales", file=file, rows=2, size_bytes=int(size_bytes))
     for _ in range(2):
-        case.open().commit(2, 1, [staged])
+        case.open().commit(JOB, 2, 1, [staged])
     assert seen(case) == rows(1, 2, 3)
 
 
 def test_a_restore_before_the_first_row_fences_who_comes_late(tmp_path: Path) -> None:
     case = case_in(tmp_path, create=True)
     for _ in range(2):
-        case.open().recover(None, through=2, roll_back=False)
+        case.open().recover(RESTORED, Recovery(version=None, through=2))
     late = staged_rows(case.open(), 2, 2)
 
     with pytest.raises(FencedError):
-        case.open().commit(2, None, [late])
-    publish(case.open(), 3, None, rows(3))
+        case.open().commit(JOB, 2, None, [late])
+    publish(case.open(), 3, None, rows(3), RESTORED)
 
     assert seen(case) == rows(3)

@@ -1,50 +1,34 @@
-"""The note of what is published: ranges of checkpoints, and the floor of restores."""
+"""The note of an Iceberg table: a property that only sinks of this version wrote."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sluice.connectors.iceberg.note import RANGES_KEPT, Note, noted, property_of
+from sluice.connectors.iceberg.note import encoded, noted, property_of
+from sluice.core.timeline import Timeline
 from sluice.errors import ProtocolViolation
 
 
-def a_note(*checkpoints: int) -> Note:
-    note = Note()
-    for checkpoint_id in checkpoints:
-        note = note.and_published(checkpoint_id)
-    return note
+def test_the_note_is_a_property_of_the_sink() -> None:
+    timeline = Timeline(life="a", generation=2, published=((1, 3), (5, 5)))
+
+    assert noted({property_of("a"): encoded(timeline)}, "a") == timeline
+    assert noted({property_of("a"): encoded(timeline)}, "b") == Timeline()
 
 
-@given(st.sets(st.integers(1, 60)), st.integers(0, 61))
-def test_a_note_knows_what_was_published(published: set[int], asked: int) -> None:
-    note = a_note(*sorted(published))
+def test_a_note_stays_small_and_takes_what_it_forgot_as_shown() -> None:
+    spans = tuple((one, one) for one in range(1, 20_000, 2))
+    note = noted({property_of("a"): encoded(Timeline(life="a", published=spans))}, "a")
 
-    assert (asked in note) == (asked in published)
-    assert list(note.after(asked)) == sorted(one for one in published if one > asked)
-    assert note.newest == max(published, default=0)
-    assert noted({property_of("a"): note.encoded()}, "a") == note
-
-
-@given(st.sets(st.integers(1, 60)), st.integers(0, 61))
-def test_going_back_forgets_what_came_after(published: set[int], version: int) -> None:
-    note = a_note(*sorted(published)).back_to(version).fenced(60)
-
-    assert list(note.after(None)) == sorted(one for one in published if one <= version)
-    assert note.floor == 60
+    assert len(note.published) > 600
+    assert note.shows(1)
+    assert note.shows(note.newest)
+    assert not note.shows(note.newest - 1)
+    assert len(encoded(note)) <= 8_000
 
 
-def test_a_note_stays_small_and_takes_what_it_forgot_as_published() -> None:
-    note = a_note(*range(1, 4 * RANGES_KEPT, 2))
-
-    assert len(note.ranges) == RANGES_KEPT
-    assert 1 in note
-    assert note.newest in note
-    assert note.newest - 1 not in note
-    assert len(note.encoded()) < 8_000
-
-
-def test_a_note_that_nobody_wrote_is_refused() -> None:
-    with pytest.raises(ProtocolViolation, match=r"sluice\.a is '7'"):
-        noted({property_of("a"): "7"}, "a")
+@pytest.mark.parametrize("text", ["7", '{"ranges":[[1,2]],"floor":0,"is_cut":false}'])
+def test_a_note_that_nobody_wrote_or_an_older_sluice_is_refused(text: str) -> None:
+    words = r"property sluice\.a is no note .*; put it back .*, or remove it .*--accept-tables"
+    with pytest.raises(ProtocolViolation, match=words):
+        noted({property_of("a"): text}, "a")

@@ -4,6 +4,7 @@ Each carries, in its summary:
 
     sluice.sink            the sink's identity
     sluice.checkpoint-id   what it publishes; absent in one that a restore made
+    sluice.through         the id up to which a restore lets nobody publish
     sluice.parent          the branch's snapshot before the commit, or "none": pyiceberg forgets a
                            snapshot's own parent when that one expires
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 SINK = "sluice.sink"
 CHECKPOINT = "sluice.checkpoint-id"
 PARENT = "sluice.parent"
-FLOOR = "sluice.floor"
+THROUGH = "sluice.through"
 NONE = "none"
 
 
@@ -39,15 +40,19 @@ class Lineage:
     def head(self) -> Snapshot | None:
         return self.table.metadata.snapshot_by_name(self.branch)
 
-    def summary(self, checkpoint_id: int | None, *, floor: int | None = None) -> dict[str, str]:
+    def summary(self, checkpoint_id: int | None, *, through: int | None = None) -> dict[str, str]:
         """What the snapshots of a commit on top of the head are to carry."""
         head = self.head
         marks = {SINK: self.identity, PARENT: NONE if head is None else str(head.snapshot_id)}
         if checkpoint_id is not None:
             marks[CHECKPOINT] = str(checkpoint_id)
-        if floor is not None:
-            marks[FLOOR] = str(floor)
+        if through is not None:
+            marks[THROUGH] = str(through)
         return marks
+
+    def is_empty(self) -> bool:
+        """Whether the branch has no row; False where its head does not count them."""
+        return self.head is None or _mark(self.head, "total-records") == "0"
 
     def of_checkpoint(self, checkpoint_id: int) -> Snapshot | None:
         """The last snapshot of its commit; None when it has expired, or never was."""

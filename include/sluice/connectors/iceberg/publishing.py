@@ -1,4 +1,4 @@
-"""The transactions of a sink: a checkpoint's rows and the note, or a restore's floor."""
+"""The transactions of a sink: a checkpoint's rows and the note, or a restore and the note."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.iceberg.data_files import described, fitted, footer
 from sluice.connectors.iceberg.lineage import Lineage
-from sluice.connectors.iceberg.note import Note, property_of
+from sluice.connectors.iceberg.note import encoded, property_of
 from sluice.connectors.iceberg.rewriting import Replaced, key_filter, replaced
 from sluice.connectors.iceberg.staging import DELETES, REWRITE, Staging, file_name
 from sluice.core.acks import Committable
+from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Publication:
     upsert_key: tuple[str, ...] = ()
     _written: list[str] = field(default_factory=list[str])
 
-    def publish(self, note: Note, committables: Sequence[Committable]) -> None:
+    def publish(self, note: Timeline, committables: Sequence[Committable]) -> None:
         """In one commit: the rows, and *note* of them.
 
         Unpartitioned, the staged files become the table's; of a partitioned table pyiceberg writes
@@ -66,7 +67,7 @@ class Publication:
                 transaction.append(kept, marks, self.lineage.branch)
             for one in [] if is_whole else rows:
                 transaction.append(self.staging.read(one), marks, self.lineage.branch)
-            transaction.set_properties({property_of(self.lineage.identity): note.encoded()})
+            transaction.set_properties({property_of(self.lineage.identity): encoded(note)})
 
     def withdraw(self) -> None:
         """Delete what was rewritten for a commit that did not happen."""
@@ -133,7 +134,7 @@ class Publication:
                 append.append_data_file(new)
 
 
-def restore(lineage: Lineage, undone: tuple[int, ...], note: Note) -> None:
+def restore(lineage: Lineage, undone: tuple[int, ...], note: Timeline) -> None:
     """In one commit: put the branch back to before the first of *undone*, if there are any, and
     leave *note*.
 
@@ -142,14 +143,14 @@ def restore(lineage: Lineage, undone: tuple[int, ...], note: Note) -> None:
         ConfigurationError: see ``Lineage.before``.
     """
     table = lineage.table
-    marks = lineage.summary(None, floor=note.floor)
+    marks = lineage.summary(None, through=note.through)
     back_to = lineage.before(undone) if undone else None
     with table.transaction() as transaction:
         if undone:
             _move(transaction, lineage.branch, back_to)
         with transaction.update_snapshot(marks, lineage.branch).fast_append():
             pass  # The head moves, so that whoever looked before is refused.
-        transaction.set_properties({property_of(lineage.identity): note.encoded()})
+        transaction.set_properties({property_of(lineage.identity): encoded(note)})
 
 
 def _move(transaction: Transaction, branch: str, snapshot_id: int | None) -> None:

@@ -1,7 +1,7 @@
 """An Iceberg table as a sink: a checkpoint is one commit of the catalog.
 
 Subtasks write data files into the table's own location; a commit makes a snapshot that names them,
-and changes the note (``note.Note``) in the same step.  Every commit, also one without rows and that
+and changes the note (``note.py``) in the same step.  Every commit, also one without rows and that
 of a restore, makes a snapshot: the catalog compares the branch's head with the one that was looked
 at, so whoever was overtaken is refused, looks again, and finds the note of the other.
 
@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING
 from sluice.connectors.iceberg.catalog import CatalogTable, pauses
 from sluice.connectors.iceberg.data_files import check_writable, fitted
 from sluice.connectors.iceberg.lineage import Lineage
-from sluice.connectors.iceberg.note import Note, noted
+from sluice.connectors.iceberg.note import noted
 from sluice.connectors.iceberg.publishing import Publication, restore
 from sluice.connectors.iceberg.staging import DELETES, Staging, file_name, of_checkpoint
 from sluice.connectors.sink import DELETED, RollBack, Unpublished
 from sluice.connectors.staged_files import ATTEMPT_TOKEN, newest_rows
+from sluice.connectors.timeline_note import named
 from sluice.core.acks import Committable
-from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
+from sluice.core.timeline import Recovery, Standing, Timeline, Writer
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,23 +72,20 @@ class IcebergSink:
 
     def commit(
         self,
+        writer: Writer,
         checkpoint_id: int,
-        parent: int | None,  # noqa: ARG002 - a branch has one line of versions
+        parent: int | None,
         committables: Sequence[Committable],
     ) -> None:
         """See ``Sink.commit``.  Bounded: who loses every race raises StoreUnavailable."""
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         for _ in pauses():
-            table, note = self._looked()
-            if checkpoint_id in note:
+            table, before = self._looked()
+            with named(self._name):
+                after = before.publishing(writer, checkpoint_id, parent)
+            if after is None:
                 break
-            if checkpoint_id <= max(note.newest, note.floor):
-                raise FencedError(
-                    f"checkpoint {checkpoint_id} comes too late for the Iceberg table "
-                    f"{self.place.name}: checkpoint {note.newest} is published, and a restore has "
-                    f"left behind those up to {note.floor}"
-                )
             publication = Publication(
                 Lineage(table, self.branch, self.identity),
                 Staging(table, self.identity),
@@ -95,7 +94,7 @@ class IcebergSink:
             )
             try:
                 with self.place.failures():
-                    publication.publish(note.and_published(checkpoint_id), tuple(committables))
+                    publication.publish(after, tuple(committables))
                 break
             except CommitFailedException:
                 publication.withdraw()
@@ -109,18 +108,22 @@ class IcebergSink:
         Staging(table, self.identity).discard(self._copied(table, committables))
 
     def is_published(self, checkpoint_id: int) -> bool:
-        return checkpoint_id in self._noted()
+        return self._noted().shows(checkpoint_id)
 
     @property
     def rolls_back(self) -> RollBack:
         return RollBack.ON_REQUEST
 
-    def published_after(self, version: int | None) -> tuple[int, ...]:
-        return tuple(self._noted().after(version))
+    def standing(self, life: str, version: int | None) -> Standing:
+        return self._noted().standing(life, version)
 
-    def recover(self, version: int | None, *, through: int, roll_back: bool) -> None:
+    def is_empty(self) -> bool:
+        table = self._found()
+        return table is None or Lineage(table, self.branch, self.identity).is_empty()
+
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
         """See ``Sink.recover``.  Rolling back moves the branch to where it was before the first
-        checkpoint after *version*, and keeps the snapshots.
+        checkpoint that is undone, and keeps the snapshots.
 
         Raises:
             ConfigurationError: others have written in between, or a snapshot has expired.
@@ -128,20 +131,22 @@ class IcebergSink:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         for _ in pauses():
-            table, note = self._looked()
-            if max(note.newest, note.floor - 1) > through:
-                return  # The job went on since; somebody repeats an old restore.
-            undone = tuple(note.after(version)) if roll_back else ()
-            if note.floor == through and not undone:
+            table, before = self._looked()
+            with named(self._name):
+                after = before.recovered(writer, recovery)
+            if after is None:
                 return
-            after = (note.back_to(version) if undone else note).fenced(through)
+            lineage = Lineage(table, self.branch, self.identity)
+            undone: tuple[int, ...] = ()
+            if recovery.roll_back and not lineage.is_empty():
+                undone = self._undone(before, recovery.version)
             try:
                 with self.place.failures():
-                    restore(Lineage(table, self.branch, self.identity), undone, after)
+                    restore(lineage, undone, after)
             except (CommitFailedException, CommitStateUnknownException):
                 continue
             return
-        raise self._overtaken(f"the restore through checkpoint {through}")
+        raise self._overtaken(f"the restore through checkpoint {recovery.through}")
 
     def describe(self, version: int) -> str:
         lineage = Lineage(self.place.load(), self.branch, self.identity)
@@ -156,7 +161,7 @@ class IcebergSink:
             return
         staging = Staging(table, self.identity)
         files = list(of_checkpoint(staging.listed(), checkpoint_id))
-        if files and checkpoint_id in noted(table.properties, self.identity):
+        if files and noted(table.properties, self.identity).shows(checkpoint_id):
             with self.place.failures():
                 named = staging.named()
             files = [file for file in files if file not in named]
@@ -185,7 +190,7 @@ class IcebergSink:
         if (table := self._found()) is not None:
             Staging(table, self.identity).discard(files)
 
-    def _looked(self) -> tuple[Table, Note]:
+    def _looked(self) -> tuple[Table, Timeline]:
         """The table to commit to, made if need be, and its note."""
         table = self._found()
         if table is None:
@@ -196,9 +201,27 @@ class IcebergSink:
             )
         return table, noted(table.properties, self.identity)
 
-    def _noted(self) -> Note:
+    @property
+    def _name(self) -> str:
+        return f"Iceberg table {self.place.name}"
+
+    def _undone(self, noted: Timeline, version: int | None) -> tuple[int, ...]:
+        """The checkpoints after *version* that the table shows.
+
+        Raises:
+            ConfigurationError: the note has forgotten some of them.
+        """
+        if noted.is_cut and (version or 0) < noted.published[0][0]:
+            raise ConfigurationError(
+                f"the {self._name} cannot be rolled back to checkpoint {version or 'nothing'}: its "
+                f"note has forgotten which checkpoints it shows before {noted.published[0][0]}; "
+                "restore without rolling back, or empty the table"
+            )
+        return tuple(noted.after(version))
+
+    def _noted(self) -> Timeline:
         table = self._found()
-        return Note() if table is None else noted(table.properties, self.identity)
+        return Timeline() if table is None else noted(table.properties, self.identity)
 
     def _found(self) -> Table | None:
         """The table; None if it is still to be created."""
