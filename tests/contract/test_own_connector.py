@@ -27,7 +27,8 @@ from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.connectors.sink import RollBack
 from sluice.connectors.staged_files import StagedFiles
 from sluice.connectors.staged_sink import StagedSink
-from sluice.errors import ConfigurationError, FencedError
+from sluice.connectors.timeline_note import decoded, encoded
+from sluice.core.timeline import Timeline
 from sluice.params import Param
 from sluice.storage.open import open_store
 """
@@ -66,7 +67,7 @@ def test_the_sink_keeps_every_sinks_promises(
 
     def read() -> list[Row]:
         with spec._db() as db:
-            rows = db.execute("SELECT * FROM copy").fetchall()
+            rows = db.execute("SELECT id, name, price, at FROM copy").fetchall()
         names = ("id", "name", "price", "at")
         found = [dict(zip(names, row, strict=True)) for row in rows]
         return [row | {"at": datetime.fromisoformat(row["at"])} for row in found]
