@@ -45,11 +45,13 @@ from sluice.core.plan import (
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
+from sluice.core.table_recovery import TableDecision
 from sluice.pipeline import Pipeline
 from sluice.runner.job import Job, open_job
 from sluice.runner.submission import configure, submit
 from sluice.runner.trigger import Triggered, trigger
 from sluice.sinks import FilesTable
+from sluice.sinks.spec import SinkSpec
 from sluice.sources import Nexmark
 from sluice.storage.open import StoreLocation
 
@@ -167,6 +169,8 @@ def restored(
         given["origin"] = SnapshotOrigin(
             checkpoint_id=CheckpointId(checkpoint_id), savepoint=savepoint
         )
+    if given.get("origin") is not None:
+        given = {"tables": TableDecision(), "life": "restored"} | given
     return JobRestored(
         at_ms=6_000,
         generation=Generation(generation),
@@ -184,6 +188,7 @@ def submitted(*, generation: int = 1, **configuration: Any) -> Event:
         at_ms=0,
         generation=Generation(generation),
         configuration=JobConfiguration(**configuration),
+        life=f"life-{generation}",
     )
 
 
@@ -235,6 +240,7 @@ def a_pipeline(
     *,
     stages: tuple[str, ...] = STAGES,
     location: str = "",
+    sink: SinkSpec | None = None,
     events: int = 0,
     **checkpointing: Any,
 ) -> Pipeline:
@@ -245,7 +251,7 @@ def a_pipeline(
     for number, uid in enumerate(stages):
         key = "bid_auction" if number == 0 else "bids"
         stream = stream.key_by(key).aggregate(uid, bids=agg.count())
-    stream.sink(SINK, FilesTable(location, changelog=True))
+    stream.sink(SINK, sink or FilesTable(location, changelog=True))
     return pipeline
 
 

@@ -39,7 +39,7 @@ class VerifyOperator(CheckpointOperator):
 
     def act(self, job: Job, context: Context) -> Summary:
         from sluice.core.restoring import Stop
-        from sluice.runner.recovery import plan_restore
+        from sluice.runner.restore_plan import plan_restore
 
         params = context["params"]
         state = job.state()
@@ -114,7 +114,7 @@ def target_of(job: Job, params: Mapping[str, Any]) -> RestoreTarget:
         RestoreError: there is no such savepoint, or nothing to restore in the other root.
     """
     from sluice.core.restoring import FromCheckpoint, Latest
-    from sluice.runner.recovery import foreign_target, savepoint_target
+    from sluice.runner.restore_targets import foreign_target, savepoint_target
 
     chosen, checkpoint_id, savepoint = (
         params["target"],

@@ -12,7 +12,8 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, overtake, restore, savepoint_target
+from sluice.runner.recovery import fail_checkpoint, overtake, restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.units import moment, watermark
 from tests.builders import STAGES, SUBTASKS, a_pipeline, a_running_job, keys_of, trigger_one
 from tests.cli.conftest import Sluice

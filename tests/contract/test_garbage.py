@@ -10,7 +10,8 @@ from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, Restore, RestoreTarget
 from sluice.runner.garbage import Orphans, Reason, collect_garbage, find_orphans
 from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import plan_restore, savepoint_target
+from sluice.runner.restore_plan import plan_restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.submission import configure, submit
 from sluice.storage.open import StoreLocation
 from tests.builders import STAGES, ManualClock, a_pipeline, keys_of, published_records, results

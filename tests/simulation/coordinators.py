@@ -12,14 +12,8 @@ from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Restor
 from sluice.runner.completion import commit, finalize
 from sluice.runner.garbage import collect_garbage
 from sluice.runner.history import history
-from sluice.runner.recovery import (
-    fail_checkpoint,
-    overtake,
-    restore,
-    savepoint_target,
-    start_attempt,
-    stop,
-)
+from sluice.runner.recovery import fail_checkpoint, overtake, restore, start_attempt, stop
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.submission import configure, submit
 from sluice.runner.trigger import Queued, Triggered, trigger
 from sluice.runner.watch import watch

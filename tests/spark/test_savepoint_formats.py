@@ -11,7 +11,8 @@ from sluice.core.properties import CheckpointType, JobStatus
 from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import restore, savepoint_target
+from sluice.runner.recovery import restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.submission import configure, submit
 from sluice.runner.trigger import Triggered, trigger
 from sluice.sinks import FilesTable

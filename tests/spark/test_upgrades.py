@@ -16,7 +16,8 @@ from sluice.errors import RestoreError
 from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import restore, savepoint_target
+from sluice.runner.recovery import restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.submission import configure, reconfigure, submit
 from sluice.runner.trigger import Triggered, trigger
 from sluice.sinks import FilesTable

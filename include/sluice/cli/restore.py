@@ -30,18 +30,15 @@ from sluice.core.restoring import (
     RestoreOptions,
     RestoreTarget,
     Stop,
-    TableAhead,
 )
 from sluice.core.state import CoordinatorState
+from sluice.core.table_standings import TableAhead
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.runner.details import FileDetails, file_details
 from sluice.runner.job import Job
-from sluice.runner.recovery import (
-    foreign_target,
-    plan_restore,
-    savepoint_target,
-)
 from sluice.runner.recovery import restore as restore_job
+from sluice.runner.restore_plan import plan_restore
+from sluice.runner.restore_targets import foreign_target, savepoint_target
 from sluice.runner.submission import configure, parse_parallelism, reconfigure
 from sluice.units import size
 

@@ -156,7 +156,7 @@ def vacuum(
     """
     job = declared_job(pipeline, root, endpoint_url)
     table = _table(job, sink)
-    lineage = table.published_after(None)
+    lineage = TableLog(table.store).lineage()
     if not lineage:
         raise ConfigurationError(f"the table of sink {sink!r} has no version yet")
     pinned = _pinned(job, sink)
@@ -203,6 +203,7 @@ def _pinned(job: Job, sink: str) -> list[int]:
     if (base := job.base_metadata(state)) is not None:
         found.append(base)
     tables = [one for metadata in found for one in (metadata.tables, metadata.previous_tables)]
+    tables.append(state.tables or {})
     return [pins[sink] for pins in tables if sink in pins]
 
 

@@ -2,14 +2,15 @@
 
     data/{checkpoint}-{subtask}-{attempt}.parquet    staged; nobody sees it
     _manifests/{checkpoint}.json                     create-only; names the files it adds
-    _manifests/{checkpoint}_{version}.json           a restore: up to here, it is as of version
+    _manifests/{through}_{generation}_{version}.json a restore: up to here, it is as of version
     _compacted/{version}.json                        create-only; few files instead of many
     _latest                                          for foreign readers; derived
 
 A manifest names the checkpoint it continues, so the table is a chain.  A reader follows it from the
 newest manifest; after a restore to an older checkpoint the next commit continues that one, and
-what was committed in between is no longer in the chain: the table rolls back with the job.  A
-restore's own manifest sorts behind all that it left behind, so no late commit is seen.
+what was committed in between is no longer in the chain: the table rolls back with the job, and
+forward again, for manifests stay.  A restore's fence sorts behind all that it left behind, so no
+late commit is seen.
 
 With an upsert key the newest row per key wins.  The stage's output holds each key at most once per
 checkpoint; a file that does not is refused when it is staged.  A file of deletes takes rows away:
@@ -25,8 +26,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sluice.connectors.row_files import PARQUET
 from sluice.connectors.sink import RollBack, Staged, Unpublished
 from sluice.connectors.staged_files import RowFile, StagedFiles, deletes_first, staged_in
@@ -39,16 +38,21 @@ from sluice.connectors.table_manifest import (
     Compaction,
     Manifest,
     TableLog,
-    manifest_key,
-    restore_key,
 )
-from sluice.connectors.table_names import COMPACTED, behind_data_of, of_compacted, unit_of
+from sluice.connectors.table_names import (
+    COMPACTED,
+    behind_data_of,
+    manifest_key,
+    of_compacted,
+    unit_of,
+)
 from sluice.connectors.table_rows import read_chain
+from sluice.connectors.table_timeline import timeline_of, timeline_since
 from sluice.connectors.table_vacuum import GRACE_MS, Vacuumed, vacuum
 from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery, Standing, Writer
-from sluice.errors import ConfigurationError, ProtocolViolation, SluiceError
-from sluice.storage.object_store import AlreadyExists, ObjectStore
+from sluice.errors import ProtocolViolation, SluiceError
+from sluice.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +88,7 @@ class FilesTable:
 
     def commit(
         self,
-        writer: Writer,  # noqa: ARG002 - manifests are fenced by their names alone so far
+        writer: Writer,
         checkpoint_id: int,
         parent: int | None,
         committables: Sequence[Committable],
@@ -92,6 +96,8 @@ class FilesTable:
         """Raises ProtocolViolation when the checkpoint was committed with other files."""
         assert parent is None or parent < checkpoint_id
         assert all(committable.sink == self.sink for committable in committables)
+        timeline = timeline_since(self._log, parent)
+        timeline.line.publishing(writer, checkpoint_id, parent)
         with ThreadPoolExecutor(READ_THREADS) as pool:
             staged = [*pool.map(self._staged.files_of, committables)]
         manifest = Manifest(
@@ -100,66 +106,30 @@ class FilesTable:
             parent=parent,
             files=tuple(sorted((file for files in staged for file in files), key=deletes_first)),
             upsert_key=self.upsert_key or None,
+            life=writer.life,
+            generation=writer.generation,
         )
-        body = msgspec.json.encode(manifest)
-        match self.store.create(manifest_key(checkpoint_id), body):
-            case AlreadyExists(existing) if existing != body:
-                raise ProtocolViolation(
-                    f"checkpoint {checkpoint_id} of the table at {self.store.root} was committed "
-                    "with other files; two pipelines, or two lives of one, share it: give each a "
-                    "location of its own"
-                )
-            case _:
-                pass  # Created now, or by a call whose answer was lost.
+        self._log.add(manifest)
+        if timeline.line.continues == checkpoint_id:
+            timeline.show(writer, checkpoint_id)
         self._compact_if_due(checkpoint_id)
         self._show()
 
     def is_published(self, checkpoint_id: int) -> bool:
-        return self._log.manifest(checkpoint_id) is not None
+        return self._log.shows(checkpoint_id)
 
     @property
     def rolls_back(self) -> RollBack:
         return RollBack.BY_NEXT_COMMIT
 
-    def standing(
-        self,
-        life: str,  # noqa: ARG002 - manifests do not name a life so far
-        version: int | None,
-    ) -> Standing:
-        versions = self.versions()
-        return Standing(
-            ahead=self._log.lineage(version or 0),
-            lacks=version is not None and version not in versions,
-            newest=max(versions, default=0),
-        )
+    def standing(self, life: str, version: int | None) -> Standing:
+        return timeline_of(self._log).standing(life, version)
 
     def is_empty(self) -> bool:
-        return self.row_count() == 0
+        return not self._log.chain().files
 
-    def recover(
-        self,
-        writer: Writer,  # noqa: ARG002 - see commit
-        recovery: Recovery,
-    ) -> None:
-        """Write the manifest behind which late commits are not seen."""
-        version, through = recovery.version, recovery.through
-        if not recovery.roll_back:
-            version = self._log.newest()
-        elif version is not None and self._log.manifest(version) is None:
-            raise ConfigurationError(
-                f"the table at {self.store.root} cannot be rolled back to version {version}, which "
-                "was vacuumed or never committed; restore without rolling tables back"
-            )
-        if version is not None and version > through:
-            return  # The job went on since; somebody repeats an old restore.
-        manifest = Manifest(
-            version=FORMAT_VERSION,
-            checkpoint_id=through,
-            parent=version,
-            files=(),
-            upsert_key=self.upsert_key or None,
-        )
-        self.store.create(restore_key(through, version), msgspec.json.encode(manifest))
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        timeline_of(self._log).recover(writer, recovery)
         self._show()
 
     def describe(self, version: int) -> str:
@@ -310,5 +280,7 @@ def _as_manifests(chain: Chain) -> Iterator[Manifest]:
             parent=None,
             files=chain.base.files,
             upsert_key=chain.base.upsert_key,
+            life="",
+            generation=0,
         )
     yield from chain.manifests

@@ -20,14 +20,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sluice.connectors.staged_files import RowFile, StagedFiles
-from sluice.connectors.table_manifest import (
-    FORMAT_VERSION,
-    Chain,
-    Compaction,
-    TableLog,
-    record_key,
-)
-from sluice.connectors.table_names import compacted_stem, partition_of
+from sluice.connectors.table_manifest import FORMAT_VERSION, Chain, Compaction, TableLog
+from sluice.connectors.table_names import compacted_stem, partition_of, record_key
 from sluice.connectors.table_rows import read_chain
 from sluice.errors import ConfigurationError
 from sluice.storage.object_store import Created

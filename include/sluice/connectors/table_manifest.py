@@ -1,17 +1,18 @@
 """The log of a table: what each checkpoint added, which one it continues, what was merged.
 
-    _manifests/{checkpoint}.json             create-only; names the files it adds
-    _manifests/{checkpoint}_{version}.json   a restore: up to here, it is as of version
-    _compacted/{version}.json                create-only; other files that show the same rows
+    _manifests/{checkpoint}.json      create-only; names the files it adds
+    _manifests/{through}_{generation}_{version}.json
+                                      a fence: up to through, readers see what version shows
+    _compacted/{version}.json         create-only; other files that show the same rows
 
 A manifest names the checkpoint it continues, so the table is a chain, and a chain never changes.
+Fences sort behind all that they leave out, and those of later generations behind earlier ones.
 So a record of merged files holds for ever: who follows the chain may stop at it.  It is a
 shortcut, never the truth, until ``vacuum`` deletes what lies behind it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,25 +21,53 @@ from typing import TypeVar
 import msgspec
 
 from sluice.connectors.staged_files import RowFile
-from sluice.errors import ConfigurationError, ProtocolViolation
-from sluice.storage.object_store import ObjectStore
+from sluice.connectors.table_names import (
+    MANIFESTS,
+    RECORDS,
+    Name,
+    manifest_key,
+    name_of,
+    of_record,
+    record_key,
+)
+from sluice.errors import ConfigurationError, FencedError, ProtocolViolation
+from sluice.storage.object_store import AlreadyExists, ObjectStore
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 READ_THREADS = 16  # Reading is many small requests; a reader waits for most of each.
-MANIFESTS = "_manifests/"
-RECORDS = "_compacted/"
-MANIFEST = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10,}))?\.json")
-RECORD = re.compile(r"_compacted/([0-9]{20})\.json")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one checkpoint added, and which one it continues."""
+    """What one checkpoint added, which one it continues, and who published it."""
 
     version: int
     checkpoint_id: int
     parent: int | None
     files: tuple[RowFile, ...]
     upsert_key: tuple[str, ...] | None
+    life: str
+    generation: int
+
+    def is_same_checkpoint(self, other: Manifest) -> bool:
+        """Whether both name the same files behind the same version, whoever published them.  Two
+        lives may do so without any files, and are not the same.
+        """
+        mine = (self.checkpoint_id, self.parent, self.files, self.upsert_key)
+        theirs = (other.checkpoint_id, other.parent, other.files, other.upsert_key)
+        return mine == theirs and (bool(self.files) or self.life == other.life)
+
+
+class Fence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A restore was here: readers see ``shown`` (None: nothing), and of the ids up to
+    ``checkpoint_id`` only ``continues`` may still be published.
+    """
+
+    version: int
+    checkpoint_id: int
+    shown: int | None
+    continues: int | None
+    life: str
+    generation: int
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,9 +79,15 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     upsert_key: tuple[str, ...] | None
 
 
-_MANIFEST = msgspec.json.Decoder(Manifest)  # Built once: many threads decode with them.
+class _Format(msgspec.Struct, frozen=True):
+    version: int
+
+
+_FORMAT = msgspec.json.Decoder(_Format)  # Built once: many threads decode with them.
+_MANIFEST = msgspec.json.Decoder(Manifest)
+_FENCE = msgspec.json.Decoder(Fence)
 _COMPACTION = msgspec.json.Decoder(Compaction)
-_Entry = TypeVar("_Entry", Manifest, Compaction)
+_Entry = TypeVar("_Entry", Manifest, Fence, Compaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +123,34 @@ class TableLog:
 
     def versions(self) -> tuple[int, ...]:
         """Every checkpoint that committed, oldest first, rolled back ones included."""
-        return tuple(int(name[1]) for name in self._names() if name[2] is None)
+        return tuple(name.checkpoint_id for name in self.names() if not name.is_fence)
 
     def compacted(self) -> tuple[int, ...]:
         """The versions that have merged files, oldest first."""
-        names = (RECORD.fullmatch(listed.key) for listed in self.store.list(RECORDS))
-        return tuple(int(name[1]) for name in names if name is not None)
+        found = (of_record(listed.key) for listed in self.store.list(RECORDS))
+        return tuple(version for version in found if version is not None)
 
     def newest(self, known: int = 0) -> int | None:
         """The version from which readers follow the chain.  *known* is one that exists: only what
         sorts behind it is listed.
         """
         newest: int | None = known or None
-        for name in self._names(known):
-            newest = int(name[1]) if name[2] is None else int(name[2]) or None
+        for name in self.names(behind=known):
+            newest = name.shown
         return newest
+
+    def shows(self, version: int) -> bool:
+        """Whether the newest version continues *version*, or is it."""
+        if self.manifest(version) is None:
+            return False
+        current = newest = self.newest(version)
+        manifests = self._between(version, newest or 0)
+        while current is not None and current > version:
+            manifest = manifests.get(current)
+            if manifest is None:
+                raise self._gap(current, newest)
+            current = manifest.parent
+        return current == version
 
     def chain(
         self,
@@ -164,6 +212,32 @@ class TableLog:
             current = manifest.parent
         return tuple(reversed(found))
 
+    def add(self, manifest: Manifest) -> None:
+        """Idempotent: one that exists was written by a call whose answer was lost, or by a
+        coordinator that a restore left behind while it did so.
+
+        Raises:
+            FencedError: another life of a job took the id.
+            ProtocolViolation: the checkpoint was committed with other files.
+        """
+        key = manifest_key(manifest.checkpoint_id)
+        answer = self.store.create(key, msgspec.json.encode(manifest))
+        existing = (
+            self.manifest(manifest.checkpoint_id) if isinstance(answer, AlreadyExists) else None
+        )
+        if existing is None or existing.is_same_checkpoint(manifest):
+            return
+        what = f"checkpoint {manifest.checkpoint_id} of the table at {self.store.root}"
+        if existing.life != manifest.life:
+            raise FencedError(
+                f"{what} was committed by life {existing.life!r} of a job, not by "
+                f"{manifest.life!r}: give each job a table of its own"
+            )
+        raise ProtocolViolation(
+            f"{what} was committed with other files; two copies of one job share it: give each a "
+            "location of its own"
+        )
+
     def manifest(self, checkpoint_id: int) -> Manifest | None:
         return self._read(manifest_key(checkpoint_id), checkpoint_id, _MANIFEST)
 
@@ -172,6 +246,13 @@ class TableLog:
         with ThreadPoolExecutor(READ_THREADS) as pool:
             return dict(zip(wanted, pool.map(self.manifest, wanted), strict=True))
 
+    def fence(self, name: Name) -> Fence:
+        """Raises ProtocolViolation when it is gone."""
+        fence = self._read(name.key, name.checkpoint_id, _FENCE)
+        if fence is None:
+            raise ProtocolViolation(f"{self.store.root}/{name.key} was listed and is gone")
+        return fence
+
     def compaction(self, version: int) -> Compaction | None:
         return self._read(record_key(version), version, _COMPACTION)
 
@@ -179,20 +260,22 @@ class TableLog:
         found = (self.compaction(version) for version in self.compacted())
         return tuple(one for one in found if one is not None)
 
-    def _names(self, after: int = 0) -> Iterator[re.Match[str]]:
-        start = manifest_key(after) if after else ""
+    def names(self, *, since: int = 0, behind: int = 0) -> Iterator[Name]:
+        """In their order, from the manifest of *since* on, or behind that of another version."""
+        start = manifest_key(behind) if behind else ""
+        start = manifest_key(since).removesuffix(".json") if since else start
         for listed in self.store.list(MANIFESTS, start_after=start):
-            name = MANIFEST.fullmatch(listed.key)
+            name = name_of(listed.key)
             if name is not None:
                 yield name
 
     def _between(self, after: int, through: int) -> dict[int, Manifest | None]:
         wanted: list[int] = []
-        for name in self._names(after):
-            if int(name[1]) > through:
+        for name in self.names(behind=after):
+            if name.checkpoint_id > through:
                 break
-            if name[2] is None and int(name[1]) > after:
-                wanted.append(int(name[1]))
+            if not name.is_fence and name.checkpoint_id > after:
+                wanted.append(name.checkpoint_id)
         return self.manifests(wanted)
 
     def _gap(self, missing: int, newest: int | None) -> ProtocolViolation:
@@ -207,27 +290,17 @@ class TableLog:
         body = self.store.get(key)
         if body is None:
             return None
+        place = f"{self.store.root}/{key}"
         try:
+            found = _FORMAT.decode(body).version
+            if found != FORMAT_VERSION:
+                raise ProtocolViolation(
+                    f"{place} is of format {found}; this sluice reads format {FORMAT_VERSION}: "
+                    "read it with the version that wrote it, and begin the table anew elsewhere"
+                )
             entry = decoder.decode(body)
         except msgspec.DecodeError as error:
-            raise ProtocolViolation(f"{self.store.root}/{key} is no manifest: {error}") from error
-        if entry.version != FORMAT_VERSION or entry.checkpoint_id != checkpoint_id:
-            raise ProtocolViolation(
-                f"{self.store.root}/{key} is of format {entry.version} and checkpoint "
-                f"{entry.checkpoint_id}; this sluice reads format {FORMAT_VERSION}"
-            )
+            raise ProtocolViolation(f"{place} is no manifest: {error}") from error
+        if entry.checkpoint_id != checkpoint_id:
+            raise ProtocolViolation(f"{place} is of checkpoint {entry.checkpoint_id}")
         return entry
-
-
-def manifest_key(checkpoint_id: int) -> str:
-    """Zero-padded, so that listing order is checkpoint order."""
-    return f"{MANIFESTS}{checkpoint_id:020d}.json"
-
-
-def restore_key(through: int, version: int | None) -> str:
-    """Sorts behind the manifest of *through* itself; version 0 is the empty table."""
-    return f"{MANIFESTS}{through:020d}_{version or 0:010d}.json"
-
-
-def record_key(version: int) -> str:
-    return f"{RECORDS}{version:020d}.json"

@@ -2,24 +2,47 @@
 
 data/{checkpoint}-{subtask}-{attempt}...     staged by a subtask
 compacted/{version}-{number}-{token}...      rows of many files, merged
+_manifests/..., _compacted/...               the log; see table_manifest.py
 _schemas/{schema}.arrow                      of files of JSON lines
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Protocol
 
 DATA = "data/"
 COMPACTED = "compacted/"
 DELETES = "-deletes.parquet"
 PARTS = ".parts.json"
+MANIFESTS = "_manifests/"
+RECORDS = "_compacted/"
+_LOGGED = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10,})_([0-9]{10,}))?\.json")
+_RECORD = re.compile(r"_compacted/([0-9]{20})\.json")
 
 _STEM = r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+"
 _ENDS = r"(?:\.parquet|\.json|\.parts\.json|/.+/part\.(?:parquet|json))"
 _DATA_FILE = re.compile(DATA + _STEM + _ENDS)
 _COMPACTED_FILE = re.compile(COMPACTED + _STEM + _ENDS)
 _TOP = re.compile(r"([^/]+/[^/.]+)(?:\..*|/.*)?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """The key of a manifest, or of a fence, and what it says.
+
+    ``shown`` is what readers see if no name comes behind it; ``generation`` is a fence's alone.
+    """
+
+    key: str
+    checkpoint_id: int
+    shown: int | None
+    generation: int | None = None
+
+    @property
+    def is_fence(self) -> bool:
+        return self.generation is not None
 
 
 class _Named(Protocol):
@@ -66,6 +89,37 @@ def folder_of(unit: str) -> str:
 def partition_of(file: str) -> str:
     """``day=2026-01-01``, or empty."""
     return "/".join(file.split("/")[2:-1])
+
+
+def name_of(key: str) -> Name | None:
+    """None for a key that is not one of ours."""
+    found = _LOGGED.fullmatch(key)
+    if found is None:
+        return None
+    checkpoint_id, generation, shown = found.groups()
+    if generation is None:
+        return Name(key, int(checkpoint_id), int(checkpoint_id))
+    return Name(key, int(checkpoint_id), int(shown) or None, int(generation))
+
+
+def manifest_key(checkpoint_id: int) -> str:
+    """Zero-padded, so that listing order is checkpoint order."""
+    return f"{MANIFESTS}{checkpoint_id:020d}.json"
+
+
+def fence_key(through: int, generation: int, shown: int | None) -> str:
+    """Sorts behind the manifest of *through* itself; version 0 is the empty table."""
+    return f"{MANIFESTS}{through:020d}_{generation:010d}_{shown or 0:010d}.json"
+
+
+def record_key(version: int) -> str:
+    return f"{RECORDS}{version:020d}.json"
+
+
+def of_record(key: str) -> int | None:
+    """The version that has merged files; None when the name is not one of ours."""
+    name = _RECORD.fullmatch(key)
+    return None if name is None else int(name[1])
 
 
 def is_json(file: str) -> bool:

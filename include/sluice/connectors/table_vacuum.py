@@ -13,16 +13,15 @@ from dataclasses import dataclass
 
 from sluice.connectors.staged_files import StagedFiles
 from sluice.connectors.table_compaction import Compactor
-from sluice.connectors.table_manifest import (
-    MANIFEST,
+from sluice.connectors.table_manifest import Compaction, Manifest, TableLog
+from sluice.connectors.table_names import (
+    COMPACTED,
     MANIFESTS,
-    Compaction,
-    Manifest,
-    TableLog,
+    PARTS,
     manifest_key,
     record_key,
+    unit_of,
 )
-from sluice.connectors.table_names import COMPACTED, PARTS, unit_of
 from sluice.errors import ConfigurationError, ProtocolViolation
 
 log = logging.getLogger(__name__)
@@ -152,12 +151,11 @@ def _doomed_files(
 
 
 def _doomed_entries(table: TableLog, gone: list[int], kept: _Kept) -> Iterator[str]:
-    """Manifests, records of versions that are gone, and restores that later entries outlive."""
+    """Manifests, records of versions that are gone, and fences that later entries outlive."""
     yield from (manifest_key(version) for version in reversed(gone))  # No gap in what is left.
     yield from (record_key(one) for one in table.compacted() if one not in kept.manifests)
     oldest = min(kept.manifests)
-    restores = [one.key for one in table.store.list(MANIFESTS)]
-    for key in restores[:-1]:  # The last entry says what readers see.
-        name = MANIFEST.fullmatch(key)
-        if name is not None and name[2] is not None and int(name[1]) < oldest:
-            yield key
+    names = [*table.names()]
+    for name in names[:-1]:  # The last entry says what readers see.
+        if name.is_fence and name.checkpoint_id < oldest:
+            yield name.key

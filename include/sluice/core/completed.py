@@ -76,9 +76,11 @@ class CheckpointMetadata:
 
     ``tables`` pins, per sink, the checkpoint whose commit made the table's version;
     ``previous_tables`` is what the parent pinned, and what this commit's versions continue.
+    ``life`` is that of the job that took it: the ids are known to tables of that life.
     """
 
     pipeline: str
+    life: str
     checkpoint_id: CheckpointId
     parent: CheckpointId | None
     generation: Generation

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sluice.core.aborts import abort_all
-from sluice.core.ids import CheckpointId, Generation
+from sluice.core.ids import Generation
 from sluice.core.messages import (
     Command,
     DiscardCompleted,
@@ -26,10 +26,9 @@ from sluice.core.messages import (
 from sluice.core.properties import ClaimMode, JobStatus, is_discarded
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import next_restart
-from sluice.core.state import CoordinatorState, TableRecovery
+from sluice.core.state import REMEMBERED_LIVES, CoordinatorState
+from sluice.core.table_recovery import owed_recovery
 from sluice.core.transition import Transition, ignored, refused
-
-_ALIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING)
 
 
 def next_generation(state: CoordinatorState) -> Generation:
@@ -38,14 +37,20 @@ def next_generation(state: CoordinatorState) -> Generation:
 
 
 def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
-    if state.status in _ALIVE:
+    if state.is_alive or event.life in ("", state.life, *state.earlier_lives):
         return refused(state)
+    lives = (*state.earlier_lives, state.life) if state.life else ()
+    ids = state.ids.at_least(event.tables.newest + 1)
     fresh = replace(
         CoordinatorState(),
         status=JobStatus.RUNNING,
+        life=event.life,
+        earlier_lives=lives[-REMEMBERED_LIVES:],
         generation=event.generation,
         configuration=event.configuration,
-        ids=state.ids,
+        ids=ids,
+        tables=event.tables.versions,
+        table_recovery=owed_recovery(event.tables, ids),
         rejected=state.rejected,
         completed=state.completed,
         discarding=state.discarding,
@@ -67,22 +72,30 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         return refused(state)
     if origin is not None and not origin.root and origin.savepoint in state.releasing_savepoints:
         return refused(state)
+    if not _holds_still(state, event):
+        return refused(state)
     after, commands = abort_all(state, event.at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION)
+    newest = event.tables.newest if event.tables is not None else 0
+    known = after.ids.at_least(newest + 1)
     claimed = state.claimed_savepoints
     if origin and origin.savepoint and event.claim_mode is ClaimMode.CLAIM:
         claimed = tuple(dict.fromkeys((*claimed, origin.savepoint)))
     restored = replace(
         after,
         status=JobStatus.RUNNING,
+        life=state.life or event.life,
         generation=event.generation,
-        ids=after.ids.at_least((checkpoint_id or 0) + 1),
+        ids=known.at_least((checkpoint_id or 0) + 1),
         base=checkpoint_id,
         origin=origin,
         claim_mode=event.claim_mode,
         ignores_in_flight=event.ignores_in_flight,
         dropped_stages=event.dropped_stages,
         must_restore_hooks=event.has_hooks,
-        table_recovery=_table_recovery(state, event),
+        tables=state.tables if event.tables is None else event.tables.versions,
+        table_recovery=(
+            state.table_recovery if event.tables is None else owed_recovery(event.tables, known)
+        ),
         claimed_savepoints=claimed,
         configuration=event.configuration or state.configuration,
         is_backlog=False,
@@ -93,16 +106,19 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
     return Transition(state=restored, commands=commands)
 
 
-def _table_recovery(state: CoordinatorState, event: JobRestored) -> TableRecovery | None:
-    """What an earlier restore still owes is owed by this one, too: its ids are among these."""
-    owed = state.table_recovery
-    is_behind = state.leaves_behind(event.checkpoint_id, event.origin)
-    if not (is_behind or event.rolls_back_tables or owed):
-        return None
-    return TableRecovery(
-        through=CheckpointId(state.next_checkpoint_id - 1),
-        roll_back=event.rolls_back_tables or (owed is not None and owed.roll_back),
-    )
+def _holds_still(state: CoordinatorState, event: JobRestored) -> bool:
+    """Whether what was decided of the tables is still so: nothing was completed, or committed,
+    since the sinks were asked, or were not.
+    """
+    if not (state.life or event.life):
+        return False
+    if event.tables is None:
+        return state.continues(event.checkpoint_id, event.origin)
+    published = event.tables.continues
+    if published is None:
+        return True
+    completed = state.completed_checkpoint(published)
+    return completed is not None and not completed.is_committed
 
 
 def on_tables_recovered(state: CoordinatorState, _: TablesRecovered) -> Transition:

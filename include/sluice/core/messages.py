@@ -22,6 +22,7 @@ from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.properties import CheckpointingMode, ClaimMode, JobStatus, Retention
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartStrategy
+from sluice.core.table_recovery import TableDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +55,16 @@ class JobConfiguration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted:
-    """A new life of the pipeline from empty state; checkpoints of an earlier life stay."""
+    """A new life of the pipeline from empty state; checkpoints of an earlier life stay.
+
+    ``life`` is a token that no other submission has, of whatever journal.
+    """
 
     at_ms: int
     generation: Generation
     configuration: JobConfiguration
+    life: str
+    tables: TableDecision = field(default_factory=TableDecision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +145,15 @@ class CheckpointCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted:
-    """Every sink published what it staged; the files of the *discarded* checkpoints are gone."""
+    """Every sink published what it staged; the files of the *discarded* checkpoints are gone.
+
+    ``sinks`` are those that did; the others keep the version they have.
+    """
 
     generation: Generation
     at_ms: int
     checkpoint_id: CheckpointId
+    sinks: tuple[str, ...] = ()
     discarded: tuple[CheckpointId, ...] = ()
 
 
@@ -195,6 +205,8 @@ class JobRestored:
 
     ``origin`` says where that checkpoint is when it is not one of the job's own.  Whose state a
     person consented to drop are the uids in ``dropped_stages``, sources and sinks among them.
+    ``tables`` None: the job continues what it continues anyway, and no sink was asked.  ``life`` is
+    that of a job that nobody submitted.
     """
 
     at_ms: int
@@ -205,7 +217,8 @@ class JobRestored:
     ignores_in_flight: bool = False
     has_hooks: bool = False  # Master hooks are to be restored before anything new is triggered.
     is_latest: bool = False  # The newest was meant: refused if another completed meanwhile.
-    rolls_back_tables: bool = False
+    tables: TableDecision | None = None
+    life: str = ""
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
     cause: str = ""  # Who asked for it, and is not to be served twice.
@@ -220,7 +233,7 @@ class HooksRestored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesRecovered:
-    """Every sink knows which commits may not happen any more, and is rolled back if asked for."""
+    """Every sink's table has become what the latest decision about the tables says."""
 
     generation: Generation
 

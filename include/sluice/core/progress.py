@@ -117,6 +117,7 @@ def on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transit
         discarding=(*state.discarding, *gone),
         base=completed.checkpoint_id,
         origin=None,
+        tables=None,
         ignores_in_flight=False,
         dropped_stages=(),
         last_completed_at_ms=event.at_ms,
@@ -137,6 +138,9 @@ def on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transit
         completed=tuple(done if c is completed else c for c in state.completed),
         discarding=tuple(c for c in state.discarding if c.checkpoint_id not in event.discarded),
     )
+    if completed is state.latest_completed and state.tables is not None:
+        made = dict.fromkeys(event.sinks, int(completed.checkpoint_id))
+        after = replace(after, tables=state.tables | made)
     status = _status_after(after, done)
     if status is None:
         return Transition(state=after)

@@ -17,8 +17,13 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import ClaimMode
 from sluice.core.state import CoordinatorState
-
-MANY = 5  # Ids that a message names; the table itself can be asked for the rest.
+from sluice.core.table_recovery import TableDecision
+from sluice.core.table_standings import (
+    TableAhead,
+    TableStanding,
+    decide_tables,
+    table_problems,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,54 +64,33 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableAhead:
-    """A sink's table shows what these later ``checkpoints`` published, oldest first."""
-
-    sink: str
-    checkpoints: tuple[int, ...]
-    can_roll_back: bool
-    rolls_back_by_itself: bool  # By its next commit, whether anybody asks for it or not.
-
-    def __str__(self) -> str:
-        count = len(self.checkpoints)
-        what = f"{count} checkpoint{'s' if count > 1 else ''} ({_few(self.checkpoints)})"
-        return f"table {self.sink!r} is ahead by {what}"
-
-    def told(self, *, rolls_back: bool) -> str:
-        """What becomes of it, to a person."""
-        if rolls_back:
-            return f"{self}, and is rolled back"
-        if self.rolls_back_by_itself:
-            return f"{self}; its next commit rolls it back, rolling tables back does so at once"
-        cure = "rolling tables back takes them away" if self.can_roll_back else "it cannot go back"
-        return f"{self}, whose rows will be published again; {cure}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What was seen of the chosen snapshot: the size of each file, None for one that is missing,
-    and what the sources say about their positions.
+    and what the sources say about their positions.  ``metadata`` None: the job starts from empty.
 
     ``left_behind`` is what else it holds for whom the pipeline does not declare: by uid, in words.
+    ``tables`` None: the sinks were not asked, for the job continues what it continues anyway.
     """
 
-    metadata: CheckpointMetadata
+    metadata: CheckpointMetadata | None = None
     sizes: Mapping[SegmentHandle, int | None] = field(
         default_factory=dict[SegmentHandle, int | None]
     )
     source_problems: Sequence[str] = ()
     left_behind: Mapping[str, str] = field(default_factory=dict[str, str])
-    tables_ahead: Sequence[TableAhead] = ()
+    tables: Sequence[TableStanding] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
     """``ignore_in_flight_of``: drop the in-flight data of that checkpoint, which loses rows.
     ``roll_back_tables``: put the sinks' tables back to what the snapshot pinned, too.
+    ``accept_tables``: take them as they are, where rows are missing or of another life.
     """
 
     allow_non_restored_state: bool = False
     roll_back_tables: bool = False
+    accept_tables: bool = False
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignore_in_flight_of: CheckpointId | None = None
 
@@ -114,7 +98,8 @@ class RestoreOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
     """Restore this one.  ``replays_commit``: its sinks have to publish first.  ``dropped_stages``
-    are the uids whose state goes, sources and sinks among them.
+    are the uids whose state goes, sources and sinks among them.  ``tables`` None: nothing changes
+    for them.
     """
 
     choice: Choice
@@ -122,6 +107,7 @@ class Restore:
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()
     files: tuple[SegmentHandle, ...] = ()
+    tables: TableDecision | None = None
     tables_ahead: tuple[TableAhead, ...] = ()
 
 
@@ -160,14 +146,52 @@ def choose(
 def decide(
     state: CoordinatorState,
     choice: Choice,
-    observed: Observed | None,
+    observed: Observed,
     stages: Sequence[DeclaredStage],
     options: RestoreOptions,
 ) -> Restore | Stop:
-    """Restore *choice*, or stop and say why.  *observed* is None when it starts from empty."""
-    if observed is None:
-        return Restore(choice=choice)
+    """Restore *choice*, or stop and say why."""
+    metadata, tables = observed.metadata, observed.tables or ()
+    rolls_back, accepts = options.roll_back_tables, options.accept_tables
+    of_tables = table_problems(tables, roll_back=rolls_back, accepts=accepts)
+    problems, dropped = _snapshot_problems(state, choice, observed, stages, options)
+    if problems or of_tables:
+        return Stop(problems=(*problems, *of_tables))
+    own = None if choice.origin else state.completed_checkpoint(choice.checkpoint_id or 0)
+    replays_commit = own is not None and not own.is_committed
+    return Restore(
+        choice=choice,
+        replays_commit=replays_commit,
+        ignores_in_flight=(
+            metadata is not None and options.ignore_in_flight_of == metadata.checkpoint_id
+        ),
+        dropped_stages=dropped,
+        files=metadata.files if metadata is not None else (),
+        tables=None
+        if observed.tables is None
+        else decide_tables(
+            tables,
+            continues=choice.checkpoint_id if replays_commit else None,
+            roll_back=rolls_back,
+            accepts=accepts,
+        ),
+        tables_ahead=tuple(
+            one.ahead for one in tables if one.ahead is not None and not one.is_side_output
+        ),
+    )
+
+
+def _snapshot_problems(
+    state: CoordinatorState,
+    choice: Choice,
+    observed: Observed,
+    stages: Sequence[DeclaredStage],
+    options: RestoreOptions,
+) -> tuple[list[str], tuple[str, ...]]:
+    """What stands against the snapshot itself, and whose state of it is dropped."""
     metadata = observed.metadata
+    if metadata is None:
+        return [], ()
     declared = {stage.uid: stage for stage in stages}
     orphans = {
         s.uid: f"stage {s.uid!r} has state"
@@ -191,19 +215,8 @@ def decide(
         *(_file_problem(handle, size) for handle, size in observed.sizes.items()
           if size != handle.size_bytes),
         *observed.source_problems,
-        *_roll_back_problems(choice, observed, options),
     ]  # fmt: skip
-    if problems:
-        return Stop(problems=tuple(problems))
-    own = None if choice.origin else state.completed_checkpoint(metadata.checkpoint_id)
-    return Restore(
-        choice=choice,
-        replays_commit=own is not None and not own.is_committed,
-        ignores_in_flight=options.ignore_in_flight_of == metadata.checkpoint_id,
-        dropped_stages=tuple(orphans),
-        files=metadata.files,
-        tables_ahead=tuple(observed.tables_ahead),
-    )
+    return problems, tuple(orphans)
 
 
 def _latest(state: CoordinatorState) -> Choice | Stop:
@@ -236,20 +249,3 @@ def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[st
 def _file_problem(handle: SegmentHandle, size: int | None) -> str:
     state_of_it = "is missing" if size is None else f"has {size} bytes"
     return f"{handle.key} {state_of_it}, expected {handle.size_bytes} bytes"
-
-
-def _roll_back_problems(choice: Choice, observed: Observed, options: RestoreOptions) -> list[str]:
-    if not options.roll_back_tables:
-        return []
-    if choice.origin is not None and choice.origin.root:
-        return ["the tables of another root's job are not this job's to roll back"]
-    return [
-        f"{ahead}, and it cannot be rolled back; restore without rolling tables back"
-        for ahead in observed.tables_ahead
-        if not ahead.can_roll_back
-    ]
-
-
-def _few(checkpoints: Sequence[int]) -> str:
-    shown = [str(one) for one in checkpoints[:MANY]]
-    return ", ".join(shown if len(checkpoints) <= MANY else [*shown, "..."])

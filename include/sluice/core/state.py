@@ -14,8 +14,10 @@ from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartHistory
+from sluice.core.table_recovery import TableRecovery
 
 REMEMBERED_FAILURES = 16  # Flink remembers 16 recent ids; here they also feed the history page.
+REMEMBERED_LIVES = 64  # A files table of one of them, that a sink of the job is, starts anew.
 REMEMBERED_REJECTIONS = 64  # For the owners of queued requests, who come back and ask.
 
 
@@ -45,24 +47,21 @@ class RejectedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableRecovery:
-    """What a restore owes its sinks: checkpoints up to ``through`` that have not published must
-    never do so, but for the one that the job continues.
-    """
-
-    through: CheckpointId
-    roll_back: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorState:
     """``base`` is the checkpoint the next epoch continues, kept at ``origin`` when it is not one of
     the job's own; ``completed`` are the retained ones, ``discarding`` those that left the store and
     whose files may still be there, all old to new.  ``pending`` is a chain: each one continues the
     one before it, the first one ``base``.  ``restart_at_ms`` is set while the job is RESTARTING.
+
+    ``life`` is drawn when the job is submitted; ``earlier_lives`` had the same journal.  ``tables``
+    is per sink the version that the job continues, as a restore has decided it; None: as the base
+    itself says.  A ``table_recovery`` is owed until every sink knows of the decision, by whatever
+    generation and life.
     """
 
     status: JobStatus = JobStatus.CREATED
+    life: str = ""
+    earlier_lives: tuple[str, ...] = ()
     generation: Generation = NO_GENERATION
     ids: CheckpointIdCounter = field(default_factory=CheckpointIdCounter)
     base: CheckpointId | None = None
@@ -71,6 +70,7 @@ class CoordinatorState:
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()  # The base has state of these uids; the job has it not.
     must_restore_hooks: bool = False
+    tables: dict[str, int] | None = None
     table_recovery: TableRecovery | None = None
     configuration: JobConfiguration = field(default_factory=JobConfiguration)
     queue: tuple[CheckpointRequest, ...] = ()
@@ -102,19 +102,28 @@ class CoordinatorState:
             parent = pending.checkpoint_id
 
     @property
+    def is_alive(self) -> bool:
+        """Whether it has to be stopped before it can be submitted anew."""
+        return self.status in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING)
+
+    @property
     def owes_a_restore(self) -> bool:
         """Whether something outside is still to be put back, before anything new is triggered."""
         return self.must_restore_hooks or self.table_recovery is not None
 
-    def leaves_behind(
-        self, checkpoint_id: CheckpointId | None, origin: SnapshotOrigin | None
-    ) -> bool:
-        """Whether a restore to there leaves completed checkpoints behind, which tables may show and
-        somebody may still be about to publish.
+    @property
+    def must_recover_tables(self) -> bool:
+        """Whether the tables are to be recovered now: the job runs, or its base is to be published,
+        which nobody may do before.
         """
-        if not self.completed:
-            return False
-        return origin is not None or self.completed[-1].checkpoint_id != checkpoint_id
+        latest = self.latest_completed
+        is_published = latest is None or latest.is_committed
+        is_due = self.status is JobStatus.RUNNING or not is_published
+        return self.table_recovery is not None and is_due
+
+    def continues(self, checkpoint_id: CheckpointId | None, origin: SnapshotOrigin | None) -> bool:
+        """Whether that is what the job continues anyway, so that its tables need no decision."""
+        return bool(self.life) and (checkpoint_id, origin) == (self.base, self.origin)
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:

@@ -15,7 +15,7 @@ go back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -203,6 +203,16 @@ class Timeline:
                 f"generation {self.generation} of the job has written the table; whoever acts for "
                 f"generation {writer.generation} was left behind"
             )
+
+
+def spans_of(ids: Iterable[int]) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    for checkpoint_id in sorted({*ids}):
+        if spans and checkpoint_id == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], checkpoint_id)
+        else:
+            spans.append((checkpoint_id, checkpoint_id))
+    return tuple(spans)
 
 
 def _with(spans: tuple[Span, ...], checkpoint_id: int) -> tuple[Span, ...]:

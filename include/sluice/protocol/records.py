@@ -39,7 +39,7 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 T = TypeVar("T")
 
 _JOURNALED = {

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from itertools import chain
 
-from sluice.connectors.sink import Sink
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import CheckpointCommitted, CheckpointCompleted
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.plan import CheckpointPlan, SnapshotOrigin
+from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointingMode
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Verdict
@@ -21,6 +20,7 @@ from sluice.runner.holds import SAVEPOINT, hold, notify_complete
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
 from sluice.runner.savepoints import discard_claimed, export_savepoint
+from sluice.runner.table_recovery import recover_tables, writer_of
 from sluice.runner.upgrades import require_planned, require_sinks
 from sluice.storage.journal import Head
 from sluice.storage.object_store import AlreadyExists
@@ -80,25 +80,34 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     *committed*.  Idempotent.
 
     Raises:
-        FencedError: the checkpoint is not a completed one of this generation.
+        FencedError: the checkpoint is not what the job continues: a restore left it behind, or a
+            newer generation owns the job.
+        TableMismatch: a table does not show what the checkpoint continues; a person decides.
     """
     head = job.journal.load()
-    state = head.state
-    completed = state.completed_checkpoint(checkpoint_id)
+    completed = head.state.completed_checkpoint(checkpoint_id)
     if completed is None:
-        raise FencedError(_why_gone(state, checkpoint_id))
+        raise FencedError(_why_gone(head.state, checkpoint_id))
     if completed.is_committed:
-        return state
+        return head.state
+    if completed is not head.state.latest_completed:
+        raise FencedError(
+            f"checkpoint {checkpoint_id} was left behind by a restore before it was committed; "
+            "restore it to publish its rows"
+        )
+    head = recover_tables(job, head)
+    state = head.state
     metadata = job.metadata(checkpoint_id)
     require_sinks(job.pipeline, metadata, state)
     was_early = state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE
+    before = metadata.previous_tables if state.tables is None else state.tables
+    publishing = [uid for uid, version in metadata.tables.items() if version == checkpoint_id]
     for uid, sink in job.sinks(state.configuration.params).items():
-        if metadata.tables.get(uid) == checkpoint_id and not (
-            was_early and sink.is_published(checkpoint_id)
-        ):
+        if uid not in publishing or before.get(uid) == checkpoint_id:
+            continue  # The latter was found to show it already when it was restored.
+        if not (was_early and sink.is_published(checkpoint_id)):
             mine = tuple(c for c in metadata.committables if c.sink == uid)
-            before = metadata.previous_tables.get(uid)
-            sink.commit(checkpoint_id, known_version(sink, before, metadata.origin), mine)
+            sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)
     if completed.savepoint_name is not None:
         hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
@@ -109,6 +118,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
             generation=current.generation,
             at_ms=job.clock(),
             checkpoint_id=checkpoint_id,
+            sinks=tuple(publishing),
             discarded=discarded,
         ),
         head=head,
@@ -147,19 +157,7 @@ def _publish_early(
     for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
         if not sinks[uid].is_published(checkpoint_id):
             mine = tuple(c for c in committables if c.sink == uid)
-            before = known_version(sinks[uid], tables.get(uid), plan.origin)
-            sinks[uid].commit(checkpoint_id, before, mine)
-
-
-def known_version(sink: Sink, version: int | None, origin: SnapshotOrigin | None) -> int | None:
-    """The version of the table that the commit continues.
-
-    A table under the root of another job stays there: this job's begins anew.
-    """
-    is_elsewhere = origin is not None and origin.root != ""
-    if version is None or (is_elsewhere and not sink.is_published(version)):
-        return None
-    return version
+            sinks[uid].commit(writer_of(state), checkpoint_id, tables.get(uid), mine)
 
 
 def assemble(
@@ -189,6 +187,7 @@ def assemble(
     staged = {committable.sink for committable in committables}
     return CheckpointMetadata(
         pipeline=job.pipeline.uid,
+        life=state.life,
         checkpoint_id=plan.checkpoint_id,
         parent=plan.parent,
         origin=plan.origin,

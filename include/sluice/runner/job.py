@@ -47,6 +47,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def new_life() -> str:
+    """A token for a job from its submission on, which no other job ever has."""
+    return uuid.uuid4().hex[:16]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     pipeline: Pipeline

@@ -44,9 +44,12 @@ class Lineage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompletedParent:
-    """``metadata`` None: the job starts from empty state."""
+    """``metadata`` None: the job starts from empty state.  ``decided`` are the versions of the
+    tables, where a restore or submission has decided them.
+    """
 
     metadata: CheckpointMetadata | None
+    decided: Mapping[str, int] | None = None
 
     def stage(self, uid: str) -> StageState | None:
         return self.metadata.stage(uid) if self.metadata is not None else None
@@ -68,6 +71,8 @@ class CompletedParent:
 
     @property
     def tables(self) -> dict[str, int]:
+        if self.decided is not None:
+            return dict(self.decided)
         return dict(self.metadata.tables) if self.metadata is not None else {}
 
 
@@ -111,7 +116,7 @@ def lineage_of_tip(job: Job, state: CoordinatorState) -> Lineage:
     """What a checkpoint triggered now continues."""
     if state.pending:
         return _pending_parent(job, state, state.pending[-1])
-    return CompletedParent(job.base_metadata(state))
+    return CompletedParent(job.base_metadata(state), state.tables)
 
 
 def lineage_of(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Lineage:
@@ -119,7 +124,8 @@ def lineage_of(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Linea
     parent = None if plan.parent is None else state.pending_checkpoint(plan.parent)
     if parent is not None and plan.origin is None:
         return _pending_parent(job, state, parent)
-    return CompletedParent(job.parent_metadata(plan))
+    is_base = state.continues(plan.parent, plan.origin)
+    return CompletedParent(job.parent_metadata(plan), state.tables if is_base else None)
 
 
 def acks_of(job: Job, pending: PendingCheckpoint) -> Callable[[str], list[Ack]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sluice.connectors.sink import RollBack
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import SegmentHandle
 from sluice.core.messages import JobConfiguration
@@ -16,11 +15,11 @@ from sluice.core.restoring import (
     Observed,
     RestoreOptions,
     RestoreTarget,
-    TableAhead,
 )
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError
 from sluice.runner.job import Job
+from sluice.runner.table_standings import standings_to_restore
 from sluice.runner.upgrades import left_behind
 
 
@@ -41,51 +40,41 @@ def as_chosen(
 
 
 def observe(
-    job: Job, choice: Choice, state: CoordinatorState, configuration: JobConfiguration
-) -> Observed | None:
-    """Look at the snapshot, one LIST per folder of its files, and ask its sources.
+    job: Job,
+    choice: Choice,
+    state: CoordinatorState,
+    configuration: JobConfiguration,
+    options: RestoreOptions,
+) -> Observed:
+    """Look at the snapshot, one LIST per folder of its files, and ask its sources, and its sinks.
+
+    The usual restore, of what the job continues anyway, asks no sink: a database that is down does
+    not keep a job from restarting.
 
     Raises:
         RestoreError: there is no such snapshot.
     """
-    if choice.checkpoint_id is None:
-        return None
-    metadata = (
-        job.metadata(choice.checkpoint_id)
-        if choice.origin is None
-        else job.origin_metadata(choice.origin)
-    )
+    metadata = _metadata(job, choice)
+    is_decided = state.continues(choice.checkpoint_id, choice.origin)
+    asks = not is_decided or options.roll_back_tables or options.accept_tables
+    tables = standings_to_restore(job, state, choice, metadata, configuration) if asks else None
+    if metadata is None:
+        return Observed(tables=tables)
     return Observed(
         metadata=metadata,
         sizes=_sizes(job, metadata),
         source_problems=_source_problems(job, metadata, configuration),
         left_behind=left_behind(metadata, job.pipeline),
-        tables_ahead=_tables_ahead(job, choice, state, metadata, configuration),
+        tables=tables,
     )
 
 
-def _tables_ahead(
-    job: Job,
-    choice: Choice,
-    state: CoordinatorState,
-    metadata: CheckpointMetadata,
-    configuration: JobConfiguration,
-) -> list[TableAhead]:
-    """Of the declared sinks; the usual restore, of the latest checkpoint, need not ask them."""
-    is_elsewhere = choice.origin is not None and choice.origin.root != ""
-    if is_elsewhere or not state.leaves_behind(choice.checkpoint_id, choice.origin):
-        return []
-    sinks = job.sinks(configuration.params)
-    return [
-        TableAhead(
-            sink=uid,
-            checkpoints=later,
-            can_roll_back=sinks[uid].rolls_back is not RollBack.NEVER,
-            rolls_back_by_itself=sinks[uid].rolls_back is RollBack.BY_NEXT_COMMIT,
-        )
-        for uid in job.pipeline.sinks
-        if (later := sinks[uid].published_after(metadata.tables.get(uid)))
-    ]
+def _metadata(job: Job, choice: Choice) -> CheckpointMetadata | None:
+    if choice.checkpoint_id is None:
+        return None
+    if choice.origin is not None:
+        return job.origin_metadata(choice.origin)
+    return job.metadata(choice.checkpoint_id)
 
 
 def _sizes(job: Job, metadata: CheckpointMetadata) -> dict[SegmentHandle, int | None]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.ids import CheckpointId
 from sluice.core.lifecycle import next_generation
 from sluice.core.messages import (
     AlignmentTimedOut,
@@ -21,31 +21,18 @@ from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.restoring import (
-    DeclaredStage,
-    FromOrigin,
-    Latest,
-    Restore,
-    RestoreOptions,
-    RestoreTarget,
-    Stop,
-    TableAhead,
-    choose,
-    decide,
-)
+from sluice.core.restoring import Latest, RestoreOptions, RestoreTarget, Stop
 from sluice.core.state import CoordinatorState
+from sluice.core.table_standings import TableAhead
 from sluice.core.transition import Verdict
-from sluice.errors import ConfigurationError, FencedError, RestoreError
-from sluice.protocol.paths import PipelinePaths
+from sluice.errors import FencedError, RestoreError
 from sluice.runner.commands import carry_out
-from sluice.runner.job import Job
-from sluice.runner.observing import as_chosen, observe
+from sluice.runner.job import Job, new_life
+from sluice.runner.observing import as_chosen
+from sluice.runner.restore_plan import DEFAULT_OPTIONS, plan_restore
 from sluice.runner.resume import resume
-from sluice.storage.journal import Journal
 
 log = logging.getLogger(__name__)
-
-DEFAULT_OPTIONS = RestoreOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,41 +152,6 @@ def overtake(job: Job, checkpoint_id: CheckpointId, stages: Iterable[str]) -> Co
     return transition.state
 
 
-def plan_restore(
-    job: Job,
-    target: RestoreTarget,
-    options: RestoreOptions = DEFAULT_OPTIONS,
-    *,
-    configuration: JobConfiguration | None = None,
-) -> Restore | Stop:
-    """What ``restore`` would do, and every file it would need: the dry run.  Writes nothing."""
-    state = job.state()
-    if state.generation == NO_GENERATION and configuration is None:
-        problem = (
-            f"job {job.pipeline.uid!r} was never submitted in {job.store.root}, so it has no "
-            "parameters; submit it first, or restore it with a configuration"
-        )
-        return Stop(problems=(problem,))
-    options = as_chosen(state, target, options)
-    choice = choose(state, target, options)
-    if isinstance(choice, Stop):
-        return choice
-    continued = configuration or state.configuration
-    try:
-        observed = observe(job, choice, state, continued)
-    except (RestoreError, ConfigurationError) as error:
-        return Stop(problems=(str(error),))
-    stages = [
-        DeclaredStage(
-            uid=uid,
-            parallelism=job.parallelism_of(uid, continued),
-            max_parallelism=job.pipeline.max_parallelism,
-        )
-        for uid in job.pipeline.stages
-    ]
-    return decide(state, choice, observed, stages, options)
-
-
 def restore(
     job: Job,
     target: RestoreTarget,
@@ -218,7 +170,8 @@ def restore(
     latest restore: it finds that one done.
 
     Raises:
-        RestoreError: the target does not exist, or something it needs is gone; all are named.
+        RestoreError: the target does not exist, something it needs is gone, or a table does not
+            agree with it; all are named.
         FencedError: the job moved on to another generation.
     """
     state = job.state()
@@ -254,7 +207,8 @@ def restore(
             dropped_stages=decision.dropped_stages,
             has_hooks=bool(job.pipeline.hooks),
             is_latest=isinstance(target, Latest),
-            rolls_back_tables=options.roll_back_tables,
+            tables=decision.tables,
+            life="" if state.life else new_life(),
             configuration=configuration,
             cause=cause,
         ),
@@ -274,9 +228,8 @@ def _take_over(job: Job, event: JobRestored) -> CoordinatorState:
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
     if transition.verdict is not Verdict.APPLIED:
         raise RestoreError(
-            "a checkpoint completed while the one before it was chosen; restore the job again"
-            if event.is_latest
-            else f"checkpoint {event.checkpoint_id} was discarded while it was chosen"
+            "a checkpoint completed or was committed while the one to restore was chosen, or that "
+            "one was discarded; restore the job again"
         )
     carry_out(job, transition)
     resume(job, job.journal.load())
@@ -288,43 +241,6 @@ def _take_over(job: Job, event: JobRestored) -> CoordinatorState:
         job.pipeline.uid, event.generation, event.checkpoint_id, event.origin,
     )  # fmt: skip
     return after
-
-
-def savepoint_target(job: Job, name: str) -> FromOrigin:
-    """Raises RestoreError when there is no such savepoint."""
-    checkpoint_id = job.savepoint_metadata(name).checkpoint_id
-    return FromOrigin(SnapshotOrigin(checkpoint_id=checkpoint_id, savepoint=name))
-
-
-def foreign_target(
-    job: Job,
-    root: str,
-    *,
-    pipeline: str | None = None,
-    checkpoint_id: CheckpointId | None = None,
-    savepoint: str | None = None,
-) -> FromOrigin:
-    """A checkpoint of another *root*, by default its latest completed one, or a savepoint there.
-
-    Raises:
-        RestoreError: there is none.
-    """
-    uid = pipeline or job.pipeline.uid
-    origin = SnapshotOrigin(
-        checkpoint_id=checkpoint_id or CheckpointId(0),
-        savepoint=savepoint,
-        root=root,
-        pipeline=uid,
-    )
-    if savepoint is not None:
-        found = job.origin_metadata(origin).checkpoint_id
-        return FromOrigin(replace(origin, checkpoint_id=found))
-    if checkpoint_id is None:
-        latest = Journal(job.store_at(root), PipelinePaths(uid)).load().state.latest_completed
-        if latest is None:
-            raise RestoreError(f"job {uid!r} has no completed checkpoint in {root}")
-        return FromOrigin(replace(origin, checkpoint_id=latest.checkpoint_id))
-    return FromOrigin(origin)
 
 
 def stop(job: Job, status: JobStatus) -> CoordinatorState:

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import logging
 
-from sluice.core.messages import HooksRestored, JobFailed, TablesRecovered
+from sluice.core.messages import HooksRestored, JobFailed
 from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.errors import RestoreError
 from sluice.runner.commands import carry_out, clean_up
-from sluice.runner.completion import commit, known_version
+from sluice.runner.completion import commit
 from sluice.runner.job import Job
+from sluice.runner.table_recovery import recover_tables
 from sluice.storage.journal import Head
 
 log = logging.getLogger(__name__)
 
 
 def resume(job: Job, head: Head) -> Head:
-    """Replay the commit of the latest completed checkpoint, delete what left the store while
-    nobody was there to delete it, put the tables back, and the master hooks' world.
+    """Recover the tables, replay the commit of the latest completed checkpoint, delete what left
+    the store while nobody was there to delete it, put the master hooks' world back.
+
+    In this order: the tables have to know which late commit is the one that is owed.
 
     Raises:
         RestoreError: a hook failed; the job fails over.
+        TableMismatch: a table does not show what the job continues; a person decides.
     """
+    head = recover_tables(job, head)
     latest = head.state.latest_completed
     if latest is not None and not latest.is_committed:
         commit(job, latest.checkpoint_id)
@@ -34,25 +39,10 @@ def resume(job: Job, head: Head) -> Head:
     if head.state.discarding:
         clean_up(job, head.state)
         head = job.journal.load()
-    if head.state.table_recovery is not None and head.state.status is JobStatus.RUNNING:
-        _recover_tables(job, head)
-        head = job.journal.load()
     if head.state.must_restore_hooks and head.state.status is JobStatus.RUNNING:
         _restore_hooks(job, head)
         head = job.journal.load()
     return head
-
-
-def _recover_tables(job: Job, head: Head) -> None:
-    state = head.state
-    owed = state.table_recovery
-    assert owed is not None
-    metadata = job.base_metadata(state)
-    pinned = metadata.tables if metadata is not None else {}
-    for uid, sink in job.sinks(state.configuration.params).items():
-        version = known_version(sink, pinned.get(uid), state.origin)
-        sink.recover(version, through=owed.through, roll_back=owed.roll_back)
-    job.journal.append(lambda _: TablesRecovered(generation=state.generation))
 
 
 def _restore_hooks(job: Job, head: Head) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.config import check_max_records
@@ -12,12 +13,16 @@ from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.lifecycle import next_generation
 from sluice.core.messages import JobConfiguration, JobSubmitted
 from sluice.core.state import CoordinatorState
+from sluice.core.table_recovery import TableDecision
+from sluice.core.table_standings import decide_tables, table_problems
 from sluice.core.transition import Verdict
 from sluice.errors import ConfigurationError, FencedError
 from sluice.params import resolve
 from sluice.pipeline import Pipeline
 from sluice.runner.commands import carry_out
-from sluice.runner.job import Job
+from sluice.runner.job import Job, new_life
+from sluice.runner.resume import resume
+from sluice.runner.table_standings import standings_to_submit
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +145,25 @@ def check_sources(
         source.plan((), max_records=1, parallelism=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConsent:
+    """What a person says of tables that another life of a job wrote: take its rows away, or go on
+    behind them.
+    """
+
+    roll_back: bool = False
+    accept: bool = False
+
+
+NO_CONSENT = TableConsent()
+
+
 def submit(
-    job: Job, configuration: JobConfiguration, *, only_generation: Generation | None = None
+    job: Job,
+    configuration: JobConfiguration,
+    *,
+    only_generation: Generation | None = None,
+    tables: TableConsent = NO_CONSENT,
 ) -> CoordinatorState:
     """Start a new life of the pipeline from empty state; earlier checkpoints stay where they are.
 
@@ -149,28 +171,46 @@ def submit(
     nobody had submitted it, and slept, does not begin a job anew that has ended meanwhile.
 
     Raises:
-        ConfigurationError: the job runs already, or a source cannot be used.
+        ConfigurationError: the job runs already, a source cannot be used, or a table has rows of
+            another life and *tables* does not say what becomes of them.
         FencedError: the job is of another generation.
     """
     check_sources(job.pipeline, configuration, job.location.endpoint_url)
-    transition = job.journal.append(
-        lambda state: JobSubmitted(
-            at_ms=job.clock(),
-            generation=next_generation(state)
-            if only_generation is None
-            else Generation(only_generation + 1),
-            configuration=configuration,
-        )
-    )
-    if transition.verdict is Verdict.FENCED:
+    state = job.state()
+    if only_generation not in (None, state.generation):
         raise FencedError(f"another coordinator submitted job {job.pipeline.uid!r} first")
-    if transition.verdict is not Verdict.APPLIED:
+    if state.is_alive:
         raise ConfigurationError(
-            f"job {job.pipeline.uid!r} is {transition.state.status.value} in {job.store.root}; "
+            f"job {job.pipeline.uid!r} is {state.status.value} in {job.store.root}; "
             f"stop it first: sluice cancel {job.pipeline.uid}"
         )
+    event = JobSubmitted(
+        at_ms=job.clock(),
+        generation=next_generation(state),
+        configuration=configuration,
+        life=new_life(),
+        tables=_decide_tables(job, state, configuration, tables),
+    )
+    transition = job.journal.append(lambda _: event)
+    if transition.verdict is not Verdict.APPLIED:
+        raise FencedError(f"another coordinator submitted job {job.pipeline.uid!r} first")
     carry_out(job, transition)
     log.info(
-        "job submitted pipeline=%s generation=%d", job.pipeline.uid, transition.state.generation
-    )
-    return transition.state
+        "job submitted pipeline=%s generation=%d life=%s",
+        job.pipeline.uid, event.generation, event.life,
+    )  # fmt: skip
+    if transition.state.table_recovery is None:
+        return transition.state
+    return resume(job, job.journal.load()).state
+
+
+def _decide_tables(
+    job: Job, state: CoordinatorState, configuration: JobConfiguration, consent: TableConsent
+) -> TableDecision:
+    tables = standings_to_submit(job, state, configuration)
+    problems = table_problems(tables, roll_back=consent.roll_back, accepts=consent.accept)
+    if problems:
+        raise ConfigurationError(
+            f"job {job.pipeline.uid!r} cannot begin in {job.store.root}: {'; '.join(problems)}"
+        )
+    return decide_tables(tables, roll_back=consent.roll_back, accepts=consent.accept)

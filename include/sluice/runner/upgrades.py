@@ -282,4 +282,4 @@ def _read(pipeline: Pipeline, location: StoreLocation, store: ObjectStore) -> st
     state = job.state()
     if state.status not in _ALIVE or state.base is None:
         return None
-    return change_of(pipeline, state, CompletedParent(job.base_metadata(state)))
+    return change_of(pipeline, state, CompletedParent(job.base_metadata(state), state.tables))

@@ -36,6 +36,7 @@ from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartStrategy, RestartType
+from sluice.core.table_recovery import TableDecision
 from tests.builders import STAGES, SUBTASKS, a_plan
 
 STOPS = (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)
@@ -93,6 +94,16 @@ def triggers(draw: st.DrawFn) -> CheckpointTriggered:
     return CheckpointTriggered(generation=generation, plan=plan, request=request)
 
 
+lives = st.sampled_from(["", "a", "b", "c"])
+decisions = st.builds(
+    TableDecision,
+    newest=st.integers(0, 12),
+    continues=st.none() | ids,
+    roll_back=st.booleans(),
+    accepts=st.booleans(),
+)
+
+
 @st.composite
 def restores(draw: st.DrawFn) -> JobRestored:
     origin = draw(origins)
@@ -104,7 +115,8 @@ def restores(draw: st.DrawFn) -> JobRestored:
         claim_mode=draw(st.sampled_from(ClaimMode)),
         has_hooks=draw(st.booleans()),
         is_latest=draw(st.booleans()),
-        rolls_back_tables=draw(st.booleans()),
+        tables=draw(st.none() | decisions),
+        life=draw(lives),
         configuration=draw(st.none() | configurations),
     )
 
@@ -113,7 +125,14 @@ about_a_checkpoint = {"generation": generations, "at_ms": times, "checkpoint_id"
 answers = {"checkpoint_id": ids, "subtask": subtasks, "attempt": attempts}
 id_lists = st.lists(ids, max_size=3).map(tuple)
 events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(JobSubmitted, at_ms=times, generation=generations, configuration=configurations),
+    st.builds(
+        JobSubmitted,
+        at_ms=times,
+        generation=generations,
+        configuration=configurations,
+        life=lives,
+        tables=decisions,
+    ),
     st.builds(CheckpointRequested, generation=generations, at_ms=times, request=requests),
     triggers(),
     st.builds(

@@ -16,13 +16,9 @@ from sluice.core.restoring import FromCheckpoint, Latest, Restore, RestoreOption
 from sluice.errors import FencedError, NotYetAcknowledged, SluiceError
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import (
-    fail_checkpoint,
-    overtake,
-    plan_restore,
-    restore,
-    savepoint_target,
-)
+from sluice.runner.recovery import fail_checkpoint, overtake, restore
+from sluice.runner.restore_plan import plan_restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.savepoints import savepoint_names
 from sluice.runner.trigger import Triggered, trigger
 from sluice.runner.watch import watch

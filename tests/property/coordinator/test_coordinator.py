@@ -39,6 +39,7 @@ from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
+from sluice.core.table_recovery import TableDecision
 from sluice.core.transition import Transition, Verdict
 from tests.builders import STAGES, TASKS, a_plan, an_ack, an_attempt, declined
 from tests.core_events import timed_out
@@ -116,7 +117,12 @@ class Coordinator(RuleBasedStateMachine):
     def submit(self, configuration: JobConfiguration) -> None:
         generation = next_generation(self.state)
         self.say(
-            JobSubmitted(at_ms=self.now_ms, generation=generation, configuration=configuration)
+            JobSubmitted(
+                at_ms=self.now_ms,
+                generation=generation,
+                configuration=configuration,
+                life=f"life-{generation}",
+            )
         )
 
     @rule(data=st.data(), owes=whims, claim_mode=st.sampled_from(ClaimMode))
@@ -126,16 +132,19 @@ class Coordinator(RuleBasedStateMachine):
         own = data.draw(st.sampled_from([*ids_of(self.state.completed), None]))
         theirs = SnapshotOrigin(checkpoint_id=7, savepoint="theirs") if own is None else None
         origin = theirs if data.draw(st.booleans()) else None
+        checkpoint_id = own if origin is None else origin.checkpoint_id
+        is_asked = owes or not self.state.continues(checkpoint_id, origin)
+        tables = TableDecision(newest=data.draw(st.integers(0, 12))) if is_asked else None
         self.say(
             JobRestored(
                 at_ms=self.now_ms,
                 generation=next_generation(self.state),
-                checkpoint_id=own if origin is None else origin.checkpoint_id,
+                checkpoint_id=checkpoint_id,
                 origin=origin,
                 claim_mode=claim_mode,
                 has_hooks=owes and data.draw(st.booleans()),
                 is_latest=data.draw(st.booleans()),
-                rolls_back_tables=owes and data.draw(st.booleans()),
+                tables=tables,
             )
         )
 

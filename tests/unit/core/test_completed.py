@@ -112,6 +112,7 @@ def a_metadata() -> CheckpointMetadata:
     )
     return CheckpointMetadata(
         pipeline="auctions",
+        life="life-1",
         checkpoint_id=CheckpointId(1),
         parent=None,
         generation=Generation(1),

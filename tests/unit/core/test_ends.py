@@ -14,6 +14,7 @@ from sluice.core.properties import CheckpointType, JobStatus, Retention
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.state import REMEMBERED_FAILURES, CoordinatorState
+from sluice.core.table_recovery import TableDecision
 from sluice.core.transition import Verdict
 from tests.builders import (
     a_checkpoint,
@@ -232,7 +233,7 @@ def test_the_replayed_commit_of_the_last_epoch_finishes_the_resumed_job() -> Non
 @pytest.mark.parametrize(
     "next_life",
     [
-        [restored(1)],
+        [restored(1, tables=TableDecision())],
         [restored(2, savepoint="of another job")],
         [stopped(JobStatus.CANCELED), submitted(generation=2)],
     ],

@@ -20,6 +20,7 @@ from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retenti
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.state import CoordinatorState, RejectedRequest
+from sluice.core.table_recovery import TableRecovery
 from sluice.core.transition import Verdict
 from tests.builders import (
     a_checkpoint,
@@ -50,7 +51,9 @@ def test_a_submission_starts_a_running_job_of_the_next_generation() -> None:
     assert (transition.verdict, transition.commands) == (Verdict.APPLIED, ())
     assert transition.state == CoordinatorState(
         status=JobStatus.RUNNING,
+        life="life-1",
         generation=next_generation(CoordinatorState()),
+        tables={},
         configuration=JobConfiguration(num_retained=7),
     )
     assert transition.state.generation == 1
@@ -81,8 +84,12 @@ def test_a_resubmission_starts_from_empty_and_remembers_what_is_not_over(
     assert transition.commands == ()
     assert transition.state == CoordinatorState(
         status=JobStatus.RUNNING,
+        life="life-3",
+        earlier_lives=("life-1",),
         generation=3,
         ids=ended.ids,
+        tables={},
+        table_recovery=TableRecovery(through=CheckpointId(10)),
         completed=ended.completed,
         discarding=ended.discarding,
         claimed_savepoints=("theirs",),

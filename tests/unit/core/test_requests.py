@@ -15,6 +15,7 @@ from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.requests import Examination, Standing, examine
 from sluice.core.state import REMEMBERED_REJECTIONS, CoordinatorState
+from sluice.core.table_recovery import TableDecision
 from sluice.core.transition import Verdict
 from tests.builders import (
     a_checkpoint,
@@ -143,7 +144,7 @@ def test_a_checkpoint_is_found_by_the_request_it_became() -> None:
         ([stopped(JobStatus.SUSPENDED)], triggered(1)),
         ([stopped(JobStatus.CANCELED)], triggered(1)),
         ([restored(None, has_hooks=True)], triggered(1, generation=2)),
-        ([restored(None, rolls_back_tables=True)], triggered(1, generation=2)),
+        ([restored(None, tables=TableDecision(newest=1))], triggered(1, generation=2)),
     ],
     ids=["one is pending", "stale parent", "used id", "stale origin", "restarting", "suspended",
          "canceled", "hooks", "tables"],

@@ -25,11 +25,13 @@ from sluice.core.restoring import (
     Restore,
     RestoreOptions,
     Stop,
-    TableAhead,
     choose,
     decide,
 )
 from sluice.core.state import CoordinatorState
+from sluice.core.table_recovery import TableDecision
+from sluice.core.table_standings import TableStanding
+from sluice.core.timeline import Standing
 from tests.builders import (
     a_checkpoint,
     a_submitted,
@@ -67,6 +69,7 @@ def a_stage(uid: str, *, has_state: bool = True, max_parallelism: int = 128) -> 
 def a_snapshot(*stages: StageState, checkpoint_id: int = 7) -> CheckpointMetadata:
     return CheckpointMetadata(
         pipeline="auctions",
+        life="life-1",
         checkpoint_id=CheckpointId(checkpoint_id),
         parent=None,
         generation=Generation(1),
@@ -104,14 +107,16 @@ def test_a_job_without_checkpoints_starts_from_empty() -> None:
     choice = choose(a_submitted(), Latest(), NO_CLAIM)
 
     assert choice == Choice(checkpoint_id=None)
-    assert decide(a_submitted(), choice, None, [A], NO_CLAIM) == Restore(choice=choice)
+    assert decide(a_submitted(), choice, Observed(), [A], NO_CLAIM) == Restore(choice=choice)
 
 
 def test_the_latest_is_what_the_job_would_continue_now() -> None:
     state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1))
 
     assert choose(state, Latest(), NO_CLAIM) == Choice(checkpoint_id=2)
-    assert choose(after(state, restored(1)), Latest(), NO_CLAIM) == Choice(checkpoint_id=1)
+    assert choose(after(state, restored(1, tables=TableDecision())), Latest(), NO_CLAIM) == Choice(
+        checkpoint_id=1
+    )
 
 
 def test_m03_a_failure_before_the_first_checkpoint_recovers_from_the_same_snapshot() -> None:
@@ -271,52 +276,30 @@ def test_in_flight_data_is_dropped_only_of_the_checkpoint_that_was_named() -> No
     assert (dropped.ignores_in_flight, kept.ignores_in_flight) == (True, False)
 
 
-def ahead(*checkpoints: int, can: bool = True, by_itself: bool = False) -> TableAhead:
-    return TableAhead(
-        sink="alerts", checkpoints=checkpoints, can_roll_back=can, rolls_back_by_itself=by_itself
-    )
-
-
-@pytest.mark.parametrize(
-    ("table", "rolls_back", "told"),
-    [
-        (ahead(8), True, "1 checkpoint (8), and is rolled back"),
-        (ahead(8, 9), False, ("2 checkpoints (8, 9), whose rows will be published again; rolling "
-         "tables back takes them away")),
-        (ahead(8, can=False), False, ("1 checkpoint (8), whose rows will be published again; it "
-         "cannot go back")),
-        (ahead(*range(8, 15), by_itself=True), False, ("7 checkpoints (8, 9, 10, 11, 12, ...); its "
-         "next commit rolls it back, rolling tables back does so at once")),
-    ],
-)  # fmt: skip
-def test_a_table_that_is_ahead_is_told_of(table: TableAhead, rolls_back: bool, told: str) -> None:
-    assert table.told(rolls_back=rolls_back) == f"table 'alerts' is ahead by {told}"
-
-
-def test_tables_are_rolled_back_where_all_of_them_can_be() -> None:
-    options = RestoreOptions(roll_back_tables=True)
+def test_what_becomes_of_the_tables_is_decided_with_the_restore() -> None:
+    ahead = TableStanding(sink="alerts", version=6, standing=Standing(ahead=(7,), newest=7))
+    observed = Observed(metadata=a_snapshot(), tables=[ahead])
     choice = Choice(checkpoint_id=CheckpointId(7))
-    snapshot = a_snapshot()
+    options = RestoreOptions(roll_back_tables=True)
 
-    can = Observed(metadata=snapshot, tables_ahead=[ahead(8)])
-    cannot = replace(can, tables_ahead=[ahead(8, can=False), ahead(9)])
+    decided = decide(an_uncommitted(), choice, observed, [], options)
 
-    decided = decide(a_submitted(), choice, can, [], options)
+    assert ahead.ahead is not None
     assert isinstance(decided, Restore)
-    assert decided.tables_ahead == (ahead(8),)
-    assert problem_of(decide(a_submitted(), choice, cannot, [], options)) == (
-        "table 'alerts' is ahead by 1 checkpoint (8), and it cannot be rolled back; restore "
-        "without rolling tables back"
+    assert decided.tables_ahead == (ahead.ahead,)
+    assert decided.tables == TableDecision(
+        versions={"alerts": 6}, newest=7, continues=CheckpointId(7), roll_back=True
     )
 
 
-def test_the_tables_of_another_roots_job_are_left_alone() -> None:
-    origin = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other", pipeline="auctions")
-    choice = Choice(checkpoint_id=CheckpointId(7), origin=origin)
+def test_a_table_that_does_not_agree_stops_a_restore_of_anything() -> None:
+    lacking = TableStanding(sink="alerts", version=7, standing=Standing(lacks=True))
+    theirs = TableStanding(sink="alerts", version=None, standing=Standing(other_life="theirs"))
 
-    decided = decide(
-        a_submitted(), choice, Observed(metadata=a_snapshot()), [],
-        RestoreOptions(roll_back_tables=True),
-    )  # fmt: skip
-
-    assert "not this job's to roll back" in problem_of(decided)
+    for metadata, table in ((a_snapshot(), lacking), (None, theirs)):
+        choice = Choice(checkpoint_id=metadata.checkpoint_id if metadata else None)
+        observed = Observed(metadata=metadata, tables=[table])
+        decided = decide(a_submitted(), choice, observed, [], NO_CLAIM)
+        assert problem_of(decided) == table.problem(roll_back=False, accepts=False)
+        accepted = decide(a_submitted(), choice, observed, [], RestoreOptions(accept_tables=True))
+        assert isinstance(accepted, Restore)

@@ -60,6 +60,7 @@ declines = st.builds(Decline, checkpoint_id=counts, subtask=subtasks, attempt=co
 metadata_records = st.builds(
     CheckpointMetadata,
     pipeline=names,
+    life=names,
     checkpoint_id=counts,
     parent=st.none() | counts,
     generation=counts,

@@ -19,6 +19,7 @@ from sluice.core.messages import AckReceived, Event
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.state import CoordinatorState
+from sluice.core.table_recovery import TableDecision
 from sluice.errors import ProtocolViolation
 from sluice.protocol.records import (
     FORMAT_VERSION,
@@ -76,7 +77,7 @@ EVENTS: list[Event] = [
     declined(),
     timed_out("count_bids", "rank_bids"),
     completed(),
-    replace(committed(), discarded=(CheckpointId(1), CheckpointId(2))),
+    replace(committed(), discarded=(CheckpointId(1), CheckpointId(2)), sinks=("alerts",)),
     released("s"),
     discarded(1, savepoints=("s",)),
     failed(is_task_failure=True),
@@ -88,7 +89,14 @@ EVENTS: list[Event] = [
         dropped_stages=("rank",),
         cause="me",
         is_latest=True,
-        rolls_back_tables=True,
+        tables=TableDecision(
+            versions={"alerts": 6},
+            newest=9,
+            continues=CheckpointId(6),
+            roll_back=True,
+            accepts=True,
+            replaces={"alerts": ("theirs",)},
+        ),
     ),
     hooks_restored(),
     tables_recovered(),
@@ -103,7 +111,10 @@ A_DECLINE = Decline(
 def an_entry(event: Event = EVENTS[0]) -> JournalEntry:
     """Its state has something in every field that is a list."""
     state = after(
-        a_submitted(tolerable_failed_checkpoints=3, max_concurrent=2, num_retained=1),
+        replace(
+            a_submitted(tolerable_failed_checkpoints=3, max_concurrent=2, num_retained=1),
+            earlier_lives=("before",),
+        ),
         restored(7, savepoint="s", claim_mode=ClaimMode.CLAIM),
         *a_checkpoint(8, parent=7, generation=2, origin=S),
         *a_checkpoint(9, parent=8, generation=2),
@@ -131,6 +142,7 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes, str], Any]]] = {
         encode_metadata(
             CheckpointMetadata(
                 pipeline="auctions",
+                life="life-1",
                 checkpoint_id=CheckpointId(1),
                 parent=None,
                 generation=Generation(1),

@@ -11,7 +11,8 @@ from sluice.errors import ConfigurationError
 from sluice.runner.completion import commit, finalize
 from sluice.runner.garbage import Orphans, collect_garbage
 from sluice.runner.job import Job
-from sluice.runner.recovery import restore, savepoint_target, stop
+from sluice.runner.recovery import restore, stop
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.savepoints import discard_claimed, savepoint_names
 from sluice.runner.submission import submit
 from sluice.runner.trigger import trigger

@@ -14,13 +14,8 @@ from sluice.errors import FencedError, StageFailed, StoreUnavailable
 from sluice.runner.completion import commit, finalize
 from sluice.runner.history import history
 from sluice.runner.job import Job
-from sluice.runner.recovery import (
-    fail_checkpoint,
-    restore,
-    savepoint_target,
-    start_attempt,
-    stop,
-)
+from sluice.runner.recovery import fail_checkpoint, restore, start_attempt, stop
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.submission import configure
 from sluice.storage.journal import Journal
 from sluice.storage.object_store import Created

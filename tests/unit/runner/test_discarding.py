@@ -16,7 +16,8 @@ from sluice.errors import RestoreError
 from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, restore, savepoint_target, stop
+from sluice.runner.recovery import fail_checkpoint, restore, stop
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.savepoints import savepoint_names
 from sluice.runner.watch import watch
 from sluice.sinks import FilesTable

@@ -19,7 +19,8 @@ from sluice.core.restoring import (
 )
 from sluice.runner.completion import finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import foreign_target, plan_restore, savepoint_target
+from sluice.runner.restore_plan import plan_restore
+from sluice.runner.restore_targets import foreign_target, savepoint_target
 from sluice.runner.submission import configure
 from sluice.storage.answers import AnswerStore
 from sluice.storage.journal import Journal

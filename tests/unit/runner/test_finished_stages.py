@@ -17,7 +17,8 @@ from sluice.core.watermarks import MAX_WATERMARK
 from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import restore, savepoint_target
+from sluice.runner.recovery import restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.trigger import NotTriggered, Queued, trigger
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark

@@ -18,7 +18,8 @@ from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.garbage import collect_garbage
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, restore, savepoint_target
+from sluice.runner.recovery import fail_checkpoint, restore
+from sluice.runner.restore_targets import savepoint_target
 from tests.builders import a_pipeline, a_running_job, trigger_one
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 

@@ -15,7 +15,8 @@ from sluice.errors import RestoreError
 from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, restore, savepoint_target
+from sluice.runner.recovery import fail_checkpoint, restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.trigger import NotTriggered, Queued, Triggered, trigger
 from sluice.runner.watch import watch
 from tests.builders import ManualClock, a_pipeline, a_running_job, keys_of, trigger_one

@@ -14,10 +14,11 @@ from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest, RestoreOptions
-from sluice.errors import RestoreError
+from sluice.errors import FencedError, RestoreError
 from sluice.pipeline import Pipeline
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, foreign_target, restore, savepoint_target, stop
+from sluice.runner.recovery import fail_checkpoint, restore, stop
+from sluice.runner.restore_targets import foreign_target, savepoint_target
 from sluice.runner.submission import configure
 from sluice.sinks import FilesTable
 from sluice.sources import Files
@@ -33,7 +34,9 @@ from tests.builders import (
 from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
+NO_OPTIONS = RestoreOptions()
 CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
+ACCEPT = RestoreOptions(accept_tables=True)
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -49,10 +52,10 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
     return job
 
 
-def moved(job: Job, elsewhere: Job, **target: Any) -> Job:
+def moved(job: Job, elsewhere: Job, *, options: RestoreOptions = NO_OPTIONS, **target: Any) -> Job:
     """*job* restored from the root of the other."""
     found = foreign_target(job, elsewhere.location.root, **target)
-    restore(job, found, configuration=configure(job.pipeline, {}))
+    restore(job, found, options, configuration=configure(job.pipeline, {}))
     return job
 
 
@@ -129,10 +132,16 @@ def test_a_table_that_is_kept_outside_of_both_roots_goes_on(elsewhere: Job) -> N
     take_checkpoint(there)
     stop(there, JobStatus.CANCELED)
 
-    here = moved(a_job(outside), there)
+    with pytest.raises(RestoreError, match=r"'results' shows checkpoint 2, which life '"):
+        moved(a_job(outside), there)
+    here = moved(a_job(outside), there, options=ACCEPT)
     take_checkpoint(here)
 
     assert published_records(here) == list(range(10, 30))
+    there_again = restore(there, Latest()).state
+    with pytest.raises(FencedError, match=f"belongs to life {here.state().life!r}"):
+        take_checkpoint(there)
+    assert there_again.base == 2
 
 
 def test_a_pipeline_may_go_on_under_another_name(elsewhere: Job) -> None:

@@ -22,7 +22,8 @@ from sluice.errors import ConfigurationError
 from sluice.pipeline import Pipeline
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, overtake, restore, savepoint_target
+from sluice.runner.recovery import fail_checkpoint, overtake, restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.trigger import Triggered, trigger
 from sluice.runtime.state.cache import SegmentCache
 from sluice.sinks import FilesTable

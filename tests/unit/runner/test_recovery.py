@@ -17,12 +17,8 @@ from sluice.errors import FencedError, RestoreError
 from sluice.runner import recovery
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import (
-    fail_checkpoint,
-    restore,
-    savepoint_target,
-    stop,
-)
+from sluice.runner.recovery import fail_checkpoint, restore, stop
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.submission import configure, submit
 from sluice.storage.journal import Head
 from tests.builders import (

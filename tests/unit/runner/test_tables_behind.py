@@ -8,11 +8,13 @@ from sluice.connectors.files_table import FilesTable
 from sluice.connectors.sink import RollBack
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
-from sluice.errors import RestoreError, StoreUnavailable
-from sluice.runner.completion import finalize
+from sluice.errors import FencedError, RestoreError, StoreUnavailable
+from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import plan_restore, restore
+from sluice.runner.recovery import restore
+from sluice.runner.restore_plan import plan_restore
 from sluice.runner.resume import resume
+from sluice.runner.table_recovery import writer_of
 from tests.builders import SINK, a_running_job, published_records, trigger_one
 from tests.subtasks import acknowledge, take_checkpoint
 
@@ -69,7 +71,7 @@ def test_the_latest_checkpoint_leaves_no_table_behind_and_asks_none(
     def ask(*_: object, **__: object) -> None:
         raise AssertionError("nobody has to ask")
 
-    monkeypatch.setattr(FilesTable, "published_after", ask)
+    monkeypatch.setattr(FilesTable, "standing", ask)
     monkeypatch.setattr(FilesTable, "recover", ask)
     assert restore(job, Latest()).tables_ahead == ()
 
@@ -92,10 +94,14 @@ def test_a_commit_that_was_under_way_shows_nothing_after_the_restore(job: Job) -
     acknowledge(job, plan)
     finalize(job, plan.checkpoint_id)
     metadata = job.metadata(plan.checkpoint_id)
+    before = writer_of(job.state())
 
     restore(job, FIRST)
     mine = [one for one in metadata.committables if one.sink == SINK]
-    table_of(job).commit(plan.checkpoint_id, metadata.previous_tables.get(SINK), mine)
+    with pytest.raises(FencedError, match="generation 2 of the job has written the table"):
+        table_of(job).commit(before, 2, metadata.previous_tables.get(SINK), mine)
+    with pytest.raises(FencedError, match="checkpoint 2 was left behind by a restore before it"):
+        commit(job, plan.checkpoint_id)
 
     assert published_records(job) == list(range(10))
     take_checkpoint(job)

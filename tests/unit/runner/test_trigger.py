@@ -21,7 +21,8 @@ from sluice.pipeline import Pipeline
 from sluice.protocol.records import encode_plan
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import restore, savepoint_target, stop
+from sluice.runner.recovery import restore, stop
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.submission import configure, submit
 from sluice.runner.trigger import NotTriggered, Queued, trigger
 from sluice.sinks import FilesTable

@@ -20,7 +20,9 @@ from sluice.pipeline import Pipeline
 from sluice.runner import upgrades
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, plan_restore, restore, savepoint_target
+from sluice.runner.recovery import fail_checkpoint, restore
+from sluice.runner.restore_plan import plan_restore
+from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.trigger import Queued, trigger
 from sluice.runner.upgrades import find_changes
 from sluice.sinks import FilesTable

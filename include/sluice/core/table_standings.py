@@ -1,0 +1,152 @@
+"""How each sink's table stands to what a job would continue, and what becomes of it.
+
+Four rows: it shows what is continued and no more; it is ahead; it lacks it; it is another life's.
+(docs/adr/0019-one-time-line-a-table.md)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluice.core.ids import CheckpointId
+from sluice.core.table_recovery import TableDecision
+from sluice.core.timeline import Standing
+
+MANY = 5  # Ids that a message names; the table itself can be asked for the rest.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAhead:
+    """A sink's table shows what these later ``checkpoints`` published, oldest first."""
+
+    sink: str
+    checkpoints: tuple[int, ...]
+    can_roll_back: bool
+    rolls_back_by_itself: bool  # By its next commit, whether anybody asks for it or not.
+
+    def __str__(self) -> str:
+        count = len(self.checkpoints)
+        what = f"{count} checkpoint{'s' if count > 1 else ''} ({_few(self.checkpoints)})"
+        return f"table {self.sink!r} is ahead by {what}"
+
+    def told(self, *, rolls_back: bool) -> str:
+        """What becomes of it, to a person."""
+        if rolls_back:
+            return f"{self}, and is rolled back"
+        if self.rolls_back_by_itself:
+            return f"{self}; its next commit rolls it back, rolling tables back does so at once"
+        cure = "rolling tables back takes them away" if self.can_roll_back else "it cannot go back"
+        return f"{self}, whose rows will be published again; {cure}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStanding:
+    """What was seen of a sink's table beside the ``version`` that the job would continue.
+
+    ``shown`` is the newest checkpoint that readers see.  ``is_of_earlier_life``: the other life
+    that wrote it last had the same journal.  Of an ``is_side_output`` nobody is told what goes on.
+    """
+
+    sink: str
+    version: int | None
+    standing: Standing
+    shown: int | None = None
+    is_empty: bool = False
+    is_of_earlier_life: bool = False
+    is_side_output: bool = False
+    can_roll_back: bool = True
+    rolls_back_by_itself: bool = False
+
+    @property
+    def newest(self) -> int:
+        """No id up to here is handed out.  A gap of one behind what another journal's life wrote
+        makes the first fence of this one the newest of all, whatever that one's generations are.
+        """
+        is_foreign = self.standing.other_life != "" and not self.is_of_earlier_life
+        return self.standing.newest + is_foreign
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether it has rows of another life, which do not give way by themselves."""
+        gives_way = self.is_empty or (self.is_of_earlier_life and self.rolls_back_by_itself)
+        return bool(self.standing.other_life) and not gives_way
+
+    @property
+    def ahead(self) -> TableAhead | None:
+        if not self.standing.ahead:
+            return None
+        return TableAhead(
+            sink=self.sink,
+            checkpoints=self.standing.ahead,
+            can_roll_back=self.can_roll_back,
+            rolls_back_by_itself=self.rolls_back_by_itself,
+        )
+
+    def problem(self, *, roll_back: bool, accepts: bool) -> str | None:
+        """Why the job cannot continue with it, and the fix; None if it can."""
+        shows = f"shows checkpoint {self.shown}" if self.shown is not None else "shows nothing"
+        if roll_back and (self.ahead or self.is_of_others) and not self.can_roll_back:
+            what = str(self.ahead or f"table {self.sink!r} {shows}")
+            return f"{what}, and it cannot be rolled back; restore without rolling tables back"
+        if accepts:
+            return None
+        if self.standing.lacks:
+            return (
+                f"table {self.sink!r} lacks checkpoint {self.version}, which the job would "
+                f"continue: it {shows}; restore a checkpoint that it shows, or accept tables as "
+                "they are, which leaves the missing rows out"
+            )
+        if self.is_of_others and not roll_back:
+            return (
+                f"table {self.sink!r} {shows}, which life {self.standing.other_life!r} of a job "
+                "wrote; give each job a table of its own, roll tables back, which takes those rows "
+                "away, or accept tables as they are, which goes on behind them"
+            )
+        return None
+
+    def continued(self, *, accepts: bool) -> int | None:
+        """The version that the job continues, if there is no ``problem``."""
+        is_behind_others = bool(self.standing.other_life) and self.version is None
+        if accepts and (self.standing.lacks or is_behind_others):
+            return self.shown
+        return self.version
+
+
+def decide_tables(
+    tables: Sequence[TableStanding],
+    *,
+    continues: CheckpointId | None = None,
+    roll_back: bool = False,
+    accepts: bool = False,
+) -> TableDecision:
+    """What the journal says of *tables*, none of which is a problem."""
+    versions = {
+        one.sink: version
+        for one in tables
+        if (version := one.continued(accepts=accepts)) is not None
+    }
+    return TableDecision(
+        versions=versions,
+        newest=max((one.newest for one in tables), default=0),
+        continues=continues,
+        roll_back=roll_back,
+        accepts=accepts,
+        replaces={
+            one.sink: (one.standing.other_life,) for one in tables if one.standing.other_life
+        },
+    )
+
+
+def table_problems(
+    tables: Sequence[TableStanding], *, roll_back: bool = False, accepts: bool = False
+) -> list[str]:
+    if roll_back and accepts:
+        return ["tables are either rolled back or accepted as they are: choose one"]
+    found = (one.problem(roll_back=roll_back, accepts=accepts) for one in tables)
+    return [problem for problem in found if problem is not None]
+
+
+def _few(checkpoints: Sequence[int]) -> str:
+    shown = [str(one) for one in checkpoints[:MANY]]
+    return ", ".join(shown if len(checkpoints) <= MANY else [*shown, "..."])
