@@ -131,6 +131,15 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
                 "says which are ahead, and which cannot go back"
             ),
         ),
+        "accept_tables": Param(
+            default=False,
+            type="boolean",
+            title="Accept tables",
+            description=(
+                "Take the sinks' tables as they are, where they lack rows, which stay missing, or "
+                "show those of another life of a job, behind which this one goes on"
+            ),
+        ),
         "claim_mode": Param(
             ClaimMode.NO_CLAIM.value,
             type="string",

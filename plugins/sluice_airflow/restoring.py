@@ -67,7 +67,6 @@ class RestoreOperator(CheckpointOperator):
 
     def act(self, job: Job, context: Context) -> Summary:
         from sluice.runner.recovery import restore, stop
-        from sluice.runner.submission import submit
 
         params = context["params"]
         if params.get("dry_run"):
@@ -78,9 +77,7 @@ class RestoreOperator(CheckpointOperator):
         if not is_done:
             _check_generation(state, params)
         configuration = configuration_of(self.pipeline, state, params)
-        if state.status is JobStatus.CREATED and configuration is not None:
-            submit(job, configuration, only_generation=state.generation)
-        elif state.status is JobStatus.RESTARTING and params["only_generation"] is not None:
+        if state.status is JobStatus.RESTARTING and params["only_generation"] is not None:
             pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1_000)
             log.info("restart strategy pauses pause_s=%.1f", pause_s)
             time.sleep(pause_s)
@@ -154,6 +151,7 @@ def options_of(params: Mapping[str, Any]) -> RestoreOptions:
         claim_mode=ClaimMode[params.get("claim_mode") or ClaimMode.NO_CLAIM.value],
         ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
         roll_back_tables=bool(params.get("roll_back_tables")),
+        accept_tables=bool(params.get("accept_tables")),
     )
 
 

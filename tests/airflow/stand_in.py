@@ -20,13 +20,16 @@ from sluice.params import param
 from sluice.pipeline import Pipeline
 from sluice.runner.job import Job, open_job
 from sluice.sinks import FilesTable
+from sluice.sinks.spec import SinkSpec
 from sluice.sources import Nexmark
 from sluice.storage.open import StoreLocation
 
 CAUSE = "airflow:demo/run-1"
 
 
-def a_pipeline(uid: str = "demo", **checkpointing: object) -> Pipeline:
+def a_pipeline(
+    uid: str = "demo", *, sink: SinkSpec | None = None, **checkpointing: object
+) -> Pipeline:
     """events -> bids -> by_auction -> counts, two subtasks each."""
     pipeline = Pipeline(
         uid,
@@ -38,7 +41,7 @@ def a_pipeline(uid: str = "demo", **checkpointing: object) -> Pipeline:
     events = pipeline.source("events", Nexmark(param("events", default=0, help="how many")))
     bids = events.transform("bids", lambda rows: rows)
     bids.key_by("auction").aggregate("by_auction", n=agg.count()).sink(
-        "counts", FilesTable(upsert_key=("auction",))
+        "counts", sink or FilesTable(upsert_key=("auction",))
     )
     return pipeline
 

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import (
 
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.timeline import Timeline, Writer
 from sluice.runner.recovery import stop
 from sluice_airflow.restoring import RestoreOperator, VerifyOperator
 from sluice_airflow.triggering import TriggerOperator, TriggerSavepointOperator
@@ -33,6 +34,7 @@ from tests.airflow.stand_in import (
     acknowledge,
     decline,
 )
+from tests.noted_target import NotedTable
 
 
 def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
@@ -54,6 +56,30 @@ def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
     }  # fmt: skip
     assert context["ti"].said[0] == "restored checkpoint 1, generation 2; RUNNING"
     assert a_job(root).state().status is JobStatus.RUNNING
+
+
+def test_a_job_whose_table_another_life_wrote_begins_once_a_person_accepts_it(
+    root: str, spark: StandInSpark
+) -> None:
+    """It was never submitted in this root; the trigger is refused until the form was used."""
+    table = NotedTable()
+    writer = Writer(life="theirs", generation=1)
+    table.place.timeline = Timeline().publishing(writer, 7, None) or Timeline()
+    table.place.rows = {7: [1]}
+    pipeline = a_pipeline(sink=table)
+    form = RESTORE | {"target": "latest"}
+
+    for operator in (TriggerOperator, VerifyOperator, RestoreOperator):
+        with pytest.raises(AirflowFailException, match="shows checkpoint 7, which life 'theirs'"):
+            operator(task_id="act", pipeline=pipeline).execute(a_context(params=form))
+    assert a_job(root, pipeline).state().status is JobStatus.CREATED
+    accept = a_context(params=form | {"accept_tables": True})
+    VerifyOperator(task_id="verify", pipeline=pipeline).execute(accept)
+    restored = RestoreOperator(task_id="restore", pipeline=pipeline).execute(accept)
+
+    assert restored["status"] == "RUNNING"
+    triggered = TriggerOperator(task_id="trigger", pipeline=pipeline).execute(a_context())
+    assert triggered["checkpoint_id"] == 8
 
 
 @pytest.mark.parametrize("only_generation", [None, 1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.runner.job import Job, open_job
@@ -10,6 +12,7 @@ from sluice.runner.submission import configure, submit
 from sluice.storage.open import StoreLocation
 from tests.builders import STAGES, a_pipeline, ids_of, keys_of, published_records, trigger_one
 from tests.cli.conftest import Sluice
+from tests.noted_target import NotedTable
 from tests.subtasks import a_savepoint, take_checkpoint
 
 ONE = CheckpointId(1)
@@ -171,6 +174,30 @@ def test_a_dry_run_lists_every_file_with_its_size_and_changes_nothing(
         (file.key, file.size_bytes) for file in files
     ]
     assert {f["written_by"] for f in as_json.json["files"]} == {1, 2}
+
+
+def test_a_table_that_lacks_rows_is_named_and_taken_as_it_is_only_if_asked(
+    job: Job, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows were rolled back, and cannot come again."""
+    pipeline = a_pipeline(sink=NotedTable())
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": pipeline}.__getitem__)
+    noted = open_job(pipeline, StoreLocation(root="memory://with-a-noted-table"))
+    submit(noted, configure(pipeline, {}))
+    for _ in range(2):
+        take_checkpoint(noted)
+    command = ("restore", "auctions", "--root", noted.store.root)
+    sluice(*command, "--checkpoint", 1, "--roll-back-tables")
+
+    dry = sluice(*command, "--checkpoint", 2, "--dry-run")
+    refused = sluice(*command, "--checkpoint", 2)
+    accepted = sluice(*command, "--checkpoint", 2, "--accept-tables")
+
+    assert dry.out.startswith("table 'results' lacks checkpoint 2, which the job would continue")
+    assert "table 'results' lacks checkpoint 2" in refused.error
+    assert accepted.out == "auctions is RUNNING from checkpoint 2, generation 3\n"
+    both = sluice(*command, "--accept-tables", "--roll-back-tables")
+    assert "choose one" in both.error
 
 
 def test_a_dry_run_names_everything_that_is_missing(job: Job, sluice: Sluice) -> None:

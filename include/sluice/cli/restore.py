@@ -81,6 +81,16 @@ RollBackTables: TypeAlias = Annotated[
 ]
 
 
+AcceptTables: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--accept-tables",
+        help="Take the sinks' tables as they are, where they lack rows or show those of another "
+        "life of a job.",
+    ),
+]
+
+
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What ``--dry-run --json`` prints.  ``checkpoint`` None: the job would start from empty."""
 
@@ -117,6 +127,7 @@ def restore(
     allow_non_restored_state: AllowNonRestoredState = False,
     ignore_in_flight_of: IgnoreInFlightOf = None,
     roll_back_tables: RollBackTables = False,
+    accept_tables: AcceptTables = False,
     parallelism: Annotated[
         list[str] | None,
         typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
@@ -141,6 +152,7 @@ def restore(
         claim_mode=claim_mode,
         ignore_in_flight_of=_as_id(ignore_in_flight_of),
         roll_back_tables=roll_back_tables,
+        accept_tables=accept_tables,
     )
     given = parameters(param or [], context.args)
     configuration = _configuration(job, state, target, given, parallelism or [])

@@ -21,17 +21,18 @@ from sluice.cli.options import (
     parameters,
 )
 from sluice.cli.printing import print_json
+from sluice.cli.restore import AcceptTables, RollBackTables
 from sluice.cli.result import check_result_file, final_table, write_result
 from sluice.cli.show import checkpoint_table
 from sluice.core.messages import JobConfiguration
 from sluice.core.properties import JobStatus
-from sluice.core.restoring import Latest
+from sluice.core.restoring import Latest, RestoreOptions
 from sluice.devstack.java import find_java
 from sluice.errors import ConfigurationError
 from sluice.runner.history import CheckpointRecord, history
 from sluice.runner.job import Job, side_outputs, verify_store
 from sluice.runner.recovery import restore, stop
-from sluice.runner.submission import check_sources, configure, submit
+from sluice.runner.submission import TableConsent, check_sources, configure, submit
 from sluice.spark.checking import check_pipeline
 from sluice.spark.epochs import Epoch, run_epochs
 from sluice.spark.session import local_session
@@ -72,6 +73,8 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start from empty state, even if a run was interrupted.")
     ] = False,
+    roll_back_tables: RollBackTables = False,
+    accept_tables: AcceptTables = False,
     root: Root = None,
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
@@ -98,14 +101,22 @@ def run(
     check_sources(job.pipeline, configuration, endpoint_url)
     with local_session() as spark:
         check_pipeline(job.pipeline, spark, configuration.params, endpoint_url)
-        first_id = _begin(job, configuration, console, fresh=fresh)
+        consent = TableConsent(roll_back=roll_back_tables, accept=accept_tables)
+        first_id = _begin(job, configuration, console, consent, fresh=fresh)
         status = run_epochs(
             job, spark, epochs=epochs, drain=drain, report=lambda epoch: _report(console, epoch)
         )
     _summarize(job, console, status, first_id, started, output, as_json=as_json)
 
 
-def _begin(job: Job, configuration: JobConfiguration, console: Console, *, fresh: bool) -> int:
+def _begin(
+    job: Job,
+    configuration: JobConfiguration,
+    console: Console,
+    consent: TableConsent,
+    *,
+    fresh: bool,
+) -> int:
     """Submit the job, or take an interrupted one up again; return the next checkpoint's id."""
     state = job.state()
     interrupted = state.status in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
@@ -119,10 +130,11 @@ def _begin(job: Job, configuration: JobConfiguration, console: Console, *, fresh
                 f"job {job.pipeline.uid!r} in {job.store.root} was interrupted with {known}; "
                 "run it with the same parameters to go on, or with --fresh to start over"
             )
-        restored = restore(job, Latest(), configuration=configuration)
+        options = RestoreOptions(roll_back_tables=consent.roll_back, accept_tables=consent.accept)
+        restored = restore(job, Latest(), options, configuration=configuration)
         console.print(f"going on from checkpoint {restored.checkpoint_id or 'none'}")
         return restored.state.next_checkpoint_id
-    return submit(job, configuration).next_checkpoint_id
+    return submit(job, configuration, tables=consent).next_checkpoint_id
 
 
 def _report(console: Console, epoch: Epoch) -> None:

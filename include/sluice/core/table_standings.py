@@ -60,11 +60,11 @@ class TableStanding:
 
     @property
     def newest(self) -> int:
-        """No id up to here is handed out.  A gap of one behind what another journal's life wrote
-        makes the first fence of this one the newest of all, whatever that one's generations are.
+        """No id up to here is handed out.  In a files table, whose fences sort by generation, a gap
+        of one makes the first fence of this life sort behind those of another journal's.
         """
         is_foreign = self.standing.other_life != "" and not self.is_of_earlier_life
-        return self.standing.newest + is_foreign
+        return self.standing.newest + (is_foreign and self.rolls_back_by_itself)
 
     @property
     def is_of_others(self) -> bool:

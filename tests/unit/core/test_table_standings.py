@@ -128,11 +128,15 @@ def test_every_table_is_named_and_the_two_options_exclude_each_other() -> None:
 
 
 def test_a_decision_names_who_gives_way_and_begins_behind_all_that_is_known() -> None:
-    """A gap of one behind another journal, whose generations are not known here."""
+    """A gap of one behind another journal's files, whose generations are not known here."""
     tables = [
         TableStanding(sink="a", version=7, standing=Standing(newest=9)),
         TableStanding(
-            sink="b", version=None, standing=Standing(newest=9, other_life="theirs"), is_empty=True
+            sink="b",
+            version=None,
+            standing=Standing(newest=9, other_life="theirs"),
+            is_empty=True,
+            rolls_back_by_itself=True,
         ),
     ]
 
@@ -145,5 +149,5 @@ def test_a_decision_names_who_gives_way_and_begins_behind_all_that_is_known() ->
         roll_back=True,
         replaces={"b": ("theirs",)},
     )
-    assert decide_tables([EARLIER_FILES]).newest == 5
+    assert [decide_tables([one]).newest for one in (EARLIER_FILES, THEIRS)] == [5, 5]
     assert decide_tables([]) == TableDecision()
