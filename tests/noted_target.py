@@ -43,6 +43,7 @@ class NotedTable:
     name: str = field(default_factory=lambda: secrets.token_hex(4))
     rolls_back: RollBack = RollBack.ON_REQUEST
     upsert_key: tuple[str, ...] = ()
+    changelog: bool = True
     params: tuple[Param, ...] = ()
 
     def open(self, uid: str, _: Mapping[str, str], default: StoreLocation) -> StagedSink:

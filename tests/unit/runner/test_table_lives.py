@@ -41,7 +41,7 @@ def sink(request: pytest.FixtureRequest) -> SinkSpec:
     """A table outside of every root."""
     if request.param == "noted":
         return NotedTable()
-    return FilesTable(f"memory://{secrets.token_hex(6)}")
+    return FilesTable(f"memory://{secrets.token_hex(6)}", changelog=True)
 
 
 def seen(job: Job, sink: SinkSpec) -> list[int]:
@@ -145,7 +145,7 @@ def test_the_life_whose_table_was_taken_over_is_fenced(sink: SinkSpec) -> None:
 
 
 def test_a_files_table_of_an_earlier_life_of_the_same_journal_starts_anew() -> None:
-    table = FilesTable(f"memory://{secrets.token_hex(6)}")
+    table = FilesTable(f"memory://{secrets.token_hex(6)}", changelog=True)
     job = a_life(table, 2)
     stop(job, JobStatus.CANCELED)
 
