@@ -18,7 +18,8 @@ from sluice import aggregates as agg
 from sluice.aggregates import Aggregate
 from sluice.operations import KeyedAggregate as Declared
 from sluice.runtime.operators.aggregate import KeyedAggregate
-from sluice.runtime.operators.operator import EpochTime
+from sluice.runtime.operators.operator import WEIGHT, EpochTime
+from sluice.runtime.state.segments import HASH
 from tests.property.runtime.changelogs import applied, changelogs, kept, with_weight
 from tests.property.runtime.played import (
     AGGREGATES,
@@ -163,3 +164,20 @@ def test_the_last_row_of_a_group_takes_its_values_along() -> None:
         assert outcome.retracted is not None
         assert outcome.retracted.height == 1
         assert all(table.scan().is_empty() for table in subtask.state().values())
+
+
+def test_an_aggregate_is_computed_of_the_columns_it_says_it_needs() -> None:
+    for schema in (INPUT, CHANGELOG):
+        whole = pl.Schema({**schema, **dict.fromkeys(WHERES, pl.Boolean())})
+        for name, aggregate in AGGREGATES.items():
+            stage = a_stage(Declared(aggregates={name: aggregate}), keys=["id"])
+            needed = KeyedAggregate(stage, whole).needed_columns()
+            assert needed is not None
+            mine = {"id", *needed, WEIGHT, *WHERES}
+            narrow = pl.Schema({n: dtype for n, dtype in whole.items() if n in mine})
+
+            operator = KeyedAggregate(stage, narrow)
+
+            rows = pl.Schema({HASH: pl.Int64(), **narrow}).to_frame()
+            found = operator.partial(rows, EpochTime()).groups
+            assert found.keys() == operator.tables.keys()

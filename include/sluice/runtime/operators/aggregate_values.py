@@ -199,7 +199,8 @@ class _Extreme(_Counted):
         is_first: bool,
     ) -> None:
         super().__init__(stage, argument, keys, order)
-        self.kernel = kept(argument, self._values, argument.dtype)
+        columns = [column for column, _ in order.values()]
+        self.kernel = kept(argument, self._values, argument.dtype, also_reads=columns)
         self._is_first = is_first
 
     def applied(

@@ -6,7 +6,7 @@ keep the value and the instant it was ordered by.  NaN is larger than any number
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
@@ -123,8 +123,16 @@ def collected(argument: Argument, reading: Reading) -> Kernel:
     )
 
 
-def kept(argument: Argument, states: Mapping[str, pl.DataType], result: pl.DataType) -> Kernel:
-    """An aggregate whose values are a table of their own: its state is computed of that."""
+def kept(
+    argument: Argument,
+    states: Mapping[str, pl.DataType],
+    result: pl.DataType,
+    also_reads: Iterable[str] = (),
+) -> Kernel:
+    """An aggregate whose values are a table of their own: its state is computed of that.
+
+    That table reads the argument, and the columns *also_reads*.
+    """
     return Kernel(
         name=argument.name,
         label=argument.label,
@@ -135,7 +143,7 @@ def kept(argument: Argument, states: Mapping[str, pl.DataType], result: pl.DataT
         merge=tuple(pl.col(name) for name in states),
         final=pl.col(argument.name),
         sql=None,
-        reads=argument.reads,
+        reads=tuple(dict.fromkeys((*argument.reads, *also_reads))),
     )
 
 
