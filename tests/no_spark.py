@@ -56,6 +56,10 @@ class Rows:
                 answers.append(pa.Table.from_batches([*subtask(iter(table.to_batches()))]))
         return Rows(answers, self.around)
 
+    def coalesce(self, partitions: int) -> Rows:
+        assert len(self.partitions) == partitions
+        return self
+
     def collect(self) -> list[dict[str, Any]]:
         return [row for table in self.partitions for row in table.to_pylist()]
 

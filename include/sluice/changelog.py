@@ -26,6 +26,7 @@ from sluice.operations import (
     Deduplicate,
     IntervalJoin,
     KeyedAggregate,
+    KeyedLookup,
     Latest,
     Lookup,
     Operation,
@@ -115,6 +116,11 @@ def result_kind(
             return Upsert(keys)
         case TopN():
             return Upsert((*keys, "rank"))
+        case KeyedLookup(lookup=lookup):
+            for read in reads:
+                if not isinstance(read.kind, Upsert):
+                    _refuse(uid, operation, read)
+            return Retract() if lookup.add else Upsert(keys)  # A table may have several matches.
         case (
             Lookup()
             | WindowAggregate()
@@ -241,8 +247,11 @@ def _refuse(uid: str, operation: Operation, read: Read) -> NoReturn:
 def _instead(operation: Operation) -> tuple[str, str]:
     """What an operation is called that reads only what is appended, and what to do instead."""
     match operation:
-        case Lookup():
-            return "lookup()", "look up what that stage reads, before it"
+        case Lookup() | KeyedLookup():
+            return "lookup()", (
+                "look up what that stage reads, before it, or give its rows a key with "
+                "key_by(...).latest(...)"
+            )
         case WindowAggregate():
             return "window()", (
                 "use aggregate() with the time among the keys: "

@@ -50,6 +50,15 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedLookup:
+    """A lookup of rows that are updated: it remembers what it sent of each key, to take back just
+    that, whatever the table has become.
+    """
+
+    lookup: Lookup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
     """The rows of all inputs, which have the same columns."""
 
@@ -172,6 +181,7 @@ class ProcessKeyed:
 Stateless: TypeAlias = Transform | Lookup | Union
 Stateful: TypeAlias = (
     KeyedAggregate
+    | KeyedLookup
     | WindowAggregate
     | WindowTopN
     | TopN

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sluice.changelog import Upsert
 from sluice.errors import ConfigurationError
 from sluice.nodes import Input, SinkNode, StageNode
-from sluice.operations import Keep, Lookup, Operation, Transform, Union, WindowTopN
+from sluice.operations import Keep, KeyedLookup, Lookup, Operation, Transform, Union, WindowTopN
 from sluice.params import Param
 from sluice.sinks import SinkSpec
 from sluice.steps import Filter, Projection, Step, check_row_wise, keeps
@@ -85,7 +86,7 @@ class Stream:
         ``_source`` and ``_weight``, where they are there, have to be among them.
         """
         operation = Transform(function=function, arguments=arguments)
-        return self._stage(uid, operation, (self,), parallelism)
+        return self._stage(uid, operation, (self.as_input(),), parallelism)
 
     def lookup(
         self,
@@ -100,7 +101,9 @@ class Stream:
         """Keep the rows that the table has (``matched``), has not (``unmatched``), or all.
 
         ``add`` names columns that the table gives to a row: ``{"city": "upper(town)"}``, SQL over
-        the table.  A row that several of the table's rows match then leaves once for each.
+        the table.  A row that several of the table's rows match then leaves once for each.  A row
+        is looked up when it comes; of rows that replace earlier ones the stage remembers what it
+        sent, to take back just that.
         """
         node = self.pipeline.sources.get(table.producer)
         if node is None or not node.is_table:
@@ -119,7 +122,11 @@ class Stream:
         columns = {on: on} if isinstance(on, str) else dict(on)
         added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
         operation = Lookup(table=table.producer, on=columns, keep=keep, add=added)
-        return self._stage(uid, operation, (self,), parallelism)
+        kind = self.pipeline.kind_of(self.producer)
+        if not isinstance(kind, Upsert):
+            return self._stage(uid, operation, (self.as_input(),), parallelism)
+        remembering = KeyedLookup(lookup=operation)
+        return self._stage(uid, remembering, (self.as_input(kind.key),), parallelism)
 
     def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
         """All rows of this stream and of *others*, which have the same columns."""
@@ -130,7 +137,8 @@ class Stream:
                     f"union {uid!r} reads streams of different event time, {self.event_time!r} and "
                     f"{other.event_time!r}; give them one name"
                 )
-        return self._stage(uid, Union(), streams, parallelism)
+        inputs = tuple(stream.as_input() for stream in streams)
+        return self._stage(uid, Union(), inputs, parallelism)
 
     def key_by(self, *columns: str, **expressions: str) -> KeyedStream:
         """Key by *columns*, and by new ones computed by SQL: ``key_by(day="date(at)")``."""
@@ -201,14 +209,14 @@ class Stream:
         )
 
     def _stage(
-        self, uid: str, operation: Operation, streams: tuple[Stream, ...], parallelism: int | None
+        self, uid: str, operation: Operation, inputs: tuple[Input, ...], parallelism: int | None
     ) -> Stream:
-        """A stateless stage: it passes on the event time of what it reads."""
+        """A stage that passes on the event time of what it reads."""
         return self.pipeline.add_stage(
             StageNode(
                 uid=uid,
                 operation=operation,
-                inputs=tuple(stream.as_input() for stream in streams),
+                inputs=inputs,
                 parallelism=parallelism,
             ),
             event_time=self.event_time,

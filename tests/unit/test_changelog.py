@@ -67,6 +67,10 @@ def another(stream: Stream) -> KeyedStream:
     return stream.pipeline.source("others", Nexmark(10), event_time="at").key_by("k")
 
 
+def a_table(stream: Stream) -> Stream:
+    return stream.pipeline.source("names", Nexmark(10), table=True)
+
+
 DECLARED: Mapping[str, Callable[[Stream], Stream]] = {
     "`transform`": lambda s: s.transform("it", lambda rows: rows),
     "`where`": lambda s: s.transform("it", lambda rows: rows).where("a > 1"),
@@ -76,9 +80,8 @@ DECLARED: Mapping[str, Callable[[Stream], Stream]] = {
     "`select` that drops a column of the key": (
         lambda s: s.transform("it", lambda rows: rows).select("a", "u + 1 AS u")
     ),
-    "`lookup`": lambda s: s.lookup(
-        "it", s.pipeline.source("names", Nexmark(10), table=True), on="u"
-    ),
+    "`lookup`": lambda s: s.lookup("it", a_table(s), on="a", keep="unmatched"),
+    "`lookup` that adds columns": lambda s: s.lookup("it", a_table(s), on="a", add=("name",)),
     "`union`": lambda s: s.union(
         "it", s.pipeline.source("others", Nexmark(10), event_time=s.event_time)
     ),
@@ -245,7 +248,6 @@ def test_the_page_says_of_every_sink_what_it_takes() -> None:
 REPLACED = "stage 'it' reads 'updated', whose rows replace earlier ones with the same u, and "
 TAKEN_BACK = "stage 'it' reads 'updated', which takes rows back, and "
 REFUSED = {
-    "`lookup`": "lookup() cannot take a row back; look up what that stage reads, before it",
     "`window`": (
         "window() cannot take a row back; use aggregate() with the time among the keys: "
         "key_by(hour=\"date_trunc('hour', at)\")"
@@ -265,6 +267,20 @@ REFUSED = {
 }
 REFUSED["`process_keyed`"] = REFUSED["`process`"]
 REFUSED["`window` with lateness"] = REFUSED["`window`"]
+
+
+@pytest.mark.parametrize("name", ["`lookup`", "`lookup` that adds columns"])
+def test_a_lookup_remembers_what_it_sent_by_a_key(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        DECLARED[name](a_stream(Retract()))
+
+    assert str(caught.value) == (
+        f"{TAKEN_BACK}lookup() cannot take a row back; look up what that stage reads, before it, "
+        "or give its rows a key with key_by(...).latest(...)"
+    )
+    stages = DECLARED[name](a_stream(Upsert(("u",)))).pipeline.stages
+    assert (stages["it"].is_stateful, stages["it"].keys) == (True, ("u",))
+    assert not DECLARED[name](a_stream(Append())).pipeline.stages["it"].is_stateful
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -21,12 +21,14 @@ class StreamInput:
 
     ``schema`` is their serialized Arrow schema; empty while no stage before this one has run yet.
     ``watermark_ms`` is None for a stream that has no say: it has been silent for long, or says
-    nothing of how far event time has come.
+    nothing of how far event time has come.  With ``has_waited`` some of its rows are of earlier
+    epochs.
     """
 
     segments: tuple[SegmentHandle, ...]
     schema: bytes
     watermark_ms: int | None
+    has_waited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,4 +94,5 @@ def _stream(
         segments=segments,
         schema=schema,
         watermark_ms=None if no_say else watermark_ms,
+        has_waited=in_flight is not None and bool(in_flight.segments),
     )

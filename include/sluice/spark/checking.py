@@ -17,7 +17,6 @@ from sluice.changelog import Append, Kind, Read, analysed, check_row_kind_column
 from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
-from sluice.operations import Lookup
 from sluice.pipeline import Pipeline
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.operator import WEIGHT
@@ -25,7 +24,14 @@ from sluice.runtime.output import SOURCE, narrowed
 from sluice.runtime.state.segments import to_table
 from sluice.spark.keying import polars_schema, prepared
 from sluice.spark.reading import with_origin
-from sluice.spark.rows import decoded, projected, renamed, transformed
+from sluice.spark.rows import (
+    decoded,
+    looked_up,
+    lookup_of,
+    projected,
+    renamed,
+    transformed,
+)
 from sluice.spark.session import with_our_settings
 
 if TYPE_CHECKING:
@@ -58,6 +64,7 @@ def check_pipeline(
     yields: dict[str, Result] = {}
     for uid, declared in pipeline.stages.items():
         stage = _reading(declared, yields)
+        kind = stage.kind  # Refused, if it cannot read what its inputs turned out to be.
         try:
             frame = _result(pipeline, stage, rows, params)
         except ConfigurationError:
@@ -65,9 +72,9 @@ def check_pipeline(
         except Exception as error:  # Spark's analyzer, or the user's function, on the first look.
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ConfigurationError(f"stage {uid!r} cannot be run: {first}") from error
-        yields[uid] = Result(frame.schema, analysed(stage.kind, frame.columns))
+        yields[uid] = Result(frame.schema, analysed(kind, frame.columns))
         _check_sinks(pipeline, uid, yields[uid])
-        if stage.kind != Append():
+        if kind != Append():
             frame = frame.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
         rows[uid] = _empty(spark, to_table(frame))
     return yields
@@ -97,13 +104,15 @@ def _result(
         else renamed(rows[given.producer], given)
         for given in stage.inputs
     ]
+    lookup = lookup_of(stage)
+    table = rows[lookup.table] if lookup is not None else None
     if stage.is_stateful:
         sides = [
-            prepared(side, stage, given) for side, given in zip(inputs, stage.inputs, strict=True)
+            prepared(side, stage, given)
+            for side, given in zip(looked_up(stage, inputs, table), stage.inputs, strict=True)
         ]
         operator = build_operator(stage, [polars_schema(side) for side in sides])
         return narrowed(stage, operator.output_schema.to_frame())
-    table = rows[stage.operation.table] if isinstance(stage.operation, Lookup) else None
     schema = polars_schema(transformed(stage, inputs, table, params))
     return narrowed(
         stage, schema.to_frame().drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)

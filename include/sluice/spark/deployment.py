@@ -22,7 +22,7 @@ from sluice.spark.compaction import take_over_compactions
 from sluice.spark.event_time import EventTime, event_time_of
 from sluice.spark.exchange import exchange_of, exchanged_rows
 from sluice.spark.keying import KeyedRows, keyed_rows
-from sluice.spark.rows import lookup_table, read_inputs, transformed
+from sluice.spark.rows import looked_up, lookup_table, read_inputs, transformed
 from sluice.spark.stage_run import StageRun
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def _check_weights(run: StageRun) -> None:
 def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
     if run.node.is_stateful:
         rows_per_group = run.before.rows_per_group if run.before is not None else None
-        return keyed_rows(inputs, run.node, run.task, rows_per_group)
+        sides = looked_up(run.node, inputs, lookup_table(run))
+        return keyed_rows(sides, run.node, run.task, rows_per_group)
     rows = transformed(run.node, inputs, lookup_table(run), run.configuration.params)
     if len(inputs) > 1:  # Each was read over as many partitions as there are subtasks.
         rows = rows.coalesce(run.task.parallelism)

@@ -12,7 +12,7 @@ import polars as pl
 
 from sluice.connectors.parquet import ParquetSource
 from sluice.nodes import Input
-from sluice.operations import WindowTopN
+from sluice.operations import KeyedLookup, WindowTopN
 from sluice.runtime.exchange import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
 from sluice.runtime.feed import Feed, ParquetRows, StreamRows
 from sluice.runtime.operators.build import build_operator
@@ -39,7 +39,7 @@ def exchange_of(run: StageRun) -> Exchange | None:
     Raises:
         ConfigurationError: the stage cannot compute what it declares of these columns.
     """
-    if not run.node.is_stateful:
+    if not run.node.is_stateful or isinstance(run.node.operation, KeyedLookup):
         return None
     feeds = [_feed(run, given) for given in run.node.inputs]
     possible = [feed for feed in feeds if feed is not None and feed.is_possible()]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sluice.changelog import Append
 from sluice.connectors.parquet import ParquetSource
 from sluice.connectors.source import MALFORMED_COLUMN, RAW, TextDecoding
 from sluice.core.plan import SourceCut
 from sluice.errors import ConfigurationError
 from sluice.nodes import Input, StageNode
-from sluice.operations import Lookup, Transform
+from sluice.operations import KeyedLookup, Lookup, Transform
 from sluice.params import value_of
 from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE
@@ -39,12 +40,45 @@ def read_inputs(run: StageRun) -> list[DataFrame]:
 
 def lookup_table(run: StageRun) -> DataFrame | None:
     """The table that a lookup's barrier pinned; None for any other stage."""
-    if not isinstance(run.node.operation, Lookup):
+    lookup = lookup_of(run.node)
+    if lookup is None:
         return None
-    handle = run.plan.source(run.node.operation.table).table
+    handle = run.plan.source(lookup.table).table
     assert handle is not None, "a plan pins every table source"
     pinned = SegmentCache(run.job.location, run.job.store).open(handle)
     return run.spark.createDataFrame(pinned)
+
+
+def lookup_of(node: StageNode) -> Lookup | None:
+    match node.operation:
+        case Lookup() as lookup:
+            return lookup
+        case KeyedLookup(lookup=lookup):
+            return lookup
+        case _:
+            return None
+
+
+def looked_up(
+    node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None
+) -> Sequence[DataFrame]:
+    """What a stage with keyed state reads; of a lookup the new rows, with what the table adds, and
+    the keys of which something is taken back: in rows that are not looked up.
+    """
+    if not isinstance(node.operation, KeyedLookup):
+        return inputs
+    from pyspark.sql.functions import lit
+
+    assert table is not None
+    (rows,) = inputs
+    new = _look_up(node.operation.lookup, rows.where(f"{WEIGHT} > 0"), table)
+    added = {
+        field.name: lit(None).cast(field.dataType)
+        for field in new.schema.fields
+        if field.name in node.operation.lookup.add
+    }
+    gone = rows.where(f"{WEIGHT} < 0").withColumns(added)
+    return [new.unionByName(gone)]
 
 
 def transformed(
@@ -118,7 +152,23 @@ def _read(run: StageRun, given: Input) -> DataFrame:
     stream = run.given.streams[given.producer]
     schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
     rows = read_segments(run.spark, run.job.location, stream.segments, schema, run.task.parallelism)
+    is_added_up = run.node.is_stateful and lookup_of(run.node) is None
+    if stream.has_waited and given.kind != Append() and not is_added_up:
+        rows = settled(rows, run.task.parallelism)
     return renamed(rows, given)
+
+
+def settled(rows: DataFrame, parallelism: int) -> DataFrame:
+    """Changes of several epochs as those of one: what came and went in between is left out."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    columns = [F.col(f"`{name}`") for name in rows.columns if name != WEIGHT]
+    total = F.col("_total")
+    net = rows.groupBy(*columns).agg(F.sum(WEIGHT).alias("_total")).where("_total <> 0")
+    copies = F.array_repeat(F.signum(total).cast("tinyint"), F.abs(total).cast("int"))
+    changes = net.select(*columns, F.explode(copies).alias(WEIGHT))
+    # A repeated attempt is to write the same files.
+    return changes.repartition(parallelism, *columns).sortWithinPartitions(*columns)
 
 
 def read_source(run: StageRun, uid: str, cut: SourceCut) -> DataFrame:

@@ -12,6 +12,7 @@ from sluice.runtime.operators.aggregate import KeyedAggregate
 from sluice.runtime.operators.changelog_join import ChangelogJoin
 from sluice.runtime.operators.deduplicate import Deduplicate
 from sluice.runtime.operators.interval_join import IntervalJoin
+from sluice.runtime.operators.keyed_lookup import KeyedLookup
 from sluice.runtime.operators.latest import Latest
 from sluice.runtime.operators.operator import WEIGHT, Operator
 from sluice.runtime.operators.process import Process
@@ -50,6 +51,7 @@ def regular_join(stage: StageNode, left: pl.Schema, right: pl.Schema) -> Operato
 
 _OPERATORS: dict[type[ops.Operation], Callable[..., Operator]] = {
     ops.KeyedAggregate: KeyedAggregate,
+    ops.KeyedLookup: KeyedLookup,
     ops.WindowAggregate: AlignedWindow,
     ops.WindowTopN: WindowTopN,
     ops.TopN: TopN,
