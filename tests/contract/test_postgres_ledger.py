@@ -82,8 +82,10 @@ def test_each_checkpoint_is_a_row_that_says_who_published_it(database, table, ro
 
     ledger = f"SELECT checkpoint_id, rows, life, generation FROM {schema}.sluice_ledger ORDER BY 1"
     assert database.run(ledger) == [(1, 1, JOB.life, 1), (2, 2, JOB.life, 2)]
-    sinks = f"SELECT life, generation, fenced_by, through, continues FROM {schema}.sluice_sinks"
-    assert database.run(sinks) == [(JOB.life, 3, 3, 4, None)]
+    sinks = (
+        f"SELECT life, generation, fenced_by, through, continues, past FROM {schema}.sluice_sinks"
+    )
+    assert database.run(sinks) == [(JOB.life, 3, 3, 4, None, [])]
     assert case.open().target.timeline() == Timeline(
         life=JOB.life, generation=3, fenced_by=3, through=4, published=((1, 2),)
     )

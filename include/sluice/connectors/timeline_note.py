@@ -1,7 +1,9 @@
 """A time line as text, for a place that keeps it in one value: a property, an offset's metadata.
 
-{"v":2,"life":"5f0c","generation":2,"fenced_by":2,"through":13,"continues":null,
- "published":"1-9,12,14-17","is_cut":false}
+    {"v":2,"life":"5f0c","generation":2,"fenced_by":2,"through":13,"continues":null,
+     "published":"1-9,12,14-17","is_cut":false,"past":[["c3d0",4]]}
+
+Whoever reads an older format is told its place and what to do.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     continues: int | None
     published: str
     is_cut: bool
+    past: tuple[tuple[str, int], ...]
 
 
 def encoded(timeline: Timeline, max_bytes: int) -> str:
@@ -61,6 +64,7 @@ def decoded(text: str | None, place: str, fix: str) -> Timeline:
         continues=note.continues,
         published=published,
         is_cut=note.is_cut,
+        past=note.past,
     )
 
 
@@ -83,6 +87,7 @@ def _text(timeline: Timeline) -> str:
         continues=timeline.continues,
         published=",".join(str(a) if a == b else f"{a}-{b}" for a, b in timeline.published),
         is_cut=timeline.is_cut,
+        past=timeline.past,
     )
     return msgspec.json.encode(note).decode("ascii")
 

@@ -23,6 +23,8 @@ from typing import TypeAlias
 from sluice.errors import FencedError, TableMismatch
 
 Span: TypeAlias = tuple[int, int]  # Checkpoint ids from the first to the last, both included.
+# Who is suspended while a table changes hands that often is not recognised when it wakes up.
+LIVES_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +73,11 @@ class Standing:
 class Timeline:
     """The note of one sink in one place; the default is that of a place nobody wrote to.
 
-    ``published`` are the ids that readers see, with a gap between any two spans; with ``is_cut``
-    those before the first span are taken as shown.  ``fenced_by`` is the generation of the latest
-    recovery, ``through`` and ``continues`` are its; see ``Recovery``.
+    ``published`` are the ids that readers see, with a gap between any two spans.  With ``is_cut``
+    those before the first span are forgotten: they are not published again, and only a person who
+    accepts it goes back to one.  ``fenced_by`` is the generation of the latest
+    recovery, ``through`` and ``continues`` are its; see ``Recovery``.  ``past`` are the lives that
+    gave way, each with the generation in which it did; to come back it needs a later one.
     """
 
     life: str = ""
@@ -83,6 +87,7 @@ class Timeline:
     continues: int | None = None
     published: tuple[Span, ...] = ()
     is_cut: bool = False
+    past: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         assert all(first <= last for first, last in self.published)
@@ -92,9 +97,12 @@ class Timeline:
     def newest(self) -> int:
         return self.published[-1][1] if self.published else 0
 
+    @property
+    def oldest(self) -> int:
+        return self.published[0][0] if self.published else 0
+
     def shows(self, version: int) -> bool:
-        is_forgotten = self.is_cut and bool(self.published) and version < self.published[0][0]
-        return is_forgotten or any(first <= version <= last for first, last in self.published)
+        return self._notes(version) or self._has_forgotten(version)
 
     def after(self, version: int | None) -> Iterator[int]:
         """The ids that are shown after *version*, oldest first; those cut off are left out."""
@@ -104,7 +112,7 @@ class Timeline:
     def standing(self, life: str, version: int | None) -> Standing:
         return Standing(
             ahead=tuple(self.after(version)),
-            lacks=version is not None and not self.shows(version),
+            lacks=version is not None and not self._notes(version),
             other_life="" if self.life in ("", life) else self.life,
             newest=max(self.newest, self.through),
         )
@@ -116,11 +124,13 @@ class Timeline:
             FencedError: a restore has left it behind, or another life of the job owns the table.
             TableMismatch: the parent is not shown.
         """
-        if self.life == writer.life and self.shows(checkpoint_id):
+        may_continue = checkpoint_id == self.continues
+        is_forgotten = self._has_forgotten(checkpoint_id)
+        is_owed = may_continue and is_forgotten
+        if self.life == writer.life and self.shows(checkpoint_id) and not is_owed:
             return None
         self._require_owner(writer.life, ())
         self._require_generation(writer)
-        may_continue = checkpoint_id == self.continues
         if not may_continue and checkpoint_id <= max(self.through, self.newest):
             raise FencedError(
                 f"checkpoint {checkpoint_id} was left behind: the table shows checkpoint "
@@ -138,7 +148,7 @@ class Timeline:
             life=writer.life,
             generation=writer.generation,
             continues=None if may_continue else self.continues,
-            published=_with(self.published, checkpoint_id),
+            published=self.published if is_forgotten else _with(self.published, checkpoint_id),
         )
 
     def recovered(self, writer: Writer, recovery: Recovery) -> Timeline | None:
@@ -149,28 +159,30 @@ class Timeline:
 
         Raises:
             FencedError: a later restore was here, or another life of the job owns the table.
-            TableMismatch: the version is not shown, and nobody accepted that.
+            TableMismatch: the version is not shown, and nobody accepted that; or the checkpoint to
+                be published may be called as one of another life.
         """
-        if self.life == writer.life:
-            self._require_generation(writer)
-            if self.fenced_by == writer.generation:
-                return None
+        self._require_generation(writer)
+        if self.life == writer.life and self.fenced_by == writer.generation:
+            return None
         self._require_owner(writer.life, recovery.replaces)
         if self.newest > recovery.through:
             raise FencedError(
                 f"the table shows checkpoint {self.newest}, which was published after the job "
                 f"looked at it (through checkpoint {recovery.through}); another job writes it"
             )
+        self._require_own_id(writer.life, recovery.continues)
         version = recovery.version
         published = self.published
-        if version is not None and not self.shows(version):
+        if version is not None and not self._notes(version):
             if not recovery.accepts:
                 raise TableMismatch(
                     f"the table does not show checkpoint {version}, which the job continues (its "
                     f"newest is {self.newest or 'none'}); restore another checkpoint, or accept "
                     "tables as they are"
                 )
-            published = _with(published, version)
+            if not self._has_forgotten(version):
+                published = _with(published, version)
         if recovery.roll_back:
             published = _through(published, version or 0)
         return Timeline(
@@ -181,6 +193,7 @@ class Timeline:
             continues=recovery.continues,
             published=published,
             is_cut=self.is_cut and bool(published),
+            past=self._past(writer.life),
         )
 
     def shortened(self, spans: int) -> Timeline:
@@ -189,6 +202,12 @@ class Timeline:
         if len(self.published) <= spans:
             return self
         return replace(self, published=self.published[-spans:], is_cut=True)
+
+    def _notes(self, version: int) -> bool:
+        return any(first <= version <= last for first, last in self.published)
+
+    def _has_forgotten(self, version: int) -> bool:
+        return self.is_cut and version < self.oldest
 
     def _require_owner(self, life: str, replaced: tuple[str, ...]) -> None:
         if self.life not in ("", life, *replaced):
@@ -203,6 +222,28 @@ class Timeline:
                 f"generation {self.generation} of the job has written the table; whoever acts for "
                 f"generation {writer.generation} was left behind"
             )
+        if writer.life != self.life and writer.generation <= dict(self.past).get(writer.life, 0):
+            raise FencedError(
+                f"life {writer.life!r} of a job has left the table to life {self.life!r}; to take "
+                "it back, restore that job and accept tables as they are"
+            )
+
+    def _require_own_id(self, life: str, continues: int | None) -> None:
+        if continues is None or self.life in ("", life):
+            return
+        if continues <= max(self.newest, self.through):
+            raise TableMismatch(
+                f"checkpoint {continues}, which the job continues, was not published before life "
+                f"{self.life!r} took the table over, which may have used its id; restore an "
+                "earlier checkpoint"
+            )
+
+    def _past(self, life: str) -> tuple[tuple[str, int], ...]:
+        """The lives that gave way when *life* writes next."""
+        if self.life in ("", life):
+            return self.past
+        others = (one for one in self.past if one[0] not in (life, self.life))
+        return (*others, (self.life, self.generation))[-LIVES_KEPT:]
 
 
 def spans_of(ids: Iterable[int]) -> tuple[Span, ...]:

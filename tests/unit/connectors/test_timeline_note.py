@@ -25,13 +25,14 @@ def published(*checkpoint_ids: int) -> Timeline:
 @st.composite
 def timelines(draw: st.DrawFn) -> Timeline:
     return Timeline(
-        life=draw(st.text(max_size=20)),
+        life=draw(st.text("0123456789abcdef", max_size=20)),
         generation=draw(ids),
         fenced_by=draw(ids),
         through=draw(ids),
         continues=draw(st.none() | ids),
         published=published(*sorted(draw(st.sets(st.integers(1, 60))))).published,
         is_cut=draw(st.booleans()),
+        past=draw(st.just(()) | st.just((("b", 3), ("c", 1)))),
     )
 
 

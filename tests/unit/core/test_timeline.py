@@ -110,7 +110,7 @@ def test_another_life_neither_publishes_nor_recovers_unless_it_replaces_the_firs
         OTHER_LIFE,
         Recovery(version=None, through=2, roll_back=True, replaces=("a",)),
     )
-    assert taken == Timeline(life="b", generation=1, fenced_by=1, through=2)
+    assert taken == Timeline(life="b", generation=1, fenced_by=1, through=2, past=(("a", 1),))
     with pytest.raises(FencedError, match="belongs to life 'b'"):
         taken.publishing(FIRST, 3, 2)
 
@@ -120,6 +120,58 @@ def test_a_table_that_moved_since_it_was_looked_at_is_not_taken_over() -> None:
         published(1, 2, 3).recovered(
             OTHER_LIFE, Recovery(version=None, through=2, roll_back=True, replaces=("a",))
         )
+
+
+def test_a_recovery_that_slept_does_not_take_the_table_back_from_another_life() -> None:
+    taken_back = Recovery(version=2, through=2, accepts=True, replaces=("b",))
+    anew = Recovery(version=None, through=2, roll_back=True, replaces=("a",))
+    kept = Recovery(version=None, through=2, accepts=True, replaces=("a",))
+    table = recovered(published(1, 2), OTHER_LIFE, kept)
+    table = recovered(table, SECOND, taken_back)
+    table = recovered(table, replace(OTHER_LIFE, generation=2), anew)
+
+    with pytest.raises(FencedError, match="life 'a' of a job has left the table to life 'b'"):
+        table.recovered(SECOND, taken_back)
+    assert recovered(table, THIRD, taken_back).past == (("b", 2),)
+
+
+def test_a_life_that_comes_back_publishes_no_id_that_the_other_may_have_used() -> None:
+    kept = Recovery(version=None, through=1, accepts=True, replaces=("a",))
+    table = recovered(published(1), OTHER_LIFE, kept)
+    table = table.publishing(OTHER_LIFE, 2, None) or table
+
+    for continues in (1, 2):
+        back = Recovery(version=1, through=2, continues=continues, replaces=("b",))
+        with pytest.raises(TableMismatch, match=f"checkpoint {continues}, which the job contin"):
+            table.recovered(SECOND, back)
+    back = Recovery(version=1, through=3, continues=3, replaces=("b",))
+    assert recovered(table, SECOND, back).continues == 3
+
+
+def test_a_commit_that_is_owed_is_published_though_a_shortened_time_line_takes_it_as_shown() -> (
+    None
+):
+    short = published(1, 3, 5, 7).shortened(1)
+    choice = Recovery(version=1, through=7, continues=2)
+    with pytest.raises(TableMismatch, match="does not show checkpoint 1"):
+        short.recovered(SECOND, choice)
+    assert short.standing("a", 1).lacks
+    chosen = recovered(short, SECOND, replace(choice, accepts=True))
+    assert chosen.published == ((7, 7),)
+
+    after = chosen.publishing(SECOND, 2, 1)
+    assert after == replace(chosen, continues=None)
+    assert after.publishing(SECOND, 2, 1) is None
+
+
+def test_few_lives_that_gave_way_are_remembered() -> None:
+    table = published(1)
+    for number in range(9):
+        replaces = (table.life,)
+        writer = Writer(life=f"life-{number}", generation=number + 1)
+        table = recovered(table, writer, Recovery(version=None, through=1, replaces=replaces))
+
+    assert table.past == tuple((f"life-{number}", number + 1) for number in range(4, 8))
 
 
 def test_the_standing_names_what_is_ahead_and_whose_it_is() -> None:

@@ -211,10 +211,10 @@ class IcebergSink:
         Raises:
             ConfigurationError: the note has forgotten some of them.
         """
-        if noted.is_cut and (version or 0) < noted.published[0][0]:
+        if noted.is_cut and (version or 0) < noted.oldest:
             raise ConfigurationError(
                 f"the {self._name} cannot be rolled back to checkpoint {version or 'nothing'}: its "
-                f"note has forgotten which checkpoints it shows before {noted.published[0][0]}; "
+                f"note has forgotten which checkpoints it shows before {noted.oldest}; "
                 "restore without rolling back, or empty the table"
             )
         return tuple(noted.after(version))

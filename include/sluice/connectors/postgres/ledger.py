@@ -3,7 +3,7 @@
     sluice_ledger   one row per published checkpoint: sink, checkpoint_id, rows, life, generation,
                     published_at
     sluice_sinks    one row per sink: the table that it writes, and the rest of its time line: life,
-                    generation, fenced_by, through, continues
+                    generation, fenced_by, through, continues, past
 
 Both are in the schema of the table that is written, and change in the transactions that write it.
 An advisory lock per sink, held to the transaction's end, lets one coordinator after the other in.
@@ -36,7 +36,7 @@ CREATE = """
 CREATE TABLE IF NOT EXISTS {sinks} (
     sink text PRIMARY KEY, table_name text NOT NULL, life text NOT NULL DEFAULT '',
     generation bigint NOT NULL DEFAULT 0, fenced_by bigint NOT NULL DEFAULT 0,
-    through bigint NOT NULL DEFAULT 0, continues bigint);
+    through bigint NOT NULL DEFAULT 0, continues bigint, past jsonb NOT NULL DEFAULT '[]');
 CREATE TABLE IF NOT EXISTS {ledger} (
     sink text NOT NULL, checkpoint_id bigint NOT NULL, rows bigint NOT NULL,
     life text NOT NULL, generation bigint NOT NULL,
@@ -139,7 +139,7 @@ class Ledger:
         ledger, sinks = self.table.beside(LEDGER).sql, self.table.beside(SINKS).sql
         found = connection.execute(
             SQL(
-                "SELECT life, generation, fenced_by, through, continues,"
+                "SELECT life, generation, fenced_by, through, continues, past,"
                 " (SELECT min(checkpoint_id) FROM {ledger} l WHERE l.sink = s.sink),"
                 " (SELECT max(checkpoint_id) FROM {ledger} l WHERE l.sink = s.sink)"
                 " FROM {sinks} s WHERE sink = %s"
@@ -159,6 +159,7 @@ class Ledger:
             fenced_by=int(found[2]),
             through=int(found[3]),
             continues=found[4],
+            past=tuple((life, generation) for life, generation in found[5]),
             published=tuple((int(one), int(last)) for one, last in spans),
             is_cut=oldest is not None and oldest < first,
         )
@@ -168,6 +169,7 @@ class Ledger:
     ) -> None:
         """Make *after* of *before*, which ``timeline`` gave; *rows* are those of a new id."""
         from psycopg.sql import SQL
+        from psycopg.types.json import Jsonb
 
         ledger = self.table.beside(LEDGER).sql
         there, wanted = _ids(before.published), _ids(after.published)
@@ -185,7 +187,7 @@ class Ledger:
         connection.execute(
             SQL(
                 "UPDATE {} SET life = %s, generation = %s, fenced_by = %s, through = %s,"
-                " continues = %s WHERE sink = %s"
+                " continues = %s, past = %s WHERE sink = %s"
             ).format(self.table.beside(SINKS).sql),
             [
                 after.life,
@@ -193,6 +195,7 @@ class Ledger:
                 after.fenced_by,
                 after.through,
                 after.continues,
+                Jsonb(after.past),
                 self.sink,
             ],
         )
