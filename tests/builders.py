@@ -16,6 +16,7 @@ from sluice.config import Checkpointing
 from sluice.connectors.files_table import FilesTable as FilesTableSink
 from sluice.core.acks import Ack, Decline
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import JobConfiguration
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
@@ -29,7 +30,6 @@ from sluice.core.messages import (
     Command,
     DeclineReceived,
     Event,
-    JobConfiguration,
     JobRestored,
     JobStopped,
     JobSubmitted,

@@ -23,7 +23,7 @@ from sluice_airflow.ownership import cause_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.core.messages import JobConfiguration
+    from sluice.core.configuration import JobConfiguration
     from sluice.core.restoring import Restore, RestoreTarget
     from sluice.core.state import CoordinatorState
     from sluice.pipeline import Pipeline

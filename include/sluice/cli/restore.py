@@ -19,8 +19,8 @@ from sluice.cli.options import (
     parameters,
 )
 from sluice.cli.printing import print_files, print_json, print_line
+from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import NO_GENERATION, CheckpointId
-from sluice.core.messages import JobConfiguration
 from sluice.core.properties import ClaimMode
 from sluice.core.restoring import (
     FromCheckpoint,

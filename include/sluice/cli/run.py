@@ -24,7 +24,7 @@ from sluice.cli.printing import print_json
 from sluice.cli.restore import AcceptTables, RollBackTables
 from sluice.cli.result import check_result_file, final_table, write_result
 from sluice.cli.show import checkpoint_table
-from sluice.core.messages import JobConfiguration
+from sluice.core.configuration import JobConfiguration
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.devstack.java import find_java

@@ -116,7 +116,7 @@ class FilesTable:
         self._show()
 
     def is_published(self, checkpoint_id: int) -> bool:
-        return self._log.shows(checkpoint_id)
+        return checkpoint_id in self._log.lineage(checkpoint_id - 1)
 
     @property
     def rolls_back(self) -> RollBack:

@@ -7,8 +7,8 @@
 
 A manifest names the checkpoint it continues, so the table is a chain, and a chain never changes.
 Fences sort behind all that they leave out, and those of later generations behind earlier ones.
-So a record of merged files holds for ever: who follows the chain may stop at it.  It is a
-shortcut, never the truth, until ``vacuum`` deletes what lies behind it.
+So a record of merged files holds for ever: a shortcut for who follows the chain, never the truth,
+until ``vacuum`` deletes what lies behind it.
 """
 
 from __future__ import annotations
@@ -139,19 +139,6 @@ class TableLog:
             newest = name.shown
         return newest
 
-    def shows(self, version: int) -> bool:
-        """Whether the newest version continues *version*, or is it."""
-        if self.manifest(version) is None:
-            return False
-        current = newest = self.newest(version)
-        manifests = self._between(version, newest or 0)
-        while current is not None and current > version:
-            manifest = manifests.get(current)
-            if manifest is None:
-                raise self._gap(current, newest)
-            current = manifest.parent
-        return current == version
-
     def chain(
         self,
         version: int | None = None,
@@ -195,7 +182,7 @@ class TableLog:
         """The versions that the newest one continues and itself, oldest first, later than *after*;
         those that were vacuumed are left out.
         """
-        newest = current = self.newest()
+        newest = current = self.newest(after)
         if current is None or current <= after:
             return ()
         manifests = self._between(after, current)

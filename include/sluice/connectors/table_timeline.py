@@ -37,7 +37,8 @@ class TableTimeline:
         Without ``roll_back`` nothing that readers see is taken away, but for the commit that is
         owed: it follows at once.
         """
-        after = self.line.recovered(writer, recovery)
+        # Manifests stay, so to the rules nothing is ever taken away.
+        after = self.line.recovered(writer, replace(recovery, roll_back=False))
         if after is None:
             return
         shown = recovery.version

@@ -9,48 +9,19 @@ generation than the journal's is fenced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sluice.core.acks import Ack, Decline
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import JobConfiguration
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
-from sluice.core.properties import CheckpointingMode, ClaimMode, JobStatus, Retention
+from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.restart import RestartStrategy
 from sluice.core.table_recovery import TableDecision
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobConfiguration:
-    """What a submission fixed: every task of the job reads it from the journal, never from its
-    own environment, so all of them agree.
-
-    ``parallelism`` is that of stages that declare none; ``stage_parallelism`` beats what a stage
-    declares.
-    """
-
-    params: Mapping[str, str] = field(default_factory=dict[str, str])
-    parallelism: int | None = None
-    stage_parallelism: Mapping[str, int] = field(default_factory=dict[str, int])
-    max_records_per_epoch: int | None = None
-    num_retained: int = 3
-    tolerable_failed_checkpoints: int = 0
-    max_concurrent: int = 1
-    max_queued: int = 1_000
-    min_pause_ms: int = 0
-    interval_during_backlog_ms: int | None = None
-    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-    unaligned: bool = False
-    aligned_timeout_ms: int = 0  # 0: unaligned from the start.
-    checkpoints_after_tasks_finish: bool = True
-    inline_threshold_bytes: int = 20_480  # Flink's data-inline-threshold, 20 kb.
-    retention: Retention = Retention.RETAIN_ON_CANCELLATION
-    restart: RestartStrategy = field(default_factory=RestartStrategy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

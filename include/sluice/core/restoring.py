@@ -70,6 +70,7 @@ class Observed:
 
     ``left_behind`` is what else it holds for whom the pipeline does not declare: by uid, in words.
     ``tables`` None: the sinks were not asked, for the job continues what it continues anyway.
+    ``undeclared_tables`` are the versions that it pins of sinks which nobody declares any more.
     """
 
     metadata: CheckpointMetadata | None = None
@@ -79,6 +80,7 @@ class Observed:
     source_problems: Sequence[str] = ()
     left_behind: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Sequence[TableStanding] | None = None
+    undeclared_tables: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,7 @@ def decide(
         if observed.tables is None
         else decide_tables(
             tables,
+            undeclared=observed.undeclared_tables,
             continues=choice.checkpoint_id if replays_commit else None,
             roll_back=rolls_back,
             accepts=accepts,

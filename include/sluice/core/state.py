@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import JobConfiguration
 from sluice.core.decider import CheckpointRequest
 from sluice.core.failures import FailureCount
 from sluice.core.ids import NO_GENERATION, CheckpointId, CheckpointIdCounter, Generation
-from sluice.core.messages import JobConfiguration
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus

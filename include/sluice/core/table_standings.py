@@ -6,7 +6,7 @@ Four rows: it shows what is continued and no more; it is ahead; it lacks it; it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.core.ids import CheckpointId
@@ -116,12 +116,15 @@ class TableStanding:
 def decide_tables(
     tables: Sequence[TableStanding],
     *,
+    undeclared: Mapping[str, int] | None = None,
     continues: CheckpointId | None = None,
     roll_back: bool = False,
     accepts: bool = False,
 ) -> TableDecision:
-    """What the journal says of *tables*, none of which is a problem."""
-    versions = {
+    """What the journal says of *tables*, none of which is a problem, and of *undeclared* ones, that
+    keep their version for whoever declares them again.
+    """
+    versions = dict(undeclared or {}) | {
         one.sink: version
         for one in tables
         if (version := one.continued(accepts=accepts)) is not None

@@ -172,6 +172,12 @@ class Timeline:
                 f"looked at it (through checkpoint {recovery.through}); another job writes it"
             )
         self._require_own_id(writer.life, recovery.continues)
+        owed = recovery.continues
+        if recovery.roll_back and owed not in (None, recovery.version) and self.shows(owed or 0):
+            raise FencedError(
+                f"checkpoint {owed}, whose commit was owed, was published after the job looked at "
+                "the table; its rows are not taken away"
+            )
         version = recovery.version
         published = self.published
         if version is not None and not self._notes(version):

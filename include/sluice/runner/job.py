@@ -16,8 +16,8 @@ from sluice.connectors.files_table import FilesTable
 from sluice.connectors.sink import Sink
 from sluice.connectors.source import Source
 from sluice.core.completed import CheckpointMetadata, moved_to_root, without_in_flight
+from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import JobConfiguration
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError

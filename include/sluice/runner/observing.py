@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import JobConfiguration
 from sluice.core.handles import SegmentHandle
-from sluice.core.messages import JobConfiguration
 from sluice.core.restoring import (
     Choice,
     Latest,
@@ -19,7 +19,7 @@ from sluice.core.restoring import (
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError
 from sluice.runner.job import Job
-from sluice.runner.table_standings import standings_to_restore
+from sluice.runner.table_standings import standings_to_restore, undeclared_tables
 from sluice.runner.upgrades import left_behind
 
 
@@ -66,6 +66,7 @@ def observe(
         source_problems=_source_problems(job, metadata, configuration),
         left_behind=left_behind(metadata, job.pipeline),
         tables=tables,
+        undeclared_tables=undeclared_tables(job, state, choice, metadata),
     )
 
 

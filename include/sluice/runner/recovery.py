@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import CheckpointId
 from sluice.core.lifecycle import next_generation
 from sluice.core.messages import (
@@ -13,7 +14,6 @@ from sluice.core.messages import (
     AttemptStarted,
     CheckpointFailed,
     DeclineReceived,
-    JobConfiguration,
     JobRestored,
     JobStopped,
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import NO_GENERATION
-from sluice.core.messages import JobConfiguration
 from sluice.core.restoring import (
     DeclaredStage,
     Restore,

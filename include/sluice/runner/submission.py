@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.config import check_max_records
+from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import Generation
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.lifecycle import next_generation
-from sluice.core.messages import JobConfiguration, JobSubmitted
+from sluice.core.messages import JobSubmitted
 from sluice.core.state import CoordinatorState
 from sluice.core.table_recovery import TableDecision
 from sluice.core.table_standings import decide_tables, table_problems

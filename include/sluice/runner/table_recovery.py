@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
+from sluice.connectors.sink import Sink
 from sluice.core.messages import TablesRecovered
 from sluice.core.state import CoordinatorState
 from sluice.core.timeline import Recovery, Writer
@@ -32,18 +34,15 @@ def recover_tables(job: Job, head: Head) -> Head:
         return head
     versions = state.tables or {}
     for uid, sink in job.sinks(state.configuration.params).items():
-        version, continues = versions.get(uid), owed.continues
-        if continues is not None and sink.is_published(continues):
-            version, continues = continues, None  # Its commit was under way, and is done.
         recovery = Recovery(
-            version=version,
+            version=versions.get(uid),
             through=owed.through,
-            continues=continues,
+            continues=owed.continues,
             roll_back=owed.roll_back,
             accepts=owed.accepts,
             replaces=owed.replaces.get(uid, ()),
         )
-        sink.recover(writer_of(state), recovery)
+        _recover(sink, writer_of(state), recovery)
     transition = job.journal.append(lambda _: TablesRecovered(generation=state.generation))
     if transition.verdict is Verdict.FENCED:
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
@@ -52,3 +51,16 @@ def recover_tables(job: Job, head: Head) -> Head:
         state.generation, owed.through, owed.roll_back,
     )  # fmt: skip
     return job.journal.load()
+
+
+def _recover(sink: Sink, writer: Writer, recovery: Recovery) -> None:
+    """The commit that is owed may be under way: once it is done, it is what the job continues."""
+    owed = recovery.continues
+    done = replace(recovery, version=owed, continues=None)
+    is_done = owed is not None and sink.is_published(owed)
+    try:
+        sink.recover(writer, done if is_done else recovery)
+    except FencedError:
+        if owed is None or is_done or not sink.is_published(owed):
+            raise
+        sink.recover(writer, done)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sluice.connectors.sink import RollBack, Sink
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.messages import JobConfiguration
+from sluice.core.configuration import JobConfiguration
 from sluice.core.restoring import Choice
 from sluice.core.state import CoordinatorState
 from sluice.core.table_standings import TableStanding
 from sluice.core.timeline import Standing
-from sluice.runner.job import Job
+from sluice.runner.job import Job, side_outputs
 
 
 def standings_to_restore(
@@ -37,6 +37,21 @@ def standings_to_restore(
             version, standing = others[0], sink.standing(state.life, others[0])
         found.append(_seen(job, state, uid, sink, version, standing))
     return tuple(found)
+
+
+def undeclared_tables(
+    job: Job, state: CoordinatorState, choice: Choice, metadata: CheckpointMetadata | None
+) -> dict[str, int]:
+    """The versions that *choice* pins of sinks which nobody declares any more, if the journal's."""
+    if metadata is None or metadata.life not in (state.life, *state.earlier_lives):
+        return {}
+    declared = {*job.pipeline.sinks, *side_outputs(job.pipeline)}
+    pinned = _pinned(state, choice, metadata).items()
+    return {
+        uid: versions[-1]
+        for uid, versions in pinned
+        if uid not in declared and versions[-1] is not None
+    }
 
 
 def standings_to_submit(

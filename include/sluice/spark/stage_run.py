@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.core.completed import StageState
-from sluice.core.messages import JobConfiguration
+from sluice.core.configuration import JobConfiguration
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.nodes import StageNode
 from sluice.runner.job import Job

@@ -8,6 +8,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from sluice.core.acks import Ack, Decline
+from sluice.core.configuration import JobConfiguration
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import SubtaskId
 from sluice.core.messages import (
@@ -22,7 +23,6 @@ from sluice.core.messages import (
     DeclineReceived,
     Event,
     HooksRestored,
-    JobConfiguration,
     JobFailed,
     JobRestored,
     JobStopped,

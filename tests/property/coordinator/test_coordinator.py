@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from sluice.core.configuration import JobConfiguration
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId, SubtaskId
@@ -26,7 +27,6 @@ from sluice.core.messages import (
     DiscardPending,
     Event,
     HooksRestored,
-    JobConfiguration,
     JobRestored,
     JobStopped,
     JobSubmitted,

@@ -6,16 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.core.configuration import JobConfiguration
 from sluice.core.coordinator import step
 from sluice.core.ids import CheckpointId
 from sluice.core.lifecycle import next_generation
-from sluice.core.messages import (
-    DiscardCompleted,
-    DiscardPending,
-    Event,
-    JobConfiguration,
-    RestartJob,
-)
+from sluice.core.messages import DiscardCompleted, DiscardPending, Event, RestartJob
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType

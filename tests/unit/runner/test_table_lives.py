@@ -14,7 +14,9 @@ from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
 from sluice.errors import ConfigurationError, FencedError, RestoreError, StoreUnavailable
-from sluice.runner.job import Job
+from sluice.nodes import SinkNode
+from sluice.pipeline import Pipeline
+from sluice.runner.job import Job, open_job
 from sluice.runner.recovery import restore, stop
 from sluice.runner.restore_plan import plan_restore
 from sluice.runner.restore_targets import foreign_target
@@ -22,6 +24,7 @@ from sluice.runner.submission import TableConsent, configure, submit
 from sluice.sinks import FilesTable
 from sluice.sinks.spec import SinkSpec
 from tests.builders import (
+    STAGES,
     a_job,
     a_pipeline,
     a_running_job,
@@ -247,6 +250,31 @@ def test_a_savepoint_of_an_earlier_life_is_known_to_the_tables_of_the_journal() 
     assert table.place.records == list(range(20))
 
 
+def test_a_table_whose_sink_is_declared_again_goes_on_where_it_was() -> None:
+    job = a_job(with_a_copy())
+    begin(job)
+    take_checkpoint(job)
+    take_checkpoint(job)
+    without = open_job(a_pipeline(), job.location)
+    restore(without, FromCheckpoint(CheckpointId(1)), RestoreOptions(allow_non_restored_state=True))
+    take_checkpoint(without)
+
+    restore(job, Latest())
+    take_checkpoint(job)
+
+    copy = job.sinks(job.state().configuration.params)["copy"]
+    assert isinstance(copy, FilesTableSink)
+    shown = sorted(row["record"] for row in copy.read().to_pylist())
+    assert shown == [*range(10), *range(20, 30)]
+    assert published_records(job) == list(range(30))
+
+
+def with_a_copy() -> Pipeline:
+    pipeline = a_pipeline()
+    pipeline.add_sink(SinkNode(uid="copy", spec=FilesTable(), input=STAGES[-1]))
+    return pipeline
+
+
 def test_a_restore_of_a_job_that_was_never_submitted_asks_its_tables_too(sink: SinkSpec) -> None:
     a_life(sink, 2)
     job = a_job(a_pipeline(sink=sink))
@@ -260,14 +288,6 @@ def test_a_restore_of_a_job_that_was_never_submitted_asks_its_tables_too(sink: S
 
     assert isinstance(refused, Stop)
     assert seen(job, sink) == sorted([*range(20), *range(10)])
-
-
-def test_a_job_runs_until_it_is_stopped_whatever_its_tables_show(sink: SinkSpec) -> None:
-    job = a_life(sink, 1)
-
-    with pytest.raises(ConfigurationError, match="stop it first: sluice cancel auctions"):
-        begin(job, ROLL_BACK)
-    assert seen(job, sink) == list(range(10))
 
 
 def _is_down(*_: object, **__: object) -> None:

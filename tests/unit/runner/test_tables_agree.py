@@ -6,51 +6,23 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
 from sluice.connectors.files_table import FilesTable
 from sluice.connectors.sink import RollBack
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointingMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
+from sluice.core.restoring import Latest, RestoreOptions, Stop
 from sluice.core.timeline import Timeline
-from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
-from sluice.runner.completion import commit, finalize, publish_early
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, restore
+from sluice.errors import RestoreError, SluiceError, TableMismatch
+from sluice.runner.completion import commit
+from sluice.runner.recovery import restore
 from sluice.runner.restore_plan import plan_restore
-from sluice.runner.table_recovery import writer_of
 from sluice.runner.trigger import trigger
-from sluice.sinks.spec import SinkSpec
-from tests.builders import SINK, a_pipeline, a_running_job, published_records, trigger_one
+from tests.builders import a_pipeline, a_running_job
 from tests.noted_target import NotedTable
-from tests.subtasks import acknowledge, state_records, take_checkpoint
-
-PLAIN = RestoreOptions()
-ROLL_BACK = RestoreOptions(roll_back_tables=True)
-ACCEPT = RestoreOptions(accept_tables=True)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A job, and the records that readers of its table see."""
-
-    job: Job
-    seen: Callable[[], list[int]]
-    noted: NotedTable | None
-
-
-def a_case(kind: str, **given: object) -> Case:
-    noted = NotedTable() if kind == "noted" else None
-    sink: SinkSpec | None = noted
-    job = a_running_job(a_pipeline(**{"num_retained": 9, "sink": sink} | given))
-    if noted is not None:
-        return Case(job, lambda: noted.place.records, noted)
-    return Case(job, lambda: published_records(job), None)
+from tests.subtasks import take_checkpoint
+from tests.table_cases import ACCEPT, PLAIN, ROLL_BACK, Case, a_case, absorbed, complete, to
 
 
 @pytest.fixture(params=["files", "noted"])
@@ -61,24 +33,6 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture
 def noted() -> Case:
     return a_case("noted")
-
-
-def to(checkpoint_id: int) -> FromCheckpoint:
-    return FromCheckpoint(CheckpointId(checkpoint_id))
-
-
-def complete(job: Job) -> CheckpointId:
-    """Up to the commit, which nobody does."""
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
-    return plan.checkpoint_id
-
-
-def absorbed(job: Job) -> list[int]:
-    """Every record that the job's state stands for."""
-    base = job.base_metadata(job.state())
-    return [] if base is None else state_records(job, base, "rank_bids")
 
 
 @pytest.mark.parametrize("kind", ["files", "noted"])
@@ -166,91 +120,6 @@ def test_a_table_can_be_rolled_back_after_a_restore_that_left_it(case: Case) -> 
     assert case.seen() == list(range(10))
     take_checkpoint(case.job)
     assert case.seen() == list(range(20))
-
-
-def test_a_checkpoint_left_behind_before_its_commit_is_published_when_it_is_restored(
-    case: Case,
-) -> None:
-    take_checkpoint(case.job)
-    complete(case.job)
-    restore(case.job, to(1))
-    planned = plan_restore(case.job, to(2))
-
-    restored = restore(case.job, to(2))
-
-    assert not isinstance(planned, Stop)
-    assert planned.replays_commit
-    assert [done.is_committed for done in restored.state.completed] == [True, True]
-    assert case.seen() == list(range(20))
-    restore(case.job, Latest())
-    take_checkpoint(case.job)
-    assert case.seen() == list(range(30))
-
-
-def test_it_is_published_though_another_took_its_place_in_between(case: Case) -> None:
-    """Readers see 1 and 3, which both continue 1, and the job goes back to 2."""
-    take_checkpoint(case.job)
-    complete(case.job)
-    restore(case.job, to(1))
-    assert take_checkpoint(case.job) == 3
-
-    told = restore(case.job, to(2), ROLL_BACK).state
-
-    assert told.base == 2
-    assert case.seen() == list(range(20))
-    take_checkpoint(case.job)
-    assert case.seen() == list(range(30))
-
-
-@pytest.mark.parametrize("kind", ["files", "noted"])
-def test_the_last_epoch_of_a_bounded_job_is_seen_before_the_job_is_finished(kind: str) -> None:
-    case = a_case(kind, events=20)
-    take_checkpoint(case.job)
-    complete(case.job)
-    restore(case.job, to(1))
-
-    restored = restore(case.job, to(2))
-
-    assert (restored.state.status, case.seen()) == (JobStatus.FINISHED, list(range(20)))
-
-
-def test_a_failure_between_the_recovery_and_the_commit_that_is_owed_loses_nothing(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take_checkpoint(case.job)
-    complete(case.job)
-    restore(case.job, to(1))
-    with monkeypatch.context() as patch:
-        patch.setattr("sluice.runner.completion.notify_complete", _dies)
-        with pytest.raises(ZeroDivisionError):
-            restore(case.job, to(2))
-
-    restored = restore(case.job, Latest())
-
-    assert restored.state.completed[-1].is_committed
-    assert case.seen() == list(range(20))
-    take_checkpoint(case.job)
-    assert case.seen() == list(range(30))
-
-
-@pytest.mark.parametrize("options", [PLAIN, ROLL_BACK], ids=["as it is", "rolled back"])
-def test_what_was_published_without_the_journal_knowing_is_not_taken_back(
-    case: Case, monkeypatch: pytest.MonkeyPatch, options: RestoreOptions
-) -> None:
-    """Its staged rows may be deleted by then: they could not be published again."""
-    take_checkpoint(case.job)
-    complete(case.job)
-    with monkeypatch.context() as patch:
-        patch.setattr("sluice.runner.completion.notify_complete", _dies)
-        with pytest.raises(ZeroDivisionError):
-            commit(case.job, CheckpointId(2))
-    assert case.seen() == list(range(20))
-
-    restore(case.job, Latest(), options)
-
-    assert case.seen() == list(range(20))
-    take_checkpoint(case.job)
-    assert case.seen() == list(range(30))
 
 
 def test_a_restore_that_slept_in_its_roll_back_changes_nothing_when_it_wakes(
@@ -356,38 +225,6 @@ def test_rolling_back_and_accepting_exclude_each_other(case: Case) -> None:
     )
 
 
-def test_a_late_commit_of_a_generation_before_the_restore_publishes_nothing(noted: Case) -> None:
-    """Its coordinator loaded the journal before the restore, and slept in front of the sink."""
-    take_checkpoint(noted.job)
-    checkpoint_id = complete(noted.job)
-    metadata = noted.job.metadata(checkpoint_id)
-    sink = noted.job.sinks({})[SINK]
-    mine = [one for one in metadata.committables if one.sink == SINK]
-    before = writer_of(noted.job.state())
-    restore(noted.job, to(1))
-    restore(noted.job, to(2))
-
-    with pytest.raises(FencedError, match="generation 3 of the job has written the table"):
-        sink.commit(before, 4, 2, [])
-    sink.commit(before, checkpoint_id, 1, mine)
-    assert noted.seen() == list(range(20))
-
-
-@pytest.mark.parametrize("kind", ["files", "noted"])
-def test_rows_that_were_shown_early_are_not_left_out_after_a_restore(kind: str) -> None:
-    case = a_case(kind, mode=CheckpointingMode.AT_LEAST_ONCE)
-    take_checkpoint(case.job)
-    plan = trigger_one(case.job)
-    acknowledge(case.job, plan)
-    publish_early(case.job, plan.checkpoint_id, "rank_bids")
-    fail_checkpoint(case.job, plan.checkpoint_id, Reason.TASK_FAILURE, "lost", is_task_failure=True)
-
-    restore(case.job, Latest())
-    take_checkpoint(case.job)
-
-    assert {*case.seen()} == {*range(20)}
-
-
 def test_a_table_that_nobody_wrote_to_is_never_asked_for_more_than_it_has() -> None:
     case = a_case("noted")
     assert case.noted is not None
@@ -397,7 +234,3 @@ def test_a_table_that_nobody_wrote_to_is_never_asked_for_more_than_it_has() -> N
     assert case.noted.timeline() == Timeline()
     take_checkpoint(case.job)
     assert case.seen() == list(range(10))
-
-
-def _dies(*_: object) -> None:
-    raise ZeroDivisionError

@@ -1,0 +1,55 @@
+"""A job with a table of files, or with one in a place outside that is as strict as a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sluice.core.ids import CheckpointId
+from sluice.core.restoring import FromCheckpoint, RestoreOptions
+from sluice.runner.completion import finalize
+from sluice.runner.job import Job
+from sluice.sinks.spec import SinkSpec
+from tests.builders import a_pipeline, a_running_job, published_records, trigger_one
+from tests.noted_target import NotedTable
+from tests.subtasks import acknowledge, state_records
+
+PLAIN = RestoreOptions()
+ROLL_BACK = RestoreOptions(roll_back_tables=True)
+ACCEPT = RestoreOptions(accept_tables=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, and the records that readers of its table see."""
+
+    job: Job
+    seen: Callable[[], list[int]]
+    noted: NotedTable | None
+
+
+def a_case(kind: str, **given: object) -> Case:
+    noted = NotedTable() if kind == "noted" else None
+    sink: SinkSpec | None = noted
+    job = a_running_job(a_pipeline(**{"num_retained": 9, "sink": sink} | given))
+    if noted is not None:
+        return Case(job, lambda: noted.place.records, noted)
+    return Case(job, lambda: published_records(job), None)
+
+
+def to(checkpoint_id: int) -> FromCheckpoint:
+    return FromCheckpoint(CheckpointId(checkpoint_id))
+
+
+def complete(job: Job) -> CheckpointId:
+    """Up to the commit, which nobody does."""
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    return plan.checkpoint_id
+
+
+def absorbed(job: Job) -> list[int]:
+    """Every record that the job's state stands for."""
+    base = job.base_metadata(job.state())
+    return [] if base is None else state_records(job, base, "rank_bids")
