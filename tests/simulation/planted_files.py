@@ -17,7 +17,7 @@ from sluice.core.messages import Event
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition
 from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
-from sluice.runner import commands
+from sluice.runner import commands, early
 from sluice.runner.commands import _discard_completed, discard_pending
 from sluice.runner.in_use import InUse, look_up
 from sluice.runner.job import Job
@@ -156,6 +156,12 @@ def delete_shared_files(patch: pytest.MonkeyPatch) -> None:
 def delete_what_can_be_taken_over(patch: pytest.MonkeyPatch) -> None:
     """A subsumed checkpoint takes merged state with it that a record still hands out."""
     patch.setattr(commands, "useful_compactions", lambda *_: set())
+
+
+@mutation(5)
+def abort_what_is_shown_early(patch: pytest.MonkeyPatch) -> None:
+    """AT_LEAST_ONCE: an abort deletes the files that somebody is about to show."""
+    patch.setattr(early, "early_publishes", lambda *_: frozenset())
 
 
 @mutation(4)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import cache
 from random import Random
 
-from sluice.core.properties import Retention
+from sluice.core.properties import CheckpointingMode, Retention
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.runner.job import Job
 from tests.builders import a_job, a_pipeline
@@ -49,6 +49,7 @@ class Settings:
     skews_ms: tuple[int, ...]  # One for each coordinator.
     turns: int
     savepoints: float  # How many of the checkpoints are one; they leave the store first.
+    is_early: bool  # AT_LEAST_ONCE: rows are shown before their checkpoint is completed.
 
     @classmethod
     def of(cls, seed: int) -> Settings:
@@ -73,20 +74,25 @@ class Settings:
             skews_ms=tuple(random.choice(SKEWS_MS) for _ in range(random.choice([1, 2, 2, 3]))),
             turns=random.choice(TURNS),
             savepoints=random.choice(SAVEPOINTS),
+            is_early=random.random() < 0.2 and not is_unaligned,
         )
 
     def job(self) -> Job:
         """A handle to make others from: its store is not the world's."""
-        return _job(self.stages, self.events, self.checkpoints)
+        mode = CheckpointingMode.AT_LEAST_ONCE if self.is_early else CheckpointingMode.EXACTLY_ONCE
+        return _job(self.stages, self.events, self.checkpoints, mode)
 
 
 @cache
-def _job(stages: tuple[str, ...], events: int, checkpoints: Checkpoints) -> Job:
+def _job(
+    stages: tuple[str, ...], events: int, checkpoints: Checkpoints, mode: CheckpointingMode
+) -> Job:
     pipeline = a_pipeline(
         stages=stages,
         events=events,
         max_records_per_epoch=5,
         timeout=timedelta(minutes=1),
+        mode=mode,
         **asdict(checkpoints) | {"restart_strategy": checkpoints.restart_strategy},
     )
     return a_job(pipeline, root=ROOT)

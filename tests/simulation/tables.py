@@ -32,6 +32,9 @@ class Manifest:
 def check_published(seen: Invariants, manifest: Manifest) -> None:
     """Of a completed checkpoint, after its parent's, exactly what was staged, the right rows."""
     checkpoint_id, parent = manifest.checkpoint_id, manifest.parent
+    if seen.world.settings.is_early and seen.ended.get(checkpoint_id) != "completed":
+        _check_shown_early(seen, manifest)
+        return
     if seen.ended.get(checkpoint_id) != "completed":
         raise Broken(5, "published before it is completed", f"{checkpoint_id}")
     metadata = seen.metadata[checkpoint_id]
@@ -49,6 +52,18 @@ def check_published(seen: Invariants, manifest: Manifest) -> None:
         raise Broken(8, "an epoch's output is not that without failures", f"{checkpoint_id}")
 
 
+def _check_shown_early(seen: Invariants, manifest: Manifest) -> None:
+    """What all subtasks of the last stage staged, where it still is."""
+    if manifest.checkpoint_id not in seen.plans:
+        raise Broken(5, "published without a checkpoint", f"{manifest.checkpoint_id}")
+    if manifest.parent is not None and manifest.parent not in seen.manifests:
+        raise Broken(5, "published before its parent", f"{manifest.checkpoint_id}")
+    whose = (manifest.checkpoint_id, seen.world.stages[-1], 1)
+    if not manifest.files <= seen.ack_files.get(whose, set()):
+        raise Broken(7, "other files are shown than were acknowledged", f"{whose}")
+    _rows(seen.world, manifest.files)
+
+
 def published_rows(world: World) -> list[Row]:
     """The table as a reader sees it: at any moment the output without failures, up to an epoch."""
     seen = world.witness
@@ -60,6 +75,11 @@ def published_rows(world: World) -> list[Row]:
     prefix = world.paths.table(SINK)
     rows = _rows(world, (f"{prefix}/{file.file}" for one in chain for file in one.files))
     newest = chain[-1].checkpoint_id
+    if world.settings.is_early:
+        done = max((p for one in chain if (p := seen.consumed.get(one.checkpoint_id))), default=0)
+        if not {*reference(len(world.stages) - 1, done)} <= {*pure(rows)}:
+            raise Broken(8, "a reader misses rows that were committed", f"version {newest}")
+        return rows
     if pure(rows) != reference(len(world.stages) - 1, position(seen, newest)):
         raise Broken(8, "a reader sees other rows than without failures", f"version {newest}")
     return rows

@@ -107,7 +107,7 @@ def test_a_failure_is_shrunk_to_what_it_takes() -> None:
 
 def test_the_simulation_gets_everywhere(seams: None) -> None:
     """It would prove little if nothing ever completed, aborted, crashed or was fenced."""
-    lines = [line for seed in range(60) for line in simulate(seed).history]
+    lines = [line for seed in range(100) for line in simulate(seed).history]
 
     assert {line.name for line in lines} > {*ACTS}
     text = "\n".join(map(str, lines))

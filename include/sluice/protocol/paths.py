@@ -10,6 +10,8 @@
       shared/{stage}/{id}-{content}.arrow                    state segments, shared by checkpoints
       compactions/{stage}/{id}/record, {content}.arrow       state merged behind checkpoint {id}
       streams/{stream}/{id}/{content}.arrow                  stream segments of one epoch
+      early/{id}/{sink}                                      its rows may be shown before {id} is
+                                                             completed, so no abort deletes them
       tables/{sink}/...                                      a sink's table, unless it names a place
       side/{stage}.{name}/...                                side outputs, published like a table
       savepoints/{name}/_metadata + files                    self-contained, owned by the user
@@ -113,6 +115,18 @@ class PipelinePaths:
 
     def stream_segment(self, stream: str, checkpoint_id: int, content: str) -> str:
         return f"{self.streams(stream, checkpoint_id)}{content}.arrow"
+
+    def early_publishes(self, checkpoint_id: int | None = None) -> str:
+        folder = f"{self.pipeline}/early/"
+        return folder if checkpoint_id is None else f"{folder}{checkpoint_id:0{ID_DIGITS}d}/"
+
+    def early_publish(self, checkpoint_id: int, sink: str) -> str:
+        return f"{self.early_publishes(checkpoint_id)}{sink}"
+
+    def early_publish_of(self, key: str) -> tuple[CheckpointId, str]:
+        """The checkpoint and the sink that *key* notes; the inverse of ``early_publish``."""
+        checkpoint_id, _, sink = key.removeprefix(self.early_publishes()).partition("/")
+        return CheckpointId(int(checkpoint_id)), sink
 
     def table(self, sink: str) -> str:
         return f"{self.pipeline}/tables/{sink}"

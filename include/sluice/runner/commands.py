@@ -24,6 +24,7 @@ from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition
 from sluice.errors import ProtocolViolation, RestoreError
 from sluice.runner.compactions import useful_compactions
+from sluice.runner.early import abort_staged
 from sluice.runner.holds import release
 from sluice.runner.job import Job
 from sluice.runner.savepoints import discard_claimed
@@ -62,8 +63,7 @@ def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
     ]
     for prefix in prefixes:
         doomed.extend(listed.key for listed in job.store.list(prefix))
-    for sink in job.sinks(state.configuration.params).values():
-        sink.abort(checkpoint_id)
+    abort_staged(job, checkpoint_id, job.sinks(state.configuration.params))
     release(job, state, str(checkpoint_id))
     own = [listed.key for listed in job.store.list(job.paths.checkpoint(checkpoint_id))]
     plan = job.paths.plan(checkpoint_id)

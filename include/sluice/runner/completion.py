@@ -16,6 +16,7 @@ from sluice.core.transition import Verdict
 from sluice.errors import FencedError, NotYetAcknowledged, ProtocolViolation
 from sluice.protocol.records import decode_metadata, encode_metadata
 from sluice.runner.commands import carry_out, discard_subsumed
+from sluice.runner.early import forget_early_publishes, note_early_publish
 from sluice.runner.holds import SAVEPOINT, hold, notify_complete
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
@@ -112,6 +113,8 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
     notify_complete(job, state, metadata.sources)
+    if was_early:
+        forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
     discarded = discard_subsumed(job, state)
     transition = job.journal.append(
         lambda current: CheckpointCommitted(
@@ -137,6 +140,9 @@ def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
     state = job.state()
     if state.pending_checkpoint(checkpoint_id) is None:
         raise FencedError(_why_gone(state, checkpoint_id))
+    parent = state.latest_completed
+    if parent is not None and not parent.is_committed:
+        commit(job, parent.checkpoint_id)
     for pending in state.pending:  # Those before it first: their versions are what it continues.
         if pending.checkpoint_id <= checkpoint_id:
             _publish_early(job, state, pending, stage)
@@ -156,8 +162,29 @@ def _publish_early(
     committables = [c for ack in acks_of(job, pending)(stage) for c in ack.committables]
     for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
         if not sinks[uid].is_published(checkpoint_id):
+            note_early_publish(job, checkpoint_id, uid)
+            if not _is_still(job, pending, stage):
+                return
             mine = tuple(c for c in committables if c.sink == uid)
             sinks[uid].commit(writer_of(state), checkpoint_id, tables.get(uid), mine)
+
+
+def _is_still(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
+    """Whether the checkpoint is pending, and the attempt of *stage* counts; once it is completed
+    its commit shows the rows.
+
+    Raises:
+        FencedError: it was aborted, or the attempt was overtaken.
+    """
+    state = job.state()
+    now = state.pending_checkpoint(pending.checkpoint_id)
+    if now is None:
+        if state.completed_checkpoint(pending.checkpoint_id) is not None:
+            return False
+        raise FencedError(_why_gone(state, pending.checkpoint_id))
+    if now.attempt_of(stage) != pending.attempt_of(stage):
+        raise FencedError(f"stage {stage!r} runs again in checkpoint {pending.checkpoint_id}")
+    return True
 
 
 def assemble(

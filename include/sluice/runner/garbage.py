@@ -26,6 +26,7 @@ from typing import assert_never
 from sluice.connectors.sink import Sink
 from sluice.core.ids import NO_GENERATION
 from sluice.core.state import CoordinatorState
+from sluice.runner.early import early_publishes
 from sluice.runner.holds import release_orphans
 from sluice.runner.in_use import InUse, is_savepoint_metadata, look_up
 from sluice.runner.job import Job
@@ -217,8 +218,11 @@ def _staged(
     found = sink.unpublished()
     is_below = found.root.startswith(f"{job.store.root}/")
     now_ms = max(now_ms, found.newest_ms) if is_below else found.newest_ms
+    shown_early = {of for of, sink_uid in early_publishes(job) if sink_uid == uid}
     for one in found.staged:
-        if used.is_over(one.checkpoint_id) and one.file not in used.staged:
+        may_be_shown = one.checkpoint_id in shown_early and not sink.is_published(one.checkpoint_id)
+        is_needed = one.file in used.staged or may_be_shown
+        if used.is_over(one.checkpoint_id) and not is_needed:
             yield _Aged(
                 orphan=Orphan(
                     key=one.file, size_bytes=one.size_bytes, reason=Reason.STAGED, sink=uid

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sluice.config import CheckpointingMode
+from sluice.connectors.files_table import FilesTable
+from sluice.connectors.sink import Sink
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
 from sluice.errors import FencedError, NotYetAcknowledged
 from sluice.runner.completion import commit, finalize, publish_early
+from sluice.runner.garbage import collect_garbage
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint, restore, start_attempt
+from sluice.storage.object_store import CreateResult, ObjectStore
 from tests.builders import (
     STAGES,
     a_pipeline,
@@ -83,6 +89,86 @@ def test_what_was_shown_too_early_is_replaced_after_an_abort() -> None:
     assert [manifest.checkpoint_id for manifest in results(job).chain()] == [1, 3]
     complete(job, third.checkpoint_id)
     assert published_records(job) == list(range(20))
+
+
+def test_rows_show_after_those_of_a_checkpoint_that_is_completed_and_not_published() -> None:
+    job = an_early_job(max_concurrent_checkpoints=2)
+    one, two = trigger_one(job), trigger_one(job)
+    acknowledge(job, one)
+    finalize(job, ONE)
+    acknowledge(job, two)
+
+    publish_early(job, TWO, RANK)
+
+    assert published_records(job) == list(range(20))
+
+
+class Interrupted:
+    """The place of the results, whose first create of a manifest is preceded by something else."""
+
+    def __init__(self, store: ObjectStore, before: Callable[[], object]) -> None:
+        self._store = store
+        self._before = before
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        if "_manifests/" in key:
+            self._before()
+        return self._store.create(key, body)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_an_abort_while_rows_are_being_shown_leaves_them_readable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever shows them sleeps just before; the watchdog, and the collector after it, do not."""
+    job = an_early_job()
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    answer(job, plan, COUNT)
+    acknowledge(job, plan, RANK)
+    opened = Job.sinks
+
+    def abort() -> None:
+        monkeypatch.setattr(Job, "sinks", opened)
+        fail_checkpoint(job, TWO, Reason.CHECKPOINT_EXPIRED, "too slow")
+        collect_garbage(job, grace_ms=0)
+
+    def interrupted(self: Job, params: Mapping[str, str]) -> dict[str, Sink]:
+        tables = opened(self, params)
+        table = tables["results"]
+        assert isinstance(table, FilesTable)
+        return tables | {"results": replace(table, store=Interrupted(table.store, abort))}
+
+    monkeypatch.setattr(Job, "sinks", interrupted)
+    publish_early(job, TWO, RANK)
+
+    assert published_records(job) == list(range(20))
+    assert collect_garbage(job, grace_ms=0).files == ()
+
+
+def test_rows_are_not_shown_once_an_abort_was_journaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its author has not deleted anything yet, when who shows them looks."""
+    job = an_early_job()
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    answer(job, plan, COUNT)
+    acknowledge(job, plan, RANK)
+    create = type(job.store).create
+
+    def aborting(self: ObjectStore, key: str, body: bytes) -> CreateResult:
+        if "/early/" in key:
+            monkeypatch.undo()
+            fail_checkpoint(job, TWO, Reason.CHECKPOINT_EXPIRED, "too slow")
+        return create(self, key, body)
+
+    monkeypatch.setattr(type(job.store), "create", aborting)
+    with pytest.raises(FencedError, match="checkpoint 2 was aborted, CHECKPOINT_EXPIRED"):
+        publish_early(job, TWO, RANK)
+
+    assert published_records(job) == list(range(10))
+    assert results(job).versions() == (1,)
 
 
 def test_after_a_failure_every_row_is_there_once() -> None:
