@@ -271,7 +271,7 @@ def test_a_table_whose_sink_is_declared_again_goes_on_where_it_was() -> None:
 
 def with_a_copy() -> Pipeline:
     pipeline = a_pipeline()
-    pipeline.add_sink(SinkNode(uid="copy", spec=FilesTable(), input=STAGES[-1]))
+    pipeline.add_sink(SinkNode(uid="copy", spec=FilesTable(changelog=True), input=STAGES[-1]))
     return pipeline
 
 
