@@ -24,7 +24,7 @@ from sluice.errors import ConfigurationError, ProtocolViolation
     [
         (5, None, "is no note that this sluice"),
         (5, "theirs", r"is no note that this sluice .*'theirs'; give the sink a transactional_id"),
-        (5, '{"v":1,"ids":"1-5","floor":0}', r"\(format 2\) reads: .*--accept-tables"),
+        (5, '{"v":1,"ids":"1-5","floor":0}', r"is no note .*\(format 2\) reads: .*--accept-tables"),
         (6, encoded(Timeline(life="a", published=((1, 5),)))[1], "is 6, and its note says 5"),
     ],
 )
