@@ -41,8 +41,7 @@ log = logging.getLogger(__name__)
 
 MARKS_KEPT = 4096
 
-# Of a file that waits, looked at for its event times: enough to find rows behind a filter, and one
-# small request a file, once.
+# Of a file that waits, for its event times: one small request a file, once.
 HEAD_RECORDS = 100
 HEAD_THREADS = 16
 
@@ -154,16 +153,15 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
     def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
         with ThreadPoolExecutor(HEAD_THREADS) as pool:
-            found = pool.map(self._head_of, partitions)
-        return tuple(piece for piece in found if piece is not None)
+            return tuple(piece for piece in pool.map(self._head_of, partitions) if piece)
 
     def _head_of(self, name: str) -> Slice | None:
         file = self._files.find(name)
-        return None if file is None or not file.size_bytes else self._head(file)
+        return self._head(file) if file is not None and file.size_bytes else None
 
     @abstractmethod
     def _head(self, file: Listed) -> Slice | None:
-        """The first HEAD_RECORDS records or fewer; None if they cannot be told yet."""
+        """The first HEAD_RECORDS records or fewer; None if they are not to be told yet."""
 
     @abstractmethod
     def read(self, piece: Slice) -> Iterator[object]: ...
