@@ -57,7 +57,7 @@ class Rows:
         return Rows(answers, self.around)
 
     def coalesce(self, partitions: int) -> Rows:
-        assert len(self.partitions) == partitions
+        assert len(self.partitions) <= partitions
         return self
 
     def collect(self) -> list[dict[str, Any]]:

@@ -16,13 +16,13 @@ def with_idleness(
 ) -> SourceCut:
     """*cut*, planned at *now_ms*, with what is idle there; *previous* is the parent's cut.
 
-    A partition is active in an epoch that reads records of it, and in the first that sees it.  A
-    sealed one is not waited for, idle or not.
+    A partition is active in an epoch that reads records of it, or leaves some behind the barrier,
+    and in the first that sees it.  A sealed one is not waited for, idle or not.
     """
     before = previous.active_at_ms if previous is not None else {}
-    reading = {piece.partition for piece in cut.slices}
+    active = {piece.partition for piece in cut.slices} | set(cut.waiting)
     active_at_ms = {
-        part.partition: now_ms if part.partition in reading else before.get(part.partition, now_ms)
+        part.partition: now_ms if part.partition in active else before.get(part.partition, now_ms)
         for part in cut.position
         if not part.sealed
     }

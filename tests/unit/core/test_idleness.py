@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sluice.core.idleness import with_idleness
@@ -78,6 +80,14 @@ def test_a_sealed_partition_is_not_waited_for(sealed: tuple[str, ...]) -> None:
     silent = follow(a_cut(sealed=sealed), follow(a_cut(), None, now_ms=0), now_ms=MINUTE_MS)
 
     assert silent.is_idle
+
+
+def test_a_partition_whose_records_a_cap_left_behind_is_not_idle() -> None:
+    first = follow(a_cut("a", "b"), None, now_ms=0)
+
+    capped = follow(replace(a_cut("a"), waiting=("b",)), first, now_ms=MINUTE_MS)
+
+    assert capped.idle == ()
 
 
 def test_of_a_sealed_partition_nothing_is_kept() -> None:
