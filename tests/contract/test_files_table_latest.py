@@ -11,6 +11,7 @@ import pytest
 from sluice.connectors.files_table import FilesTable
 from sluice.connectors.table_latest import LATEST
 from sluice.core.timeline import Recovery
+from sluice.errors import FencedError
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import ObjectStore
 from tests.contract.sink_rules import RESTORED, RESTORED_AGAIN, publish, rows
@@ -96,7 +97,8 @@ def test_a_late_commit_does_not_show_itself(store: ObjectStore) -> None:
     publish(table, 1, None, rows(1))
     publish(table, 3, 1, rows(3))
 
-    publish(table, 2, 1, rows(2))
+    with pytest.raises(FencedError, match="checkpoint 2 was left behind"):
+        publish(table, 2, 1, rows(2))
 
     assert latest_of(store)[1] == expected(table)
     assert table.read().num_rows == 2

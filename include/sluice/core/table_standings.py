@@ -46,6 +46,7 @@ class TableStanding:
 
     ``shown`` is the newest checkpoint that readers see.  ``is_of_earlier_life``: the other life
     that wrote it last had the same journal.  Of an ``is_side_output`` nobody is told what goes on.
+    ``owed`` is the checkpoint that is still to be published here.
     """
 
     sink: str
@@ -55,6 +56,7 @@ class TableStanding:
     is_empty: bool = False
     is_of_earlier_life: bool = False
     is_side_output: bool = False
+    owed: CheckpointId | None = None
     can_roll_back: bool = True
     rolls_back_by_itself: bool = False
 
@@ -89,6 +91,12 @@ class TableStanding:
         if roll_back and (self.ahead or self.is_of_others) and not self.can_roll_back:
             what = str(self.ahead or f"table {self.sink!r} {shows}")
             return f"{what}, and it cannot be rolled back; restore without rolling tables back"
+        if self.standing.other_life and self.owed is not None and self.owed <= self.standing.newest:
+            return (
+                f"checkpoint {self.owed} was not published to table {self.sink!r} before life "
+                f"{self.standing.other_life!r} took it over, which may have used its id; restore "
+                "an earlier checkpoint"
+            )
         if accepts:
             return None
         if self.standing.lacks:

@@ -33,11 +33,13 @@ def recover_tables(job: Job, head: Head) -> Head:
     if owed is None or not state.must_recover_tables:
         return head
     versions = state.tables or {}
+    base = None if owed.continues is None else job.base_metadata(state)
+    pinned = {} if base is None else base.tables
     for uid, sink in job.sinks(state.configuration.params).items():
         recovery = Recovery(
             version=versions.get(uid),
             through=owed.through,
-            continues=owed.continues,
+            continues=owed.continues if pinned.get(uid) == owed.continues else None,
             roll_back=owed.roll_back,
             accepts=owed.accepts,
             replaces=owed.replaces.get(uid, ()),

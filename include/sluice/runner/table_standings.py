@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sluice.connectors.sink import RollBack, Sink
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import JobConfiguration
+from sluice.core.ids import CheckpointId
 from sluice.core.restoring import Choice
 from sluice.core.state import CoordinatorState
 from sluice.core.table_standings import TableStanding
@@ -29,13 +32,15 @@ def standings_to_restore(
     pinned = _pinned(state, choice, metadata)
     found: list[TableStanding] = []
     for uid, sink in job.sinks(configuration.params).items():
-        first, *others = pinned.get(uid) or [None]
-        version, standing = first, sink.standing(state.life, first)
-        is_unknown = is_foreign and metadata is not None and standing.other_life != metadata.life
-        others = [None] if is_unknown and first is not None else others
-        if others and (is_unknown or standing.lacks):
-            version, standing = others[0], sink.standing(state.life, others[0])
-        found.append(_seen(job, state, uid, sink, version, standing))
+        version, *before = pinned.get(uid) or [None]
+        standing, owed = sink.standing(state.life, version), None
+        if metadata is not None and is_foreign and standing.other_life != metadata.life:
+            version, standing = None, sink.standing(state.life, None)
+        elif before and standing.lacks:
+            owed, version = version, before[0]
+            standing = sink.standing(state.life, version)
+        seen = _seen(job, state, uid, sink, version, standing)
+        found.append(replace(seen, owed=None if owed is None else CheckpointId(owed)))
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,6 +114,22 @@ def test_what_becomes_of_a_table(
         else:
             assert problem is None
             assert table.continued(accepts=options["accepts"]) == expected
+
+
+def test_an_owed_commit_is_refused_where_another_life_may_have_used_its_id() -> None:
+    theirs = replace(THEIRS_WITH_IT, version=6, owed=CheckpointId(7))
+    theirs = replace(theirs, standing=replace(theirs.standing, newest=9))
+
+    for options in ({"accepts": True, "roll_back": False}, {"accepts": False, "roll_back": True}):
+        assert theirs.problem(**options) == (
+            "checkpoint 7 was not published to table 'alerts' before life 'theirs' took it over, "
+            "which may have used its id; restore an earlier checkpoint"
+        )
+        behind = replace(theirs, owed=CheckpointId(10))
+        assert behind.problem(**options) is None
+    assert replace(AHEAD, version=6, owed=CheckpointId(7)).problem(
+        roll_back=False, accepts=False
+    ) is None  # fmt: skip
 
 
 def test_every_table_is_named_and_the_two_options_exclude_each_other() -> None:
