@@ -19,13 +19,14 @@ from sluice.core.handles import SegmentHandle
 from sluice.core.key_groups import key_group_of, subtask_of
 from sluice.core.plan import Slice, TaskPlan
 from sluice.nodes import StageNode
+from sluice.runtime.changes import without_pairs
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
 from sluice.runtime.state.segments import HASH
 from sluice.spark.keying import KeyedRows
-from sluice.spark.reading import _with_origin, with_origin
+from sluice.spark.reading import _with_origin, share, with_origin
 from sluice.storage.open import StoreLocation
 
 Around = Callable[[str], AbstractContextManager[Any]]
@@ -90,8 +91,12 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
     ) -> Rows:
         cache = SegmentCache(location)
         with around("read"):
-            tables = [cache.open(handle).cast(schema) for handle in segments]
-        return spread(pa.concat_tables([schema.empty_table(), *tables]), parallelism)
+            shares = [
+                [cache.open(handle).cast(schema) for handle in mine]
+                for mine in share(segments, parallelism)
+            ]
+        empty = schema.empty_table()
+        return Rows([pa.concat_tables([empty, *tables]) for tables in shares], around)
 
     def spread(whole: pa.Table, parallelism: int) -> Rows:
         return Rows([whole, *[whole.slice(0, 0)] * (parallelism - 1)], around)
@@ -101,6 +106,7 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
         patch.setattr("sluice.spark.rows.read_slices", read_slices)
         patch.setattr("sluice.spark.rows.read_segments", read_segments)
         patch.setattr("sluice.spark.rows._united", _united)
+        patch.setattr("sluice.spark.rows.settled", _settled)
         patch.setattr("sluice.spark.deployment.keyed_rows", _keyed_rows)
         patch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
         yield
@@ -126,6 +132,13 @@ def _united(inputs: Sequence[Rows]) -> Rows:
         for parts in zip(*frames, strict=True)
     ]
     return Rows(united, inputs[0].around)
+
+
+def _settled(rows: Rows, parallelism: int) -> Rows:
+    """As the real one; all rows are in the first partition."""
+    frame = pl.DataFrame(pl.from_arrow(pa.concat_tables(rows.partitions)))
+    whole = without_pairs(frame).to_arrow()
+    return Rows([whole, *[whole.slice(0, 0)] * (parallelism - 1)], rows.around)
 
 
 def _numbered(source: Source, piece: Slice) -> Iterator[tuple[pa.RecordBatch, int]]:

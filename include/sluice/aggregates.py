@@ -31,10 +31,6 @@ class AggregateKind(Enum):
     STRING_AGG = "string_agg"
 
 
-# Those that can take a row back, and so may aggregate a stream whose rows are updated.
-RETRACTABLE = frozenset({AggregateKind.COUNT, AggregateKind.SUM, AggregateKind.AVG})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
     """One column of a stage's result.  ``column`` is None for ``count()`` of rows alone.

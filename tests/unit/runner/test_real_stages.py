@@ -198,6 +198,40 @@ def test_every_mode_gives_the_same_result(
     assert outcome_of(a_windowed_job(**checkpointing), act) == expected
 
 
+def a_counting_job(**checkpointing: Any) -> Job:
+    """The odd ones of running counts, behind them a transform, and its table."""
+    checkpointing = {"max_records_per_epoch": EPOCH} | checkpointing
+    pipeline = Pipeline("bids", Checkpointing(**checkpointing), parallelism=2)
+    events = pipeline.source("events", Nexmark(EVENTS, columns=("bid_auction",)))
+    counted = events.key_by("bid_auction").aggregate(COUNT, n=agg.count())
+    passed: Any = counted.where("n % 2 = 1").transform(PASS, unchanged)
+    passed.sink("counts", FilesTable(upsert_key=("bid_auction",)))
+    return a_running_job(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "act"),
+    [
+        (UNALIGNED, last_stage_first),
+        (TIMEOUT, always_behind(PASS)),
+        (TIMEOUT, now_and_then(always_behind(PASS))),
+    ],
+)
+def test_a_stage_that_reads_changes_of_several_epochs_at_once_shows_what_is_left_of_them(
+    checkpointing: dict[str, Any], act: Callable[[Job], None]
+) -> None:
+    def table(job: Job, act: Callable[[Job], None]) -> list[dict[str, Any]]:
+        while job.state().status is JobStatus.RUNNING:
+            act(job)
+        rows = job.result_table({}).read().to_pylist()
+        return sorted(rows, key=lambda row: row["bid_auction"] or 0)
+
+    expected = table(a_counting_job(), one_by_one)
+
+    assert {row["n"] % 2 for row in expected} == {1}
+    assert table(a_counting_job(**checkpointing), act) == expected
+
+
 def test_an_epoch_fetches_the_state_it_will_look_at_all_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
