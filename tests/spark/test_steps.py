@@ -30,7 +30,7 @@ def test_the_steps_of_a_source_apply_in_the_order_written(
     source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
     renamed = source.where("v < 30").select("k AS v", first, "user").where("v >= 2").select("*")
     renamed.key_by("user").aggregate("sums", w=agg.sum("w"), n=agg.count()).sink(
-        "out", FilesTable()
+        "out", FilesTable(upsert_key=("user",))
     )
     job.write("1.parquet", ROWS)
 
@@ -46,7 +46,7 @@ def test_the_steps_behind_a_stage_apply_in_the_order_written(
     source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
     sums = source.key_by("user").aggregate("sums", v=agg.sum("v"))
     sums.select("user", "v * 10 AS v").where("v >= 20").select("user", "v + 1 AS v").sink(
-        "out", FilesTable()
+        "out", FilesTable(upsert_key=("user",))
     )
     job.write("1.parquet", ROWS)
 

@@ -45,11 +45,11 @@ def test_a_row_is_the_same_either_way(spark: SparkSession, tmp_path: Path, condi
     job = FolderJob(spark, tmp_path)
     source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
     keyed = source.where(condition).key_by("k")
-    keyed.latest("latest", by="nanos").sink("latest_out", FilesTable())
+    keyed.latest("latest", by="nanos").sink("latest_out", FilesTable(upsert_key=("k",)))
     keyed.deduplicate("first").sink("first_out", FilesTable())
     keyed.join("pairs", source.select("k AS other").key_by("other")).sink("out", FilesTable())
     keyed.aggregate("counts", n=agg.count("structs"), last=agg.max("u64")).sink(
-        "counts_out", FilesTable()
+        "counts_out", FilesTable(upsert_key=("k",))
     )
     job.write("1.parquet", a_table())
     expected = {name: one[2] for name, one in TYPES.items()} | {"struct": {"a": 1, "b": None}}

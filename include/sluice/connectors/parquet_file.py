@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.file_set import FileSet
 from sluice.connectors.half_written import NotWholeError
-from sluice.connectors.parquet_types import is_read_alike, known_schema
+from sluice.connectors.parquet_types import known_schema
 from sluice.connectors.range_reader import RangeReader
 from sluice.connectors.whole_files import Footer
 from sluice.errors import ConfigurationError, StoreUnavailable
@@ -112,12 +112,8 @@ def _footer(of: ParquetFile) -> Footer:
         for group in range(metadata.num_row_groups):
             rows += metadata.row_group(group).num_rows
             ends.append(rows)
-        schema = file.schema_arrow
-        return Footer(
-            known_schema(schema, f"{of.name} of {of.files.location}"),
-            tuple(ends),
-            is_read_alike=is_read_alike(schema),
-        )
+        name = f"{of.name} of {of.files.location}"
+        return Footer(known_schema(file.schema_arrow, name), tuple(ends))
 
 
 def batch_rows(groups: Sequence[Any]) -> int:

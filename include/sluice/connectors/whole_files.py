@@ -35,12 +35,11 @@ NEAR = 8
 @dataclass(frozen=True, slots=True)
 class Footer:
     """``group_ends[i]`` is the number of rows up to the end of the i-th part that is decoded whole:
-    Parquet's row groups, Avro's blocks.  ``is_read_alike`` by Spark, too: with the same columns.
+    Parquet's row groups, Avro's blocks.
     """
 
     schema: pa.Schema
     group_ends: Sequence[int]
-    is_read_alike: bool = True
 
     @property
     def rows(self) -> int:
@@ -133,19 +132,11 @@ class WholeFileSource(FileSource[RowCut]):
         return None if path is None else str(path)
 
     def local_paths(self, slices: Sequence[Slice]) -> list[str] | None:
-        """The files of *slices*, each once, in their order; None when the JVM cannot read them all:
-        one is not on a disk here, or has a type that Spark does not know.
-        """
+        """The files of *slices*, each once, in their order; None when not all are on disks here."""
         partitions = dict.fromkeys(piece.partition for piece in slices)
         paths = [self.local_path(partition) for partition in partitions]
         known = [path for path in paths if path is not None]
-        if len(known) < len(paths) or not all(map(self._is_read_alike, partitions)):
-            return None
-        return known
-
-    def _is_read_alike(self, partition: str) -> bool:
-        listed = self._files.find(partition)
-        return listed is not None and self._file(listed).footer().is_read_alike
+        return known if len(known) == len(paths) else None
 
     def _prepared(
         self,

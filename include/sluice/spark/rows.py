@@ -177,7 +177,7 @@ def read_source(run: StageRun, uid: str, cut: SourceCut) -> DataFrame:
     # Spark reads files by itself several times faster, but cuts them into partitions as it likes:
     # that is fine where the rows are shuffled.
     is_shuffled = run.node.is_stateful
-    if isinstance(source, ParquetSource) and is_shuffled and source.local_paths(cut.slices):
+    if isinstance(source, ParquetSource) and is_shuffled and source.paths_for_spark(cut.slices):
         return read_parquet(run.spark, source, cut)
     rows = read_slices(run.spark, source, cut.slices, run.task.parallelism)
     return rows if source.decoding is None else decoded(rows, source.decoding)

@@ -201,6 +201,7 @@ def test_files_on_this_machine_have_paths_for_the_jvm(tmp_path: Path) -> None:
     of_folder = folder.plan((), max_records=None, parallelism=3).slices
     of_file = file.plan((), max_records=None, parallelism=1).slices
 
+    assert folder.paths_for_spark(of_folder) == folder.local_paths(of_folder)
     assert folder.local_paths(of_folder) == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert file.local_paths(of_file) == [str(tmp_path / "a")]
     assert ParquetSource("memory://somewhere/x").local_paths(of_file) is None
@@ -247,7 +248,7 @@ def test_unsigned_and_small_numbers_and_odd_shapes_arrive_as_spark_has_them(tmp_
             "deep": [{"u": 7}],
         }
     ]
-    assert source.local_paths([piece]) is None  # Spark's own reader has no such types.
+    assert source.paths_for_spark([piece]) is None  # Spark's own reader has no such types.
 
 
 @pytest.mark.parametrize(
