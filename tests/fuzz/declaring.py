@@ -1,0 +1,210 @@
+"""From a plan to the pipeline that it describes, through the public declaration alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sluice import aggregates as agg
+from sluice.config import Checkpointing, StateBackend, fixed_delay
+from sluice.pipeline import Pipeline
+from sluice.sinks import FilesTable
+from sluice.sources import SourceSpec
+from sluice.windows import Attached, Hopping, Session, Tumbling, Window
+from tests.fuzz import functions
+from tests.fuzz.plans import InputPlan, Plan, SinkPlan, StagePlan
+
+# The declared type of a key column, of what process() yields.
+DECLARED: dict[str, Any] = {"int": "int32", "long": int, "text": str, "bool": bool}
+
+
+def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
+    """*specs*: where the rows of each source are.
+
+    Raises:
+        ConfigurationError: the plan is to be refused.
+    """
+    pipeline = Pipeline(
+        "fuzz",
+        Checkpointing(
+            interval=None,
+            num_retained=3,
+            tolerable_failed_checkpoints=99,
+            max_records_per_epoch=plan.max_records,
+            restart_strategy=fixed_delay(attempts=None, delay=timedelta(milliseconds=1)),
+        ),
+        parallelism=plan.parallelism,
+        max_parallelism=plan.max_parallelism,
+        state_backend=StateBackend(max_runs=plan.max_runs),
+    )
+    streams: dict[str, Any] = {}
+    for source in plan.sources:
+        streams[source.uid] = pipeline.source(
+            source.uid,
+            specs[source.uid],
+            event_time=source.event_time,
+            out_of_orderness=timedelta(milliseconds=source.out_of_orderness_ms),
+            table=source.is_table,
+        )
+    for stage in plan.stages:
+        streams[stage.uid] = _stage(stage, streams)
+    for sink in plan.sinks:
+        streams[sink.producer].sink(sink.uid, spec_of(sink))
+    return pipeline
+
+
+def spec_of(sink: SinkPlan) -> FilesTable:
+    more = {"changelog": True} if sink.changelog else {}
+    return FilesTable(upsert_key=sink.upsert_key, format=sink.format, **more)
+
+
+def window_of(given: tuple[Any, ...] | list[Any]) -> Window:
+    kind, *lengths = given
+    sizes = [timedelta(milliseconds=length) for length in lengths]
+    kinds = {"tumbling": Tumbling, "hopping": Hopping, "session": Session, "attached": Attached}
+    return kinds[kind](*sizes)
+
+
+def aggregates_of(given: Mapping[str, Any]) -> dict[str, agg.Aggregate]:
+    """Name -> (kind, column, condition, by)."""
+    made = {}
+    for name, (kind, column, where, by) in given.items():
+        arguments = {"where": where} | ({"by": by} if kind in ("first", "last") else {})
+        columns = [] if column is None else [column]
+        made[name] = getattr(agg, kind)(*columns, **arguments)
+    return made
+
+
+def _stage(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    stream = _OPERATIONS[stage.op](stage, streams)
+    for condition in stage.where:
+        stream = stream.where(condition)
+    return stream.select(*stage.select) if stage.select else stream
+
+
+def _read(given: InputPlan, streams: Mapping[str, Any]) -> Any:
+    stream = streams[given.producer]
+    for condition in given.where:
+        stream = stream.where(condition)
+    return stream.select(*given.select) if given.select else stream
+
+
+def _keyed(given: InputPlan, streams: Mapping[str, Any]) -> Any:
+    stream = _read(given, streams)
+    if not given.keys:
+        return stream
+    plain = [key for key in given.keys if key not in dict(given.key_expressions)]
+    return stream.key_by(*plain, **dict(given.key_expressions))
+
+
+def _transform(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    return _read(stage.inputs[0], streams).transform(
+        stage.uid, functions.project, parallelism=stage.parallelism, **stage.args
+    )
+
+
+def _lookup(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    args = dict(stage.args)
+    table = streams[args.pop("table")]
+    return _read(stage.inputs[0], streams).lookup(
+        stage.uid, table, parallelism=stage.parallelism, **args
+    )
+
+
+def _union(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    first, *others = (_read(given, streams) for given in stage.inputs)
+    return first.union(stage.uid, *others, parallelism=stage.parallelism)
+
+
+def _aggregate(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    keyed = _keyed(stage.inputs[0], streams)
+    aggregates = aggregates_of(stage.args["aggregates"])
+    return keyed.aggregate(stage.uid, parallelism=stage.parallelism, **aggregates)
+
+
+def _window(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    lateness = timedelta(milliseconds=stage.args["lateness"])
+    return _keyed(stage.inputs[0], streams).window(
+        stage.uid,
+        window_of(stage.args["window"]),
+        allowed_lateness=lateness,
+        parallelism=stage.parallelism,
+        **aggregates_of(stage.args["aggregates"]),
+    )
+
+
+def _window_top_n(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    args = dict(stage.args)
+    window = window_of(args.pop("window"))
+    return _keyed(stage.inputs[0], streams).window_top_n(
+        stage.uid, window, parallelism=stage.parallelism, **args
+    )
+
+
+def _one_input(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    args = {name: _tuple(value) for name, value in stage.args.items()}
+    method = getattr(_keyed(stage.inputs[0], streams), stage.op)
+    return method(stage.uid, parallelism=stage.parallelism, **args)
+
+
+def _join(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    left, right = (_keyed(given, streams) for given in stage.inputs)
+    args = dict(stage.args)
+    for name in ("lower", "upper"):
+        if name in args and not isinstance(args[name], str):
+            args[name] = timedelta(milliseconds=args[name])
+    if "window" in args:
+        args["window"] = window_of(args["window"])
+    return getattr(left, stage.op)(stage.uid, right, parallelism=stage.parallelism, **args)
+
+
+def _process(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    key, kind = stage.args["key"], DECLARED[stage.args["type"]]
+    return _keyed(stage.inputs[0], streams).process(
+        stage.uid,
+        functions.count_rows(key),
+        state={"total": int},
+        result={key: _polars(kind), "rows": int, "total": int},
+        parallelism=stage.parallelism,
+    )
+
+
+def _process_keyed(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
+    from datetime import datetime
+
+    key, kind = stage.args["key"], DECLARED[stage.args["type"]]
+    return _keyed(stage.inputs[0], streams).process_keyed(
+        stage.uid,
+        functions.NumberRows(key),
+        result={key: _polars(kind), "number": int, "fired_at": datetime},
+        parallelism=stage.parallelism,
+    )
+
+
+def _polars(kind: Any) -> Any:
+    import polars as pl
+
+    return pl.Int32() if kind == "int32" else kind
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+_OPERATIONS = {
+    "transform": _transform,
+    "lookup": _lookup,
+    "union": _union,
+    "aggregate": _aggregate,
+    "window": _window,
+    "window_top_n": _window_top_n,
+    "top_n": _one_input,
+    "latest": _one_input,
+    "deduplicate": _one_input,
+    "join": _join,
+    "interval_join": _join,
+    "window_join": _join,
+    "process": _process,
+    "process_keyed": _process_keyed,
+}

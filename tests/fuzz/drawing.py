@@ -1,0 +1,104 @@
+"""Random plans: a seed is a plan, always the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from tests.fuzz import drawing_acts, drawing_stages
+from tests.fuzz.drawing_streams import Stream
+from tests.fuzz.tuning import TUNINGS
+from tests.fuzz.plans import Plan, SinkPlan, SourcePlan, StagePlan, only_used
+
+OPTIONAL = {
+    "v": "long", "w": "huge", "x": "double", "y": "double", "b": "bool", "d": "date",
+    "m": "decimal", "u": "time", "s": "struct", "l": "list",
+}  # fmt: skip
+
+
+@dataclass
+class Drawing:
+    """A plan under way."""
+
+    random: Random
+    sources: list[SourcePlan] = field(default_factory=list)
+    stages: list[StagePlan] = field(default_factory=list)
+    sinks: list[SinkPlan] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    tables: list[SourcePlan] = field(default_factory=list)
+
+
+def draw(seed: int) -> Plan:
+    random = Random(seed)
+    drawing = Drawing(random)
+    for number in range(random.choice((1, 1, 2, 2, 3))):
+        _source(drawing, number)
+    _table(drawing)
+    wanted = random.choice((1, 1, 2, 2, 3, 4, 5, 6))
+    for _ in range(wanted * 4):
+        if len(drawing.stages) >= wanted:
+            break
+        drawing_stages.add_stage(drawing)
+    if not drawing.stages:
+        return draw(seed + 2**32)  # What was drawn did not fit together.
+    _sinks(drawing)
+    plan = Plan(
+        seed=seed,
+        sources=tuple(drawing.sources),
+        stages=tuple(drawing.stages),
+        sinks=tuple(drawing.sinks),
+        acts=(),
+        parallelism=random.choice((1, 1, 2, 2, 3)),
+        max_parallelism=random.choice((4, 8, 128)),
+        max_records=random.choice((None, None, 5, 20)),
+        max_runs=random.choice((1, 2, 16)),
+        spills=random.random() < 0.2,
+        way=random.choice(("plain", "plain", "jvm")),
+        tuning=tuple(t for t in TUNINGS if random.random() < 0.2),
+    )
+    plan = only_used(plan)
+    return replace(plan, acts=drawing_acts.draw_acts(random, plan))
+
+
+def _source(drawing: Drawing, number: int) -> None:
+    random = drawing.random
+    uid = f"in{number}"
+    columns = {"id": "long", "k": "int", "g": "text", "ts": "time"}
+    for name, kind in random.sample([*OPTIONAL.items()], random.randrange(1, 6)):
+        columns[name] = kind
+    if random.random() < 0.3 and drawing.sources:
+        columns = dict(drawing.sources[0].columns)  # For a union.
+    event_time = "ts" if random.random() < 0.9 else None
+    drawing.sources.append(
+        SourcePlan(
+            uid=uid,
+            columns=tuple((n, k) for n, k in columns.items()),
+            event_time=event_time,
+            out_of_orderness_ms=random.choice((0, 0, 1_000, 5_000, 30_000)),
+            grows=random.random() < 0.35,
+        )
+    )
+    drawing.streams.append(
+        Stream(uid=uid, columns=columns, event_time=event_time, is_source=True, unique=("id",))
+    )
+
+
+def _table(drawing: Drawing) -> None:
+    if drawing.random.random() < 0.4:
+        columns = (("tk", "int"), ("tg", "text"), ("name", "text"), ("n", "long"))
+        table = SourcePlan(uid="dim", columns=columns, event_time=None, is_table=True)
+        drawing.sources.append(table)
+        drawing.tables.append(table)
+
+
+def _sinks(drawing: Drawing) -> None:
+    """Every stage that nobody reads has one, others have one at times."""
+    random = drawing.random
+    read: set[Any] = {given.producer for stage in drawing.stages for given in stage.inputs}
+    for stage in drawing.stages:
+        stream = next(one for one in drawing.streams if one.uid == stage.uid)
+        if stage.uid not in read or random.random() < 0.5:
+            sink = drawing_stages.sink_for(random, stream)
+            if sink is not None:
+                drawing.sinks.append(sink)

@@ -1,0 +1,187 @@
+"""What only Spark's JVM does, done by DuckDB and Polars: to key rows, to measure, to look up.
+
+``replace`` puts it in the place of the functions that speak to Catalyst; nothing else of the
+product is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.connectors.source import MALFORMED_COLUMN
+from sluice.core.key_groups import key_group_of, subtask_of
+from sluice.core.plan import TaskPlan
+from sluice.nodes import Input, StageNode
+from sluice.operations import KeyedAggregate, Lookup, WindowAggregate, WindowTopN
+from sluice.runtime.key_hash import can_hash, key_hash
+from sluice.runtime.operators.build import build_operator
+from sluice.runtime.operators.operator import FILTER
+from sluice.runtime.output import SOURCE
+from sluice.runtime.snapshot import SIDE, column_of
+from sluice.runtime.state.segments import HASH
+from sluice.spark import exchange, keying, reading
+from sluice.spark.keying import KeyedRows, needed_columns
+from sluice.windows import Attached, Tumbling
+from tests.fuzz.session import Frame, set_column
+
+MS = 1_000
+
+
+def replace(patch: Any) -> None:
+    patch.setattr("sluice.spark.deployment.keyed_rows", keyed_rows)
+    patch.setattr("sluice.spark.deployment._measure", measure)
+    patch.setattr("sluice.spark.deployment.exchange_of", exchange_of)
+    patch.setattr("sluice.spark.rows.read_parquet", read_parquet)
+    patch.setattr("sluice.spark.rows._look_up", look_up)
+
+
+_REAL_EXCHANGE_OF = exchange.exchange_of
+
+
+def exchange_of(run: Any) -> Any:
+    """Past the JVM, unless the plan says through it."""
+    return None if run.spark.way == "jvm" else _REAL_EXCHANGE_OF(run)
+
+
+def read_parquet(spark: Any, source: Any, cut: Any) -> Frame:
+    return reading.read_slices(spark, source, cut.slices, 2)
+
+
+def measure(rows: Frame, event_time: str) -> dict[str, int]:
+    latest: dict[str, int] = {}
+    for table in rows.partitions:
+        frame = _frame(table)
+        if MALFORMED_COLUMN in frame.columns:
+            frame = frame.filter(pl.col(MALFORMED_COLUMN).is_null())
+        found = frame.group_by(pl.col(SOURCE).struct.field("partition").alias("partition")).agg(
+            pl.col(event_time).max().dt.epoch("ms")
+        )
+        for partition, at_ms in found.iter_rows():
+            if at_ms is not None:
+                latest[partition] = max(at_ms, latest.get(partition, at_ms))
+    return latest
+
+
+def look_up(lookup: Lookup, rows: Frame, table: Frame) -> Frame:
+    """By DuckDB, partition by partition, as a broadcast join does."""
+    wanted = ", ".join(f'{e} AS "_t_{c}"' for c, e in {**lookup.on, **lookup.add}.items())
+    on = " AND ".join(f'r."{column}" = t."_t_{column}"' for column in lookup.on)
+    right = f"(SELECT {wanted} FROM looked_up)"
+    added = "".join(f', t."_t_{column}" AS "{column}"' for column in lookup.add)
+    texts = {
+        "matched": f"SELECT r.*{added} FROM rows r JOIN {right} t ON {on}"
+        if lookup.add
+        else f"SELECT r.* FROM rows r SEMI JOIN {right} t ON {on}",
+        "unmatched": f"SELECT r.* FROM rows r ANTI JOIN {right} t ON {on}",
+        "all": f"SELECT r.*{added} FROM rows r LEFT JOIN {right} t ON {on}",
+    }
+    sql = rows.session.sql
+
+    def joined(part: pa.Table) -> pa.Table:
+        sql.register("rows", part)
+        sql.register("looked_up", table.partitions[0])
+        return sql.execute(texts[lookup.keep]).to_arrow_table()
+
+    return rows.each(joined)
+
+
+def keyed_rows(
+    inputs: Sequence[Frame], node: StageNode, task: TaskPlan, rows_per_group: float | None
+) -> KeyedRows:
+    sides = [_prepared(rows, node, given) for rows, given in zip(inputs, node.inputs, strict=True)]
+    hidden = (SOURCE, MALFORMED_COLUMN, "_raw")
+    operator = build_operator(
+        node, [_frame(side).drop(*hidden, strict=False).schema for side in sides]
+    )
+    sides = [
+        side.select(needed_columns(side.column_names, given, operator))
+        for side, given in zip(sides, node.inputs, strict=True)
+    ]
+    schemas = tuple(side.schema.serialize().to_pybytes() for side in sides)
+    whole = sides[0] if len(sides) == 1 else _both(sides)
+    owners = [
+        subtask_of(
+            key_group_of(hash_, task.max_parallelism), task.max_parallelism, task.parallelism
+        )
+        for hash_ in whole.column(HASH).to_pylist()
+    ]
+    placed = Frame(
+        inputs[0].session,
+        [whole.append_column(keying.SUBTASK, pa.array(owners, pa.int32()))],
+    ).repartitionById(task.parallelism, keying.SUBTASK)
+    rows = placed.drop(keying.SUBTASK)
+    if operator.is_order_sensitive:
+        rows = rows.each(_sorted)
+    return KeyedRows(rows=rows, schemas=schemas, tables=operator.tables)
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    frame = _frame(table)
+    plain = [n for n, dtype in frame.schema.items() if not dtype.is_nested()]
+    order = frame.with_row_index("_place").sort(plain)["_place"].to_arrow()
+    return table.take(order)
+
+
+def _prepared(rows: Frame, node: StageNode, given: Input) -> pa.Table:
+    for name, expression in given.key_expressions.items():
+        rows = rows.withColumn(name, expression)
+    if isinstance(node.operation, KeyedAggregate | WindowAggregate):
+        for name, aggregate in node.operation.aggregates.items():
+            if aggregate.where is not None:
+                rows = rows.withColumn(FILTER + name, f"CAST(({aggregate.where}) AS BOOLEAN)")
+    whole = pa.concat_tables(rows.partitions).combine_chunks()
+    return set_column(whole, HASH, pa.array(_hashes(whole, node, given), pa.int64()))
+
+
+def _hashes(whole: pa.Table, node: StageNode, given: Input) -> Any:
+    frame = _frame(whole)
+    if given.keys:
+        return _hash(frame.select(given.keys))
+    assert isinstance(node.operation, WindowTopN)
+    match node.operation.window:
+        case Attached():
+            return _hash(frame.select("window_start"))
+        case Tumbling(size=size):
+            micros = pl.col(given.event_time or "").dt.epoch("us")
+            width = int(size.total_seconds() * 1_000_000)
+            return _hash(frame.select((micros // width * width).alias("start")))
+        case _:
+            return [0] * frame.height
+
+
+def _hash(keys: pl.DataFrame) -> Any:
+    if all(can_hash(dtype) for dtype in keys.dtypes):
+        return key_hash(keys, keys.columns)
+    floats = [pl.col(name) + 0.0 for name, dtype in keys.schema.items() if dtype.is_float()]
+    return keys.with_columns(floats).hash_rows().reinterpret(signed=True).to_numpy()
+
+
+def _both(sides: Sequence[pa.Table]) -> pa.Table:
+    """One table for a join's inputs: a row has the columns of its side, and nulls for the other."""
+    parts = []
+    for side, table in enumerate(sides):
+        columns = {
+            SIDE: pa.array([side] * table.num_rows, pa.int8()),
+            HASH: table.column(HASH),
+        }
+        for other, whose in enumerate(sides):
+            for field in whose.schema:
+                if field.name != HASH:
+                    name = column_of(other, field.name)
+                    columns[name] = (
+                        table.column(field.name)
+                        if other == side
+                        else pa.nulls(table.num_rows, field.type)
+                    )
+        parts.append(pa.table(columns))
+    return pa.concat_tables(parts)
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame

@@ -1,0 +1,164 @@
+"""What every sink must hold at a barrier: batch SQL by DuckDB over the input up to it.
+
+A table for each source and stage, computed anew from the rows at every barrier.  A row that is only
+ever added has the ``_epoch`` in which it came, for what depends on it: who was late, which rows a
+key had first.  The query of each operation is in ``queries``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import duckdb
+import pyarrow as pa
+
+from tests.fuzz.data import schema_of
+from tests.fuzz.past import MIN_WATERMARK, Past
+from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
+from tests.fuzz.session import duck
+
+EPOCH = "_epoch"
+
+
+def q(name: str) -> str:
+    return '"' + name + '"'
+
+
+def listed(names: Sequence[str], prefix: str = "") -> str:
+    return ", ".join(prefix + q(name) for name in names)
+
+
+@dataclass
+class Oracle:
+    """``past`` is what was played so far."""
+
+    past: Past
+    sql: duckdb.DuckDBPyConnection = field(default_factory=partial(duck, "oracle"))
+
+    def __post_init__(self) -> None:
+        self._columns: dict[str, dict[str, str]] = {}
+
+    def sinks(self) -> dict[str, pa.Table]:
+        """The rows of every sink at the last barrier."""
+        from tests.fuzz.queries import QUERIES
+
+        self._columns.clear()
+        for source in self.past.plan.sources:
+            self._source(source)
+        self._watermarks()
+        for stage in self.past.plan.stages:
+            text = QUERIES[stage.op](self, stage)
+            self.make(stage.uid, _narrowed(stage, text))
+        return {sink.uid: self._sink(sink) for sink in self.past.plan.sinks}
+
+    def make(self, name: str, text: str) -> None:
+        self.sql.execute(f"CREATE OR REPLACE TEMP TABLE {q(name)} AS {text}")
+        self._columns.pop(name, None)
+
+    def columns(self, name: str) -> dict[str, str]:
+        """Of a table or view, but ``_epoch``: name -> DuckDB's type."""
+        if name not in self._columns:
+            found = self.sql.execute(f"DESCRIBE {q(name)}").fetchall()
+            self._columns[name] = {row[0]: row[1] for row in found if row[0] != EPOCH}
+        return self._columns[name]
+
+    def given(self, stage: StagePlan, side: int = 0) -> str:
+        """The name of a view of an input as the stage knows it, with its key expressions."""
+        given = stage.inputs[side]
+        text = self._input(given)
+        name = f"{stage.uid}_in{side}"
+        renamed = self._renames(stage, side)
+        if renamed:
+            columns = ", ".join(f"{q(old)} AS {q(new)}" for old, new in renamed.items())
+            text = f"SELECT * EXCLUDE ({listed([*renamed])}), {columns} FROM ({text})"
+        self.sql.execute(f"CREATE OR REPLACE TEMP VIEW {q(name)} AS {text}")
+        self._columns.pop(name, None)
+        return name
+
+    def event_time(self, stage: StagePlan, side: int = 0) -> str | None:
+        """The column of event time of an input, by the name that the stage knows it by."""
+        own = self._event_time_of(stage.inputs[side].producer)
+        return self._renames(stage, side).get(own or "", own)
+
+    def of(self, name: str, others: Sequence[str]) -> list[str]:
+        """The columns of a table that are none of *others*."""
+        return [column for column in self.columns(name) if column not in others]
+
+    def _event_time_of(self, producer: str) -> str | None:
+        source = self.past.plan.source(producer)
+        if source is not None:
+            return source.event_time
+        stage = self.past.plan.stage(producer)
+        keeps = stage.op in ("transform", "lookup", "union", "deduplicate")
+        return self._event_time_of(stage.inputs[0].producer) if keeps else None
+
+    def _renames(self, stage: StagePlan, side: int) -> dict[str, str]:
+        """Two sides of a join call their event time alike: the right one's gets another name."""
+        if side == 0 or stage.op == "union":
+            return {}
+        left, right = (self._event_time_of(given.producer) for given in stage.inputs)
+        if right is None or right != left or right in stage.inputs[1].keys:
+            return {}
+        return {right: f"right_{right}"}
+
+    def _input(self, given: InputPlan) -> str:
+        text = f"SELECT * FROM {q(given.producer)}"
+        for condition in given.where:
+            text = f"SELECT * FROM ({text}) WHERE {condition}"
+        if given.select:
+            text = f"SELECT {', '.join(given.select)}, {EPOCH} FROM ({text})"
+        if given.key_expressions:
+            keys = ", ".join(f"({sql}) AS {q(name)}" for name, sql in given.key_expressions)
+            text = f"SELECT *, {keys} FROM ({text})"
+        return text
+
+    def _source(self, source: SourcePlan) -> None:
+        """A table source has a copy for each epoch: what it was at that barrier."""
+        schema = schema_of(source).append(pa.field(EPOCH, pa.int64()))
+        parts = [schema.empty_table()]
+        for epoch in range(1, len(self.past.epochs) + 1):
+            if source.is_table:
+                read = [self.past.epochs[epoch - 1].tables[source.uid]]
+            else:
+                read = [rows for _, rows in self.past.rows_of(source.uid, epoch)]
+            for rows in read:
+                epochs = pa.array([epoch] * rows.num_rows, pa.int64())
+                parts.append(rows.append_column(EPOCH, epochs))
+        self.sql.register("_given", pa.concat_tables(parts))
+        self.make(source.uid, "SELECT * FROM _given")
+        self.sql.unregister("_given")
+
+    def _watermarks(self) -> None:
+        """``_watermarks``: of each stage and epoch, with that before it."""
+        rows = [
+            (stage, epoch, now, before)
+            for stage, found in self.past.watermarks().items()
+            for epoch, (before, now) in enumerate(
+                zip([MIN_WATERMARK, *found], found, strict=False), start=1
+            )
+        ]
+        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+        types = (pa.string(), pa.int64(), pa.int64(), pa.int64())
+        names = ["stage", "epoch", "now", "before"]
+        table = pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=names)
+        self.sql.register("_given", table)
+        self.make("_watermarks", "SELECT * FROM _given")
+        self.sql.unregister("_given")
+
+    def watermarks_of(self, stage: str) -> list[int]:
+        return self.past.watermarks()[stage]
+
+    def _sink(self, sink: SinkPlan) -> pa.Table:
+        text = f"SELECT * EXCLUDE ({EPOCH}) FROM {q(sink.producer)}"
+        return self.sql.execute(text).to_arrow_table()
+
+
+def _narrowed(stage: StagePlan, text: str) -> str:
+    """With what the stage keeps of its result."""
+    for condition in stage.where:
+        text = f"SELECT * FROM ({text}) WHERE {condition}"
+    if stage.select:
+        text = f"SELECT {', '.join(stage.select)}, {EPOCH} FROM ({text})"
+    return text

@@ -1,0 +1,413 @@
+"""Each operation as a batch query, over the input up to a barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tests.fuzz.past import MIN_WATERMARK
+from tests.fuzz.plans import StagePlan
+
+if TYPE_CHECKING:
+    from tests.fuzz.oracle import Oracle
+
+EPOCH = "_epoch"
+INTEGERS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
+
+
+def q(name: str) -> str:
+    return '"' + name + '"'
+
+
+def listed(names: Sequence[str], prefix: str = "") -> str:
+    return ", ".join(prefix + q(name) for name in names)
+
+
+def transform(oracle: Oracle, stage: StagePlan) -> str:
+    given = oracle.given(stage)
+    condition = stage.args.get("condition")
+    where = f" WHERE {condition}" if condition else ""
+    columns = stage.args["columns"].replace("\n", ", ")
+    return f"SELECT {columns}, {EPOCH} FROM {q(given)}{where}"
+
+
+def union(oracle: Oracle, stage: StagePlan) -> str:
+    names = [oracle.given(stage, side) for side in range(len(stage.inputs))]
+    return " UNION ALL BY NAME ".join(f"SELECT * FROM {q(name)}" for name in names)
+
+
+def lookup(oracle: Oracle, stage: StagePlan) -> str:
+    args, given = stage.args, oracle.given(stage)
+    added = args.get("add") or {}
+    columns = listed([*oracle.columns(given), EPOCH], "r.")
+    more = "".join(f", t.{q('_t_' + name)} AS {q(name)}" for name in added)
+    wanted = {**args["on"], **added}
+    table = ", ".join(f"({sql}) AS {q('_t_' + name)}" for name, sql in wanted.items())
+    table = f"(SELECT {table}, {EPOCH} FROM {q(args['table'])})"
+    on = " AND ".join(f"r.{q(name)} = t.{q('_t_' + name)}" for name in args["on"])
+    on = f"r.{EPOCH} = t.{EPOCH} AND {on}"
+    exists = f"EXISTS (FROM {table} t WHERE {on})"
+    match args.get("keep", "matched"), bool(added):
+        case "matched", False:
+            return f"SELECT {columns} FROM {q(given)} r WHERE {exists}"
+        case "unmatched", _:
+            return f"SELECT {columns} FROM {q(given)} r WHERE NOT {exists}"
+        case keep, _:
+            how = "LEFT JOIN" if keep == "all" else "JOIN"
+            return f"SELECT {columns}{more} FROM {q(given)} r {how} {table} t ON {on}"
+
+
+def aggregate(oracle: Oracle, stage: StagePlan) -> str:
+    given, keys = oracle.given(stage), listed(stage.inputs[0].keys)
+    found = _aggregates(oracle, stage, given)
+    return f"SELECT {keys}, {found}, 0 AS {EPOCH} FROM {q(given)} GROUP BY {keys}"
+
+
+def window(oracle: Oracle, stage: StagePlan) -> str:
+    """A window holds the rows that came before it was over and kept no longer."""
+    given, keys = oracle.given(stage), stage.inputs[0].keys
+    found = _aggregates(oracle, stage, given)
+    lateness = stage.args["lateness"]
+    if stage.args["window"][0] == "session":
+        rows = _sessions(oracle, stage, given, lateness)
+    else:
+        rows = _in_windows(oracle, stage, given, lateness=lateness)
+    by = listed([*keys, *(n for n in ("window_start", "window_end") if n not in keys)])
+    epoch = 0 if lateness else _fires(stage, "_over")
+    return (
+        f"SELECT {by}, {found}, {epoch} AS {EPOCH} FROM ({rows}) "
+        f"WHERE _over <= {_now(stage)} GROUP BY {by}, _over"
+    )
+
+
+def window_top_n(oracle: Oracle, stage: StagePlan) -> str:
+    given, args = oracle.given(stage), stage.args
+    columns = [*oracle.columns(given)]
+    bounds = [name for name in ("window_start", "window_end") if name not in columns]
+    by = [*stage.inputs[0].keys, "window_start", "window_end"]
+    first = f"{q(args['by'])} DESC NULLS LAST"
+    rest = "".join(f", {q(c)} ASC NULLS FIRST" for c in columns if c not in (*by, args["by"]))
+    function = "RANK()" if args.get("ties") else "ROW_NUMBER()"
+    order = first if args.get("ties") else first + rest
+    rank = f"CAST({function} OVER (PARTITION BY {listed(by)} ORDER BY {order}) AS INTEGER)"
+    rows = _in_windows(oracle, stage, given)
+    return (
+        f"SELECT {listed([*columns, *bounds])}, {rank} AS rank, {_fires(stage, '_over')} AS {EPOCH} "
+        f"FROM ({rows}) WHERE _over <= {_now(stage)} QUALIFY rank <= {args['n']}"
+    )
+
+
+def top_n(oracle: Oracle, stage: StagePlan) -> str:
+    given, args, keys = oracle.given(stage), stage.args, stage.inputs[0].keys
+    others = oracle.of(given, keys)
+    ties = dict.fromkeys([*args.get("ties_by", ()), *args.get("unique", ()), *others])
+    rest = "".join(f", {q(c)} ASC NULLS FIRST" for c in ties if c not in (*keys, args["by"]))
+    order = f"{q(args['by'])} DESC NULLS LAST{rest}"
+    rank = f"ROW_NUMBER() OVER (PARTITION BY {listed(keys)} ORDER BY {order})"
+    return (
+        f"SELECT {listed(keys)}, CAST({rank} AS INTEGER) AS rank, {listed(others)}, 0 AS {EPOCH} "
+        f"FROM {q(given)} QUALIFY rank <= {args['n']}"
+    )
+
+
+def latest(oracle: Oracle, stage: StagePlan) -> str:
+    given, keys = oracle.given(stage), stage.inputs[0].keys
+    columns = [*oracle.columns(given)]
+    order = [n for n in dict.fromkeys([*stage.args["by"], *columns]) if n not in keys]
+    ordered = ", ".join(f"{q(name)} DESC NULLS LAST" for name in order) or "1"
+    return (
+        f"SELECT {listed(columns)}, 0 AS {EPOCH} FROM {q(given)} "
+        f"QUALIFY ROW_NUMBER() OVER (PARTITION BY {listed(keys)} ORDER BY {ordered}) = 1"
+    )
+
+
+def deduplicate(oracle: Oracle, stage: StagePlan) -> str:
+    """The epoch in which a key came first decides, then the order within it."""
+    given, keys = oracle.given(stage), stage.inputs[0].keys
+    columns = [*oracle.columns(given)]
+    by = stage.args.get("by") or oracle.event_time(stage)
+    names = dict.fromkeys([*([by] if by else []), *columns])
+    order = "".join(f", {q(name)} ASC NULLS LAST" for name in names if name not in keys)
+    return (
+        f"SELECT {listed(columns)}, {EPOCH} FROM {q(given)} QUALIFY ROW_NUMBER() "
+        f"OVER (PARTITION BY {listed(keys)} ORDER BY {EPOCH}{order}) = 1"
+    )
+
+
+def join(oracle: Oracle, stage: StagePlan) -> str:
+    how = stage.args.get("how", "inner")
+    left, right = oracle.given(stage, 0), oracle.given(stage, 1)
+    on = _keys_equal(stage)
+    columns = _join_columns(oracle, stage, left, right)
+    match how:
+        case "inner":
+            epoch = f"greatest(l.{EPOCH}, r.{EPOCH})"
+            return (
+                f"SELECT {columns}, {epoch} AS {EPOCH} FROM {q(left)} l JOIN {q(right)} r ON {on}"
+            )
+        case "semi" | "anti":
+            lefts = listed([*oracle.columns(left)], "l.")
+            negated = "NOT " if how == "anti" else ""
+            first = f"(SELECT min(r.{EPOCH}) FROM {q(right)} r WHERE {on})"
+            epoch = f"greatest(l.{EPOCH}, {first})" if how == "semi" else "0"
+            exists = f"{negated}EXISTS (FROM {q(right)} r WHERE {on})"
+            return f"SELECT {lefts}, {epoch} AS {EPOCH} FROM {q(left)} l WHERE {exists}"
+        case _:
+            return (
+                f"SELECT {columns}, 0 AS {EPOCH} FROM {q(left)} l "
+                f"{how.upper()} JOIN {q(right)} r ON {on}"
+            )
+
+
+def interval_join(oracle: Oracle, stage: StagePlan) -> str:
+    args = stage.args
+    left, right = (_on_time(oracle, stage, side) for side in (0, 1))
+    l_at, r_at = (
+        f"epoch_us({p}.{q(oracle.event_time(stage, s) or '')})" for s, p in enumerate("lr")
+    )
+    upper = args["upper"]
+    to = f"epoch_us(l.{q(upper)})" if isinstance(upper, str) else f"{l_at} + {upper * 1_000}"
+    on = f"{_keys_equal(stage)} AND {r_at} BETWEEN {l_at} + {args.get('lower', 0) * 1_000} AND {to}"
+    names = [f"{stage.uid}_in{side}" for side in (0, 1)]
+    columns = _join_columns(oracle, stage, *names)
+    pairs = (
+        f"SELECT {columns}, greatest(l.{EPOCH}, r.{EPOCH}) AS {EPOCH} "
+        f"FROM {left} l JOIN {right} r ON {on}"
+    )
+    if args.get("how", "inner") == "inner":
+        return pairs
+    until = f"coalesce({to}, {l_at}) // 1000"
+    alone = _join_columns(oracle, stage, *names, nulls=True)
+    fires = _fires(stage, until)
+    return (
+        f"{pairs} UNION ALL SELECT {alone}, greatest(l.{EPOCH}, {fires}) AS {EPOCH} FROM {left} l "
+        f"WHERE {until} <= {_now(stage)} AND NOT EXISTS (FROM {right} r WHERE {on})"
+    )
+
+
+def window_join(oracle: Oracle, stage: StagePlan) -> str:
+    how = stage.args.get("how", "inner")
+    names = [oracle.given(stage, side) for side in (0, 1)]
+    left, right = (
+        f"(SELECT * FROM ({_in_windows(oracle, stage, name, side)}) WHERE _over <= {_now(stage)})"
+        for side, name in enumerate(names)
+    )
+    bounds = ("window_start", "window_end")
+    on = " AND ".join([_keys_equal(stage), *(f"l.{name} = r.{name}" for name in bounds)])
+    epoch = f"{_fires(stage, 'l._over')} AS {EPOCH}"
+    ends = listed(bounds, "l.")
+    if how in ("semi", "anti"):
+        lefts = listed(oracle.of(names[0], bounds), "l.")
+        exists = f"{'NOT ' if how == 'anti' else ''}EXISTS (FROM {right} r WHERE {on})"
+        return f"SELECT {lefts}, {ends}, {epoch} FROM {left} l WHERE {exists}"
+    columns = _join_columns(oracle, stage, *names, apart=bounds)
+    kind = "LEFT JOIN" if how == "left" else "JOIN"
+    return f"SELECT {columns}, {ends}, {epoch} FROM {left} l {kind} {right} r ON {on}"
+
+
+def process(oracle: Oracle, stage: StagePlan) -> str:
+    given, key = oracle.given(stage), q(stage.args["key"])
+    total = f"sum(count(*)) OVER (PARTITION BY {key} ORDER BY {EPOCH})"
+    return (
+        f'SELECT {key}, count(*) AS "rows", CAST({total} AS BIGINT) AS total, {EPOCH} '
+        f"FROM {q(given)} GROUP BY {key}, {EPOCH}"
+    )
+
+
+def process_keyed(oracle: Oracle, stage: StagePlan) -> str:
+    """A number for each row; and one for each timer, when the watermark has come to it."""
+    given, key = oracle.given(stage), q(stage.args["key"])
+    number = f"ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY {EPOCH})"
+    rows = (
+        f"SELECT {key}, {number} AS number, NULL::TIMESTAMPTZ AS fired_at, {EPOCH} FROM {q(given)}"
+    )
+    at = oracle.event_time(stage)
+    if at is None:
+        return rows
+    timer_ms = f"(epoch_us({q(at)}) // 1000 + 2000)"
+    fired = f"greatest({EPOCH}, {_fires(stage, timer_ms)})"
+    timers = (
+        f"SELECT DISTINCT {key}, {timer_ms} AS _at, {fired} AS _fired FROM {q(given)} "
+        f"WHERE {q(at)} IS NOT NULL AND {timer_ms} <= {_now(stage)}"
+    )
+    seen = f"(SELECT count(*) FROM {q(given)} g WHERE g.{key} IS NOT DISTINCT FROM t.{key} AND g.{EPOCH} <= t._fired)"
+    return (
+        f"{rows} UNION ALL SELECT t.{key}, {seen}, make_timestamptz(t._at * 1000), t._fired "
+        f"FROM ({timers}) t"
+    )
+
+
+def _now(stage: StagePlan) -> str:
+    return f"(SELECT max(now) FROM _watermarks WHERE stage = '{stage.uid}')"
+
+
+def _fires(stage: StagePlan, at_ms: str) -> str:
+    """The first epoch whose barrier has come to that."""
+    return f"(SELECT min(w.epoch) FROM _watermarks w WHERE w.stage = '{stage.uid}' AND w.now >= {at_ms})"
+
+
+def _in_windows(
+    oracle: Oracle, stage: StagePlan, given: str, side: int = 0, *, lateness: int = 0
+) -> str:
+    """Each row once for each window that it is in and in time for; ``_over`` is when that ends."""
+    kind, *lengths = stage.args["window"]
+    if kind == "attached":
+        rows = (
+            f"SELECT *, (epoch_us(window_end) - 1) // 1000 AS _over FROM {q(given)} "
+            "WHERE window_start IS NOT NULL AND window_end IS NOT NULL"
+        )
+    else:
+        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
+        at = f"epoch_us({q(oracle.event_time(stage, side) or '')})"
+        starts = f"SELECT *, ({at} // {slide} - unnest(range({size // slide}))) * {slide} AS _start"
+        hidden = [n for n in ("window_start", "window_end") if n in oracle.columns(given)]
+        without = f" EXCLUDE ({listed(hidden)})" if hidden else ""
+        rows = (
+            f"SELECT *{without}, make_timestamptz(_start) AS window_start, "
+            f"make_timestamptz(_start + {size}) AS window_end, "
+            f"(_start + {size} - 1) // 1000 AS _over "
+            f"FROM ({starts} FROM {q(given)} WHERE {at} IS NOT NULL)"
+        )
+    return (
+        f"SELECT x.* FROM ({rows}) x JOIN _watermarks w "
+        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} AND x._over + {lateness} > w.before"
+    )
+
+
+def _sessions(oracle: Oracle, stage: StagePlan, given: str, lateness: int) -> str:
+    """Each row in time, with the bounds of its session."""
+    from tests.fuzz.sessions import sessions_of
+
+    keys, at = listed(stage.inputs[0].keys), oracle.event_time(stage)
+    numbered = f"{stage.uid}_rows"
+    oracle.make(
+        numbered,
+        f"SELECT *, ROW_NUMBER() OVER () AS _row, dense_rank() OVER (ORDER BY {keys}) AS _key "
+        f"FROM {q(given)} WHERE {q(at or '')} IS NOT NULL",
+    )
+    rows = oracle.sql.execute(
+        f"SELECT _row, _key, epoch_us({q(at or '')}), {EPOCH} FROM {q(numbered)}"
+    ).fetchall()
+    gap_us = stage.args["window"][1] * 1_000
+    watermarks = [MIN_WATERMARK, *oracle.watermarks_of(stage.uid)]
+    found = [
+        (number, session.start, session.end)
+        for session in sessions_of(rows, watermarks, gap_us=gap_us, lateness_ms=lateness)
+        for number in session.rows
+    ]
+    columns = list(zip(*found, strict=True)) or [(), (), ()]
+    table = pa.table(
+        [pa.array(column, pa.int64()) for column in columns], names=["_row", "_start", "_end"]
+    )
+    oracle.sql.register("_given", table)
+    oracle.make(f"{stage.uid}_sessions", "SELECT * FROM _given")
+    oracle.sql.unregister("_given")
+    return (
+        f"SELECT *, make_timestamptz(_start) AS window_start, make_timestamptz(_end) AS window_end,"
+        f" (_end - 1) // 1000 AS _over "
+        f"FROM {q(numbered)} JOIN {q(stage.uid + '_sessions')} USING (_row)"
+    )
+
+
+def _on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
+    given, at = oracle.given(stage, side), oracle.event_time(stage, side)
+    return (
+        f"(SELECT x.* FROM {q(given)} x JOIN _watermarks w ON w.stage = '{stage.uid}' "
+        f"AND w.epoch = x.{EPOCH} AND epoch_us(x.{q(at or '')}) // 1000 > w.before)"
+    )
+
+
+def _keys_equal(stage: StagePlan) -> str:
+    pairs = zip(stage.inputs[0].keys, stage.inputs[1].keys, strict=True)
+    return " AND ".join(f"l.{q(left)} = r.{q(right)}" for left, right in pairs)
+
+
+def _join_columns(
+    oracle: Oracle,
+    stage: StagePlan,
+    left: str,
+    right: str,
+    *,
+    apart: Sequence[str] = (),
+    nulls: bool = False,
+) -> str:
+    """Those of the left, then those of the right but keys that are called alike."""
+    keys = dict(zip(stage.inputs[1].keys, stage.inputs[0].keys, strict=True))
+    lefts = [f"l.{q(name)}" for name in oracle.of(left, apart)]
+    is_outer = stage.args.get("how") in ("right", "full") and stage.op == "join"
+    if is_outer:  # A key that is called alike is that of whichever side there is.
+        same = {name for name, other in keys.items() if name == other}
+        lefts = [
+            f"coalesce(l.{q(n)}, r.{q(n)}) AS {q(n)}" if n in same else f"l.{q(n)}"
+            for n in oracle.of(left, apart)
+        ]
+    rights = [
+        f"NULL::{kind} AS {q(name)}" if nulls else f"r.{q(name)}"
+        for name, kind in oracle.columns(right).items()
+        if name not in apart and keys.get(name) != name
+    ]
+    return ", ".join([*lefts, *rights])
+
+
+def _aggregates(oracle: Oracle, stage: StagePlan, given: str) -> str:
+    types, at = oracle.columns(given), oracle.event_time(stage)
+    return ", ".join(
+        f"{_aggregated(kind, column, where, by or at, types)} AS {q(name)}"
+        for name, (kind, column, where, by) in stage.args["aggregates"].items()
+    )
+
+
+def _aggregated(
+    kind: str, column: str | None, where: str | None, by: str | None, types: dict[str, str]
+) -> str:
+    if column is None:
+        return f"count(*){f' FILTER (WHERE {where})' if where else ''}"
+    of, value = types[column], q(column)
+    if of == "DOUBLE":
+        value = f"({value} + 0.0::DOUBLE)"  # Of 0.0 and -0.0 there is one.
+    conditions = [f"{q(column)} IS NOT NULL", *([where] if where else [])]
+    if kind in ("first", "last"):
+        conditions.append(f"{q(by or '')} IS NOT NULL")
+    matching = f" FILTER (WHERE {' AND '.join(f'({c})' for c in conditions)})"
+    match kind:
+        case "count":
+            return f"count({value}){matching}"
+        case "sum" if of == "DOUBLE":
+            return f"sum({value}){matching}"
+        case "sum":
+            wide = "BIGINT" if of in INTEGERS else f"DECIMAL(38, {of.split(',')[1].strip(' )')})"
+            return f"CAST(sum({value}){matching} AS {wide})"
+        case "min" | "max":
+            return f"{kind}({value}){matching}"
+        case "avg":
+            return f"CAST(sum({value}){matching} AS DOUBLE) / count({value}){matching}"
+        case "first" | "last":
+            way = "ASC" if kind == "first" else "DESC"
+            return f"first({value} ORDER BY {q(by or '')} {way}, {value} {way}){matching}"
+        case "count_distinct":
+            return f"count(DISTINCT {value}){matching}"
+        case "collect":
+            ordered = f"list({value} ORDER BY {value} ASC){matching}"
+            return f"coalesce({ordered}, CAST([] AS {of}[]))"
+        case _:
+            raise AssertionError(kind)
+
+
+QUERIES: dict[str, Callable[[Any, StagePlan], str]] = {
+    "transform": transform,
+    "union": union,
+    "lookup": lookup,
+    "aggregate": aggregate,
+    "window": window,
+    "window_top_n": window_top_n,
+    "top_n": top_n,
+    "latest": latest,
+    "deduplicate": deduplicate,
+    "join": join,
+    "interval_join": interval_join,
+    "window_join": window_join,
+    "process": process,
+    "process_keyed": process_keyed,
+}

@@ -1,0 +1,215 @@
+"""A Spark in this process: frames of Arrow tables, SQL by DuckDB, a shuffle that keeps no order.
+
+The real ``run_stage`` runs over it, and everything below: feeds, blocks and subtasks past the JVM;
+for the way through the JVM, what only Catalyst can do is done here, in ``jvm``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+Around = Callable[[int, int], AbstractContextManager[Any]]  # Of a subtask: its place, how many.
+_DDL = {"binary": pa.binary(), "string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
+_NAMED = re.compile(r"(.*) AS (\w+)", re.DOTALL)
+_current = [0]
+
+
+# Where a connector asks many files at once: a thread for each of a few in memory takes longest.
+POOLED = ("files_table", "table_manifest", "table_rows")
+
+
+class InThisThread:
+    """A pool's place."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __enter__(self) -> InThisThread:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, function: Callable[..., Any], *given: Iterable[Any]) -> Iterator[Any]:
+        return map(function, *given)
+
+
+class TaskContext:
+    def partitionId(self) -> int:  # noqa: N802 - Spark's
+        return _current[0]
+
+
+@cache
+def duck(purpose: str) -> duckdb.DuckDBPyConnection:
+    """One of the process: to open one takes longer than to play an epoch."""
+    connection = duckdb.connect()
+    atexit.register(_close, connection)
+    connection.execute("SET threads = 1; SET TimeZone = 'UTC'")
+    return connection
+
+
+def _close(connection: duckdb.DuckDBPyConnection) -> None:
+    duck.cache_clear()
+    connection.close()
+
+
+@dataclass(eq=False)
+class Session:
+    """``random`` decides the order in which rows leave a shuffle; ``around`` is entered around
+    each task of a job that acknowledges.
+    """
+
+    random: Random
+    around: Around = lambda index, count: nullcontext()
+    way: str = "plain"
+    sql: duckdb.DuckDBPyConnection = field(default_factory=partial(duck, "session"))
+
+    def range(self, start: int, end: int, step: int, partitions: int) -> Frame:
+        assert (start, step, end) == (0, 1, partitions)
+        return Frame(self, [pa.table({"id": pa.array([n], pa.int64())}) for n in range(end)])
+
+    def createDataFrame(self, table: pa.Table) -> Frame:  # noqa: N802 - Spark's
+        return Frame(self, [table])
+
+    def evaluate(self, table: pa.Table, expressions: Sequence[str]) -> list[pa.ChunkedArray]:
+        self.sql.register("rows", table)
+        result = self.sql.execute(f"SELECT {', '.join(expressions)} FROM rows").to_arrow_table()
+        self.sql.unregister("rows")
+        return list(result.columns)
+
+
+class Frame:
+    """A DataFrame's place: a table for each partition."""
+
+    def __init__(self, session: Session, partitions: list[pa.Table]) -> None:
+        self.session = session
+        self.partitions = partitions
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.partitions[0].column_names)
+
+    @property
+    def schema(self) -> Any:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.partitions[0].schema)
+
+    def mapInArrow(self, function: Any, schema: Any) -> Frame:  # noqa: N802 - Spark's
+        arrow = _arrow(schema)
+        count = len(self.partitions)
+        is_job = arrow.names == ["ack"]
+        answers = []
+        for index, table in enumerate(self.partitions):
+            with self.session.around(index, count) if is_job else nullcontext():
+                _current[0] = index
+                answers.append(self._run(function, table, arrow))
+        return Frame(self.session, answers)
+
+    def _run(self, function: Any, table: pa.Table, schema: pa.Schema) -> pa.Table:
+        size = self.session.random.choice((1, 3, 7, 1_000, 1_000))
+        batches: Iterable[pa.RecordBatch] = table.to_batches(max_chunksize=size)
+        out = [batch for batch in function(iter(batches))]
+        return pa.Table.from_batches(out).cast(schema) if out else schema.empty_table()
+
+    def repartitionById(self, count: int, column: str) -> Frame:  # noqa: N802 - Spark's
+        whole = pa.concat_tables(self.partitions)
+        owners = whole.column(column).to_pylist()
+        parts = []
+        for subtask in range(count):
+            mine = [place for place, owner in enumerate(owners) if owner == subtask]
+            self.session.random.shuffle(mine)
+            parts.append(whole.take(pa.array(mine, pa.int64())).combine_chunks())
+        return Frame(self.session, parts)
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [row for table in self.partitions for row in table.to_pylist()]
+
+    def where(self, condition: str) -> Frame:
+        return self.each(lambda table: table.filter(self._passes(table, condition)))
+
+    def selectExpr(self, *expressions: str) -> Frame:  # noqa: N802 - Spark's
+        def select(table: pa.Table) -> pa.Table:
+            names, columns = [], []
+            for expression in expressions:
+                found = table.column_names if expression == "*" else [expression]
+                for one in found:
+                    name, column = self._column(table, one)
+                    names.append(name)
+                    columns.append(column)
+            return pa.Table.from_arrays(columns, names=names)
+
+        return self.each(select)
+
+    def withColumn(self, name: str, expression: str) -> Frame:  # noqa: N802 - Spark's
+        return self.each(lambda table: set_column(table, name, self._column(table, expression)[1]))
+
+    def withColumnRenamed(self, name: str, new: str) -> Frame:  # noqa: N802 - Spark's
+        return self.each(
+            lambda table: table.rename_columns(
+                [new if n == name else n for n in table.schema.names]
+            )
+        )
+
+    def drop(self, *names: str) -> Frame:
+        return self.each(lambda t: t.drop_columns([n for n in names if n in t.column_names]))
+
+    def unionByName(self, other: Frame) -> Frame:  # noqa: N802 - Spark's
+        assert set(self.columns) == set(other.columns), (self.columns, other.columns)
+        pairs = zip(self.partitions, other.partitions, strict=True)
+        return Frame(
+            self.session,
+            [pa.concat_tables([a, b.select(a.column_names).cast(a.schema)]) for a, b in pairs],
+        )
+
+    def each(self, change: Callable[[pa.Table], pa.Table]) -> Frame:
+        return Frame(self.session, [change(table) for table in self.partitions])
+
+    def _passes(self, table: pa.Table, condition: str) -> pa.ChunkedArray:
+        (passes,) = self.session.evaluate(table, [f"CAST(({condition}) AS BOOLEAN)"])
+        return pc.fill_null(passes, False)
+
+    def _column(self, table: pa.Table, expression: str) -> tuple[str, pa.ChunkedArray]:
+        if expression in table.column_names:
+            return expression, table.column(expression)
+        named = _NAMED.fullmatch(expression)
+        text, name = (named[1], named[2]) if named else (expression, expression)
+        (column,) = self.session.evaluate(table, [text])
+        return name, column
+
+
+def set_column(table: pa.Table, name: str, column: Any) -> pa.Table:
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)
+
+
+def _arrow(schema: Any) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if not isinstance(schema, str):
+        return to_arrow_schema(schema, timezone="UTC")
+    return pa.schema([(n, _DDL[kind]) for n, kind in (p.split() for p in schema.split(","))])
+
+
+@contextmanager
+def spark_in_process() -> Iterator[None]:
+    """Within the block stages run over ``Session``s, in this thread."""
+    from tests.fuzz import jvm
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark.TaskContext.get", TaskContext)
+        for module in POOLED:
+            patch.setattr(f"sluice.connectors.{module}.ThreadPoolExecutor", InThisThread)
+        jvm.replace(patch)
+        yield

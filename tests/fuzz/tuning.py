@@ -1,0 +1,40 @@
+"""Sizes that are small for once, so that few rows are as many: results must not depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def tuned(names: Sequence[str]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            TUNINGS[name](patch)
+        yield
+
+
+def small_chunks(patch: Any) -> None:
+    """Rows are folded five at a time."""
+    patch.setattr("sluice.runtime.chunks.CHUNK_ROWS", 5)
+    patch.setattr("sluice.runtime.exchange.CHUNK_ROWS", 5)
+
+
+def small_files(patch: Any) -> None:
+    """Output goes into files of four rows."""
+    patch.setattr("sluice.runtime.row_files.rows_per_file", lambda schema: 4)
+
+
+def pre_aggregates(patch: Any) -> None:
+    """Rows are grouped before they are sent, however seldom keys come."""
+    patch.setattr("sluice.spark.keying.PRE_AGGREGATED_ROWS_PER_GROUP", 0.0)
+
+
+TUNINGS: dict[str, Callable[[Any], None]] = {
+    "small_chunks": small_chunks,
+    "small_files": small_files,
+    "pre_aggregates": pre_aggregates,
+}

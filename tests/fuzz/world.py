@@ -1,0 +1,238 @@
+"""A play of a plan: the real coordinator, real stages and subtasks, and an oracle that looks on.
+
+Files are added, checkpoints are taken; a subtask, a stage or the coordinator dies where the plan
+says so; the job is restored, from the latest checkpoint or from an older one, with another
+parallelism.  Behind every commit each sink is compared with what batch SQL says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.core.plan import CheckpointPlan
+from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restoring import FromCheckpoint, Latest
+from sluice.errors import StageFailed
+from sluice.runner.completion import commit, finalize
+from sluice.runner.job import Job, open_job
+from sluice.runner.recovery import fail_checkpoint, restore, start_attempt
+from sluice.runner.submission import configure, reconfigure, submit
+from sluice.runner.trigger import Triggered, trigger
+from sluice.sources import Files
+from sluice.spark.stage import run_stage
+from sluice.storage.open import StoreLocation
+from tests.fuzz.compare import difference
+from tests.fuzz.data import batch_of, schema_of
+from tests.fuzz.declaring import declare
+from tests.fuzz.growing import Growing
+from tests.fuzz.oracle import Oracle
+from tests.fuzz.past import Epoch, Past, Position
+from tests.fuzz.plans import Checkpoint, Feed, Plan, Restore, SourcePlan
+from tests.fuzz.session import Session
+
+# Where a checkpoint may die: before and behind a subtask's ack, which is run again or fails the
+# job over, with its coordinator, or between two acts of it.
+POINTS = (
+    "dies_retried", "acked_retried", "dies_fails", "acked_fails", "dies_vanishes",
+    "before_finalize", "before_commit",
+)  # fmt: skip
+TINY_BYTES = 2_048
+
+
+class KilledError(Exception):
+    """A subtask's process is gone."""
+
+
+class DifferenceError(Exception):
+    """A sink does not hold what it must."""
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now_ms = 1_800_000_000_000
+
+    def __call__(self) -> int:
+        self.now_ms += 1_000
+        return self.now_ms
+
+
+@dataclass
+class World:
+    """``spark``: a real session in the place of one in this process."""
+
+    plan: Plan
+    folder: Path
+    root: str = "memory://fuzz"
+    spark: Any = None
+    strikes: Checkpoint | None = field(default=None, init=False)
+    subtasks: int = field(default=0, init=False)
+    is_behind: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.past = Past(self.plan)
+        self.tables: dict[str, list[pa.Table]] = {}
+        self.growing: dict[str, Growing] = {}
+        specs = {source.uid: self._spec(source) for source in self.plan.sources}
+        pipeline = declare(self.plan, specs)
+        if self.plan.spills:
+            # Below what a person may set: rows here are few, and are to be spilled all the same.
+            object.__setattr__(pipeline.state_backend, "memory_per_subtask", TINY_BYTES)
+        if self.spark is None:
+            self.spark = Session(Random(self.plan.seed), self._around, self.plan.way)
+        self.job: Job = open_job(pipeline, StoreLocation(self.root), clock=ManualClock())
+        submit(self.job, configure(pipeline, {}))
+        self.oracle = Oracle(self.past)
+
+    def play(self) -> None:
+        """Raises DifferenceError, or whatever the product raises."""
+        for act in self.plan.acts:
+            match act:
+                case Feed():
+                    self._feed(act)
+                case Checkpoint():
+                    self._checkpoint(act)
+                case Restore():
+                    self._restore(act)
+            if self.job.state().status is not JobStatus.RUNNING:
+                return
+
+    def _spec(self, source: SourcePlan) -> Any:
+        self.past.rows[source.uid] = {}
+        self.tables[source.uid] = []
+        if source.grows:
+            self.growing[source.uid] = Growing(schema_of(source), self.past.rows[source.uid])
+            return self.growing[source.uid]
+        (self.folder / source.uid).mkdir(parents=True)
+        if source.is_table:
+            (self.folder / source.uid / "empty.txt").touch()
+            return Files(str(self.folder / source.uid), format="text")
+        empty = batch_of(self.plan, source, 0, ())  # It says what the columns are.
+        pq.write_table(empty, self.folder / source.uid / "empty.parquet")
+        self.past.rows[source.uid]["empty.parquet"] = empty
+        return Files(str(self.folder / source.uid), format="parquet", bounded=False)
+
+    def _feed(self, act: Feed) -> None:
+        source = self.plan.source(act.source)
+        assert source is not None
+        rows = batch_of(self.plan, source, act.batch, act.rows)
+        if source.grows:
+            partition = f"p{act.partition}"
+            before = self.past.rows[source.uid].get(partition, rows.slice(0, 0))
+            self.past.rows[source.uid][partition] = pa.concat_tables([before, rows])
+            return
+        if source.is_table:
+            lines = "".join(f"{line}\n" for line in rows.column("line").to_pylist())
+            (self.folder / source.uid / f"{act.batch:05d}.txt").write_text(lines)
+            self.tables[source.uid].append(rows)
+            return
+        name = f"{act.batch:05d}.parquet"
+        pq.write_table(rows, self.folder / source.uid / name, row_group_size=16)
+        self.past.rows[source.uid][name] = rows
+
+    def _checkpoint(self, act: Checkpoint) -> None:
+        kind = CheckpointType.SAVEPOINT_TERMINATE if act.drains else CheckpointType.CHECKPOINT
+        outcome = trigger(self.job, type=kind, is_periodic=False, cause="fuzz")
+        if not isinstance(outcome, Triggered):
+            return
+        plan = outcome.plan
+        epoch = self._epoch(plan, drains=act.drains)
+        self.strikes, self.subtasks = act, 0
+        for task in plan.tasks:
+            if not self._stage(plan, task.uid, act):
+                return self._fail_over()
+        if act.fate == "before_finalize":
+            return self._fail_over()
+        finalize(self.job, plan.checkpoint_id)
+        self.past.epochs.append(epoch)
+        self.is_behind = False
+        if act.fate == "before_commit":
+            return self._fail_over()
+        commit(self.job, plan.checkpoint_id)
+        self._compare()
+
+    def _stage(self, plan: CheckpointPlan, stage: str, act: Checkpoint) -> bool:
+        """Whether it came to its end, perhaps in another attempt."""
+        try:
+            self._run(plan, stage, 1)
+        except StageFailed as error:
+            if not isinstance(error.__cause__, KilledError):
+                raise
+            if act.fate.endswith("retried"):
+                self._run(plan, stage, start_attempt(self.job, plan.checkpoint_id, stage))
+                return True
+            if act.fate.endswith("fails"):
+                reason = CheckpointFailureReason.TASK_FAILURE
+                fail_checkpoint(
+                    self.job, plan.checkpoint_id, reason, "killed", is_task_failure=True
+                )
+            return False
+        return True
+
+    def _run(self, plan: CheckpointPlan, stage: str, attempt: int) -> None:
+        done = run_stage(self.job, self.spark, plan.checkpoint_id, stage, attempt=attempt)
+        done.compact()
+
+    @contextmanager
+    def _around(self, index: int, count: int) -> Iterator[None]:
+        """Of one subtask: where the plan says so it dies before its ack, or behind it."""
+        act = self.strikes
+        self.subtasks += 1
+        is_now = act is not None and self.subtasks - 1 == act.at
+        if is_now and act is not None and act.fate.startswith("dies"):
+            raise KilledError
+        yield
+        if is_now and act is not None and act.fate.startswith("acked"):
+            raise KilledError
+
+    def _fail_over(self) -> None:
+        restore(self.job, Latest())
+        if self.past.epochs and not self.is_behind:
+            self._compare()
+
+    def _restore(self, act: Restore) -> None:
+        """Of the retained ones; the files tables show what they showed until the next commit."""
+        state = self.job.state()
+        retained = {one.checkpoint_id for one in state.completed}
+        known = [one.checkpoint_id for one in self.past.epochs if one.checkpoint_id in retained]
+        if not known:
+            return
+        chosen = known[max(0, len(known) - 1 - act.back)]
+        changed = reconfigure(
+            self.job.pipeline, state.configuration, {}, parallelism=act.parallelism
+        )
+        restore(self.job, FromCheckpoint(chosen), configuration=changed)
+        while self.past.epochs[-1].checkpoint_id != chosen:
+            self.past.epochs.pop()
+            self.is_behind = True  # The tables show more, until the next commit.
+
+    def _epoch(self, plan: CheckpointPlan, *, drains: bool) -> Epoch:
+        read: dict[str, dict[str, Position]] = {}
+        tables = {}
+        for source in self.plan.sources:
+            if source.is_table:
+                empty = schema_of(source).empty_table()
+                tables[source.uid] = pa.concat_tables([empty, *self.tables[source.uid]])
+                continue
+            read[source.uid] = {
+                one.partition.rsplit("/", 1)[-1]: Position(one.records, one.sealed)
+                for one in plan.source(source.uid).position
+            }
+        return Epoch(checkpoint_id=plan.checkpoint_id, read=read, tables=tables, drains=drains)
+
+    def _compare(self) -> None:
+        expected = self.oracle.sinks()
+        sinks = self.job.sinks({})
+        for uid, rows in expected.items():
+            wrong = difference(rows, sinks[uid].read())
+            if wrong is not None:
+                epochs = [one.checkpoint_id for one in self.past.epochs]
+                raise DifferenceError(f"sink {uid} at checkpoint {epochs[-1]}: {wrong}")
