@@ -13,6 +13,25 @@ TOLERANT = "fsum"  # In the names of columns that add floats: their last bits ma
 SHOWN = 6
 
 
+def added_up(changelog: pa.Table) -> pa.Table:
+    """The rows that a changelog leaves; one that is taken back more often than added is one more,
+    so that nothing hides.
+    """
+    if "kind" not in changelog.column_names:
+        return changelog
+    kinds = changelog.column("kind").to_pylist()
+    rows = changelog.drop_columns(["kind"])
+    weights: Counter[tuple[Any, ...]] = Counter()
+    first: dict[tuple[Any, ...], int] = {}
+    plain = [False for _ in rows.column_names]  # What is taken back is exactly what was sent.
+    for place, (kind, row) in enumerate(zip(kinds, _tuples(rows), strict=True)):
+        key = _row(row, plain)
+        first.setdefault(key, place)
+        weights[key] += 1 if kind in ("+I", "+U") else -1
+    left = [first[row] for row, weight in weights.items() for _ in range(abs(weight))]
+    return rows.take(pa.array(left, pa.int64()))
+
+
 def difference(expected: pa.Table, got: pa.Table) -> str | None:
     """What is wrong, in words; None if nothing is."""
     if not got.column_names and not expected.num_rows:

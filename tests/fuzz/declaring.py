@@ -19,6 +19,9 @@ from tests.fuzz.plans import InputPlan, Plan, SinkPlan, StagePlan
 DECLARED: dict[str, Any] = {"int": "int32", "long": int, "text": str, "bool": bool}
 
 
+PERCENTILE = 0.3
+
+
 def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
     """*specs*: where the rows of each source are.
 
@@ -72,6 +75,8 @@ def aggregates_of(given: Mapping[str, Any]) -> dict[str, agg.Aggregate]:
     for name, (kind, column, where, by) in given.items():
         arguments = {"where": where} | ({"by": by} if kind in ("first", "last") else {})
         columns = [] if column is None else [column]
+        if kind == "percentile":
+            columns.append(PERCENTILE)
         made[name] = getattr(agg, kind)(*columns, **arguments)
     return made
 

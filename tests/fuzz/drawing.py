@@ -35,7 +35,7 @@ def draw(seed: int) -> Plan:
     for number in range(random.choice((1, 1, 2, 2, 3))):
         _source(drawing, number)
     _table(drawing)
-    wanted = random.choice((1, 1, 2, 2, 3, 4, 5, 6))
+    wanted = random.choice((1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6))
     for _ in range(wanted * 4):
         if len(drawing.stages) >= wanted:
             break
@@ -49,11 +49,11 @@ def draw(seed: int) -> Plan:
         stages=tuple(drawing.stages),
         sinks=tuple(drawing.sinks),
         acts=(),
-        parallelism=random.choice((1, 1, 2, 2, 3)),
+        parallelism=random.choice((1, 1, 1, 2, 2, 3)),
         max_parallelism=random.choice((4, 8, 128)),
         max_records=random.choice((None, None, 5, 20)),
         max_runs=random.choice((1, 2, 16)),
-        spills=random.random() < 0.2,
+        spills=random.random() < 0.08,
         way=random.choice(("plain", "plain", "jvm")),
         tuning=tuple(t for t in TUNINGS if random.random() < 0.2),
     )
@@ -100,5 +100,4 @@ def _sinks(drawing: Drawing) -> None:
         stream = next(one for one in drawing.streams if one.uid == stage.uid)
         if stage.uid not in read or random.random() < 0.5:
             sink = drawing_stages.sink_for(random, stream)
-            if sink is not None:
-                drawing.sinks.append(sink)
+            drawing.sinks.append(sink)

@@ -13,7 +13,7 @@ def draw_acts(random: Random, plan: Plan) -> tuple[Act, ...]:
     acts: list[Act] = []
     batch = 0
     is_quiet = random.random() < 0.4
-    for _ in range(random.randrange(2, 7)):
+    for _ in range(random.choice((1, 2, 2, 3, 3, 4, 6))):
         for source in plan.sources:
             for _ in range(random.choice((0, 1, 1, 1, 2))):
                 batch += 1

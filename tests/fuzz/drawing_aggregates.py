@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.fuzz.drawing_streams import ORDERED, Stream, condition
 from tests.fuzz.known import is_drawn
+from tests.fuzz.drawing_streams import ORDERED, Stream, condition
 
 ADDED = ("count", "sum", "avg")
 
@@ -32,19 +32,25 @@ def draw_aggregates(
 
 
 def _one(random: Random, stream: Stream, *, is_running: bool) -> tuple[str, str | None, str | None]:
-    kinds = ADDED if not stream.is_append and not is_drawn("D5") else (
-        *ADDED, "min", "max", "first", "last", "count_distinct", "collect"
+    kinds = (
+        *ADDED, "min", "max", "first", "last", "count_distinct", "collect", "stddev", "variance",
+        "percentile", "string_agg",
     )  # fmt: skip
+    if not stream.is_append and not is_drawn("F4"):
+        kinds = tuple(kind for kind in kinds if kind not in ("first", "last"))
     kind = random.choice(kinds)
     if kind in ("sum", "avg"):
         exact = ["int", "long", "decimal"]
         numbers = [n for n in stream.of(exact) if n != "id"]
-        if stream.is_append:
-            numbers += [n for n in stream.columns if n == "y"]
+        numbers += [n for n in stream.columns if n == "y"]
         return (kind, random.choice(numbers), None) if numbers else ("count", None, None)
+    if kind in ("stddev", "variance", "percentile"):
+        numbers = [n for n in stream.columns if n in ("y", "v", "k")]
+        return (kind, random.choice(numbers), None) if numbers else ("count", None, None)
+    if kind == "string_agg":
+        texts = stream.of(["text"])
+        return (kind, random.choice(texts), None) if texts else ("count", None, None)
     ordered = [n for n in stream.of(ORDERED) if "fsum" not in n]
-    if kind == "count_distinct" and not is_running and not is_drawn("D11"):
-        ordered = [n for n in ordered if stream.columns[n] != "bool"]
     if kind == "count":
         return kind, random.choice([None, *stream.columns]), None
     if not ordered:
@@ -65,9 +71,11 @@ def _named(name: str, kind: str, of: str) -> tuple[str, str]:
             return f"fsum_{name}", "double"
         case "sum":
             return name, {"int": "long", "long": "long"}.get(of, "wide")
-        case "avg":
+        case "avg" | "stddev" | "variance" | "percentile":
             return f"fsum_{name}", "double"
         case "collect":
             return name, "values"
+        case "string_agg":
+            return name, "text"
         case _:
             return name, of

@@ -67,8 +67,6 @@ def read(drawing: Any, stream: Stream, *, is_timed: bool = False) -> tuple[Input
 
 def transform(drawing: Any, uid: str, stream: Stream) -> Drawn:
     random: Random = drawing.random
-    if not stream.is_append and not is_drawn("D1"):
-        return None
     given, stream = read(drawing, stream)
     expressions, columns = [], {}
     for name, kind in stream.columns.items():
@@ -110,24 +108,23 @@ def union(drawing: Any, uid: str, stream: Stream) -> Drawn:
     alike = [
         one
         for one in drawing.streams
-        if one.columns == stream.columns
-        and one.event_time == stream.event_time
-        and one.is_append
-        and (one.is_source == stream.is_source or is_drawn("D13"))
+        if one.columns == stream.columns and one.event_time == stream.event_time
     ]
     if stream.is_source and stream.event_time is not None and not is_drawn("F3"):
         return None
-    if not stream.is_append or len(alike) < 2:
+    if len(alike) < 2:
         return None
     chosen = drawing.random.sample(alike, drawing.random.choice((2, 2, min(3, len(alike)))))
     inputs = tuple(InputPlan(producer=one.uid) for one in chosen)
     result = replace(chosen[0], uid=uid, is_source=False, unique=())
+    if not all(one.is_append for one in chosen):
+        result = replace(result, updates=(), is_retract=True)
     return StagePlan(uid=uid, op="union", inputs=inputs), result
 
 
 def lookup(drawing: Any, uid: str, stream: Stream) -> Drawn:
     random: Random = drawing.random
-    if not drawing.tables or (not stream.is_append and not is_drawn("D6")):
+    if not drawing.tables or not stream.is_append:
         return None
     given, stream = read(drawing, stream)
     pairs = [(n, "tk") for n in stream.of(["int"])] + [(n, "tg") for n in stream.of(["text"])]
@@ -183,8 +180,6 @@ def keyed(
 
 def latest(drawing: Any, uid: str, stream: Stream) -> Drawn:
     random: Random = drawing.random
-    if not stream.is_append and not is_drawn("D5"):
-        return None
     if stream.has_nested and not is_drawn("D10"):
         return None
     given, stream = read(drawing, stream)
@@ -199,8 +194,6 @@ def latest(drawing: Any, uid: str, stream: Stream) -> Drawn:
 
 def top_n(drawing: Any, uid: str, stream: Stream) -> Drawn:
     random: Random = drawing.random
-    if not stream.is_append and not is_drawn("D5"):
-        return None
     if (stream.has_nested and not is_drawn("D10")) or "rank" in stream.columns:
         return None
     given, stream = read(drawing, stream)
@@ -211,7 +204,7 @@ def top_n(drawing: Any, uid: str, stream: Stream) -> Drawn:
     args: dict[str, Any] = {"n": random.choice((1, 2, 3)), "by": random.choice(orders)}
     if len(orders) > 1 and random.random() < 0.4:
         args["ties_by"] = [random.choice([n for n in orders if n != args["by"]])]
-    if not stream.is_append:
+    if stream.updates and random.random() < 0.5:
         args["unique"] = [*stream.updates]
     columns = {name: stream.columns[name] for name in key}
     columns |= {"rank": "int"}
@@ -256,15 +249,19 @@ def process(drawing: Any, uid: str, stream: Stream) -> Drawn:
     return stage, Stream(uid=uid, columns=columns)
 
 
-def sink_for(random: Random, stream: Stream) -> SinkPlan | None:
-    key: tuple[str, ...] = ()
+def sink_for(random: Random, stream: Stream) -> SinkPlan:
+    """Of those that can show what the stream's rows mean."""
+    sink = SinkPlan(uid=f"{stream.uid}_out", producer=stream.uid)
+    if stream.is_retract or random.random() < 0.15:
+        return replace(sink, changelog=True)
     if stream.updates:
-        key = stream.updates
-    elif stream.unique and set(stream.unique) <= set(stream.columns) and random.random() < 0.3:
-        key = stream.unique
-    if stream.is_retract or any(name not in stream.columns for name in key):
-        return None
-    return SinkPlan(uid=f"{stream.uid}_out", producer=stream.uid, upsert_key=key)
+        others = [n for n in stream.columns if n not in stream.updates and "fsum" not in n]
+        more = random.sample(others, 1) if others and random.random() < 0.15 else []
+        return replace(sink, upsert_key=(*stream.updates, *more))
+    is_keyed = stream.unique and set(stream.unique) <= set(stream.columns)
+    if is_keyed and random.random() < 0.3:
+        return replace(sink, upsert_key=stream.unique)
+    return sink
 
 
 def _narrowed(random: Random, stage: StagePlan, stream: Stream) -> tuple[StagePlan, Stream]:
@@ -272,16 +269,21 @@ def _narrowed(random: Random, stage: StagePlan, stream: Stream) -> tuple[StagePl
     chance = random.random()
     if stream.event_time is not None and not is_drawn("D2"):
         return stage, stream
-    if stage.op in ("transform", "union", "lookup") and not stream.is_append:
-        return stage, stream
     if chance < 0.12 and (text := result_condition(random, stream)):
         return replace(stage, where=(text,)), stream
     if chance < 0.22:
         needed = {*stream.updates, *stream.unique, stream.event_time}
+        if random.random() < 0.3:
+            needed = {stream.event_time}
         kept = [n for n in stream.columns if n in needed or random.random() < 0.6]
         if kept:
             columns = {name: stream.columns[name] for name in kept}
-            return replace(stage, select=tuple(kept)), replace(stream, columns=columns)
+            result = replace(stream, columns=columns)
+            if not set(stream.updates) <= set(kept):
+                result = replace(result, updates=(), unique=(), is_retract=True)
+            elif not set(stream.unique) <= set(kept):
+                result = replace(result, unique=())
+            return replace(stage, select=tuple(kept)), result
     return stage, stream
 
 

@@ -41,14 +41,14 @@ def window(drawing: Any, uid: str, stream: Stream) -> Any:
     if found != ["attached"] and random.random() < 0.3:
         found = ["session", random.choice((500, 2_000, 7_000))]
     lateness = random.choice((0, 0, 0, 2_000, 20_000))
-    if found[0] == "session" and not is_drawn("D3"):
-        lateness = 0
     aggregates, columns = draw_aggregates(random, uid, stream, is_running=False)
     args = {"window": found, "lateness": lateness, "aggregates": aggregates}
     stage = StagePlan(uid=uid, op="window", inputs=(given,), args=args)
     result = {name: stream.columns[name] for name in key}
     result |= dict.fromkeys(BOUNDS, "bound") | columns
     unique = (*key, "window_start")
+    if found == ["attached"]:
+        unique = (*key, *BOUNDS)  # Windows of other stages' making: several may begin together.
     updates = unique if lateness else ()
     return stage, Stream(uid=uid, columns=result, updates=updates, unique=unique)
 
@@ -78,13 +78,14 @@ def window_top_n(drawing: Any, uid: str, stream: Stream) -> Any:
     return stage, Stream(uid=uid, columns=columns)
 
 
-def _sides(drawing: Any, stream: Stream) -> Any:
+def _sides(drawing: Any, stream: Stream, op: str) -> Any:
     """Two inputs whose other columns have names of their own, keyed by columns of one type."""
     from tests.fuzz.drawing_stages import read
 
     random: Random = drawing.random
-    others = [one for one in drawing.streams if one.is_append]
-    if not stream.is_append or not others:
+    takes_all = op == "join" and is_drawn("JOINS")
+    others = [one for one in drawing.streams if one.is_append or takes_all]
+    if not (stream.is_append or takes_all) or not others:
         return None
     other = random.choice(others)
     left, left_stream = read(drawing, stream, is_timed=True)
@@ -139,7 +140,7 @@ def _joined(
 
 
 def _two_inputs(drawing: Any, uid: str, stream: Stream, op: str, args: dict[str, Any]) -> Any:
-    sides = _sides(drawing, stream)
+    sides = _sides(drawing, stream, op)
     if sides is None:
         return None
     left, left_stream, right, right_stream = sides
@@ -158,11 +159,14 @@ def _two_inputs(drawing: Any, uid: str, stream: Stream, op: str, args: dict[str,
             return None
         columns |= dict.fromkeys(BOUNDS, "bound")
     stage = StagePlan(uid=uid, op=op, inputs=(left, right), args=args)
-    return stage, Stream(uid=uid, columns=columns)
+    is_append = left_stream.is_append and right_stream.is_append
+    is_outer = op == "join" and args["how"] not in ("inner", "semi")
+    return stage, Stream(uid=uid, columns=columns, is_retract=is_outer or not is_append)
 
 
 def join(drawing: Any, uid: str, stream: Stream) -> Any:
-    how = drawing.random.choice(("inner", "semi"))
+    hows = ("inner", "semi", *(("left", "right", "full", "anti") if is_drawn("OUTER") else ()))
+    how = drawing.random.choice(hows)
     return _two_inputs(drawing, uid, stream, "join", {"how": how})
 
 

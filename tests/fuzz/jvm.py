@@ -7,6 +7,7 @@ product is touched.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import polars as pl
@@ -16,16 +17,18 @@ from sluice.connectors.source import MALFORMED_COLUMN
 from sluice.core.key_groups import key_group_of, subtask_of
 from sluice.core.plan import TaskPlan
 from sluice.nodes import Input, StageNode
-from sluice.operations import KeyedAggregate, Lookup, WindowAggregate, WindowTopN
+from sluice.operations import Lookup, WindowTopN
 from sluice.runtime.key_hash import can_hash, key_hash
 from sluice.runtime.operators.build import build_operator
-from sluice.runtime.operators.operator import FILTER
+from sluice.runtime.operators.computed import to_compute, wanted
+from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE
 from sluice.runtime.snapshot import SIDE, column_of
 from sluice.runtime.state.segments import HASH
 from sluice.spark import exchange, keying, reading
 from sluice.spark.keying import KeyedRows, needed_columns
 from sluice.windows import Attached, Tumbling
+from tests.fuzz.functions import OURS
 from tests.fuzz.session import Frame, set_column
 
 MS = 1_000
@@ -37,6 +40,7 @@ def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.deployment.exchange_of", exchange_of)
     patch.setattr("sluice.spark.rows.read_parquet", read_parquet)
     patch.setattr("sluice.spark.rows._look_up", look_up)
+    patch.setattr("sluice.spark.rows._united", united)
 
 
 _REAL_EXCHANGE_OF = exchange.exchange_of
@@ -49,6 +53,25 @@ def exchange_of(run: Any) -> Any:
 
 def read_parquet(spark: Any, source: Any, cut: Any) -> Frame:
     return reading.read_slices(spark, source, cut.slices, 2)
+
+
+def united(inputs: Sequence[Frame]) -> Frame:
+    """Where one input has columns of ours, the others get them, too."""
+    ours = {
+        field.name: field.type
+        for rows in inputs
+        for field in rows.partitions[0].schema
+        if field.name in OURS
+    }
+
+    def completed(table: pa.Table) -> pa.Table:
+        for name, dtype in ours.items():
+            if name not in table.column_names:
+                value = pa.scalar(1 if name == WEIGHT else None, dtype)
+                table = table.append_column(name, pa.repeat(value, table.num_rows))
+        return table
+
+    return reduce(lambda a, b: a.unionByName(b), [rows.each(completed) for rows in inputs])
 
 
 def measure(rows: Frame, event_time: str) -> dict[str, int]:
@@ -129,10 +152,9 @@ def _sorted(table: pa.Table) -> pa.Table:
 def _prepared(rows: Frame, node: StageNode, given: Input) -> pa.Table:
     for name, expression in given.key_expressions.items():
         rows = rows.withColumn(name, expression)
-    if isinstance(node.operation, KeyedAggregate | WindowAggregate):
-        for name, aggregate in node.operation.aggregates.items():
-            if aggregate.where is not None:
-                rows = rows.withColumn(FILTER + name, f"CAST(({aggregate.where}) AS BOOLEAN)")
+    for one in to_compute(wanted(node.operation), rows.columns):
+        text = f"CAST(({one.sql}) AS BOOLEAN)" if one.is_condition else one.sql
+        rows = rows.withColumn(one.column, text)
     whole = pa.concat_tables(rows.partitions).combine_chunks()
     return set_column(whole, HASH, pa.array(_hashes(whole, node, given), pa.int64()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KNOWN = frozenset({"D1", "D2", "D3", "D5", "D6", "D8", "D10", "D11", "D13", "F2", "F3"})
+KNOWN = frozenset({"D2", "D10", "F2", "F3", "F4", "JOINS", "OUTER"})
 
 
 def is_drawn(finding: str) -> bool:

@@ -391,6 +391,13 @@ def _aggregated(
         case "collect":
             ordered = f"list({value} ORDER BY {value} ASC){matching}"
             return f"coalesce({ordered}, CAST([] AS {of}[]))"
+        case "variance" | "stddev":
+            function = "var_samp" if kind == "variance" else "stddev_samp"
+            return f"{function}(CAST({value} AS DOUBLE)){matching}"
+        case "percentile":
+            return f"quantile_cont(CAST({value} AS DOUBLE), 0.3){matching}"
+        case "string_agg":
+            return f"string_agg({value}, ',' ORDER BY {value} ASC){matching}"
         case _:
             raise AssertionError(kind)
 

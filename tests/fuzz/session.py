@@ -142,7 +142,7 @@ class Frame:
         def select(table: pa.Table) -> pa.Table:
             names, columns = [], []
             for expression in expressions:
-                found = table.column_names if expression == "*" else [expression]
+                found = table.column_names if expression == "*" else [expression.strip("`")]
                 for one in found:
                     name, column = self._column(table, one)
                     names.append(name)
