@@ -9,6 +9,7 @@ READY := $(VENV)/.ready
 CORE_TESTS := tests/unit/core tests/unit/runner tests/property/coordinator tests/conformance
 
 SEEDS ?= 10000
+PLANS ?= 20000
 ROWS ?= all
 KILLS ?= 7
 PIPELINE ?= auctions
@@ -52,7 +53,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test coverage sim nexmark bench bench-finalize bench-flink bench-airflow bench-connectors chaos kills e2e check lock
+.PHONY: test coverage sim fuzz nexmark bench bench-finalize bench-flink bench-airflow bench-connectors chaos kills e2e check lock
 test: coverage  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
 	@$(BIN)/pytest -q $(CORE_TESTS:%=--ignore=%)
 
@@ -63,6 +64,11 @@ coverage: setup  ## Run the tests that prove the pure core; every branch of it i
 sim: setup  ## Play SEEDS worlds (10,000) in which everything fails, and plant faults that it must see
 	@$(BIN)/python -m tests.simulation $(SEEDS)
 	@$(BIN)/python -m tests.simulation --mutations
+
+fuzz: setup  ## Play PLANS random pipelines (20,000) beside batch SQL, mistakes and planted faults; hours
+	@$(BIN)/python -m tests.fuzz $(PLANS)
+	@$(BIN)/python -m tests.fuzz --refusals 2000
+	@$(BIN)/python -m tests.fuzz --mutations
 
 nexmark: setup  ## The Nexmark queries cut into 1, 7 and 40 epochs, for 1 and 3 subtasks; minutes
 	@SLUICE_NEXMARK=all $(BIN)/pytest -q tests/spark/test_nexmark.py

@@ -6,6 +6,7 @@ PLANS                    how many to play; --from N begins at another seed than 
 --seed N                 one plan, shrunk if it fails
 --plan FILE              a plan as it was printed, played again
 --show N                 prints the plan of a seed, and plays nothing
+--refusals N             as many mistakes, each of which is to be refused by name
 --mutations [NAME...]    plants faults in the product, and says how many plans see each
 """
 
@@ -15,7 +16,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.fuzz.seeds import play_seeds
+from tests.fuzz.seeds import check_refusals, play_seeds
 
 DEFAULT_PLANS = 20_000
 
@@ -30,6 +31,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, metavar="N")
     parser.add_argument("--plan", type=Path, metavar="FILE")
     parser.add_argument("--show", type=int, metavar="N")
+    parser.add_argument("--refusals", type=int, metavar="N")
     parser.add_argument("--mutations", nargs="*", metavar="NAME")
     given = parser.parse_args(arguments)
     if given.mutations is not None:
@@ -38,6 +40,10 @@ def main(arguments: list[str]) -> int:
         hunted = hunt_all(given.mutations, given.processes)
         say(table(hunted))
         return int(any(caught is None for caught in hunted.values()))
+    if given.refusals is not None:
+        missed = check_refusals(range(given.refusals), given.processes)
+        say("\n".join([*missed, f"fuzz: {given.refusals} mistakes, {len(missed)} not refused"]))
+        return int(bool(missed))
     if given.seed is not None or given.plan is not None or given.show is not None:
         return _one(given)
     seeds = range(given.first, given.first + given.plans)

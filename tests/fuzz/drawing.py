@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.fuzz import drawing_acts, drawing_stages
 from tests.fuzz.drawing_streams import Stream
-from tests.fuzz.tuning import TUNINGS
 from tests.fuzz.plans import Plan, SinkPlan, SourcePlan, StagePlan, only_used
+from tests.fuzz.tuning import TUNINGS
 
 OPTIONAL = {
     "v": "long", "w": "huge", "x": "double", "y": "double", "b": "bool", "d": "date",
@@ -29,7 +29,8 @@ class Drawing:
     tables: list[SourcePlan] = field(default_factory=list)
 
 
-def draw(seed: int) -> Plan:
+def drawn(seed: int) -> Drawing:
+    """Sources and stages; at least one of these."""
     random = Random(seed)
     drawing = Drawing(random)
     for number in range(random.choice((1, 1, 2, 2, 3))):
@@ -40,8 +41,12 @@ def draw(seed: int) -> Plan:
         if len(drawing.stages) >= wanted:
             break
         drawing_stages.add_stage(drawing)
-    if not drawing.stages:
-        return draw(seed + 2**32)  # What was drawn did not fit together.
+    return drawing if drawing.stages else drawn(seed + 2**32)
+
+
+def draw(seed: int) -> Plan:
+    drawing = drawn(seed)
+    random = drawing.random
     _sinks(drawing)
     plan = Plan(
         seed=seed,
@@ -65,8 +70,7 @@ def _source(drawing: Drawing, number: int) -> None:
     random = drawing.random
     uid = f"in{number}"
     columns = {"id": "long", "k": "int", "g": "text", "ts": "time"}
-    for name, kind in random.sample([*OPTIONAL.items()], random.randrange(1, 6)):
-        columns[name] = kind
+    columns |= dict(random.sample([*OPTIONAL.items()], random.randrange(1, 6)))
     if random.random() < 0.3 and drawing.sources:
         columns = dict(drawing.sources[0].columns)  # For a union.
     event_time = "ts" if random.random() < 0.9 else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.fuzz.known import is_drawn
 from tests.fuzz.drawing_streams import ORDERED, Stream, condition
+from tests.fuzz.known import is_drawn
 
 ADDED = ("count", "sum", "avg")
 

@@ -11,7 +11,6 @@ from tests.fuzz import drawing_timed
 from tests.fuzz.data import column_sql
 from tests.fuzz.drawing_aggregates import draw_aggregates
 from tests.fuzz.drawing_streams import (
-    NESTED,
     ORDERED,
     Stream,
     condition,
@@ -302,4 +301,3 @@ OPERATIONS: list[Callable[[Any, str, Stream], Drawn]] = [
     drawing_timed.window_top_n, drawing_timed.join, drawing_timed.join,
     drawing_timed.interval_join, drawing_timed.window_join,
 ]  # fmt: skip
-assert NESTED

@@ -1,4 +1,4 @@
-"""What a drawing knows of a stream, and what can be drawn of its columns: conditions, keys, names."""
+"""What a drawing knows of a stream, and what can be drawn of its columns: conditions and keys."""
 
 from __future__ import annotations
 

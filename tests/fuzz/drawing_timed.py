@@ -178,9 +178,9 @@ def interval_join(drawing: Any, uid: str, stream: Stream) -> Any:
         upper = "u"
     args = {"lower": lower, "upper": upper, "how": random.choice(("inner", "left"))}
     drawn = _two_inputs(drawing, uid, stream, "interval_join", args)
-    if drawn is not None and upper == "u" and "u" not in drawn[0].inputs[0].select:
-        if drawn[0].inputs[0].select:
-            return None
+    if drawn is not None and upper == "u":
+        select = drawn[0].inputs[0].select
+        return None if select and "u" not in select else drawn
     return drawn
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KNOWN = frozenset({"D2", "D10", "F2", "F3", "F4", "JOINS", "OUTER"})
+KNOWN = frozenset({"D2", "D10", "F3", "F4"})
 
 
 def is_drawn(finding: str) -> bool:

@@ -5,6 +5,7 @@ ever added has the ``_epoch`` in which it came, for what depends on it: who was 
 key had first.  The query of each operation is in ``queries``.
 """
 
+# ruff: noqa: S608 - queries are made of what a drawing named
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,17 +18,8 @@ import pyarrow as pa
 from tests.fuzz.data import schema_of
 from tests.fuzz.past import MIN_WATERMARK, Past
 from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
+from tests.fuzz.query_parts import EPOCH, listed, q
 from tests.fuzz.session import duck
-
-EPOCH = "_epoch"
-
-
-def q(name: str) -> str:
-    return '"' + name + '"'
-
-
-def listed(names: Sequence[str], prefix: str = "") -> str:
-    return ", ".join(prefix + q(name) for name in names)
 
 
 @dataclass

@@ -39,7 +39,7 @@ class Epoch:
 
 @dataclass(slots=True)
 class Past:
-    """``rows``: all that was ever fed, source -> partition -> rows; ``epochs``: those that count."""
+    """``rows``: all that was fed, source -> partition -> rows; ``epochs``: those that count."""
 
     plan: Plan
     rows: dict[str, dict[str, pa.Table]] = field(default_factory=dict)

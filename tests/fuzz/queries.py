@@ -1,28 +1,17 @@
 """Each operation as a batch query, over the input up to a barrier."""
 
+# ruff: noqa: S608 - queries are made of what a drawing named
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from tests.fuzz.past import MIN_WATERMARK
 from tests.fuzz.plans import StagePlan
+from tests.fuzz.query_parts import EPOCH, aggregates_of, join_columns, keys_equal, listed, q
+from tests.fuzz.query_times import fires, in_sessions, in_windows, now, on_time
 
 if TYPE_CHECKING:
     from tests.fuzz.oracle import Oracle
-
-EPOCH = "_epoch"
-INTEGERS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
-
-
-def q(name: str) -> str:
-    return '"' + name + '"'
-
-
-def listed(names: Sequence[str], prefix: str = "") -> str:
-    return ", ".join(prefix + q(name) for name in names)
 
 
 def transform(oracle: Oracle, stage: StagePlan) -> str:
@@ -61,24 +50,24 @@ def lookup(oracle: Oracle, stage: StagePlan) -> str:
 
 def aggregate(oracle: Oracle, stage: StagePlan) -> str:
     given, keys = oracle.given(stage), listed(stage.inputs[0].keys)
-    found = _aggregates(oracle, stage, given)
+    found = aggregates_of(oracle, stage, given)
     return f"SELECT {keys}, {found}, 0 AS {EPOCH} FROM {q(given)} GROUP BY {keys}"
 
 
 def window(oracle: Oracle, stage: StagePlan) -> str:
     """A window holds the rows that came before it was over and kept no longer."""
     given, keys = oracle.given(stage), stage.inputs[0].keys
-    found = _aggregates(oracle, stage, given)
+    found = aggregates_of(oracle, stage, given)
     lateness = stage.args["lateness"]
     if stage.args["window"][0] == "session":
-        rows = _sessions(oracle, stage, given, lateness)
+        rows = in_sessions(oracle, stage, given, lateness)
     else:
-        rows = _in_windows(oracle, stage, given, lateness=lateness)
+        rows = in_windows(oracle, stage, given, lateness=lateness)
     by = listed([*keys, *(n for n in ("window_start", "window_end") if n not in keys)])
-    epoch = 0 if lateness else _fires(stage, "_over")
+    epoch = 0 if lateness else fires(stage, "_over")
     return (
         f"SELECT {by}, {found}, {epoch} AS {EPOCH} FROM ({rows}) "
-        f"WHERE _over <= {_now(stage)} GROUP BY {by}, _over"
+        f"WHERE _over <= {now(stage)} GROUP BY {by}, _over"
     )
 
 
@@ -92,10 +81,10 @@ def window_top_n(oracle: Oracle, stage: StagePlan) -> str:
     function = "RANK()" if args.get("ties") else "ROW_NUMBER()"
     order = first if args.get("ties") else first + rest
     rank = f"CAST({function} OVER (PARTITION BY {listed(by)} ORDER BY {order}) AS INTEGER)"
-    rows = _in_windows(oracle, stage, given)
+    rows = in_windows(oracle, stage, given)
     return (
-        f"SELECT {listed([*columns, *bounds])}, {rank} AS rank, {_fires(stage, '_over')} AS {EPOCH} "
-        f"FROM ({rows}) WHERE _over <= {_now(stage)} QUALIFY rank <= {args['n']}"
+        f"SELECT {listed([*columns, *bounds])}, {rank} AS rank, {fires(stage, '_over')} AS {EPOCH} "
+        f"FROM ({rows}) WHERE _over <= {now(stage)} QUALIFY rank <= {args['n']}"
     )
 
 
@@ -139,8 +128,8 @@ def deduplicate(oracle: Oracle, stage: StagePlan) -> str:
 def join(oracle: Oracle, stage: StagePlan) -> str:
     how = stage.args.get("how", "inner")
     left, right = oracle.given(stage, 0), oracle.given(stage, 1)
-    on = _keys_equal(stage)
-    columns = _join_columns(oracle, stage, left, right)
+    on = keys_equal(stage)
+    columns = join_columns(oracle, stage, left, right)
     match how:
         case "inner":
             epoch = f"greatest(l.{EPOCH}, r.{EPOCH})"
@@ -163,15 +152,15 @@ def join(oracle: Oracle, stage: StagePlan) -> str:
 
 def interval_join(oracle: Oracle, stage: StagePlan) -> str:
     args = stage.args
-    left, right = (_on_time(oracle, stage, side) for side in (0, 1))
+    left, right = (on_time(oracle, stage, side) for side in (0, 1))
     l_at, r_at = (
         f"epoch_us({p}.{q(oracle.event_time(stage, s) or '')})" for s, p in enumerate("lr")
     )
     upper = args["upper"]
     to = f"epoch_us(l.{q(upper)})" if isinstance(upper, str) else f"{l_at} + {upper * 1_000}"
-    on = f"{_keys_equal(stage)} AND {r_at} BETWEEN {l_at} + {args.get('lower', 0) * 1_000} AND {to}"
+    on = f"{keys_equal(stage)} AND {r_at} BETWEEN {l_at} + {args.get('lower', 0) * 1_000} AND {to}"
     names = [f"{stage.uid}_in{side}" for side in (0, 1)]
-    columns = _join_columns(oracle, stage, *names)
+    columns = join_columns(oracle, stage, *names)
     pairs = (
         f"SELECT {columns}, greatest(l.{EPOCH}, r.{EPOCH}) AS {EPOCH} "
         f"FROM {left} l JOIN {right} r ON {on}"
@@ -179,11 +168,11 @@ def interval_join(oracle: Oracle, stage: StagePlan) -> str:
     if args.get("how", "inner") == "inner":
         return pairs
     until = f"coalesce({to}, {l_at}) // 1000"
-    alone = _join_columns(oracle, stage, *names, nulls=True)
-    fires = _fires(stage, until)
+    alone = join_columns(oracle, stage, *names, nulls=True)
+    fired = fires(stage, until)
     return (
-        f"{pairs} UNION ALL SELECT {alone}, greatest(l.{EPOCH}, {fires}) AS {EPOCH} FROM {left} l "
-        f"WHERE {until} <= {_now(stage)} AND NOT EXISTS (FROM {right} r WHERE {on})"
+        f"{pairs} UNION ALL SELECT {alone}, greatest(l.{EPOCH}, {fired}) AS {EPOCH} FROM {left} l "
+        f"WHERE {until} <= {now(stage)} AND NOT EXISTS (FROM {right} r WHERE {on})"
     )
 
 
@@ -191,18 +180,18 @@ def window_join(oracle: Oracle, stage: StagePlan) -> str:
     how = stage.args.get("how", "inner")
     names = [oracle.given(stage, side) for side in (0, 1)]
     left, right = (
-        f"(SELECT * FROM ({_in_windows(oracle, stage, name, side)}) WHERE _over <= {_now(stage)})"
+        f"(SELECT * FROM ({in_windows(oracle, stage, name, side)}) WHERE _over <= {now(stage)})"
         for side, name in enumerate(names)
     )
     bounds = ("window_start", "window_end")
-    on = " AND ".join([_keys_equal(stage), *(f"l.{name} = r.{name}" for name in bounds)])
-    epoch = f"{_fires(stage, 'l._over')} AS {EPOCH}"
+    on = " AND ".join([keys_equal(stage), *(f"l.{name} = r.{name}" for name in bounds)])
+    epoch = f"{fires(stage, 'l._over')} AS {EPOCH}"
     ends = listed(bounds, "l.")
     if how in ("semi", "anti"):
         lefts = listed(oracle.of(names[0], bounds), "l.")
         exists = f"{'NOT ' if how == 'anti' else ''}EXISTS (FROM {right} r WHERE {on})"
         return f"SELECT {lefts}, {ends}, {epoch} FROM {left} l WHERE {exists}"
-    columns = _join_columns(oracle, stage, *names, apart=bounds)
+    columns = join_columns(oracle, stage, *names, apart=bounds)
     kind = "LEFT JOIN" if how == "left" else "JOIN"
     return f"SELECT {columns}, {ends}, {epoch} FROM {left} l {kind} {right} r ON {on}"
 
@@ -227,179 +216,17 @@ def process_keyed(oracle: Oracle, stage: StagePlan) -> str:
     if at is None:
         return rows
     timer_ms = f"(epoch_us({q(at)}) // 1000 + 2000)"
-    fired = f"greatest({EPOCH}, {_fires(stage, timer_ms)})"
+    fired = f"greatest({EPOCH}, {fires(stage, timer_ms)})"
     timers = (
         f"SELECT DISTINCT {key}, {timer_ms} AS _at, {fired} AS _fired FROM {q(given)} "
-        f"WHERE {q(at)} IS NOT NULL AND {timer_ms} <= {_now(stage)}"
+        f"WHERE {q(at)} IS NOT NULL AND {timer_ms} <= {now(stage)}"
     )
-    seen = f"(SELECT count(*) FROM {q(given)} g WHERE g.{key} IS NOT DISTINCT FROM t.{key} AND g.{EPOCH} <= t._fired)"
+    mine = f"g.{key} IS NOT DISTINCT FROM t.{key}"
+    seen = f"(SELECT count(*) FROM {q(given)} g WHERE {mine} AND g.{EPOCH} <= t._fired)"
     return (
         f"{rows} UNION ALL SELECT t.{key}, {seen}, make_timestamptz(t._at * 1000), t._fired "
         f"FROM ({timers}) t"
     )
-
-
-def _now(stage: StagePlan) -> str:
-    return f"(SELECT max(now) FROM _watermarks WHERE stage = '{stage.uid}')"
-
-
-def _fires(stage: StagePlan, at_ms: str) -> str:
-    """The first epoch whose barrier has come to that."""
-    return f"(SELECT min(w.epoch) FROM _watermarks w WHERE w.stage = '{stage.uid}' AND w.now >= {at_ms})"
-
-
-def _in_windows(
-    oracle: Oracle, stage: StagePlan, given: str, side: int = 0, *, lateness: int = 0
-) -> str:
-    """Each row once for each window that it is in and in time for; ``_over`` is when that ends."""
-    kind, *lengths = stage.args["window"]
-    if kind == "attached":
-        rows = (
-            f"SELECT *, (epoch_us(window_end) - 1) // 1000 AS _over FROM {q(given)} "
-            "WHERE window_start IS NOT NULL AND window_end IS NOT NULL"
-        )
-    else:
-        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
-        at = f"epoch_us({q(oracle.event_time(stage, side) or '')})"
-        starts = f"SELECT *, ({at} // {slide} - unnest(range({size // slide}))) * {slide} AS _start"
-        hidden = [n for n in ("window_start", "window_end") if n in oracle.columns(given)]
-        without = f" EXCLUDE ({listed(hidden)})" if hidden else ""
-        rows = (
-            f"SELECT *{without}, make_timestamptz(_start) AS window_start, "
-            f"make_timestamptz(_start + {size}) AS window_end, "
-            f"(_start + {size} - 1) // 1000 AS _over "
-            f"FROM ({starts} FROM {q(given)} WHERE {at} IS NOT NULL)"
-        )
-    return (
-        f"SELECT x.* FROM ({rows}) x JOIN _watermarks w "
-        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} AND x._over + {lateness} > w.before"
-    )
-
-
-def _sessions(oracle: Oracle, stage: StagePlan, given: str, lateness: int) -> str:
-    """Each row in time, with the bounds of its session."""
-    from tests.fuzz.sessions import sessions_of
-
-    keys, at = listed(stage.inputs[0].keys), oracle.event_time(stage)
-    numbered = f"{stage.uid}_rows"
-    oracle.make(
-        numbered,
-        f"SELECT *, ROW_NUMBER() OVER () AS _row, dense_rank() OVER (ORDER BY {keys}) AS _key "
-        f"FROM {q(given)} WHERE {q(at or '')} IS NOT NULL",
-    )
-    rows = oracle.sql.execute(
-        f"SELECT _row, _key, epoch_us({q(at or '')}), {EPOCH} FROM {q(numbered)}"
-    ).fetchall()
-    gap_us = stage.args["window"][1] * 1_000
-    watermarks = [MIN_WATERMARK, *oracle.watermarks_of(stage.uid)]
-    found = [
-        (number, session.start, session.end)
-        for session in sessions_of(rows, watermarks, gap_us=gap_us, lateness_ms=lateness)
-        for number in session.rows
-    ]
-    columns = list(zip(*found, strict=True)) or [(), (), ()]
-    table = pa.table(
-        [pa.array(column, pa.int64()) for column in columns], names=["_row", "_start", "_end"]
-    )
-    oracle.sql.register("_given", table)
-    oracle.make(f"{stage.uid}_sessions", "SELECT * FROM _given")
-    oracle.sql.unregister("_given")
-    return (
-        f"SELECT *, make_timestamptz(_start) AS window_start, make_timestamptz(_end) AS window_end,"
-        f" (_end - 1) // 1000 AS _over "
-        f"FROM {q(numbered)} JOIN {q(stage.uid + '_sessions')} USING (_row)"
-    )
-
-
-def _on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
-    given, at = oracle.given(stage, side), oracle.event_time(stage, side)
-    return (
-        f"(SELECT x.* FROM {q(given)} x JOIN _watermarks w ON w.stage = '{stage.uid}' "
-        f"AND w.epoch = x.{EPOCH} AND epoch_us(x.{q(at or '')}) // 1000 > w.before)"
-    )
-
-
-def _keys_equal(stage: StagePlan) -> str:
-    pairs = zip(stage.inputs[0].keys, stage.inputs[1].keys, strict=True)
-    return " AND ".join(f"l.{q(left)} = r.{q(right)}" for left, right in pairs)
-
-
-def _join_columns(
-    oracle: Oracle,
-    stage: StagePlan,
-    left: str,
-    right: str,
-    *,
-    apart: Sequence[str] = (),
-    nulls: bool = False,
-) -> str:
-    """Those of the left, then those of the right but keys that are called alike."""
-    keys = dict(zip(stage.inputs[1].keys, stage.inputs[0].keys, strict=True))
-    lefts = [f"l.{q(name)}" for name in oracle.of(left, apart)]
-    is_outer = stage.args.get("how") in ("right", "full") and stage.op == "join"
-    if is_outer:  # A key that is called alike is that of whichever side there is.
-        same = {name for name, other in keys.items() if name == other}
-        lefts = [
-            f"coalesce(l.{q(n)}, r.{q(n)}) AS {q(n)}" if n in same else f"l.{q(n)}"
-            for n in oracle.of(left, apart)
-        ]
-    rights = [
-        f"NULL::{kind} AS {q(name)}" if nulls else f"r.{q(name)}"
-        for name, kind in oracle.columns(right).items()
-        if name not in apart and keys.get(name) != name
-    ]
-    return ", ".join([*lefts, *rights])
-
-
-def _aggregates(oracle: Oracle, stage: StagePlan, given: str) -> str:
-    types, at = oracle.columns(given), oracle.event_time(stage)
-    return ", ".join(
-        f"{_aggregated(kind, column, where, by or at, types)} AS {q(name)}"
-        for name, (kind, column, where, by) in stage.args["aggregates"].items()
-    )
-
-
-def _aggregated(
-    kind: str, column: str | None, where: str | None, by: str | None, types: dict[str, str]
-) -> str:
-    if column is None:
-        return f"count(*){f' FILTER (WHERE {where})' if where else ''}"
-    of, value = types[column], q(column)
-    if of == "DOUBLE":
-        value = f"({value} + 0.0::DOUBLE)"  # Of 0.0 and -0.0 there is one.
-    conditions = [f"{q(column)} IS NOT NULL", *([where] if where else [])]
-    if kind in ("first", "last"):
-        conditions.append(f"{q(by or '')} IS NOT NULL")
-    matching = f" FILTER (WHERE {' AND '.join(f'({c})' for c in conditions)})"
-    match kind:
-        case "count":
-            return f"count({value}){matching}"
-        case "sum" if of == "DOUBLE":
-            return f"sum({value}){matching}"
-        case "sum":
-            wide = "BIGINT" if of in INTEGERS else f"DECIMAL(38, {of.split(',')[1].strip(' )')})"
-            return f"CAST(sum({value}){matching} AS {wide})"
-        case "min" | "max":
-            return f"{kind}({value}){matching}"
-        case "avg":
-            return f"CAST(sum({value}){matching} AS DOUBLE) / count({value}){matching}"
-        case "first" | "last":
-            way = "ASC" if kind == "first" else "DESC"
-            return f"first({value} ORDER BY {q(by or '')} {way}, {value} {way}){matching}"
-        case "count_distinct":
-            return f"count(DISTINCT {value}){matching}"
-        case "collect":
-            ordered = f"list({value} ORDER BY {value} ASC){matching}"
-            return f"coalesce({ordered}, CAST([] AS {of}[]))"
-        case "variance" | "stddev":
-            function = "var_samp" if kind == "variance" else "stddev_samp"
-            return f"{function}(CAST({value} AS DOUBLE)){matching}"
-        case "percentile":
-            return f"quantile_cont(CAST({value} AS DOUBLE), 0.3){matching}"
-        case "string_agg":
-            return f"string_agg({value}, ',' ORDER BY {value} ASC){matching}"
-        case _:
-            raise AssertionError(kind)
 
 
 QUERIES: dict[str, Callable[[Any, StagePlan], str]] = {

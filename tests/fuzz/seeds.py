@@ -11,11 +11,9 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-
-from tests.fuzz.plans import Plan
 
 CHUNK = 20  # Some seconds.
 THREADS = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_IO_THREADS": "1"}
@@ -87,6 +85,22 @@ def play_chunk(seeds: range) -> Chunk:
     return Chunk(len(seeds), stages, failed)
 
 
+def check_refusals(seeds: range, processes: int | None = None) -> list[str]:
+    """Which mistakes were not refused by name."""
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    with pool_of(processes or workers()) as pool:
+        return [text for found in pool.map(refused_chunk, chunks) for text in found]
+
+
+def refused_chunk(seeds: range) -> list[str]:
+    from tests.fuzz.play import playing
+    from tests.fuzz.refusals import refused
+
+    with playing():
+        found = [refused(seed) for seed in seeds]
+    return [text for text in found if text is not None]
+
+
 def pool_of(processes: int) -> ProcessPoolExecutor:
     os.environ.update(THREADS)  # A worker reads them as it starts.
     context = multiprocessing.get_context("spawn")
@@ -100,7 +114,3 @@ def quiet() -> None:
 
 def workers() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def stages_of(plans: Sequence[Plan]) -> Counter[str]:
-    return Counter(stage.op for plan in plans for stage in plan.stages)

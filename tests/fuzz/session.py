@@ -4,6 +4,7 @@ The real ``run_stage`` runs over it, and everything below: feeds, blocks and sub
 for the way through the JVM, what only Catalyst can do is done here, in ``jvm``.
 """
 
+# ruff: noqa: S608 - queries are made of what a drawing named
 from __future__ import annotations
 
 import atexit
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
@@ -35,7 +36,7 @@ class InThisThread:
 
     def __init__(self, *_: object) -> None: ...
 
-    def __enter__(self) -> InThisThread:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -119,7 +120,7 @@ class Frame:
     def _run(self, function: Any, table: pa.Table, schema: pa.Schema) -> pa.Table:
         size = self.session.random.choice((1, 3, 7, 1_000, 1_000))
         batches: Iterable[pa.RecordBatch] = table.to_batches(max_chunksize=size)
-        out = [batch for batch in function(iter(batches))]
+        out = list(function(iter(batches)))
         return pa.Table.from_batches(out).cast(schema) if out else schema.empty_table()
 
     def repartitionById(self, count: int, column: str) -> Frame:  # noqa: N802 - Spark's

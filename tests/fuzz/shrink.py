@@ -7,7 +7,7 @@ each part is made plain.  Leaving out one changes no other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from sluice.errors import ConfigurationError
 from tests.fuzz.drawing import draw
@@ -30,7 +30,9 @@ class Shrinker:
     def shrink(self) -> Plan:
         is_smaller = True
         while is_smaller and self._runs < MAX_RUNS:
-            is_smaller = any([self._exhaust(change) for change in CHANGES])
+            is_smaller = False
+            for change in CHANGES:
+                is_smaller |= self._exhaust(change)
         return self.best
 
     def _exhaust(self, change: Change) -> bool:
@@ -170,4 +172,3 @@ def _with_act(plan: Plan, place: int, act: object) -> Plan:
 CHANGES: tuple[Change, ...] = (
     _stages, _sinks, _acts, _fates, _settings, _rows, _parts, _columns, _acts
 )  # fmt: skip
-assert fields(Plan)

@@ -33,8 +33,14 @@ def pre_aggregates(patch: Any) -> None:
     patch.setattr("sluice.spark.keying.PRE_AGGREGATED_ROWS_PER_GROUP", 0.0)
 
 
+def prunes(patch: Any) -> None:
+    """What can be among the best is looked for first, however few rows there are."""
+    patch.setattr("sluice.runtime.operators.ranking._WORTH_PRUNING", 0)
+
+
 TUNINGS: dict[str, Callable[[Any], None]] = {
     "small_chunks": small_chunks,
     "small_files": small_files,
     "pre_aggregates": pre_aggregates,
+    "prunes": prunes,
 }

@@ -148,14 +148,17 @@ class World:
         self.strikes, self.subtasks = act, 0
         for task in plan.tasks:
             if not self._stage(plan, task.uid, act):
-                return self._fail_over()
+                self._fail_over()
+                return
         if act.fate == "before_finalize":
-            return self._fail_over()
+            self._fail_over()
+            return
         finalize(self.job, plan.checkpoint_id)
         self.past.epochs.append(epoch)
         self.is_behind = False
         if act.fate == "before_commit":
-            return self._fail_over()
+            self._fail_over()
+            return
         commit(self.job, plan.checkpoint_id)
         self._compare()
 

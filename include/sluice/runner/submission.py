@@ -140,8 +140,13 @@ def milliseconds(duration: timedelta) -> int:
 def check_sources(
     pipeline: Pipeline, configuration: JobConfiguration, endpoint_url: str | None
 ) -> None:
-    """Raises ConfigurationError unless every source can be read from its beginning."""
+    """Raises ConfigurationError unless every source is read, and can be from its beginning."""
     for node in pipeline.sources.values():
+        if not node.is_table and not pipeline.consumers_of(node.uid):
+            raise ConfigurationError(
+                f"source {node.uid!r} is read by no stage of pipeline {pipeline.uid!r}; let one "
+                "read it, or drop it"
+            )
         source = node.spec.open(configuration.params, endpoint_url)
         source.plan((), max_records=1, parallelism=1)
 

@@ -56,6 +56,15 @@ def orphan(job: Job, plan: CheckpointPlan, checkpoint_id: int) -> CheckpointPlan
     return made
 
 
+def test_a_source_that_no_stage_reads_is_refused_when_the_job_is_submitted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    pipeline = a_pipeline()
+    pipeline.source("forgotten", Files(str(tmp_path)))
+
+    with pytest.raises(ConfigurationError, match="'forgotten' is read by no stage"):
+        submit(a_job(pipeline), configure(pipeline, {}))
+
+
 def test_who_lost_the_answer_finds_the_checkpoint_that_his_request_became() -> None:
     job = a_running_job()
     first = trigger(job, request_id="mine")

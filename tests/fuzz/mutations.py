@@ -1,0 +1,61 @@
+"""Faults planted in operators, state and output one at a time: proof that the fuzz would see them.
+
+To add one, name a function, a piece of its text, and what stands there instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.fuzz.planted_operators import OPERATORS
+from tests.fuzz.planted_paths import PATHS
+from tests.fuzz.planting import Mutation
+
+MUTATIONS: dict[str, Mutation] = {**OPERATORS, **PATHS}
+MAX_PLANS = 600  # Those that have none of the operations concerned are not played, nor counted.
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    name: str
+    seed: int
+    plans: int
+    message: str
+
+
+def hunt(name: str, seeds: range = range(10**6, 10**7)) -> Caught | None:
+    """Play plans with the fault planted, until one fails."""
+    from tests.fuzz.drawing import draw
+    from tests.fuzz.play import play, playing
+
+    mutation, plans = MUTATIONS[name], 0
+    with playing(), mutation.planted():
+        for seed in seeds:
+            if plans == MAX_PLANS:
+                return None
+            plan = draw(seed)
+            if mutation.ops and not any(stage.op in mutation.ops for stage in plan.stages):
+                continue
+            plans += 1
+            failure = play(plan)
+            if failure is not None:
+                return Caught(name, seed, plans, failure.message.splitlines()[0])
+    return None
+
+
+def hunt_all(names: Iterable[str] = (), processes: int | None = None) -> dict[str, Caught | None]:
+    from tests.fuzz.seeds import pool_of, workers
+
+    wanted = [*names] or [*MUTATIONS]
+    with pool_of(processes or workers()) as pool:
+        return dict(zip(wanted, pool.map(hunt, wanted), strict=True))
+
+
+def table(hunted: dict[str, Caught | None]) -> str:
+    lines = ["| mutation | what is wrong | plans | seen as |", "|---|---|---|---|"]
+    for name, caught in hunted.items():
+        plans = f"none of {MAX_PLANS}" if caught is None else caught.plans
+        seen = "**nothing**" if caught is None else caught.message[:60].replace("|", "/")
+        lines.append(f"| {name} | {MUTATIONS[name].wrong} | {plans} | {seen} |")
+    return "\n".join(lines)

@@ -1,0 +1,123 @@
+"""Faults on the way: reading, the shuffle, state, output, the coordinator's side of a stage."""
+
+from __future__ import annotations
+
+from tests.fuzz.planting import Mutation
+
+PATHS: dict[str, Mutation] = {
+    "deletes_are_lost": Mutation(
+        "what is taken back and not replaced stays in an upsert sink",
+        "runtime.output:_SinkFiles.add",
+        "if not self._key or not taken_back.height:",
+        "if True:",
+    ),
+    "weights_are_lost": Mutation(
+        "rows that are taken back do not reach the stages behind",
+        "runtime.output:Output._emit",
+        "self._taken_back.add(revoked)",
+        "pass",
+    ),
+    "replaced_is_one_row": Mutation(
+        "a changelog has no row for what is replaced",
+        "runtime.output:_SinkFiles.add",
+        "changelog_of(rows, taken_back, self._replaced_by)",
+        "changelog_of(rows, taken_back.clear(), self._replaced_by)",
+    ),
+    "filter_is_dropped": Mutation(
+        "where() behind a stage keeps every row",
+        "runtime.output:narrowed",
+        "for step in stage.steps:",
+        "for step in [s for s in stage.steps if not isinstance(s, Filter)]:",
+    ),
+    "any_condition": Mutation(
+        "of conditions in plain SQL one is enough",
+        "runtime.plain_sql:plain_condition",
+        "holds &= part.expression",
+        "holds |= part.expression",
+    ),
+    "null_is_any": Mutation(
+        "IS NOT NULL is IS NULL past the JVM",
+        "runtime.plain_sql:_comparison",
+        '~is_null if found["negated"] else is_null',
+        'is_null if found["negated"] else ~is_null',
+    ),
+    "block_is_short": Mutation(
+        "the last row of a block is left out",
+        "runtime.exchange:_blocks",
+        "sorted_rows[start:end]",
+        "sorted_rows[start : max(start, end - 1)]",
+    ),
+    "subtasks_share": Mutation(
+        "a subtask also reads the state of its neighbour's keys, which it then keeps",
+        "runner.assignment:_share",
+        "min(last, handle.last_hash)",
+        "handle.last_hash",
+    ),
+    "rescale_drops": Mutation(
+        "a segment that two subtasks have to read is read by none",
+        "runner.assignment:_share",
+        "handle.first_hash <= last and first <= handle.last_hash",
+        "handle.first_hash >= first and handle.last_hash <= last",
+    ),
+    "oldest_wins": Mutation(
+        "of two versions of a row in the state the older one counts",
+        "runtime.state.keyed:KeyedState.find",
+        "reversed(self._sorted_runs)",
+        "list(self._sorted_runs)",
+    ),
+    "tombstones_go": Mutation(
+        "merging drops deletes that hide rows of older runs",
+        "runtime.state.merging:_swept",
+        "if drop_tombstones:",
+        "if True:",
+    ),
+    "due_is_all": Mutation(
+        "what waits for an event time is asked for once, and not in every run",
+        "runtime.state.keyed:KeyedState.due",
+        "for run in self._runs",
+        "for run in self._runs[-1:]",
+    ),
+    "buffer_forgets": Mutation(
+        "groups that were spilled and come again are not folded",
+        "runtime.exchange:received",
+        "for key, frames in pending.items():",
+        "for key, frames in [*pending.items()][1:]:",
+    ),
+    "table_is_old": Mutation(
+        "a table source stays as it was first pinned",
+        "runner.tables:write_table",
+        "if previous is not None and previous.checksum == digest:",
+        "if previous is not None:",
+        ("lookup",),
+    ),
+    "watermark_is_early": Mutation(
+        "a watermark does not wait for rows out of order",
+        "core.watermarks:source_watermark",
+        "- out_of_orderness_ms - 1",
+        "- 1",
+    ),
+    "watermark_goes_back": Mutation(
+        "a watermark may go back",
+        "core.watermarks:combined_watermark",
+        "max(floor, min(known)) if known else floor",
+        "min(known) if known else floor",
+    ),
+    "fastest_input": Mutation(
+        "the watermark is that of the fastest input",
+        "core.watermarks:combined_watermark",
+        "min(known)",
+        "max(known)",
+    ),
+    "no_roll_back": Mutation(
+        "after a restore a table goes on from what it showed",
+        "connectors.files_table:FilesTable.commit",
+        "parent=parent,",
+        "parent=max((v for v in self.versions() if v < checkpoint_id), default=None),",
+    ),
+    "cut_of_the_other": Mutation(
+        "a cap of records loses the row behind it",
+        "connectors.offsets:_slices",
+        "end=before[name].offset + end,",
+        "end=before[name].offset + end - (end > 1),",
+    ),
+}

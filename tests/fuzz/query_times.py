@@ -1,0 +1,96 @@
+"""What the queries say of event time: windows, sessions, who is late, when something fires."""
+
+# ruff: noqa: S608 - queries are made of what a drawing named
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tests.fuzz.past import MIN_WATERMARK
+from tests.fuzz.plans import StagePlan
+from tests.fuzz.query_parts import EPOCH, listed, q
+
+if TYPE_CHECKING:
+    from tests.fuzz.oracle import Oracle
+
+
+def now(stage: StagePlan) -> str:
+    return f"(SELECT max(now) FROM _watermarks WHERE stage = '{stage.uid}')"
+
+
+def fires(stage: StagePlan, at_ms: str) -> str:
+    """The first epoch whose barrier has come to that."""
+    watermarks = f"_watermarks w WHERE w.stage = '{stage.uid}'"
+    return f"(SELECT min(w.epoch) FROM {watermarks} AND w.now >= {at_ms})"
+
+
+def in_windows(
+    oracle: Oracle, stage: StagePlan, given: str, side: int = 0, *, lateness: int = 0
+) -> str:
+    """Each row once for each window that it is in and in time for; ``_over`` is when that ends."""
+    kind, *lengths = stage.args["window"]
+    if kind == "attached":
+        rows = (
+            f"SELECT *, (epoch_us(window_end) - 1) // 1000 AS _over FROM {q(given)} "
+            "WHERE window_start IS NOT NULL AND window_end IS NOT NULL"
+        )
+    else:
+        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
+        at = f"epoch_us({q(oracle.event_time(stage, side) or '')})"
+        starts = f"SELECT *, ({at} // {slide} - unnest(range({size // slide}))) * {slide} AS _start"
+        hidden = [n for n in ("window_start", "window_end") if n in oracle.columns(given)]
+        without = f" EXCLUDE ({listed(hidden)})" if hidden else ""
+        rows = (
+            f"SELECT *{without}, make_timestamptz(_start) AS window_start, "
+            f"make_timestamptz(_start + {size}) AS window_end, "
+            f"(_start + {size} - 1) // 1000 AS _over "
+            f"FROM ({starts} FROM {q(given)} WHERE {at} IS NOT NULL)"
+        )
+    return (
+        f"SELECT x.* FROM ({rows}) x JOIN _watermarks w "
+        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} AND x._over + {lateness} > w.before"
+    )
+
+
+def in_sessions(oracle: Oracle, stage: StagePlan, given: str, lateness: int) -> str:
+    """Each row in time, with the bounds of its session."""
+    from tests.fuzz.sessions import sessions_of
+
+    keys, at = listed(stage.inputs[0].keys), oracle.event_time(stage)
+    numbered = f"{stage.uid}_rows"
+    oracle.make(
+        numbered,
+        f"SELECT *, ROW_NUMBER() OVER () AS _row, dense_rank() OVER (ORDER BY {keys}) AS _key "
+        f"FROM {q(given)} WHERE {q(at or '')} IS NOT NULL",
+    )
+    rows = oracle.sql.execute(
+        f"SELECT _row, _key, epoch_us({q(at or '')}), {EPOCH} FROM {q(numbered)}"
+    ).fetchall()
+    gap_us = stage.args["window"][1] * 1_000
+    watermarks = [MIN_WATERMARK, *oracle.watermarks_of(stage.uid)]
+    found = [
+        (number, session.start, session.end)
+        for session in sessions_of(rows, watermarks, gap_us=gap_us, lateness_ms=lateness)
+        for number in session.rows
+    ]
+    columns = list(zip(*found, strict=True)) or [(), (), ()]
+    table = pa.table(
+        [pa.array(column, pa.int64()) for column in columns], names=["_row", "_start", "_end"]
+    )
+    oracle.sql.register("_given", table)
+    oracle.make(f"{stage.uid}_sessions", "SELECT * FROM _given")
+    oracle.sql.unregister("_given")
+    return (
+        f"SELECT *, make_timestamptz(_start) AS window_start, make_timestamptz(_end) AS window_end,"
+        f" (_end - 1) // 1000 AS _over "
+        f"FROM {q(numbered)} JOIN {q(stage.uid + '_sessions')} USING (_row)"
+    )
+
+
+def on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
+    given, at = oracle.given(stage, side), oracle.event_time(stage, side)
+    return (
+        f"(SELECT x.* FROM {q(given)} x JOIN _watermarks w ON w.stage = '{stage.uid}' "
+        f"AND w.epoch = x.{EPOCH} AND epoch_us(x.{q(at or '')}) // 1000 > w.before)"
+    )

@@ -1,0 +1,75 @@
+"""Random pipelines hold, at every commit, what batch SQL says; a share of what ``make fuzz`` plays.
+
+Method: a seed draws a declaration, rows and a history of checkpoints, kills and restores.  The real
+coordinator, stages and subtasks play it in one process; DuckDB computes each sink anew from all the
+input up to the barrier.  A failure prints its seed and the smallest declaration that still fails.
+
+FUZZ_PLANS=20000 plays more; ``python -m tests.fuzz --help`` says how to see one again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.fuzz.drawing import draw
+from tests.fuzz.mutations import MUTATIONS, hunt_all
+from tests.fuzz.plans import from_json, to_json
+from tests.fuzz.queries import QUERIES
+from tests.fuzz.seeds import check_refusals, play_seeds
+
+PLANS = int(os.environ.get("FUZZ_PLANS", "160"))  # Half a minute on two processors.
+REFUSALS = 120
+
+# A handful, of each kind one, that few plans show; ``make fuzz`` plants all.
+SAMPLE = ("sum_forgets", "deletes_are_lost", "first_again", "fastest_input", "filter_is_dropped")
+
+
+@pytest.mark.timeout(0)
+def test_every_sink_holds_what_batch_sql_says(
+    record_property: Callable[[str, object], None],
+) -> None:
+    played = play_seeds(range(PLANS))
+
+    record_property("fuzz", str(played))
+    if played.failed:
+        from tests.fuzz.shrink import explain
+
+        pytest.fail(explain(min(played.failed)), pytrace=False)
+
+
+@pytest.mark.timeout(0)
+def test_a_mistake_in_a_declaration_is_refused_by_name() -> None:
+    assert check_refusals(range(REFUSALS)) == []
+
+
+@pytest.mark.timeout(0)
+def test_a_planted_fault_is_seen() -> None:
+    missed = [name for name, caught in hunt_all(SAMPLE).items() if caught is None]
+
+    assert missed == []
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_fault_can_be_planted_still(name: str) -> None:
+    MUTATIONS[name].check()
+
+
+def test_a_plan_that_was_printed_is_the_same_plan() -> None:
+    for seed in range(50):
+        plan = draw(seed)
+
+        assert from_json(to_json(plan)) == from_json(to_json(from_json(to_json(plan))))
+        assert to_json(from_json(to_json(plan))) == to_json(plan)
+
+
+def test_a_seed_is_the_same_plan_every_time() -> None:
+    assert [draw(seed) for seed in range(30)] == [draw(seed) for seed in range(30)]
+
+
+def test_every_operation_is_drawn_and_has_its_query() -> None:
+    drawn = {stage.op for seed in range(400) for stage in draw(seed).stages}
+
+    assert drawn == {*QUERIES}
