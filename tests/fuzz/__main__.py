@@ -7,6 +7,7 @@ PLANS                    how many to play; --from N begins at another seed than 
 --plan FILE              a plan as it was printed, played again
 --show N                 prints the plan of a seed, and plays nothing
 --refusals N             as many mistakes, each of which is to be refused by name
+--spark N                as many on a real Spark, through its JVM and past it
 --mutations [NAME...]    plants faults in the product, and says how many plans see each
 """
 
@@ -32,6 +33,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--plan", type=Path, metavar="FILE")
     parser.add_argument("--show", type=int, metavar="N")
     parser.add_argument("--refusals", type=int, metavar="N")
+    parser.add_argument("--spark", type=int, metavar="N")
     parser.add_argument("--mutations", nargs="*", metavar="NAME")
     given = parser.parse_args(arguments)
     if given.mutations is not None:
@@ -40,6 +42,8 @@ def main(arguments: list[str]) -> int:
         hunted = hunt_all(given.mutations, given.processes)
         say(table(hunted))
         return int(any(caught is None for caught in hunted.values()))
+    if given.spark is not None:
+        return _on_spark(range(given.first, given.first + given.spark))
     if given.refusals is not None:
         missed = check_refusals(range(given.refusals), given.processes)
         say("\n".join([*missed, f"fuzz: {given.refusals} mistakes, {len(missed)} not refused"]))
@@ -88,6 +92,25 @@ def _one(given: argparse.Namespace) -> int:
         failure = play(draw(given.seed))
     say(explain(given.seed) if failure is not None else f"seed {given.seed}: every sink is right")
     return int(failure is not None)
+
+
+def _on_spark(seeds: range) -> int:
+    from sluice.spark.session import local_session
+    from tests.fuzz.on_spark import play_on_spark, spark_plan
+    from tests.fuzz.plans import to_json
+    from tests.fuzz.seeds import quiet
+
+    quiet()
+    failed = 0
+    with local_session(cores=2, driver_memory="2g") as spark:
+        for seed in seeds:
+            plan = spark_plan(seed)
+            failure = play_on_spark(plan, spark)
+            if failure is not None:
+                failed += 1
+                say(f"seed {seed}, on Spark: {failure.message}\n{to_json(plan)}")
+    say(f"fuzz on Spark: {len(seeds)} plans, {failed} failed")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

@@ -54,13 +54,13 @@ def draw(seed: int) -> Plan:
         stages=tuple(drawing.stages),
         sinks=tuple(drawing.sinks),
         acts=(),
-        parallelism=random.choice((1, 1, 1, 2, 2, 3)),
+        parallelism=random.choice((1, 1, 1, 1, 2, 2, 3)),
         max_parallelism=random.choice((4, 8, 128)),
         max_records=random.choice((None, None, 5, 20)),
-        max_runs=random.choice((1, 2, 16)),
+        max_runs=random.choice((1, 2, 16, 16, 16, 16)),
         spills=random.random() < 0.08,
         way=random.choice(("plain", "plain", "jvm")),
-        tuning=tuple(t for t in TUNINGS if random.random() < 0.2),
+        tuning=tuple(t for t in TUNINGS if random.random() < 0.15),
     )
     plan = only_used(plan)
     return replace(plan, acts=drawing_acts.draw_acts(random, plan))

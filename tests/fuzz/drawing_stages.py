@@ -38,7 +38,7 @@ def add_stage(drawing: Any) -> None:
     if any(len(stream.columns) > 30 for stream in (result,)):
         return
     stage, result = _narrowed(random, stage, result)
-    stage = replace(stage, parallelism=random.choice((None, None, None, 1, 2, 3)))
+    stage = replace(stage, parallelism=random.choice((None, None, None, None, None, None, 1, 2, 3)))
     drawing.stages.append(stage)
     drawing.streams.append(result)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sluice.errors import ConfigurationError
 from sluice.storage import memory
@@ -35,26 +34,31 @@ def playing() -> Iterator[None]:
         yield
 
 
-def play(plan: Plan, *, spark: Any = None) -> Failure | None:
+def play(plan: Plan) -> Failure | None:
     """None if every sink held what it must, at every commit."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-fuzz-", dir=_place()))
     cache = os.environ.get("SLUICE_CACHE_DIR")
     os.environ["SLUICE_CACHE_DIR"] = str(folder / "cache")
     try:
         with tuned(plan.tuning):
-            World(plan, folder / "in", spark=spark).play()
-    except DifferenceError as error:
-        return Failure("difference", str(error))
-    except ConfigurationError as error:
-        return Failure("refused", f"ConfigurationError: {error}")
-    except Exception as error:  # noqa: BLE001 - whatever it is, the plan should not raise it
-        return Failure(type(error).__name__, f"{type(error).__name__}: {error}")
+            return failure_of(lambda: World(plan, folder / "in").play())
     finally:
         memory._named.clear()
         shutil.rmtree(folder, ignore_errors=True)
         os.environ.pop("SLUICE_CACHE_DIR")
         if cache is not None:
             os.environ["SLUICE_CACHE_DIR"] = cache
+
+
+def failure_of(played: Callable[[], None]) -> Failure | None:
+    try:
+        played()
+    except DifferenceError as error:
+        return Failure("difference", str(error))
+    except ConfigurationError as error:
+        return Failure("refused", f"ConfigurationError: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the plan should not raise it
+        return Failure(type(error).__name__, f"{type(error).__name__}: {error}")
     return None
 
 

@@ -62,7 +62,7 @@ def play_seeds(
             failed |= chunk.failed
             played = Played(plans, stages, failed, time.monotonic() - begun, processes)
             if report is not None:
-                report(f"{played}; {len(failed)} failed")
+                report(f"{played}; failed: {sorted(failed) or 'none'}")
             if failed and not keep_going:
                 pool.shutdown(wait=True, cancel_futures=True)
                 break

@@ -1,0 +1,58 @@
+"""The same plays on a real Spark: through its JVM, and past it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuzz.drawing import draw
+from tests.fuzz.plans import Checkpoint, Plan
+from tests.fuzz.play import Failure, failure_of
+from tests.fuzz.tuning import tuned
+from tests.fuzz.world import World
+
+# A subtask of a real Spark is not ours to kill between two lines; tests/exactly_once does that.
+IN_PROCESS = ("dies_retried", "acked_retried", "dies_fails", "acked_fails", "dies_vanishes")
+MOST_CHECKPOINTS = 2
+
+
+def spark_plan(seed: int) -> Plan:
+    """What a real Spark can play of a seed's plan: files, and two or three checkpoints."""
+    plan = draw(seed)
+    acts, checkpoints = [], 0
+    for act in plan.acts:
+        if isinstance(act, Checkpoint):
+            checkpoints += 1
+            if checkpoints <= MOST_CHECKPOINTS or act.drains:
+                acts.append(replace(act, fate="" if act.fate in IN_PROCESS else act.fate))
+        else:
+            acts.append(act)
+    return replace(
+        plan,
+        sources=tuple(replace(source, grows=False) for source in plan.sources),
+        acts=tuple(acts),
+        way="jvm" if seed % 2 else "plain",
+        spills=False,
+        tuning=tuple(name for name in plan.tuning if name == "pre_aggregates"),
+    )
+
+
+def play_on_spark(plan: Plan, spark: Any) -> Failure | None:
+    """None if every sink held what it must, at every commit."""
+    way = _through_the_jvm() if plan.way == "jvm" else nullcontext()
+    with tempfile.TemporaryDirectory(prefix="sluice-fuzz-") as folder, tuned(plan.tuning), way:
+        root = f"file://{folder}/root"
+        return failure_of(lambda: World(plan, Path(folder) / "in", root, spark).play())
+
+
+@contextmanager
+def _through_the_jvm() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.spark.deployment.exchange_of", lambda run: None)
+        yield
