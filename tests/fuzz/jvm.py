@@ -18,7 +18,7 @@ from sluice.connectors.source import MALFORMED_COLUMN
 from sluice.core.key_groups import key_group_of, subtask_of
 from sluice.core.plan import TaskPlan
 from sluice.nodes import Input, StageNode
-from sluice.operations import Lookup, WindowTopN
+from sluice.operations import KeyedLookup, Lookup, WindowTopN
 from sluice.runtime.key_hash import can_hash, key_hash
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.computed import to_compute, wanted
@@ -37,7 +37,8 @@ MS = 1_000
 
 def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.deployment.keyed_rows", keyed_rows)
-    patch.setattr("sluice.spark.deployment._measure", measure)
+    patch.setattr("sluice.spark.deployment.looked_up", looked_up)
+    patch.setattr("sluice.spark.event_time._measured", measure)
     patch.setattr("sluice.spark.deployment.exchange_of", exchange_of)
     patch.setattr("sluice.spark.rows.read_parquet", read_parquet)
     patch.setattr("sluice.spark.rows._look_up", look_up)
@@ -75,19 +76,32 @@ def united(inputs: Sequence[Frame]) -> Frame:
     return reduce(lambda a, b: a.unionByName(b), [rows.each(completed) for rows in inputs])
 
 
-def measure(rows: Frame, event_time: str) -> dict[str, int]:
-    latest: dict[str, int] = {}
-    for table in rows.partitions:
-        frame = _frame(table)
-        if MALFORMED_COLUMN in frame.columns:
-            frame = frame.filter(pl.col(MALFORMED_COLUMN).is_null())
-        found = frame.group_by(pl.col(SOURCE).struct.field("partition").alias("partition")).agg(
-            pl.col(event_time).max().dt.epoch("ms")
-        )
-        for partition, at_ms in found.iter_rows():
-            if at_ms is not None:
-                latest[partition] = max(at_ms, latest.get(partition, at_ms))
-    return latest
+def measure(rows: Frame, event_time: str) -> dict[str, tuple[int, int]]:
+    """The least and the largest of each partition, in milliseconds."""
+    whole = _frame(pa.concat_tables(rows.partitions))
+    if MALFORMED_COLUMN in whole.columns:
+        whole = whole.filter(pl.col(MALFORMED_COLUMN).is_null())
+    at_ms = pl.col(event_time).dt.epoch("ms")
+    partition = pl.col(SOURCE).struct.field("partition").alias("partition")
+    found = whole.group_by(partition).agg(at_ms.min().alias("least"), at_ms.max().alias("most"))
+    return {name: (least, most) for name, least, most in found.iter_rows() if most is not None}
+
+
+def looked_up(node: StageNode, inputs: Sequence[Frame], table: Frame | None) -> Sequence[Frame]:
+    """Of a lookup of updates the new rows, and what is taken back, which is not looked up."""
+    if not isinstance(node.operation, KeyedLookup):
+        return inputs
+    assert table is not None
+    new = look_up(node.operation.lookup, inputs[0].where(f"{WEIGHT} > 0"), table)
+    schema = new.partitions[0].schema
+
+    def completed(part: pa.Table) -> pa.Table:
+        for name in schema.names:
+            if name not in part.column_names:
+                part = part.append_column(name, pa.nulls(part.num_rows, schema.field(name).type))
+        return part
+
+    return [new.unionByName(inputs[0].where(f"{WEIGHT} < 0").each(completed))]
 
 
 def look_up(lookup: Lookup, rows: Frame, table: Frame) -> Frame:

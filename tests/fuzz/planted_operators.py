@@ -170,7 +170,7 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "ties_are_apart": Mutation(
         "rows that share a rank have one each",
-        f"{_AT}.ranking:Ranking.best",
+        f"{_AT}.ranking:Ranking.ranked",
         "if self.has_ties",
         "if False",
         ("window_top_n",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -58,8 +59,14 @@ def failure_of(played: Callable[[], None]) -> Failure | None:
     except ConfigurationError as error:
         return Failure("refused", f"ConfigurationError: {error}")
     except Exception as error:  # noqa: BLE001 - whatever it is, the plan should not raise it
-        return Failure(type(error).__name__, f"{type(error).__name__}: {error}")
+        return Failure(_kind(error), f"{type(error).__name__}: {error}")
     return None
+
+
+def _kind(error: Exception) -> str:
+    """Its type and what it says, without what it names."""
+    said = re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "", str(error))
+    return f"{type(error).__name__} {said[:60]}"
 
 
 def play_seed(seed: int) -> Failure | None:

@@ -45,6 +45,19 @@ class InThisThread:
         return map(function, *given)
 
 
+class Settings:
+    """A session's; nothing here follows them but the time zone, which is what it must be."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, str] = {}
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        return self._given.get(name, default)
+
+    def set(self, name: str, value: str) -> None:
+        self._given[name] = value
+
+
 class TaskContext:
     def partitionId(self) -> int:  # noqa: N802 - Spark's
         return _current[0]
@@ -73,6 +86,7 @@ class Session:
     random: Random
     around: Around = lambda index, count: nullcontext()
     way: str = "plain"
+    conf: Settings = field(default_factory=Settings)
     sql: duckdb.DuckDBPyConnection = field(default_factory=partial(duck, "session"))
 
     def range(self, start: int, end: int, step: int, partitions: int) -> Frame:
@@ -161,6 +175,10 @@ class Frame:
                 [new if n == name else n for n in table.schema.names]
             )
         )
+
+    def coalesce(self, count: int) -> Frame:
+        assert count == len(self.partitions), "a union puts partitions side by side"
+        return self
 
     def drop(self, *names: str) -> Frame:
         return self.each(lambda t: t.drop_columns([n for n in names if n in t.column_names]))

@@ -24,8 +24,10 @@ def small_chunks(patch: Any) -> None:
 
 
 def small_files(patch: Any) -> None:
-    """Output goes into files of four rows."""
-    patch.setattr("sluice.runtime.row_files.rows_per_file", lambda schema: 4)
+    """Output goes into files of four rows, or of a few bytes."""
+    patch.setattr("sluice.runtime.row_files.ROWS_PER_FILE", 4)
+    patch.setattr("sluice.runtime.row_files.WIDE_ROWS_PER_FILE", 4)
+    patch.setattr("sluice.runtime.row_files.BYTES_PER_FILE", 300)
 
 
 def pre_aggregates(patch: Any) -> None:

@@ -165,7 +165,9 @@ class World:
     def _stage(self, plan: CheckpointPlan, stage: str, act: Checkpoint) -> bool:
         """Whether it came to its end, perhaps in another attempt."""
         try:
-            self._run(plan, stage, 1)
+            pending = self.job.state().pending_checkpoint(plan.checkpoint_id)
+            assert pending is not None, "a checkpoint is pending until it is finalized"
+            self._run(plan, stage, pending.attempt_of(stage))
         except StageFailed as error:
             if not isinstance(error.__cause__, KilledError):
                 raise
@@ -226,7 +228,12 @@ class World:
                 tables[source.uid] = pa.concat_tables([empty, *self.tables[source.uid]])
                 continue
             read[source.uid] = {
-                one.partition.rsplit("/", 1)[-1]: Position(one.records, one.sealed)
+                (name := one.partition.rsplit("/", 1)[-1]): Position(
+                    records=one.records,
+                    available=self.past.rows[source.uid][name].num_rows,
+                    is_sealed=one.sealed,
+                    is_file=not source.grows,
+                )
                 for one in plan.source(source.uid).position
             }
         return Epoch(checkpoint_id=plan.checkpoint_id, read=read, tables=tables, drains=drains)
