@@ -59,7 +59,11 @@ def refused(seed: int) -> str | None:
 
 def is_refusal(failure: Failure | None, mistake: Mistake) -> bool:
     kinds = ("refused", "StageFailed") if mistake.when_analysed else ("refused",)
-    return failure is not None and failure.kind.split()[0] in kinds and mistake.named in failure.message
+    return (
+        failure is not None
+        and failure.kind.split()[0] in kinds
+        and mistake.named in failure.message
+    )
 
 
 def _plan(seed: int, drawing: Drawing, mistake: Mistake) -> Plan:
