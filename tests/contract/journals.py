@@ -8,6 +8,7 @@ from typing import TypeVar
 from sluice.core.ids import Generation
 from sluice.core.messages import JobRestored
 from sluice.core.state import CoordinatorState
+from sluice.core.table_recovery import TableDecision
 from sluice.errors import StoreUnavailable
 from sluice.protocol.paths import PipelinePaths
 from sluice.storage.journal import Journal
@@ -20,7 +21,13 @@ PATHS = PipelinePaths("auctions")
 
 def next_number(state: CoordinatorState) -> JobRestored:
     """An event that is always allowed: the generation counts the appends."""
-    return JobRestored(at_ms=0, generation=Generation(state.generation + 1), checkpoint_id=None)
+    return JobRestored(
+        at_ms=0,
+        generation=Generation(state.generation + 1),
+        checkpoint_id=None,
+        life="mine",
+        tables=TableDecision(),
+    )
 
 
 def a_journal(store: ObjectStore) -> Journal:
