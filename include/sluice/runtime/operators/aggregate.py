@@ -18,8 +18,10 @@ import polars as pl
 from sluice import operations as ops
 from sluice.nodes import StageNode
 from sluice.runtime.operators.aggregate_values import ValueTable, value_table
-from sluice.runtime.operators.aggregates import Fold, argument_of, differs, kernel_of
-from sluice.runtime.operators.kernels import Argument, Kernel, counted
+from sluice.runtime.operators.aggregates import Fold, differs, kernel_of
+from sluice.runtime.operators.argument import Argument
+from sluice.runtime.operators.arguments import argument_of
+from sluice.runtime.operators.kernels import Kernel, counted
 from sluice.runtime.operators.operator import (
     WEIGHT,
     Changes,

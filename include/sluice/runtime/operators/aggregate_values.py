@@ -14,9 +14,11 @@ import polars as pl
 
 from sluice.aggregates import Aggregate, AggregateKind
 from sluice.nodes import StageNode
-from sluice.runtime.operators.aggregates import argument_of, beside, ordering_of
+from sluice.runtime.operators.aggregates import beside
+from sluice.runtime.operators.argument import Argument
+from sluice.runtime.operators.arguments import argument_of, ordering_of
 from sluice.runtime.operators.bag import COPIES, Bag, BagChange, repeated
-from sluice.runtime.operators.kernels import Argument, Kernel
+from sluice.runtime.operators.kernels import Kernel
 from sluice.runtime.operators.operator import WEIGHT, Changes
 from sluice.runtime.operators.readings import Reading, reading_of
 from sluice.runtime.operators.value_kernels import distinct_count, kept

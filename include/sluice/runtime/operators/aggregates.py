@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from decimal import Decimal
+from functools import cache, reduce
 from operator import or_
 from typing import assert_never
 
@@ -12,9 +13,10 @@ import polars as pl
 from sluice.aggregates import Aggregate, AggregateKind
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
+from sluice.runtime.operators.argument import Argument
+from sluice.runtime.operators.arguments import argument_of, ordering_of
 from sluice.runtime.operators.kernels import (
     BEFORE,
-    Argument,
     Kernel,
     averaged,
     counted,
@@ -24,20 +26,14 @@ from sluice.runtime.operators.kernels import (
 )
 from sluice.runtime.operators.moment_kernels import moments
 from sluice.runtime.operators.operator import (
-    ARGUMENT,
     COMPUTED,
-    ORDER,
     WEIGHT,
-    column_type,
-    input_schema,
-    wrong_type,
 )
 from sluice.runtime.operators.readings import reading_of
 from sluice.runtime.operators.value_kernels import (
     collected,
     distinct_list,
     extreme,
-    is_ordered,
     outermost,
 )
 from sluice.runtime.state.segments import HASH
@@ -47,6 +43,8 @@ from sluice.runtime.state.segments import HASH
 _ROWS_PER_PART = 10_000
 
 _NUMBER = "_number"
+
+_INT64_VALUES = 2**63  # From zero on, in either direction.
 
 # What Polars says when decimals are added up to too many digits, or cast to what cannot hold them.
 _TOO_LARGE = ("overflow in decimal", "conversion from `decimal")
@@ -86,12 +84,24 @@ class Fold:
 
         The hash is a function of the keys, and is not grouped by.
         """
-        return self._grouped(rows, keys, within, lambda kernel: kernel.partial)
+        is_small = _smallness(rows)
+
+        def folding(kernel: Kernel) -> tuple[pl.Expr, ...]:
+            narrow = kernel.narrow
+            return narrow.partial if narrow and is_small(narrow.reads) else kernel.partial
+
+        return self._grouped(rows, keys, within, folding)
 
     def combine(
         self, groups: pl.DataFrame, keys: Sequence[str], within: Sequence[str] = ()
     ) -> pl.DataFrame:
-        return self._grouped(groups, keys, within, lambda kernel: kernel.combine)
+        is_small = _smallness(groups)
+
+        def folding(kernel: Kernel) -> tuple[pl.Expr, ...]:
+            narrow = kernel.narrow
+            return narrow.combine if narrow and is_small(narrow.state) else kernel.combine
+
+        return self._grouped(groups, keys, within, folding)
 
     def combining(self) -> list[pl.Expr]:
         """``combine`` as expressions within a group by."""
@@ -256,71 +266,13 @@ def differs_from_previous(columns: Sequence[str]) -> pl.Expr:
     return reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in columns))
 
 
-def argument_of(uid: str, name: str, aggregate: Aggregate, schema: pl.Schema) -> Argument:
-    """What the aggregate called *name* reads: a column, or what is computed of its SQL.
+def _smallness(rows: pl.DataFrame) -> Callable[[str], bool]:
+    """Which columns' values cannot add up to more than an Int64 holds, however they are grouped."""
 
-    Raises:
-        ConfigurationError: there is no such column, or it is of a type that cannot serve.
-    """
-    column, label = aggregate.column, str(aggregate)
-    dtype: pl.DataType = pl.Null()
-    if column is not None:
-        column = _found(column, ARGUMENT + name, schema)
-        purpose = f"for {aggregate.kind.value}() as {name!r}"
-        if column not in schema:
-            column_type(uid, input_schema(schema), column, purpose)  # Refuses it.
-        dtype = schema[column]
-        if not _can_take(aggregate.kind, dtype):
-            raise wrong_type(uid, schema, column, purpose, called=aggregate.column)
-    return Argument(
-        name=name,
-        label=label,
-        column=column,
-        dtype=dtype,
-        has_where=aggregate.where is not None,
-    )
+    @cache
+    def is_small(column: str) -> bool:
+        values = rows[column]
+        ends = [end for end in (values.min(), values.max()) if isinstance(end, int | Decimal)]
+        return all(abs(int(end)) * rows.height < _INT64_VALUES for end in ends)
 
-
-def ordering_of(
-    stage: StageNode, name: str, aggregate: Aggregate, schema: pl.Schema
-) -> tuple[str, pl.DataType]:
-    """The column that ``first`` or ``last`` goes by, and its type.
-
-    Raises:
-        ConfigurationError: there is none, or its values have no order.
-    """
-    by = aggregate.by or stage.inputs[0].event_time
-    what = f"{aggregate.kind.value}() as {name!r}"
-    if by is None:
-        raise ConfigurationError(
-            f"stage {stage.uid!r} reads a stream without event time, by which {what} could be "
-            f"ordered; name a column: {aggregate.kind.value}({aggregate.column!r}, by=...)"
-        )
-    column = _found(by, ORDER + name, schema)
-    if column not in schema:
-        column_type(stage.uid, input_schema(schema), column, f"to order {what} by")  # Refuses it.
-    if not is_ordered(schema[column]):
-        raise wrong_type(stage.uid, schema, column, f"to order {what} by", called=by)
-    return column, schema[column]
-
-
-def _found(declared: str, computed: str, schema: pl.Schema) -> str:
-    return computed if computed in schema and declared not in input_schema(schema) else declared
-
-
-def _can_take(kind: AggregateKind, dtype: pl.DataType) -> bool:
-    match kind:
-        case AggregateKind.COUNT:
-            return True
-        case (
-            AggregateKind.SUM
-            | AggregateKind.AVG
-            | AggregateKind.VARIANCE
-            | AggregateKind.STDDEV
-            | AggregateKind.PERCENTILE
-        ):
-            return total_type(dtype) is not None
-        case AggregateKind.STRING_AGG:
-            return dtype == pl.String()
-        case _:
-            return is_ordered(dtype)
+    return is_small

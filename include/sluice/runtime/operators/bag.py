@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from sluice.runtime.operators.kernels import without_negative_zero
+from sluice.runtime.operators.argument import without_negative_zero
 from sluice.runtime.operators.operator import WEIGHT, Changes
 from sluice.runtime.state.keyed import KeyedState, StateSchema, newest_per_identity
 from sluice.runtime.state.order import gathered

@@ -16,13 +16,27 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from sluice.runtime.operators.operator import FILTER, WEIGHT
+from sluice.runtime.operators.argument import Argument, sql_type, sql_zero
 
 BEFORE = "before this epoch: "  # Marks a state column beside the group's own.
 
 _WIDEST_DECIMAL = 38
 # Of decimals of so many digits, ten thousand million values add up to 38.
 _SUMMED_BY_SPARK = 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Narrow:
+    """A kernel's ``partial`` and ``combine`` for numbers so small that their sum is an Int64.
+
+    Such are nearly all, and adding them takes a fifth less than adding wider ones.  The column
+    ``reads`` of the rows, and ``state`` of the groups, tell whether they are.
+    """
+
+    reads: str
+    state: str
+    partial: tuple[pl.Expr, ...]
+    combine: tuple[pl.Expr, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,80 +60,7 @@ class Kernel:
     sql: Mapping[str, str] | None
     reads: tuple[str, ...]  # Columns of the input.
     is_order_sensitive: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
-    """The column that is aggregated under *name*; None for rows alone.
-
-    Of an aggregate that ``has_where`` the rows carry a column that says whether they count.
-    ``label`` is the aggregate as it was declared.
-    """
-
-    name: str
-    label: str
-    column: str | None
-    dtype: pl.DataType
-    has_where: bool = False
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return () if self.column is None else (self.column,)
-
-    @property
-    def value(self) -> pl.Expr:
-        """Null where the row does not count."""
-        if self.column is None:
-            return self._counted(pl.lit(True))  # noqa: FBT003 - a value
-        is_float = self.dtype.is_float()
-        value = without_negative_zero(self.column) if is_float else pl.col(self.column)
-        return self._counted(value)
-
-    def addend(self, total: pl.DataType) -> pl.Expr:
-        """The value as it is added up to a *total* of that type.
-
-        Adding numbers of 128 bits takes as long as adding those of 64, and half as long as adding
-        decimals.
-        """
-        return self.value.cast(pl.Int128() if self.dtype.is_integer() else total)
-
-    @property
-    def weight(self) -> pl.Expr:
-        weight = self._counted(pl.col(WEIGHT).cast(pl.Int64))
-        if self.column is None:
-            return weight
-        return pl.when(pl.col(self.column).is_not_null()).then(weight)
-
-    @property
-    def sql_value(self) -> str:
-        if self.column is None:
-            return "*"
-        column = quoted(self.column)
-        return f"({column} + {_sql_zero(self.dtype)})" if self.dtype.is_float() else column
-
-    @property
-    def sql_where(self) -> str:
-        return f" FILTER (WHERE {self.sql_passes})" if self.has_where else ""
-
-    @property
-    def sql_passes(self) -> str:
-        return quoted(FILTER + self.name)
-
-    def _counted(self, value: pl.Expr) -> pl.Expr:
-        return pl.when(pl.col(FILTER + self.name)).then(value) if self.has_where else value
-
-
-def without_negative_zero(column: str) -> pl.Expr:
-    """A column of floats: of 0.0 and -0.0, which are equal, the order of rows must choose neither.
-
-    Polars leaves out an addition of 0.0.
-    """
-    value = pl.col(column)
-    return pl.when(value == 0).then(value.abs()).otherwise(value).alias(column)
-
-
-def quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
+    narrow: Narrow | None = None
 
 
 def total_type(dtype: pl.DataType) -> pl.DataType | None:
@@ -177,6 +118,12 @@ def summed(argument: Argument, total: pl.DataType) -> Kernel:
         sql=_with_sum_sql(argument, total, lambda added: {name: added}),
         reads=argument.reads,
         is_order_sensitive=total.is_float(),
+        narrow=_narrow(
+            argument,
+            name,
+            partial=(_sum_or_null(argument.value.cast(pl.Int64)).cast(total).alias(name),),
+            combine=(_sum_or_null(state.cast(pl.Int64)).cast(total).alias(name),),
+        ),
     )
 
 
@@ -226,7 +173,7 @@ def _sum_and_count(
             argument,
             total,
             lambda sql: {
-                added: f"COALESCE({sql}, {_sql_zero(total)})",
+                added: f"COALESCE({sql}, {sql_zero(total)})",
                 count: _count_sql(argument),
             },
         )
@@ -234,7 +181,30 @@ def _sum_and_count(
         else None,
         reads=argument.reads,
         is_order_sensitive=total.is_float(),
+        narrow=_narrow(
+            argument,
+            added,
+            partial=(
+                argument.value.cast(pl.Int64).sum().cast(total).alias(added),
+                _int64(partial[1], count),
+            ),
+            combine=(pl.col(added).cast(pl.Int64).sum().cast(total), pl.col(count).sum()),
+        )
+        if with_sql
+        else None,
     )
+
+
+def _narrow(
+    argument: Argument,
+    state: str,
+    *,
+    partial: tuple[pl.Expr, ...],
+    combine: tuple[pl.Expr, ...],
+) -> Narrow | None:
+    if argument.column is None or not argument.dtype.is_integer():
+        return None
+    return Narrow(reads=argument.column, state=state, partial=partial, combine=combine)
 
 
 def _sum_or_null(column: pl.Expr) -> pl.Expr:
@@ -272,18 +242,6 @@ def _sum_sql(argument: Argument, total: pl.DataType) -> str | None:
         low, high = (f"SUM({half}){argument.sql_where}" for half in (low, high))
         added = f"CAST({high} AS DECIMAL(38, 0)) * {2**32} + CAST({low} AS DECIMAL(38, 0))"
     else:
-        added = f"SUM(CAST({argument.sql_value} AS {_sql_type(total)})){argument.sql_where}"
+        added = f"SUM(CAST({argument.sql_value} AS {sql_type(total)})){argument.sql_where}"
     # Spark widens the sum of a decimal once more.
-    return f"CAST({added} AS {_sql_type(total)})"
-
-
-def _sql_zero(dtype: pl.DataType) -> str:
-    return f"CAST(0 AS {_sql_type(dtype)})"
-
-
-def _sql_type(dtype: pl.DataType) -> str:
-    if isinstance(dtype, pl.Decimal):
-        return f"DECIMAL({dtype.precision}, {dtype.scale})"
-    if dtype.is_float():
-        return "FLOAT" if dtype == pl.Float32() else "DOUBLE"
-    return "BIGINT"
+    return f"CAST({added} AS {sql_type(total)})"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from sluice.runtime.operators.kernels import BEFORE, Argument, Kernel
+from sluice.runtime.operators.argument import Argument
+from sluice.runtime.operators.kernels import BEFORE, Kernel
 
 
 def moments(argument: Argument, *, is_root: bool) -> Kernel:

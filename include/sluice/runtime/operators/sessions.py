@@ -22,7 +22,7 @@ import polars as pl
 from sluice import operations as ops
 from sluice.nodes import StageNode
 from sluice.runtime.operators.aggregates import Fold, differs, differs_from_previous, kernels
-from sluice.runtime.operators.kernels import Argument
+from sluice.runtime.operators.argument import Argument
 from sluice.runtime.operators.operator import (
     Changes,
     EpochTime,

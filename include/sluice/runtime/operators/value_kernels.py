@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from sluice.runtime.operators.kernels import BEFORE, Argument, Kernel, counted, quoted
+from sluice.runtime.operators.argument import Argument, quoted
+from sluice.runtime.operators.kernels import BEFORE, Kernel, counted
 from sluice.runtime.operators.readings import Reading
 
 
