@@ -122,7 +122,7 @@ def look_up(lookup: Lookup, rows: Frame, table: Frame) -> Frame:
     def joined(part: pa.Table) -> pa.Table:
         sql.register("rows", part)
         sql.register("looked_up", table.partitions[0])
-        return sql.execute(texts[lookup.keep]).to_arrow_table()
+        return sql.sql(texts[lookup.keep]).to_arrow_table()
 
     return rows.each(joined)
 

@@ -144,7 +144,7 @@ class Oracle:
 
     def _sink(self, sink: SinkPlan) -> pa.Table:
         text = f"SELECT * EXCLUDE ({EPOCH}) FROM {q(sink.producer)}"
-        return self.sql.execute(text).to_arrow_table()
+        return self.sql.sql(text).to_arrow_table()
 
 
 def _narrowed(stage: StagePlan, text: str) -> str:

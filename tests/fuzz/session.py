@@ -98,7 +98,7 @@ class Session:
 
     def evaluate(self, table: pa.Table, expressions: Sequence[str]) -> list[pa.ChunkedArray]:
         self.sql.register("rows", table)
-        result = self.sql.execute(f"SELECT {', '.join(expressions)} FROM rows").to_arrow_table()
+        result = self.sql.sql(f"SELECT {', '.join(expressions)} FROM rows").to_arrow_table()
         self.sql.unregister("rows")
         return list(result.columns)
 

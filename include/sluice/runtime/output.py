@@ -48,7 +48,7 @@ class Output:
         self._sinks = [
             _SinkFiles(node, self._sink(node), self, work.spec.stage) for node in work.spec.sinks
         ]
-        self._sides: dict[str, RowFiles] = {}
+        self._sides: dict[tuple[str, ...], RowFiles] = {}
         self._files = 0
         self.schema_bytes = b""
         self.rows_out = self.late_rows = self.malformed_rows = 0
@@ -155,14 +155,17 @@ class Output:
         return open_sink(node, spec.params, spec.location, self._work.paths)
 
     def _add_to_side(self, name: str, frame: pl.DataFrame) -> None:
+        """The two inputs of a join have columns of their own, and so files of their own."""
         if not frame.height:
             return
-        if name not in self._sides:
+        rows = _readable(frame)
+        files = (name, *rows.columns)
+        if files not in self._sides:
             spec = self._work.spec
             uid = side_output(spec.stage.uid, name)
             sink = open_side_output(uid, spec.location, self._work.paths)
-            self._sides[name] = RowFiles(partial(self.stage_rows, sink))
-        self._sides[name].add(_readable(frame))
+            self._sides[files] = RowFiles(partial(self.stage_rows, sink))
+        self._sides[files].add(rows)
 
 
 class _SinkFiles:
