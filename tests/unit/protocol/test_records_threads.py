@@ -18,7 +18,7 @@ from sluice.core.messages import JobSubmitted
 from sluice.core.state import CoordinatorState
 from sluice.protocol.records import JournalEntry, decode_entry, encode_entry
 
-event = JobSubmitted(at_ms=1, generation=1, configuration=JobConfiguration())
+event = JobSubmitted(at_ms=1, generation=1, life="a", configuration=JobConfiguration())
 state = step(CoordinatorState(), event).state
 raw = encode_entry(JournalEntry(author="a", previous="", event=event, state=state))
 barrier = threading.Barrier(16)

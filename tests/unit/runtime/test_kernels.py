@@ -150,3 +150,13 @@ def test_distinct_booleans_are_counted_in_windows(window: Window) -> None:
 
     assert again.output.is_empty()
     assert set(outcome.output["n"]) == {2}
+
+
+def test_a_running_sum_of_integers_is_kept_as_the_bigint_that_it_is() -> None:
+    subtask = one(agg.sum("value"), pl.Schema({"id": pl.Int64(), "value": pl.Int64()}))
+
+    subtask.play([[(1, 2**62), (1, -(2**62))], [(1, 5)]], time=EpochTime())
+    subtask.play([[(1, 2)]], time=EpochTime())
+
+    kept = subtask.state()["groups"].scan()["result"]
+    assert (kept.dtype, kept.to_list()) == (pl.Int64(), [7])

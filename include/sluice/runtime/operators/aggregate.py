@@ -80,7 +80,7 @@ class KeyedAggregate:
         self.output_schema = pl.Schema({**key_columns, **{k.name: k.result_type for k in computed}})
         self.tables = {
             GROUPS: StateSchema(
-                columns=pl.Schema({**key_columns, **self._fold.states}),
+                columns=pl.Schema({**key_columns, **self._fold.kept}),
                 key_columns=self._keys,
                 ttl_ms=stage.ttl_ms,
             )
@@ -115,7 +115,7 @@ class KeyedAggregate:
         for values in self._values.values():
             table = values.table
             touched, changes[table] = values.applied(touched, before, groups[table], state[table])
-        after = self._fold.merge(touched.select(self.tables[GROUPS].live.names()), before)
+        after = self._fold.merge_kept(touched.select(self.tables[GROUPS].live.names()), before)
         return self._outcome(before, after, changes)
 
     def _outcome(

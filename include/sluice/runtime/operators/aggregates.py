@@ -63,6 +63,7 @@ class Fold:
         self._uid = uid
         self._kernels = tuple(kernels)
         self.states = {n: dtype for k in kernels for n, dtype in k.states.items()}
+        self.kept = self.states | {n: dtype for k in kernels for n, dtype in k.kept.items()}
         self.results = {k.name: k.result_type for k in kernels}
         self.reads = tuple(dict.fromkeys(name for k in kernels for name in k.reads))
         self.is_order_sensitive = any(k.is_order_sensitive for k in kernels)
@@ -109,10 +110,34 @@ class Fold:
 
     def merge(self, groups: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
         """*groups* with the state of *before*, row by row; that is null where there was none."""
-        known = before.select(pl.col(name).alias(BEFORE + name) for name in self.states)
+        return self._merged(groups, before, lambda both, _: both)
+
+    def merge_kept(self, groups: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        """``merge`` with state of the types ``kept``, which the result has, too.
+
+        Raises:
+            ConfigurationError: a sum does not fit the type of its result.
+        """
+        return self._merged(
+            groups,
+            before,
+            lambda both, kernels: both.with_columns(
+                pl.col(name).cast(dtype) for k in kernels for name, dtype in k.kept.items()
+            ),
+        )
+
+    def _merged(
+        self,
+        groups: pl.DataFrame,
+        before: pl.DataFrame,
+        keep: Callable[[pl.DataFrame, Sequence[Kernel]], pl.DataFrame],
+    ) -> pl.DataFrame:
+        known = before.select(
+            pl.col(name).cast(dtype).alias(BEFORE + name) for name, dtype in self.states.items()
+        )
         both = pl.concat([groups, known], how="horizontal")
         merged = self._computed(
-            lambda kernels: both.with_columns(e for k in kernels for e in k.merge)
+            lambda kernels: keep(both.with_columns(e for k in kernels for e in k.merge), kernels)
         )
         return merged.select(*groups.columns[: -len(self.states) or None], *self.states)
 

@@ -12,7 +12,7 @@ then a sum keeps its number of values, to know when none is left.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -46,7 +46,9 @@ class Kernel:
     ``partial`` folds rows and ``combine`` groups, both within a group by and to the columns
     ``states``; ``merge`` adds a group's state to that of before the epoch, which is null for a new
     group; ``final`` reads the result.  ``sql`` is ``partial`` for Spark, if Spark can compute it.
-    ``label`` is the aggregate as it was declared, for messages.
+    ``label`` is the aggregate as it was declared, for messages.  ``kept`` are the columns that a
+    running aggregate keeps in a narrower type than its groups have: its result is read at every
+    barrier, so they fit it.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Kernel:
     reads: tuple[str, ...]  # Columns of the input.
     is_order_sensitive: bool = False
     narrow: Narrow | None = None
+    kept: Mapping[str, pl.DataType] = field(default_factory=dict[str, pl.DataType])
 
 
 def total_type(dtype: pl.DataType) -> pl.DataType | None:
@@ -118,6 +121,7 @@ def summed(argument: Argument, total: pl.DataType) -> Kernel:
         sql=_with_sum_sql(argument, total, lambda added: {name: added}),
         reads=argument.reads,
         is_order_sensitive=total.is_float(),
+        kept={name: result},
         narrow=_narrow(
             argument,
             name,
@@ -181,6 +185,7 @@ def _sum_and_count(
         else None,
         reads=argument.reads,
         is_order_sensitive=total.is_float(),
+        kept={} if is_mean else {added: result},
         narrow=_narrow(
             argument,
             added,
