@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -61,3 +62,25 @@ def test_a_row_is_the_same_either_way(spark: SparkSession, tmp_path: Path, condi
     assert job.table("first_out").to_dicts() == [{"k": 1, **expected}]
     assert job.table("out").drop("other").to_dicts() == [{"k": 1, **expected}] * 4
     assert job.table("counts_out").rows() == [(1, 2, Decimal(2**64 - 1))]
+
+
+def test_a_list_of_a_stage_before_passes_through_the_jvm(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A running variance of a stage's doubles is computed behind Spark's own shuffle."""
+    job = FolderJob(spark, tmp_path)
+    folder = job.files / "rows"
+    folder.mkdir()
+    rows = job.pipeline.source("rows", Files(str(folder), format="parquet", bounded=False))
+    lists = rows.transform("same", lambda frame: frame).key_by("k")
+    lists.aggregate("spread", spread=agg.variance("v"), last=agg.max("nested[0].tags[0]")).sink(
+        "out", FilesTable(upsert_key=("k",))
+    )
+    nested = [{"tags": ["a", None]}]
+    job.write(
+        "rows/1.parquet", pl.DataFrame({"k": [1, 1], "v": [1.0, 3.0], "nested": [nested] * 2})
+    )
+
+    job.epoch()
+
+    assert job.table("out").to_dicts() == [{"k": 1, "spread": 2.0, "last": "a"}]

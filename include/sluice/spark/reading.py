@@ -57,6 +57,7 @@ def read_segments(
 ) -> DataFrame:
     """The rows of a stream's segments of one epoch, verified as they are read."""
     shares = share(segments, parallelism)
+    schema = pa.schema([field.with_type(_for_spark(field.type)) for field in schema])
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         cache = SegmentCache(location)
@@ -97,6 +98,15 @@ def read_parquet(spark: SparkSession, source: ParquetSource, cut: SourceCut) -> 
     names = F.create_map(*(F.lit(text) for pair in files.items() for text in pair))
     origin = F.struct(names[path].alias("partition"), record.alias("record"))
     return rows.withColumn(SOURCE, origin)
+
+
+def _for_spark(dtype: pa.DataType) -> pa.DataType:
+    """The type with lists as Spark takes them from Python; segments keep Polars' large ones."""
+    if pa.types.is_large_list(dtype) or pa.types.is_list(dtype):
+        return pa.list_(dtype.value_field.with_type(_for_spark(dtype.value_type)))
+    if pa.types.is_struct(dtype):
+        return pa.struct([field.with_type(_for_spark(field.type)) for field in dtype])
+    return dtype
 
 
 def _is_whole(cut: SourceCut, partition: str) -> bool:
