@@ -7,6 +7,7 @@ may come late, twice or never.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -103,9 +104,9 @@ def with_compactions(
     handles = list(state)
     for compaction in compactions:
         for one in compaction.merged:
-            wanted = set(one.replaced)
+            wanted = Counter(one.replaced)  # Equal small segments look alike: each counts.
             found = [at for at, handle in enumerate(handles) if replaced_segment(handle) in wanted]
-            if wanted and len(found) == len(wanted):
+            if wanted and Counter(replaced_segment(handles[at]) for at in found) == wanted:
                 handles[found[0] : found[0]] = one.merged
                 gone = {at + len(one.merged) for at in found}
                 handles = [handle for at, handle in enumerate(handles) if at not in gone]

@@ -51,6 +51,14 @@ def test_nothing_is_taken_over_where_a_part_is_gone_or_was_cut_by_a_rescale() ->
     assert with_compactions((A, B, halved), [a_compaction(B, C)]) == (A, B, halved)
 
 
+def test_two_equal_segments_do_not_stand_for_one_that_is_gone() -> None:
+    """Small state travels in acks, without a name: what epochs wrote alike looks the same."""
+    alike = a_handle("b", 2, is_inline=True)
+
+    assert with_compactions((A, alike, alike), [a_compaction(alike, C)]) == (A, alike, alike)
+    assert with_compactions((A, alike, alike), [a_compaction(alike, alike)]) == (A, MERGED)
+
+
 def test_everything_may_have_been_deleted() -> None:
     assert with_compactions((A, B), [a_compaction(A, B, merged=())]) == ()
 
