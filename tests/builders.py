@@ -7,7 +7,7 @@ The first half makes events and states of the pure core; the second half a tiny 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -241,6 +241,7 @@ def a_pipeline(
     stages: tuple[str, ...] = STAGES,
     location: str = "",
     sink: SinkSpec | None = None,
+    beside: Mapping[str, SinkSpec] | None = None,
     events: int = 0,
     **checkpointing: Any,
 ) -> Pipeline:
@@ -252,6 +253,8 @@ def a_pipeline(
         key = "bid_auction" if number == 0 else "bids"
         stream = stream.key_by(key).aggregate(uid, bids=agg.count())
     stream.sink(SINK, sink or FilesTable(location, changelog=True))
+    for uid, spec in (beside or {}).items():
+        stream.sink(uid, spec)
     return pipeline
 
 

@@ -13,6 +13,7 @@ INVARIANTS = {
     7: "a late ack, a duplicate, a zombie, a second scheduler change nothing visible",
     8: "the output under any schedule of kills is the output without failures",
     9: "a savepoint's bytes never change, and the job needs it no more after its first checkpoint",
+    11: "what readers see in a table is what the job continues, or the call said otherwise",
     10: "after a generation is fenced nothing of an older one becomes true",
 }
 

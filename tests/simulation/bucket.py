@@ -86,6 +86,13 @@ class Bucket:
             del self._keys[bisect_left(self._keys, key)]
             del self._listed[key]
 
+    def is_emptied(self) -> None:
+        """By a person, who stopped everything before."""
+        self.objects.clear()
+        self._keys.clear()
+        self._listed.clear()
+        self.under_way.clear()
+
     def keys(self, prefix: str, start_after: str = "") -> list[str]:
         first = bisect_left(self._keys, prefix)
         if start_after:
@@ -140,7 +147,7 @@ class LossyStore:
         fate = self._network.befalls(is_write=False)
         if fate is not None:
             self._network.note(f"{verb} {key}: {fate.value}")
-            _raise(fate)
+            raise_fate(fate)
 
     def _write(self, verb: str, key: str, apply: Callable[[], T]) -> T:
         fate = self._network.befalls(is_write=True)
@@ -151,7 +158,7 @@ class LossyStore:
             self._bucket.under_way.append(UnderWay(f"{verb} {key}", apply))
         elif fate in (Fate.ANSWER_LOST, Fate.DIES_AFTER):
             apply()
-        return _raise(fate)
+        return raise_fate(fate)
 
     def _relative(self, found: Listed) -> Listed:
         return Listed(
@@ -204,7 +211,7 @@ class InlinePool:
         return [function(*item) for item in zip(*items, strict=False)]
 
 
-def _raise(fate: Fate) -> Any:
+def raise_fate(fate: Fate) -> Any:
     if fate in (Fate.DIES_BEFORE, Fate.DIES_AFTER, Fate.DIES_UNDER_WAY):
         raise Crash
     raise StoreUnavailable(fate.value)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from string import digits
 from typing import Any
 
-from sluice.core.ids import NO_GENERATION, CheckpointId
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
+from sluice.core.ids import CheckpointId
+from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
 from sluice.runner.completion import commit, finalize, publish_early
 from sluice.runner.garbage import collect_garbage
 from sluice.runner.history import history
-from sluice.runner.recovery import fail_checkpoint, overtake, restore, start_attempt, stop
-from sluice.runner.restore_targets import savepoint_target
-from sluice.runner.submission import configure, submit
+from sluice.runner.recovery import fail_checkpoint, overtake, start_attempt, stop
 from sluice.runner.trigger import Queued, Triggered, trigger
 from sluice.runner.watch import watch
 from tests.simulation.acts import act
@@ -55,13 +52,6 @@ def _some_id(world: World) -> CheckpointId:
         return world.head.pending[0].checkpoint_id
     newest = world.head.next_checkpoint_id - 1
     return CheckpointId(max(1, newest - world.random.choice([0, 0, 0, 0, 1, 2])))
-
-
-@act(weight=lambda world: 8 if world.head.generation == NO_GENERATION else 0.5)
-def submits(world: World) -> str:
-    parallelism = world.random.choice([1, 2, 2, 3])
-    submit(world.job, configure(world.job.pipeline, {}, parallelism=parallelism))
-    return f"with parallelism {parallelism}"
 
 
 @act(weight=lambda world: 25 if _is_idle(world) else 1)
@@ -163,38 +153,6 @@ def retries(world: World) -> str:
     return f"{stage} of {pending.checkpoint_id}: attempt {attempt}"
 
 
-@act(weight=lambda world: 1 if world.head.status is JobStatus.RUNNING else 8)
-def restores(world: World) -> str:
-    """Latest, or what is named; now and then with another parallelism."""
-    retained = [c.checkpoint_id for c in reversed(world.head.completed)]
-    target: RestoreTarget = world.random.choice(
-        [
-            *[Latest()] * 2,
-            FromCheckpoint(world.pick(retained, retained.index) if retained else CheckpointId(1)),
-            savepoint_target(world.job, world.pick(world.savepoints))
-            if world.savepoints
-            else Latest(),
-        ]
-    )
-    parallelism = world.random.choice([None, None, 1, 2, 3])
-    configuration = (
-        None if parallelism is None else configure(world.job.pipeline, {}, parallelism=parallelism)
-    )
-    only = world.head.generation if world.chance(0.5) else None
-    claim_mode = world.random.choice([*ClaimMode])
-    restored = restore(
-        world.job,
-        target,
-        RestoreOptions(claim_mode=claim_mode),
-        only_generation=only,
-        configuration=configuration,
-    )
-    name = restored.origin.savepoint if restored.origin is not None else None
-    world.witness.was_told_restored(restored.checkpoint_id, name)
-    what = f"{name or restored.checkpoint_id} {claim_mode.value}"
-    return f"{type(target).__name__} -> {what}, parallelism {parallelism}"
-
-
 @act(weight=lambda world: 2 if world.head.configuration.unaligned and world.head.pending else 0)
 def overtakes(world: World) -> str:
     """The aligned checkpoint timeout passed, or somebody's clock says so."""
@@ -252,10 +210,12 @@ def sets_its_clock(world: World) -> str:
     return f"by {jump_ms} ms"
 
 
-@act(weight=lambda world: 6 if world.bucket.under_way else 0)
+@act(weight=lambda world: 6 if world.bucket.under_way or world.at_the_place else 0)
 def arrives(world: World) -> str:
     """A request that was given up long ago."""
-    under_way = world.bucket.under_way
+    under_way = (
+        world.at_the_place if world.at_the_place and world.chance(0.5) else world.bucket.under_way
+    )
     if not under_way:
         return "nothing"
     one = world.pick(under_way, lambda request: request.label.translate(WITHOUT_DIGITS))

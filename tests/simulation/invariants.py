@@ -1,4 +1,4 @@
-"""The ten invariants of DESIGN section 8, checked on every change of the bucket as it happens.
+"""The invariants of DESIGN section 8, checked on every change of the bucket as it happens.
 
  1. One canonical outcome per checkpoint id: ``_appended`` (a fold, each number once), ``_ended``;
     whoever is told an outcome is told that one (``was_told_...``, ``was_answered``).
@@ -20,9 +20,11 @@
  9. A savepoint's bytes never change: ``wrote``, ``deletes``, ``at_the_end``; it is complete and
     names nothing of the job (``snapshots.check_savepoint``); the job needs it no more after its
     first checkpoint (``check_completed``).
-10. Nothing of a fenced generation becomes true: ``_appended``.
+10. Nothing of a fenced generation becomes true: ``_appended``; nor at a table: ``readers``.
+11. What readers see is what the job continues, or the call said otherwise: ``readers``, for a table
+    in a place outside and, when it is rolled back and at the end, for the table of files.
 
- 0. Not one of the ten, but without it they are cheap: when the faults end, the job comes to itself
+ 0. Not one of them, but without it they are cheap: when the faults end, the job comes to itself
     and takes checkpoints.  See ``liveness``.
 
 To add one, give it a number and a sentence in ``INVARIANTS``, and raise ``Broken`` where it shows.
@@ -34,7 +36,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sluice.core import coordinator
-from sluice.core.compaction import Compaction, with_compactions
+from sluice.core.compaction import Compaction
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.messages import (
     CheckpointCommitted,
@@ -43,6 +45,7 @@ from sluice.core.messages import (
     Event,
     JobRestored,
     JobSubmitted,
+    TablesRecovered,
 )
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import ClaimMode
@@ -59,7 +62,9 @@ from sluice.protocol.records import (
 from tests.builders import SINK
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import Row
+from tests.simulation.deletions import check_deleted
 from tests.simulation.machines import Tried
+from tests.simulation.noted import NOTED
 from tests.simulation.snapshots import (
     absorbed_by_the_last,
     check_completed,
@@ -67,7 +72,6 @@ from tests.simulation.snapshots import (
     check_savepoint,
     files_of_ack,
     in_flight_to,
-    staged_files,
 )
 from tests.simulation.tables import Manifest, check_published, published_rows
 
@@ -85,6 +89,13 @@ class Invariants:
     world: World
 
     def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The bucket is empty."""
+        self.lives: set[str] = set()  # Of the job in this bucket.
+        self.was_just_restored = False
+        self.accepts = False  # A person once took a table as it was.
         self.head = CoordinatorState()
         self.entries: dict[str, bytes] = {}  # Of the journal, also those that are gone.
         self.plans: dict[int, CheckpointPlan] = {}
@@ -102,7 +113,7 @@ class Invariants:
         self.claimed: set[str] = set()  # Ever.
         self.manifests: dict[int, Manifest] = {}
         self.compactions: dict[str, Compaction] = {}  # By the key of their record.
-        self._needed: dict[str, tuple[int, str]] | None = None
+        self.needed: dict[str, tuple[int, str]] | None = None
 
     def wrote(self, key: str, body: bytes, before: bytes | None) -> None:
         if before is not None and before != body:
@@ -126,53 +137,12 @@ class Invariants:
             if key.endswith("/_metadata"):
                 name = key.removeprefix(SAVEPOINTS).partition("/")[0]
                 self.savepoints[name] = check_savepoint(self, name, decode_metadata(body, key))
-                self._needed = None
+                self.needed = None
         elif key.startswith(MANIFESTS) and before is None and "_" not in key[len(MANIFESTS) :]:
             self._published(json.loads(body))
 
     def deletes(self, key: str) -> None:
-        if key.startswith(JOURNAL) and key == max(self.entries):
-            raise Broken(1, "the newest journal entry is deleted", key)
-        if key.startswith(SAVEPOINTS):
-            self._deletes_of_savepoint(key)
-        if key.startswith(PATHS.all_compactions()) and self.compactions.pop(key, None) is None:
-            self._deletes_of_compaction(key)
-        if self._needed is None:
-            self._needed = self._what_is_needed()
-        if key in self._needed:
-            number, why = self._needed[key]
-            raise Broken(number, f"a file is deleted that {why}", key)
-        for pending in self.head.pending:
-            mine = [PATHS.plan(pending.checkpoint_id)]
-            for task in pending.tasks:
-                attempt = pending.attempt_of(task.uid)
-                mine += self.ack_files.get((pending.checkpoint_id, task.uid, attempt), ())
-            if key in mine:
-                raise Broken(2, "a file is deleted that a pending checkpoint will need", key)
-
-    def _deletes_of_savepoint(self, key: str) -> None:
-        """Only a claimed one goes, and then its metadata first: else it would look whole."""
-        name = key.removeprefix(SAVEPOINTS).partition("/")[0]
-        if name not in self.claimed:
-            raise Broken(9, "a savepoint's file is deleted", key)
-        if self.head.origin is not None and self.head.origin.savepoint == name:
-            raise Broken(4, "a savepoint is deleted that the job will restore", key)
-        if key.endswith("/_metadata"):
-            self.savepoints.pop(name, None)
-            self._needed = None
-        elif name in self.savepoints:
-            raise Broken(9, "a savepoint's file is deleted before its metadata", key)
-        self.savepoint_bytes.pop(key, None)
-
-    def _deletes_of_compaction(self, key: str) -> None:
-        """Whoever continues a retained checkpoint takes over what has been merged of it."""
-        for retained in self.head.completed:
-            for stage in self.metadata[retained.checkpoint_id].stages:
-                records = [one for one in self.compactions.values() if one.stage == stage.uid]
-                for subtask in stage.subtasks:
-                    told = with_compactions(subtask.state, records)
-                    if any(handle.segment.key == key for handle in told):
-                        raise Broken(4, "merged state is deleted that a record hands out", key)
+        check_deleted(self, key)
 
     def was_answered(self, tried: Tried, was_told_applied: bool) -> None:
         """A coordinator *tried* to create these objects, and was told what became of its event."""
@@ -198,6 +168,10 @@ class Invariants:
             raise Broken(1, "committed, but not published", f"{checkpoint_id}")
         if checkpoint_id not in self.committed and not is_subsumed:
             raise Broken(1, "committed, but not journaled", f"{checkpoint_id}")
+
+        is_noted = self.metadata[checkpoint_id].tables.get(NOTED) == checkpoint_id
+        if is_noted:
+            self.world.readers.was_told_committed(checkpoint_id)
 
     def was_told_restored(self, checkpoint_id: int | None, savepoint: str | None) -> None:
         if (checkpoint_id, savepoint) not in self.restored:
@@ -249,7 +223,11 @@ class Invariants:
         if isinstance(event, JobRestored):
             self._restored(event)
         self.head = after
-        self._needed = None
+        self.was_just_restored = isinstance(event, JobRestored | TablesRecovered)
+        self.lives.add(after.life)
+        if isinstance(event, JobSubmitted | JobRestored) and event.tables is not None:
+            self.accepts |= event.tables.accepts
+        self.needed = None
 
     def _triggered(self, plan: CheckpointPlan) -> None:
         checkpoint_id = plan.checkpoint_id
@@ -299,23 +277,7 @@ class Invariants:
         made = Manifest(manifest["checkpoint_id"], manifest["parent"], _names(manifest))
         check_published(self, made)
         self.manifests[made.checkpoint_id] = made
-        self._needed = None
-
-    def _what_is_needed(self) -> dict[str, tuple[int, str]]:
-        """By key, the invariant and who names it."""
-        needed: dict[str, tuple[int, str]] = {}
-        for manifest in self.manifests.values():
-            needed |= dict.fromkeys(manifest.files, (5, "is published"))
-        for metadata in self.savepoints.values():
-            needed |= dict.fromkeys((f.key for f in metadata.files), (4, "a savepoint names"))
-        if self.claimed:  # What becomes of those is checked by name.
-            needed = {k: v for k, v in needed.items() if not k.startswith(SAVEPOINTS)}
-        for retained in self.head.completed:
-            metadata = self.metadata[retained.checkpoint_id]
-            names = {handle.key for handle in metadata.files} | staged_files(metadata)
-            names.add(PATHS.metadata(retained.checkpoint_id))
-            needed |= dict.fromkeys(names, (4, "a retained checkpoint names"))
-        return needed
+        self.needed = None
 
 
 def _names(manifest: dict[str, Any]) -> frozenset[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import JobStatus
-from sluice.core.restoring import Latest
-from sluice.errors import SluiceError
+from sluice.core.restoring import Latest, RestoreOptions
+from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
 from sluice.runner.completion import commit, finalize
 from sluice.runner.recovery import restore
-from sluice.runner.submission import configure, submit
+from sluice.runner.submission import TableConsent, configure, submit
 from sluice.runner.trigger import Triggered, trigger
 from sluice.runner.watch import watch
 from tests.simulation.broken import Broken
@@ -28,7 +28,12 @@ def settle(world: World) -> None:
         for actor in range(len(world.coordinators)):
             with world.in_peace(actor):
                 _comes_to_itself(world)
-                _takes_a_checkpoint(world)
+                try:
+                    _takes_a_checkpoint(world)
+                except (TableMismatch, FencedError):  # The commit found what restores do not ask.
+                    _accepts(world)
+                    _comes_to_itself(world)
+                    _takes_a_checkpoint(world)
         with world.in_peace(0):
             for request in world.bucket.under_way[1::2]:
                 request.apply()
@@ -43,21 +48,51 @@ def _comes_to_itself(world: World) -> None:
     job = world.job
     for _ in range(MAX_ROUNDS):
         world.time.advance(LONG_MS)
-        watch(job)
+        _watches(world)
         state = job.state()
         latest = state.latest_completed
         is_committed = latest is None or latest.is_committed
         if state.generation == NO_GENERATION:
-            submit(job, configure(job.pipeline, {}))
+            _submits(world)
         elif state.status is JobStatus.RUNNING and not state.pending and is_committed:
             return
         elif state.status in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING):
             continue
         elif state.base is None:  # Its checkpoints went with its end.
-            submit(job, configure(job.pipeline, {}))
+            _submits(world)
         else:
-            restore(job, Latest())
+            _restores(world)
     raise Broken(0, "the job does not come to itself", str(job.state().status))
+
+
+def _watches(world: World) -> None:
+    try:
+        watch(world.job)
+    except (TableMismatch, FencedError):
+        _accepts(world)
+
+
+def _restores(world: World) -> None:
+    try:
+        restore(world.job, Latest())
+    except (RestoreError, TableMismatch, FencedError):
+        _accepts(world)
+
+
+def _accepts(world: World) -> None:
+    """The place lacks what the job continues, or is of an earlier life: a person takes it as it is.
+
+    Only rows that went away explain that: by a roll back, or with a database that was put back.
+    """
+    if not world.readers.has_lost_rows:
+        raise  # noqa: PLE0704 - whoever calls has caught it
+    restore(world.job, Latest(), RestoreOptions(accept_tables=True))
+
+
+def _submits(world: World) -> None:
+    """Over the rows of an earlier life, if there are any, which a person accepts."""
+    configuration = configure(world.job.pipeline, {})
+    submit(world.job, configuration, tables=TableConsent(accept=world.settings.is_noted))
 
 
 def _takes_a_checkpoint(world: World) -> None:

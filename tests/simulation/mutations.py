@@ -1,7 +1,7 @@
 """Faults planted in the core one at a time: a proof that the simulation would see them.
 
-To add one, write a function in ``planted_rules`` or ``planted_files`` that patches the product, say
-in its docstring what is wrong, and name the invariants that may catch it.
+To add one, write a function in ``planted_rules``, ``planted_files`` or ``planted_tables`` that
+patches the product, say in its docstring what is wrong, and name the invariants that may catch it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.simulation import planted_files, planted_rules  # noqa: F401 - they register theirs
+from tests.simulation import (  # noqa: F401 - they register theirs
+    planted_files,
+    planted_rules,
+    planted_tables,
+)
 from tests.simulation.planting import MUTATIONS
 from tests.simulation.play import Failure, simulate, simulated
 from tests.simulation.seeds import pool_of, workers

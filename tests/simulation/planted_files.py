@@ -15,6 +15,7 @@ from sluice.core.coordinator import step
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import Event
 from sluice.core.state import CoordinatorState
+from sluice.core.timeline import Writer
 from sluice.core.transition import Transition
 from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
 from sluice.runner import commands, early
@@ -118,6 +119,7 @@ def publish_whatever_is_staged(patch: pytest.MonkeyPatch) -> None:
 
     def publish(
         self: FilesTable,
+        writer: Writer,
         checkpoint_id: int,
         parent: int | None,
         committables: Sequence[Committable],
@@ -126,12 +128,12 @@ def publish_whatever_is_staged(patch: pytest.MonkeyPatch) -> None:
             Committable(sink=self.sink, file=found.key, rows=1, size_bytes=found.size_bytes)
             for found in self.store.list(f"data/{checkpoint_id:020d}-")
         )
-        commit(self, checkpoint_id, parent, staged)
+        commit(self, writer, checkpoint_id, parent, staged)
 
     patch.setattr(FilesTable, "commit", publish)
 
 
-@mutation(8)
+@mutation(8, 11)
 def read_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
     """A reader takes every version for part of the table, also those a restore left behind."""
 

@@ -32,6 +32,7 @@ from sluice.runner.job import Job
 from sluice.runner.lineage import stage_state
 from sluice.runner.observing import observe
 from sluice.runner.planning import make_plan
+from sluice.runner.table_recovery import writer_of
 from sluice.storage.answers import AnswerStore
 from tests.simulation.planting import mutation
 from tests.simulation.play import replace_everywhere
@@ -111,9 +112,9 @@ def restore_what_is_pending(patch: pytest.MonkeyPatch) -> None:
             return Choice(checkpoint_id=state.pending[-1].checkpoint_id)
         return choose(state, *given)
 
-    def look(job: Job, choice: Choice, *given: Any) -> Observed | None:
+    def look(job: Job, choice: Choice, *given: Any) -> Observed:
         pending = job.state().pending_checkpoint(choice.checkpoint_id or 0)
-        return observe(job, choice, *given) if pending is None else None
+        return observe(job, choice, *given) if pending is None else Observed()
 
     def restoring(state: CoordinatorState, event: Event) -> Transition:
         if not isinstance(event, JobRestored) or event.checkpoint_id is None:
@@ -211,11 +212,12 @@ def publish_before_it_is_completed(patch: pytest.MonkeyPatch) -> None:
     write = completion._write_metadata
 
     def write_and_publish(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
-        written = write(job, metadata)
-        for uid, sink in job.sinks(job.state().configuration.params).items():
+        written, state = write(job, metadata), job.state()
+        before = written.previous_tables if state.tables is None else state.tables
+        for uid, sink in job.sinks(state.configuration.params).items():
             if written.tables.get(uid) == written.checkpoint_id:
                 mine = tuple(c for c in written.committables if c.sink == uid)
-                sink.commit(written.checkpoint_id, written.previous_tables.get(uid), mine)
+                sink.commit(writer_of(state), written.checkpoint_id, before.get(uid), mine)
         return written
 
     patch.setattr(completion, "_write_metadata", write_and_publish)

@@ -16,13 +16,20 @@ import pytest
 
 import sluice.storage.open
 from sluice.protocol import records
+from sluice.runner.job import new_life
 from sluice.storage.answers import ThreadPoolExecutor
 from sluice.storage.memory import assert_is_key
-from tests.simulation import coordinators, subtasks  # noqa: F401 - they register their acts
+from tests.simulation import (  # noqa: F401 - they register their acts
+    compacting,
+    coordinators,
+    people,
+    subtasks,
+)
 from tests.simulation.broken import Broken
 from tests.simulation.bucket import InlinePool, LossyStore
 from tests.simulation.invariants import Invariants
 from tests.simulation.liveness import settle
+from tests.simulation.noted import PLAYING
 from tests.simulation.script import Turn
 from tests.simulation.world import Line, World
 
@@ -54,12 +61,15 @@ def simulate(seed: int, script: Sequence[Turn] | None = None) -> Run:
     """One world from its beginning to its end.  Call it within ``simulated``."""
     invariants = Invariants()
     world = World(seed, invariants, script)
-    _current[0] = world
+    _current[0] = PLAYING[0] = world
+    _lives[0] = 0
     failure = None
     try:
         world.play()
         settle(world)
         invariants.at_the_end()
+        if world.settings.is_noted:
+            world.readers.at_the_end()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is why the seed fails
         failure = _failure(world.failure or error)
     return Run(seed, world.director.script, world.history, failure)
@@ -74,6 +84,7 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sluice.storage.open, "open_store", _open_store)
         replace_everywhere(patch, ThreadPoolExecutor, InlinePool)
+        replace_everywhere(patch, new_life, a_new_life)
         for pure in (*(getattr(records, name) for name in DECODERS), assert_is_key):
             replace_everywhere(patch, pure, lru_cache(MEMORY)(pure))
         if plant is not None:
@@ -95,6 +106,12 @@ def replace_everywhere(patch: pytest.MonkeyPatch, real: Any, fake: Any) -> None:
 
 
 _current: dict[int, World] = {}  # The one that plays, at 0.
+_lives: dict[int, int] = {0: 0}  # How many have begun, at 0.
+
+
+def a_new_life() -> str:
+    _lives[0] += 1
+    return f"life-{_lives[0]}"
 
 
 def _open_store(location: sluice.storage.open.StoreLocation) -> LossyStore:

@@ -12,6 +12,7 @@ from sluice.core.restart import RestartStrategy, RestartType
 from sluice.runner.job import Job
 from tests.builders import a_job, a_pipeline
 from tests.simulation.dataflow import UIDS
+from tests.simulation.noted import NOTED, NotedSpec
 
 ROOT = "memory://simulated"
 TURNS = (40, 80, 120, 160)  # What comes in between and the settling make it some twenty more.
@@ -50,10 +51,12 @@ class Settings:
     turns: int
     savepoints: float  # How many of the checkpoints are one; they leave the store first.
     is_early: bool  # AT_LEAST_ONCE: rows are shown before their checkpoint is completed.
+    is_noted: bool  # There is a table in a place outside, too.
 
     @classmethod
     def of(cls, seed: int) -> Settings:
         random = Random(f"world {seed}")
+        is_noted = random.random() < 0.5
         is_unaligned = random.random() < 0.3
         is_concurrent = not is_unaligned and random.random() < 0.4
         return cls(
@@ -74,21 +77,28 @@ class Settings:
             skews_ms=tuple(random.choice(SKEWS_MS) for _ in range(random.choice([1, 2, 2, 3]))),
             turns=random.choice(TURNS),
             savepoints=random.choice(SAVEPOINTS),
-            is_early=random.random() < 0.2 and not is_unaligned,
+            is_early=random.random() < 0.3 and not is_unaligned and not is_noted,
+            is_noted=is_noted,
         )
 
     def job(self) -> Job:
         """A handle to make others from: its store is not the world's."""
         mode = CheckpointingMode.AT_LEAST_ONCE if self.is_early else CheckpointingMode.EXACTLY_ONCE
-        return _job(self.stages, self.events, self.checkpoints, mode)
+        return _job(self.stages, self.events, self.checkpoints, mode, is_noted=self.is_noted)
 
 
 @cache
 def _job(
-    stages: tuple[str, ...], events: int, checkpoints: Checkpoints, mode: CheckpointingMode
+    stages: tuple[str, ...],
+    events: int,
+    checkpoints: Checkpoints,
+    mode: CheckpointingMode,
+    *,
+    is_noted: bool,
 ) -> Job:
     pipeline = a_pipeline(
         stages=stages,
+        beside={NOTED: NotedSpec()} if is_noted else {},
         events=events,
         max_records_per_epoch=5,
         timeout=timedelta(minutes=1),

@@ -115,11 +115,13 @@ def check_savepoint(
 
 def files_of_ack(ack: Ack) -> set[str]:
     segments = [*(handle.segment for handle in ack.state), *ack.output]
-    return {s.key for s in segments if s.key} | {_staged(c.file) for c in ack.committables}
+    staged = {_staged(c.file) for c in ack.committables if c.sink == SINK}
+    return {s.key for s in segments if s.key} | staged
 
 
 def staged_files(metadata: CheckpointMetadata) -> set[str]:
-    return {_staged(committable.file) for committable in metadata.committables}
+    """For the table of files: any other has copied its rows when it shows them."""
+    return {_staged(one.file) for one in metadata.committables if one.sink == SINK}
 
 
 def _absorbed(seen: Invariants, depth: int, stage: StageState) -> list[Row]:
@@ -149,7 +151,7 @@ def _check_acks(
         if len(kept) == stage.parallelism:
             what = "something else is to be published than was acknowledged"
             staged = {c for ack in kept for c in ack.committables}
-            if staged == {c for c in metadata.committables if c.sink == SINK} or not staged:
+            if staged == {*metadata.committables} or not staged:
                 return
     raise Broken(2 if "without" in what else 7, what, f"{stage.uid} of {metadata.checkpoint_id}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sluice.core.acks import Ack, Committable, Decline
-from sluice.core.compaction import Compaction, MergedRuns, replaced_segment, with_compactions
+from sluice.core.compaction import with_compactions
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
@@ -13,12 +13,12 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.errors import StageFailed
 from sluice.runner.assignment import assigned_state
-from sluice.runner.compactions import compactions_of, record_compaction
+from sluice.runner.compactions import compactions_of
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, lineage_of
 from sluice.runner.stage_input import stage_input
 from sluice.storage.open import StoreLocation
-from tests.builders import SINK, records_of
+from tests.builders import records_of
 from tests.simulation.acts import act
 from tests.simulation.bucket import Crash
 from tests.simulation.dataflow import (
@@ -144,46 +144,6 @@ def bundles(world: World) -> str:
     return f"{len(acks)} acks of {pending.checkpoint_id} {stage}"
 
 
-def _not_merged(world: World, pending: PendingCheckpoint) -> list[str]:
-    """Its stages that have acknowledged, and behind which no merge is recorded."""
-    checkpoint_id = pending.checkpoint_id
-    return [
-        task.uid
-        for task in pending.tasks
-        if world.has_acks_of(pending, task.uid)
-        and world.paths.compaction(task.uid, checkpoint_id) not in world.witness.compactions
-    ]
-
-
-@act(weight=lambda world: 12 if any(_not_merged(world, p) for p in world.head.pending) else 0.1)
-def compacts(world: World) -> str:
-    """The driver of a stage merges the newest runs behind its acks; now and then a second does."""
-    pending = world.pending()
-    stage = world.pick(_not_merged(world, pending) or [task.uid for task in pending.tasks])
-    checkpoint_id, depth = pending.checkpoint_id, world.stages.index(stage)
-    merged: list[MergedRuns] = []
-    for ack in acks_of(world.job, pending)(stage):
-        runs = ack.state[-world.random.randint(2, 4) :]
-        if len(runs) < 2:
-            continue
-        rows = [r for run in runs for r in live_rows(depth, run, _body(world.job, run.segment))]
-        body = body_of(sorted(rows))
-        key = world.paths.compacted_segment(stage, checkpoint_id, checksum(body))
-        world.job.store.put(key, body)
-        whole = replace(
-            runs[-1],
-            segment=a_segment(key, body),
-            first_hash=min(run.first_hash for run in runs),
-            last_hash=max(run.last_hash for run in runs),
-        )
-        merged.append(MergedRuns(replaced=tuple(map(replaced_segment, runs)), merged=(whole,)))
-    if not merged:
-        return "nothing to merge"
-    compaction = Compaction(stage=stage, checkpoint_id=checkpoint_id, merged=tuple(merged))
-    is_ours = record_compaction(world.job, compaction)
-    return f"{len(merged)} merges behind {checkpoint_id} {stage}, recorded: {is_ours}"
-
-
 @act(weight=lambda world: 0.4 if world.head.pending else 0)
 def declines(world: World) -> str:
     pending = world.pending()
@@ -257,7 +217,7 @@ def _state(world: World, one: Execution) -> tuple[StateHandle, ...]:
     before = [
         row
         for handle in kept
-        for row in live_rows(one.depth, handle, _body(one.job, handle.segment))
+        for row in live_rows(one.depth, handle, body_of_segment(one.job, handle.segment))
     ]
     rows = run(one.depth, before, _input(one))
     one.said = tuple(rows)
@@ -282,7 +242,7 @@ def _own(one: Execution, handle: StateHandle) -> StateHandle:
         return handle
     content = f"{one.subtask.index:05d}-{segment.checksum}"
     key = one.job.paths.shared_segment(one.subtask.stage, one.plan.checkpoint_id, content)
-    one.job.store.put(key, _body(one.job, segment))
+    one.job.store.put(key, body_of_segment(one.job, segment))
     return replace(handle, segment=replace(segment, key=key))
 
 
@@ -290,12 +250,12 @@ def _input(one: Execution) -> list[Row]:
     """The rows of its key groups: of the source, or of the stage before it."""
     rows: list[Row] = [(number, 1) for number in records_of(one.plan)]
     if one.depth > 0:
-        rows = [row for handle in one.inputs for row in rows_of(_body(one.job, handle))]
+        rows = [row for handle in one.inputs for row in rows_of(body_of_segment(one.job, handle))]
     maximum, parallelism = one.task.max_parallelism, one.task.parallelism
     return [r for r in rows if owner(one.depth, r[0], maximum, parallelism) == one.subtask.index]
 
 
-def _body(job: Job, segment: SegmentHandle) -> bytes:
+def body_of_segment(job: Job, segment: SegmentHandle) -> bytes:
     if segment.inline is not None:
         return segment.inline
     body = job.store.get(segment.key)
@@ -314,7 +274,7 @@ def _output(one: Execution) -> SegmentHandle:
 
 
 def _staged(world: World, one: Execution) -> tuple[Committable, ...]:
-    """As FilesTable.stage would, but for the format of the file."""
+    """As the sinks would, but for the format of the file."""
     if not one.said:
         return ()
     file = (
@@ -322,6 +282,10 @@ def _staged(world: World, one: Execution) -> tuple[Committable, ...]:
         f"-{one.attempt}-{one.token}.parquet"
     )
     body = body_of(said_by(one.attempt, one.said))
-    world.open_store(StoreLocation(root=f"{ROOT}/{one.job.paths.table(SINK)}")).put(file, body)
-    staged = Committable(sink=SINK, file=file, rows=len(one.said), size_bytes=len(body))
-    return (staged,)
+    sinks = [node.uid for node in one.job.pipeline.sinks_of(one.subtask.stage)]
+    for sink in sinks:
+        world.open_store(StoreLocation(root=f"{ROOT}/{one.job.paths.table(sink)}")).put(file, body)
+    return tuple(
+        Committable(sink=sink, file=file, rows=len(one.said), size_bytes=len(body))
+        for sink in sinks
+    )

@@ -23,13 +23,16 @@ from sluice.errors import (
     RestoreError,
     StageFailed,
     StoreUnavailable,
+    TableMismatch,
 )
 from sluice.runner.job import Job
 from sluice.storage.open import StoreLocation
 from tests.builders import ManualClock
 from tests.simulation.acts import ACTS
-from tests.simulation.bucket import Bucket, Crash, LossyStore
+from tests.simulation.bucket import Bucket, Crash, LossyStore, UnderWay
 from tests.simulation.machines import Coordinator, SkewedClock, Tried, a_coordinator
+from tests.simulation.noted import Place
+from tests.simulation.readers import Readers, Seen
 from tests.simulation.script import Director, Drawn, Fate, Replayed, Turn
 from tests.simulation.settings import ROOT, Settings
 
@@ -38,7 +41,10 @@ if TYPE_CHECKING:
     from tests.simulation.subtasks import Execution
 
 T = TypeVar("T")
-EXPECTED = (StoreUnavailable, FencedError, StageFailed, RestoreError, ConfigurationError)
+EXPECTED = (
+    *(StoreUnavailable, FencedError, StageFailed),
+    *(RestoreError, ConfigurationError, TableMismatch),
+)
 BEGINNING_MS = 1_700_000_000_000
 
 
@@ -89,6 +95,11 @@ class World:
         self.savepoints: list[str] = []
         self.queued: list[dict[str, Any]] = []  # Requests whose owners come back.
         self.paths = settings.job().paths
+        self.place = Place()
+        self.at_the_place: list[UnderWay] = []  # Transactions whose sender gave up.
+        self.sleeps_in_recover = False  # Whoever recovers the place next.
+        self.readers = Readers(self)
+        self.backups: list[tuple[Place, Seen]] = []
         self._stores: dict[str, LossyStore] = {}
         clocks = [SkewedClock(self.time, skew_ms) for skew_ms in settings.skews_ms]
         self.coordinators = [self._coordinator(clock) for clock in clocks]
@@ -207,6 +218,17 @@ class World:
         uid = self.stages[depth]
         runs = any(task.uid == uid for task in pending.tasks) and uid not in pending.overtaken
         return not runs or self.has_acks_of(pending, uid)
+
+    def is_emptied(self) -> None:
+        """A person stops everything and empties the root; the places outside remain."""
+        self.bucket.is_emptied()
+        self.witness.begin_anew()
+        self.readers.own.clear()
+        self.backups.clear()
+        for forgotten in (self.running, self.deployed, self.savepoints, self.queued):
+            forgotten.clear()
+        for actor in range(len(self.coordinators)):
+            self._is_born_again(actor)
 
     def open_store(self, location: StoreLocation) -> LossyStore:
         """What ``sluice.storage.open.open_store`` is while this world plays."""

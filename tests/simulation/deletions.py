@@ -1,0 +1,78 @@
+"""Nothing is deleted that somebody still needs: what is retained, published, or handed out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.core.compaction import with_compactions
+from tests.simulation.broken import Broken
+from tests.simulation.snapshots import PATHS, staged_files
+
+if TYPE_CHECKING:
+    from tests.simulation.invariants import Invariants
+
+JOURNAL, SAVEPOINTS = PATHS.journal(), PATHS.savepoints()
+
+
+def check_deleted(seen: Invariants, key: str) -> None:
+    if key.startswith(JOURNAL) and key == max(seen.entries):
+        raise Broken(1, "the newest journal entry is deleted", key)
+    if key.startswith(SAVEPOINTS):
+        _deletes_of_savepoint(seen, key)
+    if key.startswith(PATHS.all_compactions()) and seen.compactions.pop(key, None) is None:
+        _deletes_of_compaction(seen, key)
+    if seen.needed is None:
+        seen.needed = _what_is_needed(seen)
+    if key in seen.needed:
+        number, why = seen.needed[key]
+        raise Broken(number, f"a file is deleted that {why}", key)
+    for pending in seen.head.pending:
+        mine = [PATHS.plan(pending.checkpoint_id)]
+        for task in pending.tasks:
+            attempt = pending.attempt_of(task.uid)
+            mine += seen.ack_files.get((pending.checkpoint_id, task.uid, attempt), ())
+        if key in mine:
+            raise Broken(2, "a file is deleted that a pending checkpoint will need", key)
+
+
+def _deletes_of_savepoint(seen: Invariants, key: str) -> None:
+    """Only a claimed one goes, and then its metadata first: else it would look whole."""
+    name = key.removeprefix(SAVEPOINTS).partition("/")[0]
+    if name not in seen.claimed:
+        raise Broken(9, "a savepoint's file is deleted", key)
+    if seen.head.origin is not None and seen.head.origin.savepoint == name:
+        raise Broken(4, "a savepoint is deleted that the job will restore", key)
+    if key.endswith("/_metadata"):
+        seen.savepoints.pop(name, None)
+        seen.needed = None
+    elif name in seen.savepoints:
+        raise Broken(9, "a savepoint's file is deleted before its metadata", key)
+    seen.savepoint_bytes.pop(key, None)
+
+
+def _deletes_of_compaction(seen: Invariants, key: str) -> None:
+    """Whoever continues a retained checkpoint takes over what has been merged of it."""
+    for retained in seen.head.completed:
+        for stage in seen.metadata[retained.checkpoint_id].stages:
+            records = [one for one in seen.compactions.values() if one.stage == stage.uid]
+            for subtask in stage.subtasks:
+                told = with_compactions(subtask.state, records)
+                if any(handle.segment.key == key for handle in told):
+                    raise Broken(4, "merged state is deleted that a record hands out", key)
+
+
+def _what_is_needed(seen: Invariants) -> dict[str, tuple[int, str]]:
+    """By key, the invariant and who names it."""
+    needed: dict[str, tuple[int, str]] = {}
+    for manifest in seen.manifests.values():
+        needed |= dict.fromkeys(manifest.files, (5, "is published"))
+    for metadata in seen.savepoints.values():
+        needed |= dict.fromkeys((f.key for f in metadata.files), (4, "a savepoint names"))
+    if seen.claimed:  # What becomes of those is checked by name.
+        needed = {k: v for k, v in needed.items() if not k.startswith(SAVEPOINTS)}
+    for retained in seen.head.completed:
+        metadata = seen.metadata[retained.checkpoint_id]
+        names = {handle.key for handle in metadata.files} | staged_files(metadata)
+        names.add(PATHS.metadata(retained.checkpoint_id))
+        needed |= dict.fromkeys(names, (4, "a retained checkpoint names"))
+    return needed

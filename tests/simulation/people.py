@@ -1,0 +1,93 @@
+"""What people do to the whole job, and to what is outside of it: begin, go back, lose, empty."""
+
+from __future__ import annotations
+
+from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.properties import ClaimMode, JobStatus
+from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
+from sluice.runner.recovery import restore
+from sluice.runner.restore_targets import savepoint_target
+from sluice.runner.submission import TableConsent, configure, submit
+from tests.simulation.acts import act
+from tests.simulation.world import World
+
+
+@act(weight=lambda world: 8 if world.head.generation == NO_GENERATION else 0.5)
+def submits(world: World) -> str:
+    parallelism = world.random.choice([1, 2, 2, 3])
+    consent = TableConsent(roll_back=world.chance(0.3), accept=world.chance(0.1))
+    configuration = configure(world.job.pipeline, {}, parallelism=parallelism)
+    submit(world.job, configuration, tables=consent)
+    return f"with parallelism {parallelism}, {consent}"
+
+
+def _urge_to_restore(world: World) -> float:
+    """Often again, at once, and beside one that has not come to an end."""
+    if world.head.status is not JobStatus.RUNNING:
+        return 8
+    return 8 if world.witness.was_just_restored or world.at_the_place else 1
+
+
+@act(weight=_urge_to_restore)
+def restores(world: World) -> str:
+    """Latest, or what is named; now and then with another parallelism."""
+    target = _some_target(world)
+    parallelism = world.random.choice([None, None, 1, 2, 3])
+    configuration = (
+        None if parallelism is None else configure(world.job.pipeline, {}, parallelism=parallelism)
+    )
+    only = world.head.generation if world.chance(0.5) else None
+    claim_mode = world.random.choice([*ClaimMode])
+    options = RestoreOptions(
+        claim_mode=claim_mode,
+        roll_back_tables=world.chance(0.3),
+        accept_tables=world.chance(0.06),
+    )
+    world.sleeps_in_recover = world.chance(0.2)
+    restored = restore(
+        world.job, target, options, only_generation=only, configuration=configuration
+    )
+    name = restored.origin.savepoint if restored.origin is not None else None
+    world.witness.was_told_restored(restored.checkpoint_id, name)
+    if options.roll_back_tables:
+        world.readers.was_told_rolled_back(restored.state)
+    tables = "roll back" * options.roll_back_tables + "accept" * options.accept_tables
+    what = f"{name or restored.checkpoint_id} {claim_mode.value} {tables}"
+    return f"{type(target).__name__} -> {what}, parallelism {parallelism}"
+
+
+def _some_target(world: World) -> RestoreTarget:
+    retained = [c.checkpoint_id for c in reversed(world.head.completed)]
+    return world.random.choice(
+        [
+            *[Latest()] * 2,
+            FromCheckpoint(world.pick(retained, retained.index) if retained else CheckpointId(1)),
+            savepoint_target(world.job, world.pick(world.savepoints))
+            if world.savepoints
+            else Latest(),
+        ]
+    )
+
+
+@act(weight=lambda world: 0.4 if world.backups and world.frame is None else 0)
+def puts_the_place_back(world: World) -> str:
+    """A database's point-in-time recovery: its connections are gone, and what came after.
+
+    Not while a commit is owed: its staged rows may have gone with the commit that is now undone.
+    """
+    latest = world.head.latest_completed
+    lives = ("", world.place.timeline.life)
+    backups = [one for one in world.backups if one[0].timeline.life in lives]
+    if not backups or (latest is not None and not latest.is_committed):
+        return "to nothing"
+    ago = world.random.choice([1, 1, 2, 3])
+    world.place, seen = backups[-ago:][0]
+    world.readers.was_put_back(seen)
+    world.at_the_place.clear()
+    return f"by {ago} changes to {world.place.timeline.published}"
+
+
+@act(weight=lambda world: 0.3 if world.settings.is_noted and world.frame is None else 0)
+def empties_the_root(world: World) -> str:
+    world.is_emptied()
+    return f"the place shows {world.place.timeline.published}"

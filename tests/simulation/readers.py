@@ -1,0 +1,136 @@
+"""Invariant 11: what readers see in a table is what the job continues, or the call said otherwise.
+
+``Readers`` shares no idea with the time line: it knows which checkpoint's rows are there, and which
+version the job was told last that it continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from sluice.connectors.files_table import FilesTable
+from sluice.core.state import CoordinatorState
+from sluice.core.timeline import Recovery, Writer
+from tests.builders import SINK
+from tests.simulation.broken import Broken
+from tests.simulation.dataflow import Row, pure, reference
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """``continued`` is the version that the next commit has to continue.  A person ``accepted``
+    rows that are missing or another life's; was ``told`` of those that come again.
+    """
+
+    visible: frozenset[int] = frozenset()
+    continued: int | None = None
+    life: str = ""
+    generation: int = 0
+    accepted: bool = False
+    told: bool = False
+
+
+@dataclass(slots=True)
+class Readers:
+    world: World
+    seen: Seen = field(default_factory=Seen)
+    has_lost_rows: bool = False  # Ever.
+    is_adrift: bool = False  # Put back to before a recovery, of which the place knows nothing.
+    own: set[int] = field(default_factory=set[int])  # Published in this life of the bucket.
+
+    def published(
+        self, writer: Writer, checkpoint_id: int, parent: int | None, rows: Iterable[Row]
+    ) -> None:
+        seen, witness = self.seen, self.world.witness
+        self._is_not_fenced(writer)
+        if writer.life == seen.life and checkpoint_id in seen.visible:
+            raise Broken(5, "published twice", f"{checkpoint_id}")
+        if writer.life in witness.lives:
+            if witness.ended.get(checkpoint_id) != "completed":
+                raise Broken(5, "published before it is completed", f"{checkpoint_id}")
+            if parent != seen.continued and not self.is_adrift:
+                what = "a commit continues another version than readers see"
+                raise Broken(11, what, f"{checkpoint_id} after {parent}, not {seen.continued}")
+            self._is_right(checkpoint_id, parent, rows)
+            self.own.add(checkpoint_id)
+        self.seen = replace(
+            seen,
+            visible=seen.visible | {checkpoint_id},
+            continued=checkpoint_id,
+            life=writer.life,
+            generation=max(writer.generation, seen.generation * (writer.life == seen.life)),
+        )
+
+    def recovered(self, writer: Writer, recovery: Recovery, doomed: Collection[int]) -> None:
+        """*doomed* are the checkpoints whose rows go away with it."""
+        seen, version = self.seen, recovery.version
+        self._is_not_fenced(writer)
+        if version is not None and version not in seen.visible and not recovery.accepts:
+            raise Broken(11, "the job continues what readers do not see", f"{version}")
+        visible = seen.visible.difference(doomed)
+        self.has_lost_rows |= bool(doomed)
+        is_ahead = any(one > (version or 0) for one in visible)
+        self.seen = Seen(
+            visible=visible,
+            continued=version,
+            life=writer.life,
+            generation=writer.generation,
+            accepted=seen.accepted or recovery.accepts,
+            told=bool(visible) and (seen.told or is_ahead),
+        )
+
+    def was_told_rolled_back(self, state: CoordinatorState) -> None:
+        """By a restore that led to *state*: every table shows what the job continues, no more."""
+        head = self.world.witness.head
+        if state.generation != head.generation or head.table_recovery or head.tables is None:
+            return
+        table = self.world.job.sinks(head.configuration.params)[SINK]
+        assert isinstance(table, FilesTable)
+        with self.world.in_peace(0):
+            newest = [one.checkpoint_id for one in table.chain()[-1:]]
+        if newest != [one for one in (head.tables.get(SINK),) if one is not None]:
+            raise Broken(11, "rolled back, and readers see something else", f"{newest}")
+
+    def was_put_back(self, seen: Seen) -> None:
+        """What a person has accepted stays accepted: the journal knows it, if not the place."""
+        self.has_lost_rows = True
+        forgot_a_recovery = seen.generation != self.seen.generation or seen.life != self.seen.life
+        self.is_adrift |= forgot_a_recovery
+        self.seen = replace(
+            seen, accepted=seen.accepted or self.seen.accepted, told=seen.told or self.seen.told
+        )
+
+    def was_told_committed(self, checkpoint_id: int) -> None:
+        """Nobody takes an epoch for published that readers do not see."""
+        if checkpoint_id not in self.own:
+            raise Broken(11, "committed, and readers do not see it", f"{checkpoint_id}")
+
+    def at_the_end(self) -> None:
+        """Every record once, unless a person was told otherwise."""
+        witness, seen = self.world.witness, self.seen
+        base = witness.head.base
+        if base is None or seen.accepted or seen.told or self.is_adrift:
+            return
+        rows = [row for said in self.world.place.rows.values() for row in said]
+        if pure(rows) != reference(len(self.world.stages) - 1, witness.consumed[base]):
+            raise Broken(11, "readers see other rows than the job continues", f"{base}")
+
+    def _is_not_fenced(self, writer: Writer) -> None:
+        if writer.life == self.seen.life and writer.generation < self.seen.generation:
+            raise Broken(10, "a fenced generation changed a table", f"{writer}, not {self.seen}")
+
+    def _is_right(self, checkpoint_id: int, parent: int | None, rows: Iterable[Row]) -> None:
+        witness = self.world.witness
+        metadata = witness.metadata[checkpoint_id]
+        start = witness.consumed.get(metadata.parent or 0, 0)
+        end = witness.consumed[checkpoint_id]
+        if pure(rows) != reference(len(metadata.stages) - 1, end)[start:]:
+            raise Broken(8, "an epoch's output is not that without failures", f"{checkpoint_id}")
+        shown = witness.consumed.get(parent or 0, 0)
+        if shown != start and not self.seen.accepted:
+            raise Broken(11, "rows are missing in between", f"{checkpoint_id} after {parent}")
