@@ -123,7 +123,7 @@ def union(drawing: Any, uid: str, stream: Stream) -> Drawn:
 
 def lookup(drawing: Any, uid: str, stream: Stream) -> Drawn:
     random: Random = drawing.random
-    if not drawing.tables or not stream.is_append:
+    if not drawing.tables or stream.is_retract or (stream.updates and _has_sums(stream)):
         return None
     given, stream = read(drawing, stream)
     pairs = [(n, "tk") for n in stream.of(["int"])] + [(n, "tg") for n in stream.of(["text"])]
@@ -146,6 +146,8 @@ def lookup(drawing: Any, uid: str, stream: Stream) -> Drawn:
         args["add"] = add
     columns = {**stream.columns, **{name: kinds[name] for name in add}}
     result = replace(stream, uid=uid, columns=columns, unique=() if add else stream.unique)
+    if add and stream.updates:
+        result = replace(result, updates=(), is_retract=True)
     return StagePlan(uid=uid, op="lookup", inputs=(given,), args=args), result
 
 

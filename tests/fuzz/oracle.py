@@ -31,6 +31,8 @@ class Oracle:
 
     def __post_init__(self) -> None:
         self._columns: dict[str, dict[str, str]] = {}
+        # By the checkpoints up to a barrier, and by stream: its rows, with when each came.
+        self._remembered: dict[tuple[tuple[int, ...], str], pa.Table] = {}
 
     def sinks(self) -> dict[str, pa.Table]:
         """The rows of every sink at the last barrier."""
@@ -77,6 +79,33 @@ class Oracle:
     def of(self, name: str, others: Sequence[str]) -> list[str]:
         """The columns of a table that are none of *others*."""
         return [column for column in self.columns(name) if column not in others]
+
+    def is_updating(self, producer: str) -> bool:
+        """Rows that may be taken back have no epoch in which they came."""
+        ((least,),) = self.sql.execute(f"SELECT min({EPOCH}) FROM {q(producer)}").fetchall()
+        return least in (0, None)
+
+    def since(self, producer: str) -> str:
+        """A table of the rows of an updating stream, each with the epoch since which it is as it
+        is: what was there at the barrier before, and was not replaced, came earlier.
+        """
+        checkpoints = tuple(epoch.checkpoint_id for epoch in self.past.epochs)
+        before = self._remembered.get((checkpoints[:-1], producer))
+        assert before is not None or len(checkpoints) == 1, "every barrier is looked at"
+        name, columns = f"{producer}_since", [*self.columns(producer)]
+        now = f"SELECT {listed(columns)}, CAST({len(checkpoints)} AS BIGINT) AS {EPOCH}"
+        if before is None:
+            self.make(name, f"{now} FROM {q(producer)}")
+        else:
+            self.sql.register("_before", before)
+            same = " AND ".join(f"n.{q(one)} IS NOT DISTINCT FROM b.{q(one)}" for one in columns)
+            came = f"coalesce(b.{EPOCH}, CAST({len(checkpoints)} AS BIGINT)) AS {EPOCH}"
+            joined = f"{q(producer)} n LEFT JOIN _before b ON {same}"
+            self.make(name, f"SELECT {listed(columns, 'n.')}, {came} FROM {joined}")
+            self.sql.unregister("_before")
+        kept = self.sql.sql(f"SELECT * FROM {q(name)}").to_arrow_table()
+        self._remembered[checkpoints, producer] = kept
+        return name
 
     def _event_time_of(self, producer: str) -> str | None:
         source = self.past.plan.source(producer)

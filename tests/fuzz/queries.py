@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tests.fuzz.plans import StagePlan
+from tests.fuzz.plans import InputPlan, StagePlan
 from tests.fuzz.query_parts import EPOCH, aggregates_of, join_columns, keys_equal, listed, q
 from tests.fuzz.query_times import fires, in_sessions, in_windows, now, on_time
 
@@ -28,9 +29,12 @@ def union(oracle: Oracle, stage: StagePlan) -> str:
 
 
 def lookup(oracle: Oracle, stage: StagePlan) -> str:
-    args, given = stage.args, oracle.given(stage)
-    added = args.get("add") or {}
-    columns = listed([*oracle.columns(given), EPOCH], "r.")
+    args, producer = stage.args, stage.inputs[0].producer
+    if is_updating := oracle.is_updating(producer):
+        stage = replace(stage, inputs=(InputPlan(producer=oracle.since(producer)),))
+    given, added = oracle.given(stage), args.get("add") or {}
+    columns = listed(oracle.columns(given), "r.")
+    columns += f", 0 AS {EPOCH}" if is_updating else f", r.{EPOCH}"
     more = "".join(f", t.{q('_t_' + name)} AS {q(name)}" for name in added)
     wanted = {**args["on"], **added}
     table = ", ".join(f"({sql}) AS {q('_t_' + name)}" for name, sql in wanted.items())

@@ -141,9 +141,9 @@ def append_only_of_updates(drawing: Drawing, random: Random) -> Mistake | None:
     )
 
 
-def lookup_of_updates(drawing: Drawing, random: Random) -> Mistake | None:
+def lookup_of_a_bag(drawing: Drawing, random: Random) -> Mistake | None:
     stream = _updating(drawing, random)
-    if stream is None or not drawing.tables:
+    if stream is None or not drawing.tables or not stream.is_retract:
         return None
     on = {_keys(stream)[0]: "line"}
     return Mistake(stages=(_bad("lookup", stream.uid, table="dim", on=on, keep="matched"),))
@@ -257,7 +257,7 @@ def too_parallel(drawing: Drawing, random: Random) -> Mistake:
 MISTAKES: dict[str, Callable[[Drawing, Random], Mistake | None]] = {
     function.__name__: function
     for function in (
-        append_of_updates, upsert_by_less, append_only_of_updates, lookup_of_updates, no_such_key,
+        append_of_updates, upsert_by_less, append_only_of_updates, lookup_of_a_bag, no_such_key,
         no_such_column, sum_of_texts, no_aggregate, window_without_time, hop_of_no_multiple,
         none_of_the_best, uid_twice, uid_unusable, keyed_by_nothing, same_columns_twice,
         table_as_a_stream, stream_as_a_table, interval_backwards, many_rows_in_a_row,
