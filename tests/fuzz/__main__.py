@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     if given.mutations is not None:
         from tests.fuzz.mutations import hunt_all, table
 
-        hunted = hunt_all(given.mutations, given.processes)
+        hunted = hunt_all(given.mutations, given.processes, _progress)
         say(table(hunted))
         return int(any(caught is None for caught in hunted.values()))
     if given.spark is not None:

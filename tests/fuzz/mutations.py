@@ -5,7 +5,8 @@ To add one, name a function, a piece of its text, and what stands there instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 
 from tests.fuzz.planted_operators import OPERATORS
@@ -13,7 +14,7 @@ from tests.fuzz.planted_paths import PATHS
 from tests.fuzz.planting import Mutation
 
 MUTATIONS: dict[str, Mutation] = {**OPERATORS, **PATHS}
-MAX_PLANS = 600  # Those that have none of the operations concerned are not played, nor counted.
+MAX_PLANS = 400  # Those that have none of the operations concerned are not played, nor counted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,22 @@ def hunt(name: str, seeds: range = range(10**6, 10**7)) -> Caught | None:
     return None
 
 
-def hunt_all(names: Iterable[str] = (), processes: int | None = None) -> dict[str, Caught | None]:
+def hunt_all(
+    names: Iterable[str] = (),
+    processes: int | None = None,
+    report: Callable[[str], None] | None = None,
+) -> dict[str, Caught | None]:
     from tests.fuzz.seeds import pool_of, workers
 
     wanted = [*names] or [*MUTATIONS]
     with pool_of(processes or workers()) as pool:
-        return dict(zip(wanted, pool.map(hunt, wanted), strict=True))
+        hunts = {pool.submit(hunt, name): name for name in wanted}
+        for done in as_completed(hunts):
+            if report is not None:
+                caught = done.result()
+                plans = "none" if caught is None else f"{caught.plans} plans"
+                report(f"{hunts[done]}: {plans}")
+    return {name: done.result() for done, name in hunts.items()}
 
 
 def table(hunted: dict[str, Caught | None]) -> str:

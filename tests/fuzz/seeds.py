@@ -103,7 +103,7 @@ def refused_chunk(seeds: range) -> list[str]:
 
 def pool_of(processes: int) -> ProcessPoolExecutor:
     os.environ.update(THREADS)  # A worker reads them as it starts.
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("spawn")  # A fork would share DuckDB's threads.
     return ProcessPoolExecutor(processes, mp_context=context, initializer=quiet)
 
 
