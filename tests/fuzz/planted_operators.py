@@ -13,6 +13,7 @@ OPERATORS: dict[str, Mutation] = {
         "pl.coalesce(state + before, state, before)",
         "pl.coalesce(state, before)",
         ("aggregate", "window"),
+        needs=("sum", "epochs"),
     ),
     "count_nulls": Mutation(
         "count(column) counts nulls",
@@ -20,6 +21,7 @@ OPERATORS: dict[str, Mutation] = {
         "count = argument.value.count()",
         "count = pl.len()",
         ("aggregate", "window"),
+        needs=("count",),
     ),
     "mean_of_nulls": Mutation(
         "avg() divides by nulls as well",
@@ -27,6 +29,7 @@ OPERATORS: dict[str, Mutation] = {
         "value.count()",
         "pl.len()",
         ("aggregate", "window"),
+        needs=("avg",),
     ),
     "adds_what_is_taken_back": Mutation(
         "a sum adds a row that is taken back",
@@ -34,6 +37,7 @@ OPERATORS: dict[str, Mutation] = {
         "then(-value)",
         "then(value)",
         ("aggregate",),
+        needs=("behind", "epochs"),
     ),
     "least_is_latest": Mutation(
         "min() keeps the newer value",
@@ -41,6 +45,7 @@ OPERATORS: dict[str, Mutation] = {
         "state < before if smallest",
         "state.is_not_null() if smallest",
         ("aggregate", "window"),
+        needs=("min", "epochs"),
     ),
     "nan_is_missing": Mutation(
         "max() passes NaN over",
@@ -48,13 +53,15 @@ OPERATORS: dict[str, Mutation] = {
         "column.nan_max() if dtype.is_float() else column.max()",
         "column.max()",
         ("aggregate", "window"),
+        needs=("max",),
     ),
     "last_ignores_ties": Mutation(
         "of several first or last rows the one that came first wins",
         f"{_AT}.value_kernels:outermost",
         "((instant == instant_before) & wins_tie)",
         "((instant == instant_before) & False)",
-        ("aggregate", "window"),
+        ("first", "last"),
+        needs=("epochs",),
     ),
     "distinct_repeats": Mutation(
         "count_distinct() of a window counts a value of an earlier epoch again",
@@ -62,6 +69,7 @@ OPERATORS: dict[str, Mutation] = {
         ".list.unique()",
         "",
         ("window",),
+        needs=("count_distinct", "epochs"),
     ),
     "distinct_is_new": Mutation(
         "a running count_distinct() takes every value for new",
@@ -69,13 +77,15 @@ OPERATORS: dict[str, Mutation] = {
         "new = values.filter(state.find(values)[HASH].is_null())",
         "new = values",
         ("aggregate",),
+        needs=("count_distinct", "epochs"),
     ),
     "collect_forgets": Mutation(
         "collect() keeps the epoch's values alone",
         f"{_AT}.value_kernels:collected",
         "_together(before, state)",
         "state",
-        ("aggregate", "window"),
+        ("collect", "percentile", "string_agg"),
+        needs=("epochs",),
     ),
     "empty_group_stays": Mutation(
         "a group whose last row is taken back stays",
@@ -83,6 +93,7 @@ OPERATORS: dict[str, Mutation] = {
         "after[_ROW_COUNT] > 0",
         "after[_ROW_COUNT] > -1",
         ("aggregate",),
+        needs=("behind", "epochs"),
     ),
     "unchanged_is_lost": Mutation(
         "state is written only where the result changed",
@@ -90,6 +101,7 @@ OPERATORS: dict[str, Mutation] = {
         "lives & is_changed",
         "lives & is_news & known",
         ("aggregate",),
+        needs=("epochs",),
     ),
     "late_is_live": Mutation(
         "a row that comes at the very watermark is not late",
@@ -110,7 +122,7 @@ OPERATORS: dict[str, Mutation] = {
         f"{_AT}.panes:Panes._earlier",
         "if not panes:",
         "if panes:",
-        ("window", "window_top_n"),
+        ("hopping",),
     ),
     "never_again": Mutation(
         "a row within the allowed lateness changes nothing",
@@ -118,13 +130,14 @@ OPERATORS: dict[str, Mutation] = {
         "if not self._lateness_ms or now.is_empty():",
         "if True:",
         ("window",),
+        needs=("lateness", "epochs"),
     ),
     "touching_is_apart": Mutation(
         "sessions that touch are two",
         f"{_AT}.sessions:SessionWindow._numbered",
         "pl.col(WINDOW_START) > reached",
         "pl.col(WINDOW_START) >= reached",
-        ("window",),
+        ("session",),
     ),
     "session_stays": Mutation(
         "a session that is merged into another is not taken back",
@@ -132,6 +145,7 @@ OPERATORS: dict[str, Mutation] = {
         "revoked = self._without(replaced.filter(_has_fired()), after.filter(is_repeated))",
         "revoked = replaced.clear()",
         ("window",),
+        needs=("session", "lateness", "epochs"),
     ),
     "latest_is_least": Mutation(
         "latest() forgets the row that it had",
@@ -139,6 +153,7 @@ OPERATORS: dict[str, Mutation] = {
         "pl.concat([rows, before.drop_nulls(HASH)])",
         "rows",
         ("latest",),
+        needs=("epochs",),
     ),
     "bag_never_empties": Mutation(
         "a row that is taken back stays in the bag",
@@ -146,6 +161,7 @@ OPERATORS: dict[str, Mutation] = {
         "(before + deltas[COPIES])",
         "(before + deltas[COPIES].abs())",
         ("latest", "top_n", "aggregate"),
+        needs=("behind", "epochs"),
     ),
     "nobody_moves_up": Mutation(
         "when a ranked row goes, nobody takes its place",
@@ -153,6 +169,7 @@ OPERATORS: dict[str, Mutation] = {
         "if short.is_empty():",
         "if True:",
         ("latest", "top_n"),
+        needs=("behind", "epochs"),
     ),
     "rank_forgets": Mutation(
         "top_n() ranks the epoch's rows alone",
@@ -160,6 +177,7 @@ OPERATORS: dict[str, Mutation] = {
         "both = pl.concat([rows, before.select(rows.columns)])",
         "both = rows",
         ("top_n",),
+        needs=("epochs",),
     ),
     "rank_stays": Mutation(
         "a rank that nobody has any more is not taken back",
@@ -167,6 +185,7 @@ OPERATORS: dict[str, Mutation] = {
         "if gone.height:",
         "if False:",
         ("top_n",),
+        needs=("behind", "epochs"),
     ),
     "ties_are_apart": Mutation(
         "rows that share a rank have one each",
@@ -174,6 +193,7 @@ OPERATORS: dict[str, Mutation] = {
         "if self.has_ties",
         "if False",
         ("window_top_n",),
+        needs=("ties",),
     ),
     "prunes_the_last": Mutation(
         "a row that equals the n-th is passed over before rows are sorted",
@@ -181,6 +201,7 @@ OPERATORS: dict[str, Mutation] = {
         "value >= bound",
         "value > bound",
         ("latest", "top_n", "window_top_n"),
+        needs=("prunes",),
     ),
     "first_again": Mutation(
         "deduplicate() lets a key through in every epoch",
@@ -188,6 +209,7 @@ OPERATORS: dict[str, Mutation] = {
         "rows.filter(is_new)",
         "rows",
         ("deduplicate",),
+        needs=("epochs",),
     ),
     "join_of_one_epoch": Mutation(
         "a right row does not meet the left rows of earlier epochs",
@@ -195,6 +217,7 @@ OPERATORS: dict[str, Mutation] = {
         "self._pairs(old_left, right)",
         "self._pairs(old_left.clear(), right)",
         ("interval_join",),
+        needs=("epochs",),
     ),
     "interval_is_open": Mutation(
         "the upper end does not belong to the interval",
@@ -209,6 +232,7 @@ OPERATORS: dict[str, Mutation] = {
         'how="anti"',
         'how="left"',
         ("interval_join",),
+        needs=("left", "epochs"),
     ),
     "late_for_its_window": Mutation(
         "a row is joined in windows that have ended",
@@ -223,6 +247,7 @@ OPERATORS: dict[str, Mutation] = {
         "~is_null & ~is_same",
         "~is_null & ~is_same & is_known",
         ("process",),
+        needs=("epochs",),
     ),
     "timer_is_late": Mutation(
         "the last of a key's timers does not fire",

@@ -14,11 +14,13 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+from tests.fuzz.plans import Checkpoint, Plan, Restore
+
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """``place`` is ``module:function`` below ``sluice``; ``ops``: only plans with one of these
-    operations can see it, empty for any.
+    """``place`` is ``module:function`` below ``sluice``; ``ops``: only plans with one of these can
+    see it, empty for any; and they need all of ``needs``.  See ``features``.
     """
 
     wrong: str
@@ -26,6 +28,11 @@ class Mutation:
     old: str
     new: str
     ops: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    def may_show_in(self, plan: Plan) -> bool:
+        found = features(plan)
+        return (not self.ops or bool(found & {*self.ops})) and found >= {*self.needs}
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -63,3 +70,28 @@ class Mutation:
         faulty = made[function.__name__]
         assert isinstance(faulty, FunctionType)
         return faulty
+
+
+def features(plan: Plan) -> set[str]:
+    """What a fault may hide in: operations, aggregates, windows, joins, sinks, acts."""
+    found = {stage.op for stage in plan.stages}
+    for stage in plan.stages:
+        found |= {one[0] for one in stage.args.get("aggregates", {}).values()}
+        found |= {str(stage.args[name]) for name in ("how", "keep") if name in stage.args}
+        found |= {stage.args["window"][0]} if "window" in stage.args else set()
+        found |= {name for name in ("ties", "lateness") if stage.args.get(name)}
+        found |= {"filtered"} if stage.where else set()
+        found |= {"behind"} if any(plan.source(i.producer) is None for i in stage.inputs) else set()
+    found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
+    found |= {"capped"} if plan.max_records else set()
+    found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}
+    found |= {"restore" for act in plan.acts if isinstance(act, Restore)}
+    rescaled = [act for act in plan.acts if isinstance(act, Restore) and act.parallelism]
+    found |= {"rescale"} if rescaled else set()
+    checkpoints = sum(isinstance(act, Checkpoint) for act in plan.acts)
+    found |= {"epochs"} if checkpoints > 1 else set()
+    return found
+
+
+def _is_special(sink: Any) -> bool:
+    return bool(sink.changelog or sink.upsert_key)

@@ -6,13 +6,16 @@ where that can be.  ``python -m tests.fuzz --spark 200`` plays more.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.fuzz.on_spark import play_on_spark, spark_plan
-from tests.fuzz.plans import to_json
+from tests.fuzz.plans import from_json, to_json
 
-SEEDS = range(6)
+SEEDS = range(5)
+FOUND = sorted(Path(__file__).parents[1].joinpath("fuzz", "found", "on_spark").glob("*.json"))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -22,3 +25,8 @@ def test_every_sink_holds_what_batch_sql_says(spark: SparkSession, seed: int) ->
     failure = play_on_spark(plan, spark)
 
     assert failure is None, f"seed {seed}: {failure}\n{to_json(plan)}"
+
+
+@pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)
+def test_what_was_found_on_spark_once_stays_right(spark: SparkSession, file: Path) -> None:
+    assert play_on_spark(from_json(file.read_text()), spark) is None
