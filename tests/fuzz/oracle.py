@@ -82,6 +82,8 @@ class Oracle:
 
     def is_updating(self, producer: str) -> bool:
         """Rows that may be taken back have no epoch in which they came."""
+        if self.past.plan.source(producer) is not None:
+            return False
         ((least,),) = self.sql.execute(f"SELECT min({EPOCH}) FROM {q(producer)}").fetchall()
         return least in (0, None)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tests.fuzz.plans import InputPlan, StagePlan
+from tests.fuzz.plans import StagePlan
 from tests.fuzz.query_parts import EPOCH, aggregates_of, join_columns, keys_equal, listed, q
 from tests.fuzz.query_times import fires, in_sessions, in_windows, now, on_time
 
@@ -31,7 +31,8 @@ def union(oracle: Oracle, stage: StagePlan) -> str:
 def lookup(oracle: Oracle, stage: StagePlan) -> str:
     args, producer = stage.args, stage.inputs[0].producer
     if is_updating := oracle.is_updating(producer):
-        stage = replace(stage, inputs=(InputPlan(producer=oracle.since(producer)),))
+        given = replace(stage.inputs[0], producer=oracle.since(producer))
+        stage = replace(stage, inputs=(given,))
     given, added = oracle.given(stage), args.get("add") or {}
     columns = listed(oracle.columns(given), "r.")
     columns += f", 0 AS {EPOCH}" if is_updating else f", r.{EPOCH}"
