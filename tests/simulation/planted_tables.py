@@ -80,3 +80,16 @@ def publish_over_a_hole(patch: pytest.MonkeyPatch) -> None:
         return publishing(self, writer, checkpoint_id, None)
 
     patch.setattr(Timeline, "publishing", unasked)
+
+
+@mutation(11)
+def publish_beside_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
+    """A database was put back to before a roll back, and shows its rows again."""
+    publishing = Timeline.publishing
+
+    def unaware(
+        self: Timeline, writer: Writer, checkpoint_id: int, parent: int | None
+    ) -> Timeline | None:
+        return publishing(self, replace(writer, recovered_by=0), checkpoint_id, parent)
+
+    patch.setattr(Timeline, "publishing", unaware)

@@ -40,7 +40,6 @@ class Readers:
     world: World
     seen: Seen = field(default_factory=Seen)
     has_lost_rows: bool = False  # Ever.
-    is_adrift: bool = False  # Put back to before a recovery, of which the place knows nothing.
     own: set[int] = field(default_factory=set[int])  # Published in this life of the bucket.
 
     def published(
@@ -53,7 +52,7 @@ class Readers:
         if writer.life in witness.lives:
             if witness.ended.get(checkpoint_id) != "completed":
                 raise Broken(5, "published before it is completed", f"{checkpoint_id}")
-            if parent != seen.continued and not self.is_adrift:
+            if parent != seen.continued:
                 what = "a commit continues another version than readers see"
                 raise Broken(11, what, f"{checkpoint_id} after {parent}, not {seen.continued}")
             self._is_right(checkpoint_id, parent, rows)
@@ -99,8 +98,6 @@ class Readers:
     def was_put_back(self, seen: Seen) -> None:
         """What a person has accepted stays accepted: the journal knows it, if not the place."""
         self.has_lost_rows = True
-        forgot_a_recovery = seen.generation != self.seen.generation or seen.life != self.seen.life
-        self.is_adrift |= forgot_a_recovery
         self.seen = replace(
             seen, accepted=seen.accepted or self.seen.accepted, told=seen.told or self.seen.told
         )
@@ -114,7 +111,7 @@ class Readers:
         """Every record once, unless a person was told otherwise."""
         witness, seen = self.world.witness, self.seen
         base = witness.head.base
-        if base is None or seen.accepted or seen.told or self.is_adrift:
+        if base is None or seen.accepted or seen.told:
             return
         rows = [row for said in self.world.place.rows.values() for row in said]
         if pure(rows) != reference(len(self.world.stages) - 1, witness.consumed[base]):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.connectors.row_files import PARQUET
@@ -97,7 +97,8 @@ class FilesTable:
         assert parent is None or parent < checkpoint_id
         assert all(committable.sink == self.sink for committable in committables)
         timeline = timeline_since(self._log, parent)
-        timeline.line.publishing(writer, checkpoint_id, parent)
+        # What is ahead of the parent gives way to this commit, whoever left it there.
+        timeline.line.publishing(replace(writer, recovered_by=0), checkpoint_id, parent)
         with ThreadPoolExecutor(READ_THREADS) as pool:
             staged = [*pool.map(self._staged.files_of, committables)]
         manifest = Manifest(

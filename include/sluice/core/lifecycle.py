@@ -121,10 +121,11 @@ def _holds_still(state: CoordinatorState, event: JobRestored) -> bool:
     return completed is not None and not completed.is_committed
 
 
-def on_tables_recovered(state: CoordinatorState, _: TablesRecovered) -> Transition:
+def on_tables_recovered(state: CoordinatorState, event: TablesRecovered) -> Transition:
     if state.table_recovery is None:
         return ignored(state)
-    return Transition(state=replace(state, table_recovery=None))
+    after = replace(state, table_recovery=None, tables_recovered_by=event.generation)
+    return Transition(state=after)
 
 
 def on_hooks_restored(state: CoordinatorState, _: HooksRestored) -> Transition:

@@ -72,6 +72,7 @@ class CoordinatorState:
     must_restore_hooks: bool = False
     tables: dict[str, int] | None = None
     table_recovery: TableRecovery | None = None
+    tables_recovered_by: Generation = NO_GENERATION  # Whose recovery reached every table last.
     configuration: JobConfiguration = field(default_factory=JobConfiguration)
     queue: tuple[CheckpointRequest, ...] = ()
     rejected: tuple[RejectedRequest, ...] = ()

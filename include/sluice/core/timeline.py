@@ -29,10 +29,14 @@ LIVES_KEPT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """The life of the job and the generation in whose name a coordinator acts."""
+    """The life of the job and the generation in whose name a coordinator acts.
+
+    ``recovered_by`` is the generation whose recovery reached every table, 0 if there was none.
+    """
 
     life: str
     generation: int
+    recovered_by: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,7 @@ class Timeline:
 
         Raises:
             FencedError: a restore has left it behind, or another life of the job owns the table.
-            TableMismatch: the parent is not shown.
+            TableMismatch: the parent is not shown, or later ones are that were taken away.
         """
         may_continue = checkpoint_id == self.continues
         is_forgotten = self._has_forgotten(checkpoint_id)
@@ -143,10 +147,17 @@ class Timeline:
                 "replaced; restore a checkpoint that it shows, or restore and accept tables as "
                 "they are, which leaves the rows in between out"
             )
+        if self.fenced_by < writer.recovered_by and (ahead := [*self.after(parent)]):
+            raise TableMismatch(
+                f"the table shows checkpoint {ahead[-1]}, which a restore of generation "
+                f"{writer.recovered_by} had taken away: it was put back to before that; restore "
+                "the job again and roll tables back, or accept tables as they are"
+            )
         return replace(
             self,
             life=writer.life,
             generation=writer.generation,
+            fenced_by=max(self.fenced_by, writer.recovered_by),
             continues=None if may_continue else self.continues,
             published=self.published if is_forgotten else _with(self.published, checkpoint_id),
         )

@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 def writer_of(state: CoordinatorState) -> Writer:
     """In whose name a coordinator acts that has loaded *state*."""
-    return Writer(life=state.life, generation=state.generation)
+    return Writer(
+        life=state.life, generation=state.generation, recovered_by=state.tables_recovered_by
+    )
 
 
 def recover_tables(job: Job, head: Head) -> Head:

@@ -53,6 +53,17 @@ def test_a_checkpoint_is_not_published_over_a_missing_parent() -> None:
         put_back.publishing(FIRST, 4, 3)
 
 
+def test_a_table_put_back_to_before_a_roll_back_is_not_published_beside_its_rows() -> None:
+    before = published(1, 2, 3)
+    after_roll_back = Writer(life="a", generation=2, recovered_by=2)
+
+    with pytest.raises(TableMismatch, match="shows checkpoint 3, which a restore of generation 2"):
+        before.publishing(after_roll_back, 4, 1)
+    onwards = before.publishing(after_roll_back, 4, 3)  # Nothing is ahead of what it continues.
+    assert onwards is not None
+    assert onwards.fenced_by == 2
+
+
 def test_after_a_roll_back_only_later_ids_are_published() -> None:
     back = recovered(published(1, 2, 3), SECOND, Recovery(version=1, through=4, roll_back=True))
 
