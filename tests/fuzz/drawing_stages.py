@@ -14,7 +14,7 @@ from tests.fuzz.drawing_streams import (
     ORDERED,
     Stream,
     condition,
-    keys,
+    keyed,
     result_condition,
 )
 from tests.fuzz.known import is_drawn
@@ -161,22 +161,6 @@ def aggregate(drawing: Any, uid: str, stream: Stream) -> Drawn:
     stage = StagePlan(uid=uid, op="aggregate", inputs=(given,), args={"aggregates": aggregates})
     columns = {**{name: stream.columns[name] for name in key}, **columns}
     return stage, Stream(uid=uid, columns=columns, updates=key)
-
-
-def keyed(
-    random: Random, given: InputPlan, stream: Stream
-) -> tuple[InputPlan, Stream, tuple[str, ...]]:
-    """Keyed by some columns, at times by one that is computed, or of a type that few key by."""
-    more = ("double", "decimal") if random.random() < 0.1 else ()
-    key = keys(random, stream, (*("int", "text", "bool", "date", "long"), *more))
-    if random.random() < 0.12 and "xk" not in stream.columns:
-        numbers = [n for n in stream.of(["int", "long"]) if "fsum" not in n]
-        if numbers:
-            expression = f"coalesce({random.choice(numbers)}, 0) % 3"
-            stream = replace(stream, columns={**stream.columns, "xk": "key"})
-            key = (*key[:1], "xk")
-            return replace(given, keys=key, key_expressions=(("xk", expression),)), stream, key
-    return replace(given, keys=key), stream, key
 
 
 def latest(drawing: Any, uid: str, stream: Stream) -> Drawn:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+
+from tests.fuzz.plans import InputPlan
 
 KEYABLE = ("int", "text", "bool", "date", "long")
 ORDERED = ("int", "long", "huge", "double", "text", "bool", "date", "decimal", "time")
@@ -97,3 +99,19 @@ def keys(random: Random, stream: Stream, kinds: Iterable[str] = KEYABLE) -> tupl
     if not found:
         return ()
     return tuple(random.sample(found, min(len(found), random.choice((1, 1, 1, 2)))))
+
+
+def keyed(
+    random: Random, given: InputPlan, stream: Stream
+) -> tuple[InputPlan, Stream, tuple[str, ...]]:
+    """Keyed by some columns, at times by one that is computed, or of a type that few key by."""
+    more = ("double", "decimal") if random.random() < 0.1 else ()
+    key = keys(random, stream, (*("int", "text", "bool", "date", "long"), *more))
+    if random.random() < 0.12 and "xk" not in stream.columns:
+        numbers = [n for n in stream.of(["int", "long"]) if "fsum" not in n]
+        if numbers:
+            expression = f"coalesce({random.choice(numbers)}, 0) % 3"
+            stream = replace(stream, columns={**stream.columns, "xk": "key"})
+            key = (*key[:1], "xk")
+            return replace(given, keys=key, key_expressions=(("xk", expression),)), stream, key
+    return replace(given, keys=key), stream, key

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tests.fuzz.drawing_aggregates import draw_aggregates
-from tests.fuzz.drawing_streams import ORDERED, Stream, keys
+from tests.fuzz.drawing_streams import ORDERED, Stream, keyed, keys
 from tests.fuzz.known import is_drawn
 from tests.fuzz.plans import InputPlan, StagePlan
 
@@ -28,7 +28,7 @@ def draw_window(random: Random, stream: Stream) -> list[Any] | None:
 
 
 def window(drawing: Any, uid: str, stream: Stream) -> Any:
-    from tests.fuzz.drawing_stages import keyed, read
+    from tests.fuzz.drawing_stages import read
 
     random: Random = drawing.random
     if not stream.is_append:
