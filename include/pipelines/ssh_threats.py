@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sluice import aggregates as agg
 from sluice.config import Checkpointing
+from sluice.errors import ConfigurationError
 from sluice.params import param
 from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
@@ -27,22 +28,22 @@ FAILED = (
 )
 
 
-def parse_sshd(lines: DataFrame, *, since: str) -> DataFrame:
+def parse_sshd(lines: DataFrame, *, since: str, year: str = "") -> DataFrame:
     """Failed passwords: when, from where, as whom, how often.  Classic syslog lines lack the year:
-    each is of the first one that does not put it before the day *since*.
+    each is of the first one that does not put it before the day *since*, or the begin of *year*.
 
     A line that is not one of sshd's goes to the side output with its file and number.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     stamp = F.regexp_extract("line", SYSLOG, 1)
-    first = date.fromisoformat(since)
+    first = _first_day(f"{year}-01-01" if year else since)
     this_year, next_year = (
         F.try_to_timestamp(
-            F.concat(F.lit(f"{year} "), F.regexp_replace(stamp, " +", " ")),
+            F.concat(F.lit(f"{of} "), F.regexp_replace(stamp, " +", " ")),
             F.lit("yyyy MMM d HH:mm:ss"),
         )
-        for year in (first.year, first.year + 1)
+        for of in (first.year, first.year + 1)
     )
     at = F.coalesce(
         F.when(this_year >= F.lit(first), this_year), next_year, F.try_to_timestamp(stamp)
@@ -59,6 +60,16 @@ def parse_sshd(lines: DataFrame, *, since: str) -> DataFrame:
         .where("_malformed IS NOT NULL OR source_ip != ''")
         .select("_source", "_malformed", "line", "at", "source_ip", "user", "failures")
     )
+
+
+def _first_day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"no line of the log is older than {text!r}, which is no day; write since=2026-03-01, "
+            "or year=2026"
+        ) from error
 
 
 pipeline = Pipeline(
@@ -84,6 +95,7 @@ alerts = (
         "parse",
         parse_sshd,
         since=param("since", default="2015-03-01", help="no line is older: 2026-03-01"),
+        year=param("year", required=False, help="the year of the log, instead of since"),
     )
     .lookup("allowlist_filter", allowlist, on={"source_ip": "trim(line)"}, keep="unmatched")
     .key_by("source_ip")

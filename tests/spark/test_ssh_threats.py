@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import pytest
 from pipelines.ssh_threats import parse_sshd
 from sluice.cli.result import final_table
 from sluice.core.properties import JobStatus
+from sluice.errors import ConfigurationError
 from sluice.runner.history import history
 from sluice.runner.job import Job
 from sluice.spark.epochs import Epoch, run_epochs
@@ -127,6 +128,19 @@ def test_a_year_begins_in_the_middle_of_a_log_and_may_be_a_leap_year(spark: Spar
         None,
     ]
     assert [row["_malformed"] for row in rows] == [None] * 4 + ["not a line of sshd"]
+
+
+def test_a_log_may_be_of_one_year_and_of_none_that_is_not(spark: SparkSession) -> None:
+    line = "Jan  1 00:00:00 host sshd[7]: Failed password for root from 10.0.0.1 port 1 ssh2"
+    lines = spark.createDataFrame(
+        [(line, None)], "line string, _source struct<partition: string, record: long>"
+    )
+
+    (row,) = parse_sshd(lines, since="2015-03-01", year="2015").collect()
+
+    assert row["at"].astimezone(UTC) == datetime(2015, 1, 1, tzinfo=UTC)
+    with pytest.raises(ConfigurationError, match=r"older than '15-3-1', which is no day; write si"):
+        parse_sshd(lines, since="15-3-1")
 
 
 def test_a_killed_worker_aborts_the_checkpoint_and_changes_nothing(
