@@ -43,7 +43,9 @@ def test_tables_are_recovered_once_through_the_last_id_that_was_handed_out() -> 
     assert restored_state.table_recovery == TableRecovery(
         through=CheckpointId(3), roll_back=True, accepts=True, replaces={"alerts": ("theirs",)}
     )
-    assert again.state == replace(restored_state, table_recovery=None)
+    assert again.state == replace(
+        restored_state, table_recovery=None, tables_recovered_by=restored_state.generation
+    )
     assert step(again.state, tables_recovered()).verdict is Verdict.IGNORED
     assert step(restored_state, tables_recovered(generation=1)).verdict is Verdict.FENCED
 
