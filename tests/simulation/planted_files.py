@@ -144,6 +144,18 @@ def read_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FilesTable, "chain", chain)
 
 
+@mutation(8)
+def begin_behind_the_first_version(patch: pytest.MonkeyPatch) -> None:
+    """A reader that follows the table back stops before its beginning."""
+    whole = FilesTable.chain
+
+    def chain(self: FilesTable, version: int | None = None) -> tuple[Manifest, ...]:
+        found = whole(self, version)
+        return found[1:] or found
+
+    patch.setattr(FilesTable, "chain", chain)
+
+
 @mutation(4)
 def delete_shared_files(patch: pytest.MonkeyPatch) -> None:
     """What a subsumed checkpoint names goes, whoever else names it."""

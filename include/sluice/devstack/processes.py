@@ -91,8 +91,8 @@ def start(launch: Launch) -> ProcessRecord:
 
 def is_alive(record: ProcessRecord) -> bool:
     """Whether the very process that was recorded still runs."""
-    _reap(record.pid)
     info = process_table.inspect(record.pid)
+    _reap(record.pid)
     return info is not None and info.started_ticks == record.started_ticks
 
 
@@ -169,9 +169,9 @@ def members(record: ProcessRecord) -> tuple[ProcessInfo, ...]:
 
 
 def _members(records: tuple[ProcessRecord, ...], stack_id: str | None) -> tuple[ProcessInfo, ...]:
-    for record in records:
-        _reap(record.pid)
     alive = process_table.all_processes()
+    for record in records:
+        _reap(record.pid)  # After the look: whom that missed is dead, and is not to keep its pid.
     started = {info.pid: info.started_ticks for info in alive}
     # The kernel never reuses a pid while a session bears its number.  A stranger under our pid
     # therefore means that our session is empty, and the one of that number is the stranger's.
