@@ -136,6 +136,7 @@ def averaged(argument: Argument, total: pl.DataType) -> Kernel:
         argument,
         total,
         partial=(argument.addend(total).sum(), argument.value.count()),
+        narrow=argument.value.cast(pl.Int64).sum(),
         is_mean=True,
         with_sql=True,
     )
@@ -143,10 +144,19 @@ def averaged(argument: Argument, total: pl.DataType) -> Kernel:
 
 def weighed(argument: Argument, total: pl.DataType, *, is_mean: bool) -> Kernel:
     """The sum, or the mean, of a changelog."""
-    value, weight = argument.value.cast(total), argument.weight
-    signed = pl.when(weight > 0).then(value).when(weight < 0).then(-value)
+    weight = argument.weight
+
+    def signed(dtype: pl.DataType) -> pl.Expr:
+        value = argument.value.cast(dtype)
+        return pl.when(weight > 0).then(value).when(weight < 0).then(-value).sum()
+
     return _sum_and_count(
-        argument, total, partial=(signed.sum(), weight.sum()), is_mean=is_mean, with_sql=False
+        argument,
+        total,
+        partial=(signed(total), weight.sum()),
+        narrow=signed(pl.Int64()),
+        is_mean=is_mean,
+        with_sql=False,
     )
 
 
@@ -155,6 +165,7 @@ def _sum_and_count(
     total: pl.DataType,
     *,
     partial: tuple[pl.Expr, pl.Expr],
+    narrow: pl.Expr,
     is_mean: bool,
     with_sql: bool,
 ) -> Kernel:
@@ -189,14 +200,9 @@ def _sum_and_count(
         narrow=_narrow(
             argument,
             added,
-            partial=(
-                argument.value.cast(pl.Int64).sum().cast(total).alias(added),
-                _int64(partial[1], count),
-            ),
+            partial=(narrow.cast(total).alias(added), _int64(partial[1], count)),
             combine=(pl.col(added).cast(pl.Int64).sum().cast(total), pl.col(count).sum()),
-        )
-        if with_sql
-        else None,
+        ),
     )
 
 
