@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.fuzz.plans import StagePlan
-from tests.fuzz.query_parts import EPOCH, aggregates_of, join_columns, keys_equal, listed, q
+from tests.fuzz.query_parts import (
+    EPOCH,
+    aggregates_of,
+    join_columns,
+    keys_equal,
+    listed,
+    q,
+    sorted_by,
+)
 from tests.fuzz.query_times import fires, in_sessions, in_windows, now, on_time
 
 if TYPE_CHECKING:
@@ -78,13 +86,15 @@ def window(oracle: Oracle, stage: StagePlan) -> str:
 
 def window_top_n(oracle: Oracle, stage: StagePlan) -> str:
     given, args = oracle.given(stage), stage.args
-    columns = [*oracle.columns(given)]
+    types = oracle.columns(given)
+    columns = [*types]
     bounds = [name for name in ("window_start", "window_end") if name not in columns]
     by = [*stage.inputs[0].keys, "window_start", "window_end"]
     first = f"{q(args['by'])} DESC NULLS LAST"
-    rest = "".join(f", {q(c)} ASC NULLS FIRST" for c in columns if c not in (*by, args["by"]))
+    others = [name for name in columns if name not in (*by, args["by"])]
+    rest = sorted_by(types, others, "ASC NULLS FIRST")
     function = "RANK()" if args.get("ties") else "ROW_NUMBER()"
-    order = first if args.get("ties") else first + rest
+    order = first if args.get("ties") else ", ".join([first, *rest])
     rank = f"CAST({function} OVER (PARTITION BY {listed(by)} ORDER BY {order}) AS INTEGER)"
     rows = in_windows(oracle, stage, given)
     return (
@@ -97,8 +107,9 @@ def top_n(oracle: Oracle, stage: StagePlan) -> str:
     given, args, keys = oracle.given(stage), stage.args, stage.inputs[0].keys
     others = oracle.of(given, keys)
     ties = dict.fromkeys([*args.get("ties_by", ()), *args.get("unique", ()), *others])
-    rest = "".join(f", {q(c)} ASC NULLS FIRST" for c in ties if c not in (*keys, args["by"]))
-    order = f"{q(args['by'])} DESC NULLS LAST{rest}"
+    types = oracle.columns(given)
+    rest = sorted_by(types, [c for c in ties if c not in (*keys, args["by"])], "ASC NULLS FIRST")
+    order = ", ".join([f"{q(args['by'])} DESC NULLS LAST", *rest])
     rank = f"ROW_NUMBER() OVER (PARTITION BY {listed(keys)} ORDER BY {order})"
     return (
         f"SELECT {listed(keys)}, CAST({rank} AS INTEGER) AS rank, {listed(others)}, 0 AS {EPOCH} "
@@ -108,9 +119,9 @@ def top_n(oracle: Oracle, stage: StagePlan) -> str:
 
 def latest(oracle: Oracle, stage: StagePlan) -> str:
     given, keys = oracle.given(stage), stage.inputs[0].keys
-    columns = [*oracle.columns(given)]
+    columns = oracle.columns(given)
     order = [n for n in dict.fromkeys([*stage.args["by"], *columns]) if n not in keys]
-    ordered = ", ".join(f"{q(name)} DESC NULLS LAST" for name in order) or "1"
+    ordered = ", ".join(sorted_by(columns, order, "DESC NULLS LAST")) or "1"
     return (
         f"SELECT {listed(columns)}, 0 AS {EPOCH} FROM {q(given)} "
         f"QUALIFY ROW_NUMBER() OVER (PARTITION BY {listed(keys)} ORDER BY {ordered}) = 1"
@@ -120,13 +131,14 @@ def latest(oracle: Oracle, stage: StagePlan) -> str:
 def deduplicate(oracle: Oracle, stage: StagePlan) -> str:
     """The epoch in which a key came first decides, then the order within it."""
     given, keys = oracle.given(stage), stage.inputs[0].keys
-    columns = [*oracle.columns(given)]
+    columns = oracle.columns(given)
     by = stage.args.get("by") or oracle.event_time(stage)
     names = dict.fromkeys([*([by] if by else []), *columns])
-    order = "".join(f", {q(name)} ASC NULLS LAST" for name in names if name not in keys)
+    ordered = sorted_by(columns, [name for name in names if name not in keys], "ASC NULLS LAST")
+    order = ", ".join([EPOCH, *ordered])
     return (
         f"SELECT {listed(columns)}, {EPOCH} FROM {q(given)} QUALIFY ROW_NUMBER() "
-        f"OVER (PARTITION BY {listed(keys)} ORDER BY {EPOCH}{order}) = 1"
+        f"OVER (PARTITION BY {listed(keys)} ORDER BY {order}) = 1"
     )
 
 

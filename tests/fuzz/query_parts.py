@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tests.fuzz.plans import StagePlan
@@ -20,6 +21,24 @@ def q(name: str) -> str:
 
 def listed(names: Sequence[str], prefix: str = "") -> str:
     return ", ".join(prefix + q(name) for name in names)
+
+
+def sorted_by(columns: Mapping[str, str], names: Iterable[str], way: str) -> list[str]:
+    """Terms of an ORDER BY that takes a null within a struct or a list for the smallest value.
+
+    DuckDB takes it for the largest, whatever NULLS says.
+    """
+    return [f"{_ordered(name, columns[name])} {way}" for name in names]
+
+
+def _ordered(name: str, kind: str) -> str:
+    if kind.startswith("STRUCT"):
+        fields = re.findall(r"(\w+) \w+", kind)
+        of = ", ".join(f"'{f}_is': {q(name)}.{f} IS NOT NULL, '{f}': {q(name)}.{f}" for f in fields)
+        return f"CASE WHEN {q(name)} IS NOT NULL THEN {{{of}}} END"
+    if kind.endswith("[]"):
+        return f"list_transform({q(name)}, x -> {{'is': x IS NOT NULL, 'value': x}})"
+    return q(name)
 
 
 def keys_equal(stage: StagePlan) -> str:
