@@ -96,10 +96,17 @@ class Readers:
             raise Broken(11, "rolled back, and readers see something else", f"{newest}")
 
     def was_put_back(self, seen: Seen) -> None:
-        """What a person has accepted stays accepted: the journal knows it, if not the place."""
+        """What a person has accepted stays accepted: the journal knows it, if not the place.
+
+        Where the same rows are shown, the job goes on continuing what it does.
+        """
         self.has_lost_rows = True
+        is_same = seen.visible == self.seen.visible
         self.seen = replace(
-            seen, accepted=seen.accepted or self.seen.accepted, told=seen.told or self.seen.told
+            seen,
+            continued=(self.seen if is_same else seen).continued,
+            accepted=seen.accepted or self.seen.accepted,
+            told=seen.told or self.seen.told,
         )
 
     def was_told_committed(self, checkpoint_id: int) -> None:
