@@ -47,6 +47,14 @@ def difference(expected: pa.Table, got: pa.Table) -> str | None:
     return _rows(expected, got)
 
 
+def left_out_difference(expected: pa.Table, got: pa.Table) -> str | None:
+    """Of a side output: its rows may say more, such as where they came from."""
+    if got.num_rows != expected.num_rows:
+        return f"{got.num_rows} rows, expected {expected.num_rows}"
+    shared = [name for name in expected.column_names if name in got.column_names]
+    return difference(expected.select(shared), got.select(shared))
+
+
 def _rows(expected: pa.Table, got: pa.Table) -> str | None:
     tolerant = [TOLERANT in name for name in expected.column_names]
     wanted = Counter(_row(row, tolerant) for row in _tuples(expected))

@@ -15,6 +15,7 @@ from functools import partial
 import duckdb
 import pyarrow as pa
 
+from sluice.sinks.opening import side_output
 from tests.fuzz.data import schema_of
 from tests.fuzz.past import MIN_WATERMARK, Past
 from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
@@ -46,6 +47,18 @@ class Oracle:
             text = QUERIES[stage.op](self, stage)
             self.make(stage.uid, _narrowed(stage, text))
         return {sink.uid: self._sink(sink) for sink in self.past.plan.sinks}
+
+    def sides(self) -> dict[str, pa.Table]:
+        """The rows of the side outputs of late rows and of those without event time, by their uid;
+        to be called behind ``sinks``.
+        """
+        from tests.fuzz.query_sides import left_out
+
+        return {
+            side_output(stage.uid, name): self.sql.sql(text).to_arrow_table()
+            for stage in self.past.plan.stages
+            for name, text in left_out(self, stage)
+        }
 
     def make(self, name: str, text: str) -> None:
         self.sql.execute(f"CREATE OR REPLACE TEMP TABLE {q(name)} AS {text}")

@@ -110,6 +110,14 @@ OPERATORS: dict[str, Mutation] = {
         "kept_until_ms >= time.previous_watermark_ms",
         ("window",),
     ),
+    "late_goes_unsaid": Mutation(
+        "late rows of a chunk are left out without a word",
+        "runtime.output:Output.add_late",
+        "self._add_to_side(LATE_OF_SIDE[side], frame)",
+        "pass",
+        ("window", "interval_join", "window_join"),
+        needs=("epochs",),
+    ),
     "window_is_late_by_a_ms": Mutation(
         "a window fires a millisecond too late",
         f"{_AT}.panes:max_timestamp_ms",

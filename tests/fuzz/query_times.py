@@ -70,21 +70,20 @@ def in_sessions(oracle: Oracle, stage: StagePlan, given: str, lateness: int) -> 
     gap_us = stage.args["window"][1] * 1_000
     watermarks = [MIN_WATERMARK, *oracle.watermarks_of(stage.uid)]
     found = [
-        (number, session.start, session.end)
+        (number, session.start, session.end, session.fired)
         for session in sessions_of(rows, watermarks, gap_us=gap_us, lateness_ms=lateness)
         for number in session.rows
     ]
-    columns = list(zip(*found, strict=True)) or [(), (), ()]
-    table = pa.table(
-        [pa.array(column, pa.int64()) for column in columns], names=["_row", "_start", "_end"]
-    )
+    columns = list(zip(*found, strict=True)) or [(), (), (), ()]
+    names = ["_row", "_start", "_end", "_fired"]
+    table = pa.table([pa.array(column, pa.int64()) for column in columns], names=names)
     oracle.sql.register("_given", table)
     oracle.make(f"{stage.uid}_sessions", "SELECT * FROM _given")
     oracle.sql.unregister("_given")
     return (
         f"SELECT *, make_timestamptz(_start) AS window_start, make_timestamptz(_end) AS window_end,"
         f" (_end - 1) // 1000 AS _over "
-        f"FROM {q(numbered)} JOIN {q(stage.uid + '_sessions')} USING (_row)"
+        f"FROM {q(numbered)} JOIN {q(stage.uid + '_sessions')} USING (_row) WHERE _fired > 0"
     )
 
 

@@ -29,7 +29,8 @@ def sessions_of(
     gap_us: int,
     lateness_ms: int,
 ) -> list[Session]:
-    """The sessions that have fired by the last barrier; a row is (number, key, time, epoch).
+    """The sessions at the last barrier, fired or not; a row is (number, key, time, epoch), and one
+    that is in none is late.
 
     *watermarks* begins with that before the first epoch.
     """
@@ -45,7 +46,7 @@ def sessions_of(
             for session in sessions:
                 if not session.fired and session.over_ms <= now:
                     session.fired = epoch
-    return [session for sessions in known.values() for session in sessions if session.fired]
+    return [session for sessions in known.values() for session in sessions]
 
 
 def _with(

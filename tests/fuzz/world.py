@@ -30,7 +30,7 @@ from sluice.runner.trigger import Triggered, trigger
 from sluice.sources import Files
 from sluice.spark.stage import run_stage
 from sluice.storage.open import StoreLocation
-from tests.fuzz.compare import added_up, difference
+from tests.fuzz.compare import added_up, difference, left_out_difference
 from tests.fuzz.data import batch_of, schema_of
 from tests.fuzz.declaring import declare
 from tests.fuzz.growing import Growing
@@ -246,5 +246,12 @@ class World:
             got = sinks[uid].read()
             wrong = difference(rows, added_up(got) if uid in changelogs else got)
             if wrong is not None:
-                epochs = [one.checkpoint_id for one in self.past.epochs]
-                raise DifferenceError(f"sink {uid} at checkpoint {epochs[-1]}: {wrong}")
+                raise DifferenceError(f"sink {uid} at checkpoint {self._newest}: {wrong}")
+        for uid, rows in self.oracle.sides().items():
+            wrong = left_out_difference(rows, self.job.side_table(uid).read())
+            if wrong is not None:
+                raise DifferenceError(f"side output {uid} at checkpoint {self._newest}: {wrong}")
+
+    @property
+    def _newest(self) -> int:
+        return self.past.epochs[-1].checkpoint_id
