@@ -125,7 +125,14 @@ def _union(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
 def _aggregate(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
     keyed = _keyed(stage.inputs[0], streams)
     aggregates = aggregates_of(stage.args["aggregates"])
-    return keyed.aggregate(stage.uid, parallelism=stage.parallelism, **aggregates)
+    return keyed.aggregate(
+        stage.uid, ttl=_ttl_of(stage), parallelism=stage.parallelism, **aggregates
+    )
+
+
+def _ttl_of(stage: StagePlan) -> timedelta | None:
+    ttl = stage.args.get("ttl")
+    return None if ttl is None else timedelta(milliseconds=ttl)
 
 
 def _window(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
@@ -149,6 +156,8 @@ def _window_top_n(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
 
 def _one_input(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
     args = {name: _tuple(value) for name, value in stage.args.items()}
+    if "ttl" in args:
+        args["ttl"] = _ttl_of(stage)
     method = getattr(_keyed(stage.inputs[0], streams), stage.op)
     return method(stage.uid, parallelism=stage.parallelism, **args)
 

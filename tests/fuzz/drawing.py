@@ -48,6 +48,7 @@ def draw(seed: int) -> Plan:
     drawing = drawn(seed)
     random = drawing.random
     _sinks(drawing)
+    _ttls(drawing, Random(f"{seed} ttl"))
     plan = Plan(
         seed=seed,
         sources=tuple(drawing.sources),
@@ -105,3 +106,29 @@ def _sinks(drawing: Drawing) -> None:
         if stage.uid not in read or random.random() < 0.5:
             sink = drawing_stages.sink_for(random, stream)
             drawing.sinks.append(sink)
+
+
+def _ttls(drawing: Drawing, random: Random) -> None:
+    """State that is forgotten, where that shows in a sink alone: what went out of it stays."""
+    read = {given.producer for stage in drawing.stages for given in stage.inputs}
+    streams = {stream.uid: stream for stream in drawing.streams}
+    keyed = {sink.producer for sink in drawing.sinks if sink.upsert_key == _keys(drawing, sink)}
+    for place, stage in enumerate(drawing.stages):
+        given = streams[stage.inputs[0].producer]
+        is_last = stage.uid in keyed and stage.uid not in read and not stage.where
+        kinds = {kind for kind, *_ in stage.args.get("aggregates", {}).values()}
+        if (
+            stage.op in ("aggregate", "latest")
+            and given.is_append
+            and is_last
+            and not (
+                kinds & {"count_distinct", "percentile", "string_agg"}  # Each value has its own.
+            )
+        ):
+            ttl = random.choice((None, None, 4_000, 12_000, 40_000))
+            if ttl is not None:
+                drawing.stages[place] = replace(stage, args={**stage.args, "ttl": ttl})
+
+
+def _keys(drawing: Drawing, sink: SinkPlan) -> tuple[str, ...]:
+    return next(one for one in drawing.stages if one.uid == sink.producer).inputs[0].keys

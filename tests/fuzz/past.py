@@ -42,6 +42,7 @@ class Epoch:
     """``read``: source -> partition -> position; ``tables``: table sources as they were pinned."""
 
     checkpoint_id: int
+    triggered_at_ms: int
     read: Mapping[str, Mapping[str, Position]]
     tables: Mapping[str, pa.Table]
     drains: bool = False
@@ -57,6 +58,10 @@ class Past:
     _seen: dict[tuple[str, str, str, int, int], tuple[int, int] | None] = field(
         default_factory=dict
     )
+
+    def barriers_ms(self) -> list[int]:
+        """When each was triggered: TTL goes by it."""
+        return [epoch.triggered_at_ms for epoch in self.epochs]
 
     def rows_of(self, source: str, epoch: int) -> Iterator[tuple[str, pa.Table]]:
         """What was read between the barrier before and that of *epoch*, from 1 on."""

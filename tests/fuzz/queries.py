@@ -17,7 +17,7 @@ from tests.fuzz.query_parts import (
     q,
     sorted_by,
 )
-from tests.fuzz.query_times import fires, in_sessions, in_windows, now, on_time
+from tests.fuzz.query_times import fires, in_sessions, in_windows, now, on_time, remembered
 
 if TYPE_CHECKING:
     from tests.fuzz.oracle import Oracle
@@ -63,8 +63,8 @@ def lookup(oracle: Oracle, stage: StagePlan) -> str:
 
 def aggregate(oracle: Oracle, stage: StagePlan) -> str:
     given, keys = oracle.given(stage), listed(stage.inputs[0].keys)
-    found = aggregates_of(oracle, stage, given)
-    return f"SELECT {keys}, {found}, 0 AS {EPOCH} FROM {q(given)} GROUP BY {keys}"
+    found, rows = aggregates_of(oracle, stage, given), remembered(oracle, stage, given)
+    return f"SELECT {keys}, {found}, 0 AS {EPOCH} FROM {rows} GROUP BY {keys}"
 
 
 def window(oracle: Oracle, stage: StagePlan) -> str:
@@ -123,7 +123,7 @@ def latest(oracle: Oracle, stage: StagePlan) -> str:
     order = [n for n in dict.fromkeys([*stage.args["by"], *columns]) if n not in keys]
     ordered = ", ".join(sorted_by(columns, order, "DESC NULLS LAST")) or "1"
     return (
-        f"SELECT {listed(columns)}, 0 AS {EPOCH} FROM {q(given)} "
+        f"SELECT {listed(columns)}, 0 AS {EPOCH} FROM {remembered(oracle, stage, given)} "
         f"QUALIFY ROW_NUMBER() OVER (PARTITION BY {listed(keys)} ORDER BY {ordered}) = 1"
     )
 

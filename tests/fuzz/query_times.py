@@ -93,3 +93,24 @@ def on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
         f"(SELECT x.* FROM {q(given)} x JOIN _watermarks w ON w.stage = '{stage.uid}' "
         f"AND w.epoch = x.{EPOCH} AND epoch_us(x.{q(at or '')}) // 1000 > w.before)"
     )
+
+
+def remembered(oracle: Oracle, stage: StagePlan, given: str) -> str:
+    """The rows that state still knows: with a TTL, of a key that rested that long, those since."""
+    ttl = stage.args.get("ttl")
+    if ttl is None:
+        return q(given)
+    names = stage.inputs[0].keys
+    keys = listed(names)
+    times = ", ".join(f"({n}, {at})" for n, at in enumerate(oracle.past.barriers_ms(), start=1))
+    rests = (
+        f"SELECT {keys}, {EPOCH}, _at - lag(_at) OVER (PARTITION BY {keys} ORDER BY {EPOCH}) AS "
+        f"_rest FROM (SELECT DISTINCT {keys}, {EPOCH}, _at FROM {q(given)} "
+        f"JOIN (VALUES {times}) t(_epoch_of, _at) ON _epoch_of = {EPOCH})"
+    )
+    begins = (
+        f"SELECT {keys}, max({EPOCH}) AS _begin FROM ({rests}) "
+        f"WHERE _rest IS NULL OR _rest >= {ttl} GROUP BY {keys}"
+    )
+    same = " AND ".join(f"r.{q(name)} IS NOT DISTINCT FROM b.{q(name)}" for name in names)
+    return f"(SELECT r.* FROM {q(given)} r JOIN ({begins}) b ON {same} AND r.{EPOCH} >= b._begin)"

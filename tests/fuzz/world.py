@@ -236,7 +236,13 @@ class World:
                 )
                 for one in plan.source(source.uid).position
             }
-        return Epoch(checkpoint_id=plan.checkpoint_id, read=read, tables=tables, drains=drains)
+        return Epoch(
+            checkpoint_id=plan.checkpoint_id,
+            triggered_at_ms=plan.triggered_at_ms,
+            read=read,
+            tables=tables,
+            drains=drains,
+        )
 
     def _compare(self) -> None:
         expected = self.oracle.sinks()
