@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """``continued`` is the version that the next commit has to continue.  A person ``accepted``
-    rows that are missing or another life's; was ``told`` of those that come again.
+    """``continued`` is the version that the next commit has to continue; a person was ``told`` of
+    rows that come again.
     """
 
     visible: frozenset[int] = frozenset()
     continued: int | None = None
     life: str = ""
     generation: int = 0
-    accepted: bool = False
     told: bool = False
 
 
@@ -69,7 +68,7 @@ class Readers:
         """*doomed* are the checkpoints whose rows go away with it."""
         seen, version = self.seen, recovery.version
         self._is_not_fenced(writer)
-        if version is not None and version not in seen.visible and not recovery.accepts:
+        if version is not None and version not in seen.visible and not self._accepts:
             raise Broken(11, "the job continues what readers do not see", f"{version}")
         visible = seen.visible.difference(doomed)
         self.has_lost_rows |= bool(doomed)
@@ -79,7 +78,6 @@ class Readers:
             continued=version,
             life=writer.life,
             generation=writer.generation,
-            accepted=seen.accepted or recovery.accepts,
             told=bool(visible) and (seen.told or is_ahead),
         )
 
@@ -96,16 +94,12 @@ class Readers:
             raise Broken(11, "rolled back, and readers see something else", f"{newest}")
 
     def was_put_back(self, seen: Seen) -> None:
-        """What a person has accepted stays accepted: the journal knows it, if not the place.
-
-        Where the same rows are shown, the job goes on continuing what it does.
-        """
+        """Where the same rows are shown, the job goes on continuing what it does."""
         self.has_lost_rows = True
         is_same = seen.visible == self.seen.visible
         self.seen = replace(
             seen,
             continued=(self.seen if is_same else seen).continued,
-            accepted=seen.accepted or self.seen.accepted,
             told=seen.told or self.seen.told,
         )
 
@@ -118,11 +112,18 @@ class Readers:
         """Every record once, unless a person was told otherwise."""
         witness, seen = self.world.witness, self.seen
         base = witness.head.base
-        if base is None or seen.accepted or seen.told:
+        if base is None or self._accepts or seen.told:
             return
         rows = [row for said in self.world.place.rows.values() for row in said]
         if pure(rows) != reference(len(self.world.stages) - 1, witness.consumed[base]):
             raise Broken(11, "readers see other rows than the job continues", f"{base}")
+
+    @property
+    def _accepts(self) -> bool:
+        """A person took rows that are missing, or another life's; the journal knows it, even where
+        its recovery never came to the place.
+        """
+        return self.world.witness.accepts
 
     def _is_not_fenced(self, writer: Writer) -> None:
         if writer.life == self.seen.life and writer.generation < self.seen.generation:
@@ -136,5 +137,5 @@ class Readers:
         if pure(rows) != reference(len(metadata.stages) - 1, end)[start:]:
             raise Broken(8, "an epoch's output is not that without failures", f"{checkpoint_id}")
         shown = witness.consumed.get(parent or 0, 0)
-        if shown != start and not self.seen.accepted:
+        if shown != start and not self._accepts:
             raise Broken(11, "rows are missing in between", f"{checkpoint_id} after {parent}")
