@@ -145,7 +145,7 @@ def fails(world: World) -> str:
     return f"{checkpoint_id} {reason.value}"
 
 
-@act(weight=lambda world: 0 if world.settings.is_early else 0.8 if world.head.pending else 0.1)
+@act(weight=lambda world: 0.8 if world.head.pending else 0.1)
 def retries(world: World) -> str:
     """A stage runs again, as a retried Airflow task would."""
     pending, stage = world.pending(), world.random.choice(world.stages)

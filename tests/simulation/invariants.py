@@ -73,7 +73,7 @@ from tests.simulation.snapshots import (
     files_of_ack,
     in_flight_to,
 )
-from tests.simulation.tables import Manifest, check_published, published_rows
+from tests.simulation.tables import Manifest, check_published, check_shown, published_rows
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -214,6 +214,7 @@ class Invariants:
         self._ended(before, after, event)
         if isinstance(event, CheckpointCompleted):
             metadata = check_completed(self, event.checkpoint_id, before)
+            check_shown(self, metadata)
             self.metadata[event.checkpoint_id] = metadata
             self.consumed[event.checkpoint_id] = absorbed_by_the_last(self, metadata)
             for stage in metadata.stages:

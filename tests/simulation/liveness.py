@@ -82,9 +82,11 @@ def _restores(world: World) -> None:
 def _accepts(world: World) -> None:
     """The place lacks what the job continues, or is of an earlier life: a person takes it as it is.
 
-    Only rows that went away explain that: by a roll back, or with a database that was put back.
+    Only rows that went away explain that, by a roll back or with a database that was put back, and
+    rows of an earlier life that came when the job had looked already.
     """
-    if not world.readers.has_lost_rows:
+    is_foreign = world.place.timeline.life not in ("", world.head.life)
+    if not (world.readers.has_lost_rows or is_foreign):
         raise  # noqa: PLE0704 - whoever calls has caught it
     restore(world.job, Latest(), RestoreOptions(accept_tables=True))
 

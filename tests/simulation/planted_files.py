@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sluice.connectors.files_table import FilesTable, Manifest
+from sluice.connectors.sink import Sink
 from sluice.core.acks import Ack, Committable
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.coordinator import step
@@ -18,8 +19,9 @@ from sluice.core.state import CoordinatorState
 from sluice.core.timeline import Writer
 from sluice.core.transition import Transition
 from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
-from sluice.runner import commands, early
+from sluice.runner import commands
 from sluice.runner.commands import _discard_completed, discard_pending
+from sluice.runner.early import abort_staged, require_shown
 from sluice.runner.in_use import InUse, look_up
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint
@@ -175,7 +177,18 @@ def delete_what_can_be_taken_over(patch: pytest.MonkeyPatch) -> None:
 @mutation(5)
 def abort_what_is_shown_early(patch: pytest.MonkeyPatch) -> None:
     """AT_LEAST_ONCE: an abort deletes the files that somebody is about to show."""
-    patch.setattr(early, "early_publishes", lambda *_: frozenset())
+
+    def abort(_: Job, checkpoint_id: CheckpointId, sinks: Mapping[str, Sink]) -> None:
+        for sink in sinks.values():
+            sink.abort(checkpoint_id)
+
+    replace_everywhere(patch, abort_staged, abort)
+
+
+@mutation(11)
+def complete_beside_what_is_shown(patch: pytest.MonkeyPatch) -> None:
+    """AT_LEAST_ONCE: a stage runs again, and its checkpoint names other rows than readers see."""
+    replace_everywhere(patch, require_shown, lambda *_: None)
 
 
 @mutation(4)

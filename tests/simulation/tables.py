@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.connectors.files_table import FilesTable
+from sluice.core.completed import CheckpointMetadata
 from tests.builders import SINK
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import Row, pure, reference, rows_of
@@ -55,14 +56,22 @@ def check_published(seen: Invariants, manifest: Manifest) -> None:
         raise Broken(8, "an epoch's output is not that without failures", f"{checkpoint_id}")
 
 
+def check_shown(seen: Invariants, metadata: CheckpointMetadata) -> None:
+    """AT_LEAST_ONCE: what readers saw of a checkpoint that completes now is what it names."""
+    manifest = seen.manifests.get(metadata.checkpoint_id)
+    if manifest is not None and manifest.files != staged_files(metadata):
+        raise Broken(11, "completed with other rows than readers see", f"{manifest}")
+
+
 def _check_shown_early(seen: Invariants, manifest: Manifest) -> None:
-    """What all subtasks of the last stage staged, where it still is."""
+    """What all subtasks of the last stage staged in one attempt, where it still is."""
     if manifest.checkpoint_id not in seen.plans:
         raise Broken(5, "published without a checkpoint", f"{manifest.checkpoint_id}")
     if manifest.parent is not None and manifest.parent not in seen.manifests:
         raise Broken(5, "published before its parent", f"{manifest.checkpoint_id}")
-    whose = (manifest.checkpoint_id, seen.world.stages[-1], 1)
-    if not manifest.files <= seen.ack_files.get(whose, set()):
+    whose = (manifest.checkpoint_id, seen.world.stages[-1])
+    staged = (files for (*key, _), files in seen.ack_files.items() if tuple(key) == whose)
+    if not any(manifest.files <= files for files in staged):
         raise Broken(7, "other files are shown than were acknowledged", f"{whose}")
     _rows(seen.world, manifest.files)
 

@@ -16,7 +16,7 @@ from sluice.core.transition import Verdict
 from sluice.errors import FencedError, NotYetAcknowledged, ProtocolViolation
 from sluice.protocol.records import decode_metadata, encode_metadata
 from sluice.runner.commands import carry_out, discard_subsumed
-from sluice.runner.early import forget_early_publishes, note_early_publish
+from sluice.runner.early import forget_early_publishes, note_early_publish, require_shown
 from sluice.runner.holds import SAVEPOINT, hold, notify_complete
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
@@ -36,6 +36,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
 
     Raises:
         NotYetAcknowledged: a planned ack is missing; the message names the subtasks.
+        StageFailed: AT_LEAST_ONCE, and readers may see the rows of another attempt.
         FencedError: the checkpoint was aborted, or a newer generation owns the job.
     """
     plan = job.plan(checkpoint_id)
@@ -52,6 +53,8 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     head = _after_parent(job, head, pending)
     pending = _acknowledged(job, pending)
     metadata = _write_metadata(job, assemble(job, head.state, plan, pending))
+    if head.state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
+        require_shown(job, metadata)
     acks = pending.acks.values()
     transition = job.journal.append(
         lambda _: CheckpointCompleted(
@@ -136,6 +139,11 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
 def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
     """AT_LEAST_ONCE: show what the sinks of an acknowledged *stage* staged, before the checkpoint
     completes.  Idempotent.
+
+    Raises:
+        NotYetAcknowledged: a planned ack of the stage is missing.
+        StageFailed: an earlier attempt has shown its rows.
+        FencedError: the checkpoint was aborted, or the attempt was overtaken.
     """
     state = job.state()
     if state.pending_checkpoint(checkpoint_id) is None:
@@ -162,10 +170,10 @@ def _publish_early(
     committables = [c for ack in acks_of(job, pending)(stage) for c in ack.committables]
     for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
         if not sinks[uid].is_published(checkpoint_id):
-            note_early_publish(job, checkpoint_id, uid)
+            mine = tuple(c for c in committables if c.sink == uid)
+            note_early_publish(job, checkpoint_id, uid, mine)
             if not _is_still(job, pending, stage):
                 return
-            mine = tuple(c for c in committables if c.sink == uid)
             sinks[uid].commit(writer_of(state), checkpoint_id, tables.get(uid), mine)
 
 

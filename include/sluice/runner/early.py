@@ -1,28 +1,65 @@
-"""AT_LEAST_ONCE: rows are shown before their checkpoint is completed, so an abort may come between.
+"""AT_LEAST_ONCE: rows are shown before their checkpoint is completed.
 
-    who shows       notes that it begins; finds the checkpoint pending; shows
+An abort may come between, and so may another attempt of the stage, whose rows need not be the same.
+
+    who shows       notes what it shows; finds the checkpoint pending, its attempt current, and
+                    nothing else named; shows
     who aborts      journals the abort; looks for notes; deletes what was staged
+    who completes   writes what the checkpoint names; finds that every note names the same
 
-Each writes before it reads, so one of the two sees the other: either nothing is shown any more, or
-what may be shown stays.  No clock is involved, and either may sleep for a day between two steps.
+Each writes before it reads, so one of two sees the other: either nothing is shown any more, or what
+may be shown stays, and is what the checkpoint names.  No clock is involved, and any of them may
+sleep for a day between two steps.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from sluice.connectors.sink import Sink
+from sluice.core.acks import Committable
+from sluice.core.completed import CheckpointMetadata
 from sluice.core.ids import CheckpointId
+from sluice.errors import StageFailed
+from sluice.protocol.records import decode_metadata
 from sluice.runner.job import Job
+from sluice.storage.object_store import AlreadyExists
 
 
-def note_early_publish(job: Job, checkpoint_id: CheckpointId, sink: str) -> None:
-    job.store.create(job.paths.early_publish(checkpoint_id, sink), b"")
+def note_early_publish(
+    job: Job, checkpoint_id: CheckpointId, sink: str, shown: Iterable[Committable]
+) -> None:
+    """Raises StageFailed: another attempt has noted other rows, which readers may see, or the
+    checkpoint names others already.
+    """
+    mark = _mark(shown)
+    noted = job.store.create(job.paths.early_publish(checkpoint_id, sink), mark)
+    if isinstance(noted, AlreadyExists) and noted.body != mark:
+        raise StageFailed(_shown_by_another(checkpoint_id, sink))
+    key = job.paths.metadata(checkpoint_id)
+    written = job.store.get(key)
+    if written is not None:
+        require_shown(job, decode_metadata(written, key))
 
 
 def forget_early_publishes(job: Job, checkpoint_id: CheckpointId, sinks: Iterable[str]) -> None:
     """The checkpoint is completed: nothing aborts it any more."""
     job.store.delete([job.paths.early_publish(checkpoint_id, sink) for sink in sinks])
+
+
+def require_shown(job: Job, metadata: CheckpointMetadata) -> None:
+    """What readers may see of the checkpoint is what its written *metadata* names.
+
+    Raises:
+        StageFailed: another attempt of a stage has shown other rows; the checkpoint is to be
+            aborted, and its rows come again.
+    """
+    for checkpoint_id, sink in early_publishes(job, metadata.checkpoint_id):
+        noted = job.store.get(job.paths.early_publish(checkpoint_id, sink))
+        named = (one for one in metadata.committables if one.sink == sink)
+        if noted not in (None, _mark(named)):  # None: it was committed meanwhile.
+            raise StageFailed(_shown_by_another(checkpoint_id, sink))
 
 
 def abort_staged(job: Job, checkpoint_id: CheckpointId, sinks: dict[str, Sink]) -> None:
@@ -39,3 +76,16 @@ def early_publishes(
     """The checkpoints, or one alone, and sinks of which rows may be shown early at any moment."""
     listed = job.store.list(job.paths.early_publishes(checkpoint_id))
     return frozenset(job.paths.early_publish_of(one.key) for one in listed)
+
+
+def _mark(committables: Iterable[Committable]) -> bytes:
+    """Of the files, whose names are those of one attempt alone."""
+    files = "\n".join(sorted(one.file for one in committables))
+    return hashlib.sha256(files.encode()).hexdigest().encode()
+
+
+def _shown_by_another(checkpoint_id: CheckpointId, sink: str) -> str:
+    return (
+        f"readers of {sink!r} may see what an earlier attempt wrote in checkpoint {checkpoint_id}, "
+        "which cannot complete with the rows of another; its rows come again with the next one"
+    )

@@ -15,7 +15,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
-from sluice.errors import FencedError, NotYetAcknowledged
+from sluice.errors import FencedError, NotYetAcknowledged, StageFailed
 from sluice.runner.completion import commit, finalize, publish_early
 from sluice.runner.garbage import collect_garbage
 from sluice.runner.job import Job
@@ -189,17 +189,78 @@ def test_after_a_failure_every_row_is_there_once() -> None:
     assert state_records(job, job.metadata(plan.checkpoint_id), RANK) == list(range(30))
 
 
-def test_another_attempt_of_a_stage_that_has_shown_its_rows_does_not_show_them_twice() -> None:
+def test_the_rows_of_another_attempt_than_readers_see_complete_no_checkpoint() -> None:
+    """They need not be the same, as a transform may ask the time; the next epoch brings them."""
     job = an_early_job()
     plan = trigger_one(job)
     answer(job, plan, COUNT)
     answer(job, plan, RANK)
     start_attempt(job, ONE, RANK)
-    answer(job, plan, RANK, attempt=2)
+    acknowledge(job, plan, RANK, attempt=2)
 
-    complete(job, ONE)
+    with pytest.raises(StageFailed, match="readers of 'results' may see what an earlier attempt"):
+        finalize(job, ONE)
 
+    fail_checkpoint(job, ONE, Reason.FINALIZE_CHECKPOINT_FAILURE, "shown before")
+    second = trigger_one(job)
+    answer(job, second, COUNT)
+    answer(job, second, RANK)
+    complete(job, TWO)
     assert published_records(job) == list(range(10))
+    assert [manifest.checkpoint_id for manifest in results(job).chain()] == [2]
+
+
+def test_an_attempt_shows_nothing_where_an_earlier_one_is_about_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = an_early_job()
+    plan = trigger_one(job)
+    answer(job, plan, COUNT)
+    acknowledge(job, plan, RANK)
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "state", _dies_behind_the_note(Job.state, calls=2))
+        with pytest.raises(InterruptedError):
+            publish_early(job, ONE, RANK)
+    start_attempt(job, ONE, RANK)
+
+    with pytest.raises(StageFailed, match="its rows come again with the next one"):
+        answer(job, plan, RANK, attempt=2)
+
+    assert published_records(job) == []
+
+
+def _dies_behind_the_note(state: Callable[[Job], Any], *, calls: int) -> Callable[[Job], Any]:
+    made = iter(range(1, calls + 1))
+
+    def dying(job: Job) -> Any:
+        if next(made) == calls:
+            raise InterruptedError
+        return state(job)
+
+    return dying
+
+
+def test_an_attempt_shows_nothing_where_the_checkpoint_names_the_rows_of_an_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator wrote ``_metadata``, died before it was journaled, and the stage ran again."""
+    job = an_early_job()
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.runner.completion.require_shown", _dies)
+        with pytest.raises(InterruptedError):
+            finalize(job, ONE)
+    start_attempt(job, ONE, RANK)
+
+    with pytest.raises(StageFailed, match="cannot complete with the rows of another"):
+        answer(job, plan, RANK, attempt=2)
+
+    assert published_records(job) == []
+
+
+def _dies(*_: object) -> None:
+    raise InterruptedError
 
 
 def test_a_commit_shows_what_nobody_showed_early() -> None:
