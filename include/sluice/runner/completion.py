@@ -89,16 +89,9 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         TableMismatch: a table does not show what the checkpoint continues; a person decides.
     """
     head = job.journal.load()
-    completed = head.state.completed_checkpoint(checkpoint_id)
-    if completed is None:
-        raise FencedError(_why_gone(head.state, checkpoint_id))
+    completed = _still_owed(head.state, checkpoint_id)
     if completed.is_committed:
         return head.state
-    if completed is not head.state.latest_completed:
-        raise FencedError(
-            f"checkpoint {checkpoint_id} was left behind by a restore before it was committed; "
-            "restore it to publish its rows"
-        )
     head = recover_tables(job, head)
     state = head.state
     metadata = job.metadata(checkpoint_id)
@@ -111,7 +104,13 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
             continue  # The latter was found to show it already when it was restored.
         if not (was_early and sink.is_published(checkpoint_id)):
             mine = tuple(c for c in metadata.committables if c.sink == uid)
-            sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)
+            try:
+                sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)
+            except ProtocolViolation:  # What was staged is gone, since it was not needed any more?
+                now = job.state()
+                if _still_owed(now, checkpoint_id).is_committed:
+                    return now
+                raise
     if completed.savepoint_name is not None:
         hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
@@ -239,6 +238,23 @@ def assemble(
         tables=tables_of(job, plan, lineage) | dict.fromkeys(sorted(staged), plan.checkpoint_id),
         master_states=plan.master_states,
     )
+
+
+def _still_owed(state: CoordinatorState, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
+    """The checkpoint that is to be committed, or was.
+
+    Raises:
+        FencedError: a restore left it behind.
+    """
+    completed = state.completed_checkpoint(checkpoint_id)
+    if completed is None:
+        raise FencedError(_why_gone(state, checkpoint_id))
+    if not completed.is_committed and completed is not state.latest_completed:
+        raise FencedError(
+            f"checkpoint {checkpoint_id} was left behind by a restore before it was committed; "
+            "restore it to publish its rows"
+        )
+    return completed
 
 
 def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:

@@ -4,13 +4,15 @@ once, by whoever continues it, and by nobody else.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import CheckpointingMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest, RestoreOptions, Stop
-from sluice.errors import FencedError
+from sluice.errors import FencedError, ProtocolViolation
 from sluice.runner.completion import commit, publish_early
 from sluice.runner.recovery import fail_checkpoint, restore
 from sluice.runner.restore_plan import plan_restore
@@ -48,6 +50,36 @@ def test_a_checkpoint_left_behind_before_its_commit_is_published_when_it_is_rest
     restore(case.job, Latest())
     take_checkpoint(case.job)
     assert case.seen() == list(range(30))
+
+
+def test_a_commit_that_finds_its_rows_gone_was_left_behind(
+    noted: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sleeps while the job is restored to before it, and what it staged is cleaned up."""
+    take_checkpoint(noted.job)
+    complete(noted.job)
+    publish = NotedTable.publish
+
+    def late(self: NotedTable, *arguments: Any) -> None:
+        monkeypatch.undo()
+        restore(noted.job, to(1), ROLL_BACK)
+        noted.job.sinks({})[SINK].abort(2)
+        publish(self, *arguments)
+
+    monkeypatch.setattr(NotedTable, "publish", late)
+    with pytest.raises(FencedError, match="checkpoint 2 was left behind by a restore"):
+        commit(noted.job, CheckpointId(2))
+
+    assert noted.seen() == list(range(10))
+
+
+def test_a_commit_whose_rows_are_gone_and_nobody_knows_why_says_so(noted: Case) -> None:
+    take_checkpoint(noted.job)
+    complete(noted.job)
+    noted.job.sinks({})[SINK].abort(2)
+
+    with pytest.raises(ProtocolViolation, match="was committed and is missing"):
+        commit(noted.job, CheckpointId(2))
 
 
 def test_it_is_published_though_another_took_its_place_in_between(case: Case) -> None:
