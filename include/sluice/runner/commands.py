@@ -5,7 +5,7 @@ lost one leaves behind is listed in the state, or is garbage that its key gives 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from typing import assert_never
 
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
@@ -19,13 +19,12 @@ from sluice.core.messages import (
     SnapshotsDiscarded,
     TriggerCheckpoint,
 )
-from sluice.core.shared_state import SharedStateRegistry
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition
 from sluice.errors import ProtocolViolation, RestoreError
-from sluice.runner.compactions import useful_compactions
 from sluice.runner.early import abort_staged
 from sluice.runner.holds import release
+from sluice.runner.in_use import files_in_use, files_named
 from sluice.runner.job import Job
 from sluice.runner.savepoints import discard_claimed
 
@@ -91,9 +90,11 @@ def discard_subsumed(job: Job, state: CoordinatorState) -> tuple[CheckpointId, .
     Fails closed: when a ``_metadata`` cannot be read nothing is deleted, and what is left behind is
     the garbage collector's to find.  It does not hold up the job.
     """
+    if not state.discarding:
+        return ()
     try:
         retained = [job.metadata(c.checkpoint_id) for c in state.completed]
-        if state.origin is not None and state.discarding:
+        if state.origin is not None:
             retained.append(job.origin_metadata(state.origin))
         for checkpoint in state.discarding:
             _discard_completed(job, checkpoint, retained)
@@ -104,48 +105,28 @@ def discard_subsumed(job: Job, state: CoordinatorState) -> tuple[CheckpointId, .
 
 
 def _discard_completed(
-    job: Job, checkpoint: CompletedCheckpoint, retained: list[CheckpointMetadata]
+    job: Job, checkpoint: CompletedCheckpoint, retained: Sequence[CheckpointMetadata]
 ) -> None:
     try:
         gone = job.metadata(checkpoint.checkpoint_id)
     except RestoreError:
         return  # Discarded before; whoever did it read the files' names first.
-    registry = SharedStateRegistry()
-    for metadata in (gone, *retained):
-        registry = registry.register_all(_own_files(job, metadata), metadata.checkpoint_id)
-    files = _released(job, registry.release({gone.checkpoint_id}).to_delete, retained)
-    used = {key for metadata in retained for key in _own_files(job, metadata)}
-    outputs = [
-        handle.key
-        for stage in gone.stages
-        for subtask in stage.subtasks
-        for handle in subtask.output
-        if handle.key and handle.key not in used
-    ]
+    named = _own_files(job, gone)
+    used = files_in_use(job, retained, doomed=named)
+    shared = used.register_all(named, gone.checkpoint_id)
+    files = shared.release({gone.checkpoint_id}).to_delete
     own = [listed.key for listed in job.store.list(job.paths.checkpoint(gone.checkpoint_id))]
     metadata_key = job.paths.metadata(gone.checkpoint_id)
-    job.store.delete([*files, *outputs, *(key for key in own if key != metadata_key)])
+    job.store.delete([*files, *(key for key in own if key != metadata_key)])
     job.store.delete([metadata_key])
     log.info("checkpoint subsumed checkpoint_id=%d files=%d", gone.checkpoint_id, len(files))
 
 
-def _released(
-    job: Job, files: Collection[str], retained: Iterable[CheckpointMetadata]
-) -> list[str]:
-    """*files* without merged state that whoever continues a retained checkpoint may take over."""
-    folder = job.paths.all_compactions()
-    if not any(key.startswith(folder) for key in files):
-        return [*files]
-    kept = {handle.key for metadata in retained for handle in metadata.files}
-    merged = useful_compactions(job, kept)
-    return [key for key in files if key not in merged]
-
-
 def _own_files(job: Job, metadata: CheckpointMetadata) -> list[str]:
     """What the job itself wrote: what it inherited of a savepoint or another root is not its."""
-    savepoints = job.paths.savepoints()
+    inherited = {handle.key for handle in metadata.files if handle.root}
     return [
-        handle.key
-        for handle in metadata.files
-        if not handle.root and not handle.key.startswith(savepoints)
+        key
+        for key in dict.fromkeys(files_named(metadata))
+        if key not in inherited and job.paths.savepoint_of(key) is None
     ]

@@ -1,4 +1,5 @@
-"""What a job can still restore or commit, as of one look at its journal: the collector's marks.
+"""Which files a job can still restore, take over or commit: the one answer for who deletes some,
+whether a checkpoint leaves the store or garbage is collected.
 
 Fails closed: an object that cannot be read may name anything.
 """
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.ids import CheckpointId
+from sluice.core.shared_state import SharedStateRegistry
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable
 from sluice.protocol.records import decode_metadata
 from sluice.runner.compactions import useful_compactions
@@ -20,6 +22,7 @@ from sluice.storage.journal import Head
 from sluice.storage.object_store import Listed
 
 PARALLEL_READS = 16  # Below the client's connection pool.
+WHO_STAYS = CheckpointId(0)  # No checkpoint's id.
 MAX_LOOKS = 10  # Each look but the last found that the job had moved on meanwhile.
 A = TypeVar("A")
 B = TypeVar("B")
@@ -62,6 +65,33 @@ def look_up(job: Job) -> InUse:
     raise StoreUnavailable(f"job {job.pipeline.uid!r} moved on during each of {MAX_LOOKS} looks")
 
 
+def files_in_use(
+    job: Job, kept: Iterable[CheckpointMetadata], *, doomed: Iterable[str] | None = None
+) -> SharedStateRegistry:
+    """What the *kept* snapshots name, and the merged state that who continues one may take over.
+
+    Which of them uses a file does not matter, for none of them goes: ids of other roots may be
+    those of own checkpoints.  Who asks for the *doomed* alone, none of which is merged state, does
+    not pay for a look at what was merged.
+
+    Raises:
+        ProtocolViolation: a compaction's record cannot be read.
+    """
+    named = {key for metadata in kept for key in files_named(metadata)}
+    folder = job.paths.all_compactions()
+    if doomed is None or any(key.startswith(folder) for key in doomed):
+        named |= useful_compactions(job, named)
+    return SharedStateRegistry().register_all(named, WHO_STAYS)
+
+
+def files_named(metadata: CheckpointMetadata) -> Iterator[str]:
+    """Also by keys in another root: it may be ours, spelled in another way."""
+    yield from (handle.key for handle in metadata.files)
+    for stage in metadata.stages:
+        for subtask in stage.subtasks:
+            yield from (handle.key for handle in subtask.output if handle.key)
+
+
 def _in_use(job: Job, head: Head) -> InUse:
     """What a discarding checkpoint names is left to who discards it, as the state says."""
     state, paths = head.state, job.paths
@@ -75,10 +105,9 @@ def _in_use(job: Job, head: Head) -> InUse:
         found.append(job.origin_metadata(state.origin))
         folders.add(state.origin.checkpoint_id)  # Its root may be ours, spelled in another way.
     known = [metadata for metadata in found if metadata is not None]
-    keys = {key for metadata in known for key in _named(metadata)}
     return InUse(
         head=head,
-        keys=frozenset(keys | useful_compactions(job, keys)),
+        keys=frozenset(files_in_use(job, known).entries),
         staged=frozenset(c.file for metadata in known for c in metadata.committables),
         folders=frozenset(folders),
         savepoint_files=savepoint_files,
@@ -88,14 +117,6 @@ def _in_use(job: Job, head: Head) -> InUse:
 def is_savepoint_metadata(job: Job, key: str) -> bool:
     name = job.paths.savepoint_of(key)
     return name is not None and key == job.paths.savepoint_metadata(name)
-
-
-def _named(metadata: CheckpointMetadata) -> Iterator[str]:
-    """Also by keys in another root: it may be ours, spelled in another way."""
-    yield from (handle.key for handle in metadata.files)
-    for stage in metadata.stages:
-        for subtask in stage.subtasks:
-            yield from (handle.key for handle in subtask.output)
 
 
 def _read(job: Job, key: str) -> CheckpointMetadata | None:
