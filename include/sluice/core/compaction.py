@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
@@ -97,17 +98,56 @@ def _is_within_reach(compaction: Compaction, keys: Collection[str]) -> bool:
     )
 
 
+class Merges:
+    """What compactions have merged, found by what it replaces: a stage has thousands of subtasks,
+    each of which takes over its own.
+    """
+
+    def __init__(self, compactions: Iterable[Compaction]) -> None:
+        self._all = [one for compaction in compactions for one in compaction.merged if one.replaced]
+        self._by_first: dict[ReplacedSegment, list[int]] = {}
+        for at, one in enumerate(self._all):
+            self._by_first.setdefault(one.replaced[0], []).append(at)
+
+    def applied_to(self, state: Sequence[StateHandle]) -> tuple[StateHandle, ...]:
+        """A subtask's state, oldest first, with every run merged that can be, in the order in which
+        the compactions were made: one may build on another.
+        """
+        handles = list(state)
+        due = self._beginning_with(handles, after=-1)
+        heapify(due)
+        done = -1
+        while due:
+            at = heappop(due)
+            if at == done:
+                continue  # Equal small segments look alike.
+            done = at
+            merged = _merged(handles, self._all[at])
+            if merged is not None:
+                handles = merged
+                for new in self._beginning_with(self._all[at].merged, after=at):
+                    heappush(due, new)
+        return tuple(handles)
+
+    def _beginning_with(self, handles: Iterable[StateHandle], *, after: int) -> list[int]:
+        found = (self._by_first.get(replaced_segment(handle), ()) for handle in handles)
+        return [at for some in found for at in some if at > after]
+
+
 def with_compactions(
     state: Sequence[StateHandle], compactions: Iterable[Compaction]
 ) -> tuple[StateHandle, ...]:
     """A subtask's state, oldest first, with every run merged that all of *compactions* can."""
-    handles = list(state)
-    for compaction in compactions:
-        for one in compaction.merged:
-            wanted = Counter(one.replaced)  # Equal small segments look alike: each counts.
-            found = [at for at, handle in enumerate(handles) if replaced_segment(handle) in wanted]
-            if wanted and Counter(replaced_segment(handles[at]) for at in found) == wanted:
-                handles[found[0] : found[0]] = one.merged
-                gone = {at + len(one.merged) for at in found}
-                handles = [handle for at, handle in enumerate(handles) if at not in gone]
-    return tuple(handles)
+    return Merges(compactions).applied_to(state)
+
+
+def _merged(handles: list[StateHandle], one: MergedRuns) -> list[StateHandle] | None:
+    """None where a part of what it replaces is not there."""
+    wanted = Counter(one.replaced)  # Equal small segments look alike: each counts.
+    found = [at for at, handle in enumerate(handles) if replaced_segment(handle) in wanted]
+    if Counter(replaced_segment(handles[at]) for at in found) != wanted:
+        return None
+    gone = set(found)
+    before = [handle for at, handle in enumerate(handles[: found[0]]) if at not in gone]
+    behind = [handle for at, handle in enumerate(handles) if at > found[0] and at not in gone]
+    return [*before, *one.merged, *behind]

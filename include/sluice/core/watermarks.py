@@ -27,12 +27,11 @@ def known_times(
     read = {piece.partition for piece in cut.slices}
     growing = {part.partition for part in cut.position if not part.sealed}
     at_end = growing - read - set(cut.waiting) if cut.partitions_end else set[str]()
-    silent = read - measured_ms.keys()
+    holding = growing - at_end - (read - measured_ms.keys())
     known: dict[str, int] = {}
     for times_ms in (before, measured_ms):
         for partition, at_ms in times_ms.items():
-            holds = partition in growing - at_end - silent
-            name = partition if holds else COMPLETE
+            name = partition if partition in holding else COMPLETE
             known[name] = max(at_ms, known.get(name, at_ms))
     return known
 
@@ -62,12 +61,12 @@ def source_watermark(
         return None
     if not has_event_time:
         return MIN_WATERMARK
-    waiting = set(cut.waiting)
+    waiting, idle = set(cut.waiting), set(cut.idle)
     holding = [
         known_ms.get(part.partition)
         for part in cut.position
         if not part.sealed
-        and part.partition not in cut.idle
+        and part.partition not in idle
         and (part.partition in known_ms or part.partition in waiting)
     ]
     if None in holding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 
 from sluice.core.completed import StageState
@@ -15,6 +16,7 @@ def assigned_state(
 ) -> tuple[tuple[StateHandle, ...], ...]:
     """Per new subtask the segments it reads, cut to its hash range, in the order of their runs.
 
+    The subtasks' ranges follow each other, so each handle finds its new owners by a search.
     A segment that several old subtasks name, since it was cut before, is the same file.
     """
     handles = [
@@ -23,18 +25,23 @@ def assigned_state(
         for handle in subtask.state
     ]
     handles.sort(key=lambda handle: (handle.table, handle.run))
-    return tuple(_share(handles, task, index) for index in range(task.parallelism))
+    most, count = task.max_parallelism, task.parallelism
+    ranges = [hash_range(most, key_group_range(most, count, index)) for index in range(count)]
+    shares: list[list[StateHandle]] = [[] for _ in ranges]
+    firsts = [first for first, _ in ranges]
+    for handle in handles:
+        owner = bisect_right(firsts, handle.first_hash) - 1
+        end = bisect_right(firsts, handle.last_hash)
+        for index in range(owner, end):
+            shares[index].append(_cut_to(handle, *ranges[index]))
+    return tuple(map(tuple, shares))
 
 
-def _share(handles: list[StateHandle], task: TaskPlan, index: int) -> tuple[StateHandle, ...]:
-    groups = key_group_range(task.max_parallelism, task.parallelism, index)
-    first, last = hash_range(task.max_parallelism, groups)
-    return tuple(
-        replace(
-            handle,
-            first_hash=max(first, handle.first_hash),
-            last_hash=min(last, handle.last_hash),
-        )
-        for handle in handles
-        if handle.first_hash <= last and first <= handle.last_hash
+def _cut_to(handle: StateHandle, first: int, last: int) -> StateHandle:
+    if first <= handle.first_hash and handle.last_hash <= last:
+        return handle
+    return replace(
+        handle,
+        first_hash=max(first, handle.first_hash),
+        last_hash=min(last, handle.last_hash),
     )

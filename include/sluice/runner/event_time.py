@@ -21,8 +21,9 @@ def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
     """Per ``source/partition`` what the subtasks measured in their epoch."""
     seen: dict[str, int] = {}
     for ack in acks:
-        seen = latest(seen, ack.event_times_ms)
-    return seen
+        for partition, at_ms in ack.event_times_ms.items():
+            seen[partition] = max(at_ms, seen.get(partition, at_ms))
+    return dict(sorted(seen.items()))
 
 
 def latest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

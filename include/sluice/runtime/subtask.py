@@ -79,7 +79,8 @@ def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     spec = work.spec
     output = Output(work)
-    event_times_ms, groups = dict(spec.event_times_ms), 0
+    groups = 0  # What the driver measured is said once, not by each of thousands.
+    event_times_ms = dict(spec.event_times_ms) if work.subtask.index == 0 else {}
     state: tuple[StateHandle, ...] = ()
     if spec.stage.is_stateful:
         snapshot = KeyedSnapshot(work, output)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from sluice.core.acks import Ack
-from sluice.core.compaction import Compaction, sorted_runs, with_compactions
+from sluice.core.compaction import Compaction, Merges, sorted_runs
 from sluice.core.handles import StateHandle
 from sluice.protocol.records import decode_merged_runs
 from sluice.runner.compactions import compactions_of, record_compaction
@@ -67,8 +67,8 @@ def take_over_compactions(
     """
     if not any(_is_due(handles) for handles in state):
         return state
-    compactions = compactions_of(job, stage)
-    return tuple(with_compactions(handles, compactions) for handles in state)
+    merges = Merges(compactions_of(job, stage))
+    return tuple(merges.applied_to(handles) for handles in state)
 
 
 def _is_due(handles: Sequence[StateHandle]) -> bool:

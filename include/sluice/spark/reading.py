@@ -6,6 +6,7 @@ that no S3 jar is needed and partition i is subtask i of a stage that does not s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
@@ -86,14 +87,14 @@ def read_parquet(spark: SparkSession, source: ParquetSource, cut: SourceCut) -> 
     rows = spark.read.schema(schema).parquet(*files)
     path = F.url_decode(F.regexp_replace("_metadata.file_path", "^file:/+", "/"))
     record = F.col("_metadata.row_index")
-    cut_files = [file for file, partition in files.items() if not _is_whole(cut, partition)]
+    cut_short = _cut_short(cut)
+    cut_files = {partition: file for file, partition in files.items() if partition in cut_short}
     if cut_files:
-        inside = ~path.isin(cut_files)
-        for file in cut_files:
-            for piece in cut.slices:
-                if piece.partition == files[file]:
-                    within = (record >= piece.start) & (record < piece.end)
-                    inside |= (path == file) & within
+        inside = ~path.isin([*cut_files.values()])
+        for piece in cut.slices:
+            if piece.partition in cut_files:
+                within = (record >= piece.start) & (record < piece.end)
+                inside |= (path == cut_files[piece.partition]) & within
         rows = rows.where(inside)
     names = F.create_map(*(F.lit(text) for pair in files.items() for text in pair))
     origin = F.struct(names[path].alias("partition"), record.alias("record"))
@@ -109,11 +110,17 @@ def _for_spark(dtype: pa.DataType) -> pa.DataType:
     return dtype
 
 
-def _is_whole(cut: SourceCut, partition: str) -> bool:
-    """Whether the slices of a file are all of it."""
-    read = sum(piece.records for piece in cut.slices if piece.partition == partition)
-    after = next(offset for offset in cut.position if offset.partition == partition)
-    return after.sealed and after.records == read
+def _cut_short(cut: SourceCut) -> set[str]:
+    """The files of which the slices are not all."""
+    read = Counter[str]()
+    for piece in cut.slices:
+        read[piece.partition] += piece.records
+    whole = {
+        after.partition
+        for after in cut.position
+        if after.sealed and after.records == read.get(after.partition)
+    }
+    return read.keys() - whole
 
 
 def share(items: Sequence[T], parallelism: int) -> tuple[tuple[T, ...], ...]:
