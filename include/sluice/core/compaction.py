@@ -48,7 +48,10 @@ class MergedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What was merged of the state that *stage* had at a checkpoint."""
+    """What was merged of the state that *stage* had at a checkpoint.
+
+    One without any says that nothing behind that checkpoint will ever be handed out.
+    """
 
     stage: str
     checkpoint_id: CheckpointId

@@ -103,6 +103,11 @@ class PipelinePaths:
     def compacted_segment(self, stage: str, checkpoint_id: int, content: str) -> str:
         return f"{self.compactions(stage)}{checkpoint_id:0{ID_DIGITS}d}/{content}.arrow"
 
+    def compaction_of(self, key: str) -> tuple[str, CheckpointId]:
+        """The stage and the checkpoint of a ``compacted_segment``, or of a record."""
+        stage, checkpoint_id, _ = key.removeprefix(self.all_compactions()).split("/")
+        return stage, CheckpointId(int(checkpoint_id))
+
     def is_compaction(self, key: str) -> bool:
         """Whether *key* is a compaction's record."""
         return key.startswith(self.all_compactions()) and key.endswith(f"/{COMPACTION_RECORD}")

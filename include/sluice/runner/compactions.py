@@ -6,13 +6,15 @@ say, and only who still has all of those takes it over.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from sluice.core.compaction import Compaction, useful
+from sluice.core.ids import CheckpointId
 from sluice.protocol.records import decode_compaction, encode_compaction
 from sluice.runner.job import Job
-from sluice.storage.object_store import Created
+from sluice.storage.object_store import AlreadyExists, Created
 
 PARALLEL_READS = 16  # Below the client's connection pool.
 
@@ -50,10 +52,33 @@ def useful_compactions(job: Job, keys_in_use: Collection[str]) -> set[str]:
     }
     kept = useful(found.values(), keys_in_use)
     files = {segment.key for compaction in kept for segment in compaction.files}
-    return files | {key for key, compaction in found.items() if compaction in kept}
+    stays = (key for key, one in found.items() if one in kept or not one.merged)
+    return files.union(stays)
 
 
 def record_compaction(job: Job, compaction: Compaction) -> bool:
     """Whether it is ours that counts: another attempt may have been faster."""
     key = job.paths.compaction(compaction.stage, compaction.checkpoint_id)
     return isinstance(job.store.create(key, encode_compaction(compaction)), Created)
+
+
+def named_meanwhile(job: Job, doomed: Iterable[str]) -> set[str]:
+    """Of *doomed* files of merged state, which no record has named, those that one names by now.
+
+    Nobody ever will name the others: where there is no record, an empty one takes its place, for
+    good, since who uploaded the files and was about to record them may sleep for a day.
+    """
+    folders = defaultdict[tuple[str, CheckpointId], set[str]](set)
+    for key in doomed:
+        folders[job.paths.compaction_of(key)].add(key)
+    named: set[str] = set()
+    for (stage, checkpoint_id), files in folders.items():
+        key = job.paths.compaction(stage, checkpoint_id)
+        if key in files:
+            continue  # What it replaces is gone, so whoever records it again changes nothing.
+        closed = Compaction(stage=stage, checkpoint_id=checkpoint_id, merged=())
+        result = job.store.create(key, encode_compaction(closed))
+        if isinstance(result, AlreadyExists):
+            recorded = decode_compaction(result.body, key)
+            named |= files.intersection(segment.key for segment in recorded.files)
+    return named

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
 from sluice.connectors.sink import Sink
 from sluice.core.ids import NO_GENERATION
 from sluice.core.state import CoordinatorState
+from sluice.runner.compactions import named_meanwhile
 from sluice.runner.early import early_publishes
 from sluice.runner.holds import release_orphans
 from sluice.runner.in_use import InUse, is_savepoint_metadata, look_up
@@ -110,7 +111,7 @@ def collect_garbage(
         return find_orphans(job, grace_ms=grace_ms)
     used = look_up(job)
     sinks = _sinks(job, used.head.state)
-    orphans = _find(job, used, sinks, grace_ms)
+    orphans = _without_named(job, _find(job, used, sinks, grace_ms))
     own = [orphan.key for orphan in orphans.files if orphan.sink is None]
     _delete(sorted(own, key=lambda key: _turn(job, key)), job.store.delete)
     for uid, sink in sinks.items():
@@ -173,6 +174,13 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
             if paths.checkpoint_of(one.key) is None
         ),
     )
+
+
+def _without_named(job: Job, orphans: Orphans) -> Orphans:
+    """Without merged state that was recorded since the look."""
+    merged = (one.key for one in orphans.files if one.reason is Reason.COMPACTION)
+    named = named_meanwhile(job, merged)
+    return replace(orphans, files=tuple(one for one in orphans.files if one.key not in named))
 
 
 def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) -> Sequence[Listed]:

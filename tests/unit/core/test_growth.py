@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.acks import Ack
-from sluice.core.compaction import Compaction, Merges, MergedRuns, replaced_segment
+from sluice.core.compaction import Compaction, MergedRuns, Merges, replaced_segment
 from sluice.core.completed import StageState, SubtaskState
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId

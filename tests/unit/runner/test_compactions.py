@@ -19,6 +19,7 @@ from sluice.runner.garbage import Orphans, Reason, collect_garbage, find_orphans
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint, restore
 from sluice.runtime.state.segments import checksum, encode_segment
+from sluice.storage.object_store import CreateResult, ObjectStore
 from tests.builders import STAGES, a_pipeline, a_running_job, keys_of, trigger_one
 from tests.subtasks import acknowledge, handle_records, state_records, table_of, take_checkpoint
 
@@ -112,6 +113,49 @@ def test_what_nobody_can_take_over_any_more_is_swept_with_its_record() -> None:
     assert {orphan.reason for orphan in swept.files} == {Reason.COMPACTION}
     assert len(swept.files) == 2
     assert keys_of(job, job.paths.all_compactions()) == []
+
+
+def test_merged_state_that_was_swept_before_its_record_came_is_never_handed_out() -> None:
+    """Who merged it slept between the upload and the record."""
+    job = a_running_job()
+    checkpoint_id = take_checkpoint(job)
+    elsewhere = a_running_job()
+    late = a_compaction_behind(elsewhere, take_checkpoint(elsewhere))
+    job.store.put(late.files[0].key, b"rows")
+
+    swept = collect_garbage(job, grace_ms=0)
+
+    assert [orphan.key for orphan in swept.files] == [late.files[0].key]
+    assert not record_compaction(job, late)
+    assert compactions_of(job, STAGE) == [
+        Compaction(stage=STAGE, checkpoint_id=checkpoint_id, merged=())
+    ]
+    assert collect_garbage(job, grace_ms=0) == NOTHING
+    take_checkpoint(job)
+
+
+def test_merged_state_whose_record_comes_between_look_and_sweep_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = a_running_job()
+    checkpoint_id = take_checkpoint(job)
+    twin = job.paths.compacted_segment(STAGE, checkpoint_id, "of-a-slower-attempt")
+    job.store.put(twin, b"rows")
+    create = type(job.store).create
+
+    def late(self: ObjectStore, key: str, body: bytes) -> CreateResult:
+        monkeypatch.undo()
+        a_compaction_behind(job, checkpoint_id)
+        return create(self, key, body)
+
+    monkeypatch.setattr(type(job.store), "create", late)
+    key = job.paths.compacted_segment(STAGE, checkpoint_id, "merged")
+    job.store.put(key, b"rows")
+    swept = collect_garbage(job, grace_ms=0)
+
+    assert [orphan.key for orphan in swept.files] == [twin]
+    assert job.store.get(key) == b"rows"
+    assert collect_garbage(job, grace_ms=0) == NOTHING
 
 
 def test_the_abort_of_the_checkpoint_behind_which_it_ran_takes_nothing_away() -> None:
