@@ -12,6 +12,8 @@ from sluice.runner.submission import TableConsent, configure, submit
 from sluice.runner.trigger import Triggered, trigger
 from sluice.runner.watch import watch
 from tests.simulation.broken import Broken
+from tests.simulation.noted import Place
+from tests.simulation.readers import Seen
 from tests.simulation.subtasks import STEPS, advance, executions
 from tests.simulation.world import World
 
@@ -88,7 +90,14 @@ def _accepts(world: World) -> None:
     is_foreign = world.place.timeline.life not in ("", world.head.life)
     if not (world.readers.has_lost_rows or is_foreign):
         raise  # noqa: PLE0704 - whoever calls has caught it
-    restore(world.job, Latest(), RestoreOptions(accept_tables=True))
+    try:
+        restore(world.job, Latest(), RestoreOptions(accept_tables=True))
+    except RestoreError:  # Its ids may be those of the other life: give the job a table of its own.
+        if not is_foreign:
+            raise
+        world.place = Place()
+        world.readers.was_put_back(Seen())
+        restore(world.job, Latest(), RestoreOptions(accept_tables=True))
 
 
 def _submits(world: World) -> None:
