@@ -50,7 +50,18 @@ class TableMismatch(SluiceError):
 
 
 class StageFailed(SluiceError):
-    """A stage's execution attempt failed; the message carries the first cause."""
+    """A stage's execution attempt failed; the message names the stage, and ends with ``cause``.
+
+    ``is_transient``: who raised the cause expects the same call to succeed later.
+    """
+
+    def __init__(
+        self, message: str, *, stage: str = "", cause: str = "", is_transient: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.cause = cause or message
+        self.is_transient = is_transient
 
 
 class NotYetAcknowledged(StageFailed):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sluice.core.causes import root_cause
 from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import CheckpointId
 from sluice.core.lifecycle import next_generation
@@ -66,6 +67,7 @@ def fail_checkpoint(
 
     A decline in the bucket is the better reason than that of the task that noticed it.
     """
+    cause = root_cause(message)
     plan = job.plan(checkpoint_id)
     answered = job.answers.declines(checkpoint_id)
     generation = job.state().generation if plan is None else plan.generation
@@ -81,7 +83,7 @@ def fail_checkpoint(
         ]
         if declines and not is_task_failure:
             return DeclineReceived(generation=generation, at_ms=job.clock(), decline=declines[0])
-        detail = f"{declines[0].subtask}: {declines[0].message}" if declines else message
+        detail = f"{declines[0].subtask}: {declines[0].message}" if declines else str(cause)
         return CheckpointFailed(
             generation=generation,
             at_ms=job.clock(),
@@ -95,7 +97,7 @@ def fail_checkpoint(
     if transition.verdict is Verdict.APPLIED:
         log.warning(
             "checkpoint aborted checkpoint_id=%d reason=%s message=%s job_status=%s",
-            checkpoint_id, reason.value, message, transition.state.status.value,
+            checkpoint_id, reason.value, cause, transition.state.status.value,
         )  # fmt: skip
         carry_out(job, transition)
     return transition.state

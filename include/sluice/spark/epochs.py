@@ -21,12 +21,12 @@ from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.restoring import Latest
 from sluice.errors import StageFailed
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, overtake, restore
+from sluice.runner.recovery import fail_checkpoint, overtake
 from sluice.runner.trigger import NotTriggered, Queued, Triggered, TriggerOutcome, trigger
+from sluice.spark.restarting import is_equal, recover
 from sluice.spark.session import stage_tag
 from sluice.spark.stage import run_stage
 
@@ -46,7 +46,12 @@ class Epoch:
     stage_seconds: dict[str, float]
     seconds: float
     completed: CompletedCheckpoint | None
-    failure: str | None = None
+    error: StageFailed | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why it failed, in one sentence."""
+        return None if self.error is None else str(self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +73,15 @@ def run_epochs(
 
     With *drain* an unbounded job that has read everything is ended by a final checkpoint, whose
     watermark fires all windows.  A failed stage aborts its checkpoint; the restart strategy decides
-    whether the job goes on from the latest completed one.
+    whether the job goes on from the latest completed one.  What fails twice for one reason, and no
+    checkpoint completed in between, would fail for ever: then the job is suspended.
 
     Raises:
-        StageFailed: the restart strategy gave up; the job is FAILED.
+        StageFailed: the restart strategy gave up, and the job is FAILED, or it is SUSPENDED; the
+            message ends with the cause.
     """
     completed = 0
+    failures: list[StageFailed] = []  # Since the latest completed checkpoint.
     with EpochDriver(job, spark) as driver:
         while True:
             has_room = driver.in_flight < job.state().configuration.max_concurrent
@@ -84,11 +92,14 @@ def run_epochs(
                 return job.state().status
             epoch = driver.end_oldest()
             report(epoch)
-            if epoch.completed is not None:
+            if epoch.error is None:
                 completed += 1
+                failures.clear()
             else:
                 driver.abandon()
-                _recover(job, epoch.failure or "")
+                is_repeated = any(is_equal(epoch.error, before) for before in failures)
+                failures.append(epoch.error)
+                recover(job, epoch.error, is_repeated=is_repeated)
 
 
 class EpochDriver:
@@ -164,12 +175,14 @@ class EpochDriver:
         overtaken = self._await(epoch)
         stages = {uid: stage for uid, stage in epoch.stages.items() if uid not in overtaken}
         late = [uid for uid, stage in stages.items() if not stage.done()]
-        completed, failure = None, _first_failure(stages)
-        if failure is not None:
-            self._fail(epoch, CheckpointFailureReason.TASK_FAILURE, failure)
+        completed, error = None, _first_failure(stages)
+        if error is not None:
+            log.warning("stage failed checkpoint_id=%d", plan.checkpoint_id, exc_info=error)
+            self._fail(epoch, CheckpointFailureReason.TASK_FAILURE, error)
         elif late:
-            failure = f"{', '.join(late)} did not acknowledge in time"
-            self._fail(epoch, CheckpointFailureReason.CHECKPOINT_EXPIRED, failure)
+            cause = "it did not acknowledge in time"
+            error = StageFailed(f"stage {late[0]!r} failed: {cause}", stage=late[0], cause=cause)
+            self._fail(epoch, CheckpointFailureReason.CHECKPOINT_EXPIRED, error)
         else:
             completed = finalize(self._job, plan.checkpoint_id)
             commit(self._job, plan.checkpoint_id)
@@ -179,7 +192,7 @@ class EpochDriver:
             stage_seconds={uid: stage.result() for uid, stage in stages.items() if completed},
             seconds=time.monotonic() - epoch.started,
             completed=completed,
-            failure=failure,
+            error=error,
         )
 
     def abandon(self) -> None:
@@ -203,10 +216,15 @@ class EpochDriver:
         _wait([stage for uid, stage in epoch.stages.items() if uid not in behind], rest_ms / 1000)
         return behind
 
-    def _fail(self, epoch: _Running, reason: CheckpointFailureReason, message: str) -> None:
+    def _fail(self, epoch: _Running, reason: CheckpointFailureReason, error: StageFailed) -> None:
         is_task_failure = reason is CheckpointFailureReason.TASK_FAILURE
-        checkpoint_id = epoch.plan.checkpoint_id
-        fail_checkpoint(self._job, checkpoint_id, reason, message, is_task_failure=is_task_failure)
+        fail_checkpoint(
+            self._job,
+            epoch.plan.checkpoint_id,
+            reason,
+            str(error),
+            is_task_failure=is_task_failure,
+        )
 
     def _stop(self, epoch: _Running) -> None:
         """Free the cores of what still runs.  The coordinator does not depend on it."""
@@ -235,7 +253,7 @@ class EpochDriver:
         return time.monotonic() - started
 
 
-def _first_failure(stages: dict[str, Future[float]]) -> str | None:
+def _first_failure(stages: dict[str, Future[float]]) -> StageFailed | None:
     """The error of the first stage that failed; those behind it failed because of it.
 
     Raises:
@@ -244,7 +262,7 @@ def _first_failure(stages: dict[str, Future[float]]) -> str | None:
     for stage in stages.values():
         error = stage.exception() if stage.done() else None
         if isinstance(error, StageFailed):
-            return str(error)
+            return error
         if error is not None:
             raise error
     return None
@@ -252,13 +270,3 @@ def _first_failure(stages: dict[str, Future[float]]) -> str | None:
 
 def _wait(stages: Iterable[Future[float]], seconds: float) -> None:
     wait(stages, timeout=max(0.0, seconds), return_when=FIRST_EXCEPTION)
-
-
-def _recover(job: Job, failure: str) -> None:
-    state = job.state()
-    if state.status is JobStatus.RESTARTING:
-        pause_ms = (state.restart_at_ms or 0) - job.clock()
-        time.sleep(max(0, pause_ms) / 1000)
-        restore(job, Latest(), only_generation=state.generation)
-    elif state.status is not JobStatus.RUNNING:
-        raise StageFailed(f"job {job.pipeline.uid!r} is {state.status.value}: {failure}")

@@ -93,14 +93,22 @@ def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Iterator[SparkSession]:
-    """A Spark of our own in this process and one JVM; it ends with the block."""
+def local_session(
+    *, cores: int | None = None, driver_memory: str = "4g", log_file: Path | None = None
+) -> Iterator[SparkSession]:
+    """A Spark of our own in this process and one JVM; it ends with the block.
+
+    What the JVM, and the functions that its Python workers run, print goes to *log_file*, if there
+    is one.
+    """
     from pyspark.sql import SparkSession
 
     logging.getLogger("py4j").setLevel(logging.WARNING)  # It reports every socket it closes.
+    if log_file is not None:
+        _let_root_logger_print()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = (
+    builder = (
         SparkSession.builder.master(f"local[{cores or os.cpu_count() or 2},4]")
         .appName("sluice run")
         .config("spark.driver.memory", driver_memory)
@@ -112,10 +120,46 @@ def local_session(*, cores: int | None = None, driver_memory: str = "4g") -> Ite
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))
         .config(map=SETTINGS)
-        .getOrCreate()
     )
+    with _prints_to(log_file):  # A process keeps what it is started with.
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextlib.contextmanager
+def _prints_to(log_file: Path | None) -> Iterator[None]:
+    """Have processes that are started within the block print to *log_file*."""
+    if log_file is None:
+        yield
+        return
+    kept = [(stream, os.dup(stream)) for stream in (1, 2)]
+    try:
+        with log_file.open("ab") as log:
+            for stream, _ in kept:
+                os.dup2(log.fileno(), stream)
+        yield
+    finally:
+        for stream, before in kept:
+            os.dup2(before, stream)
+            os.close(before)
+
+
+def _let_root_logger_print() -> None:
+    """PySpark's own loggers print traces of the JVM, as JSON, beside whatever is configured, and
+    keep their records from it.
+    """
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).handlers[:] = [_ToRoot()]
+
+
+class _ToRoot(logging.Handler):
+    """Hands records on to the root logger's handlers."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logging.getLogger().handle(record)

@@ -27,6 +27,7 @@ from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.subtask import RESULT_SCHEMA, run_subtask
 from sluice.spark.compaction import compact_state
 from sluice.spark.deployment import deploy
+from sluice.spark.failures import stage_failure
 from sluice.spark.session import with_our_settings
 from sluice.spark.stage_run import StageRun
 
@@ -63,7 +64,7 @@ def run_stage(
     """Run the stage and return when every subtask has acknowledged.
 
     Raises:
-        StageFailed: the Spark job failed; the message carries its first cause.
+        StageFailed: the Spark job failed; the message ends with the root cause.
         NotYetAcknowledged: what the stage reads, or continues, is not sealed yet.
         FencedError: the checkpoint is not pending any more, or another attempt took over.
         ConfigurationError: the stage takes no part in the checkpoint.
@@ -129,7 +130,7 @@ def _run(run: StageRun) -> tuple[list[Ack], Mapping[str, StateSchema]]:
     except SluiceError:
         raise
     except Exception as error:
-        raise StageFailed(_first_cause(run, error)) from error
+        raise stage_failure(run, error) from error
     acks = [decode_ack(bytes(row["ack"]), f"ack of {run.node.uid}") for row in done]
     return acks, deployed.tables
 
@@ -149,13 +150,3 @@ def _acknowledge_nothing(run: StageRun) -> list[Ack]:
     ]
     raw = [run.job.answers.write_ack(ack) for ack in acks]
     return [decode_ack(body, f"ack of {task.uid}") for body in raw]
-
-
-def _first_cause(run: StageRun, error: Exception) -> str:
-    """A subtask's own words when it declined, else the first line of what Spark says."""
-    stage = run.node.uid
-    for decline in run.job.answers.declines(run.plan.checkpoint_id):
-        if decline.subtask.stage == stage:
-            return f"{decline.subtask} declined: {decline.message}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"Spark job of stage {stage!r} failed: {lines[0] if lines else type(error).__name__}"

@@ -1,0 +1,172 @@
+"""A stage that fails for ever stops the run at its second equal failure, with the cause last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.config import Checkpointing
+from sluice.core.properties import JobStatus
+from sluice.core.restart import RestartStrategy
+from sluice.core.restoring import Latest
+from sluice.errors import ConfigurationError, StageFailed
+from sluice.pipeline import Pipeline
+from sluice.runner.history import history
+from sluice.runner.job import Job, open_job
+from sluice.runner.recovery import restore
+from sluice.runner.submission import configure, submit
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.spark.checking import check_pipeline
+from sluice.spark.epochs import run_epochs
+from sluice.spark.restarting import is_equal
+from sluice.storage.open import StoreLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CLICKS = "ann,1\nbob,2\ncid,x\n"
+AT_ONCE = RestartStrategy(delay_ms=1, max_delay_ms=1)
+
+
+def numbered(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("name", "CAST(n AS int) AS n", "_source", "_malformed", "_raw")
+
+
+def forgiving(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("name", "try_cast(n AS int) AS n", "_source", "_malformed", "_raw")
+
+
+def a_job(folder: Path, function: object = numbered) -> Job:
+    pipeline = Pipeline(
+        "clicks", checkpointing=Checkpointing(max_records_per_epoch=2, restart_strategy=AT_ONCE)
+    )
+    files = Files(str(folder / "clicks.csv"), format="csv", schema="name string, n string")
+    rows = pipeline.source("clicks", files)
+    rows.transform("numbered", function).sink("out", FilesTable())  # type: ignore[arg-type]
+    return open_job(pipeline, StoreLocation(root=f"file://{folder / 'root'}"))
+
+
+def test_the_second_equal_failure_suspends_the_job_and_names_the_cause_last(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    (tmp_path / "clicks.csv").write_text(CLICKS)
+    job = a_job(tmp_path)
+    submit(job, configure(job.pipeline, {}, parallelism=1))
+
+    with pytest.raises(StageFailed) as error:
+        run_epochs(job, spark, epochs=None, drain=False, report=lambda _: None)
+
+    cause = (
+        "in 'CAST(n AS int) AS n': CAST_INVALID_INPUT: The value 'x' of the type \"STRING\" cannot "
+        'be cast to "INT" because it is malformed'
+    )
+    failed = f"stage 'numbered' failed over records 3 to 3 of clicks.csv: {cause}"
+    assert str(error.value) == (
+        "job 'clicks' failed twice for the same reason and is SUSPENDED; mend it and run it again, "
+        f"and it goes on from checkpoint 1: {failed}"
+    )
+    assert error.value.cause == cause
+    assert job.state().status is JobStatus.SUSPENDED
+    assert [(one.status, one.message) for one in history(job)] == [
+        ("COMPLETED", None),
+        ("FAILED", failed),
+        ("FAILED", failed),
+    ]
+
+
+def test_a_mended_pipeline_goes_on_where_it_was_suspended(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    (tmp_path / "clicks.csv").write_text(CLICKS)
+    job = a_job(tmp_path)
+    submit(job, configure(job.pipeline, {}, parallelism=1))
+    with pytest.raises(StageFailed):
+        run_epochs(job, spark, epochs=None, drain=False, report=lambda _: None)
+    mended = a_job(tmp_path, forgiving)
+
+    restored = restore(mended, Latest())
+    status = run_epochs(mended, spark, epochs=None, drain=False, report=lambda _: None)
+
+    assert (restored.checkpoint_id, status) == (1, JobStatus.FINISHED)
+    rows = mended.result_table({}).read().to_pylist()
+    assert sorted((row["name"], row["n"]) for row in rows) == [
+        ("ann", 1),
+        ("bob", 2),
+        ("cid", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (StageFailed("", stage="bids", cause="KeyError: 'n' in row 4"), True),
+        (StageFailed("", stage="asks", cause="KeyError: 'n' in row 3"), False),
+        (StageFailed("", stage="bids", cause="ValueError: 'n' in row 3"), False),
+        (StageFailed("", stage="bids", cause="KeyError: 'n' in row 3", is_transient=True), False),
+    ],
+)
+def test_failures_are_equal_of_one_stage_and_cause_unless_they_may_pass(
+    other: StageFailed, expected: bool
+) -> None:
+    before = StageFailed("", stage="bids", cause="KeyError: 'n' in row 3")
+
+    assert is_equal(other, before) is expected
+
+
+def ranked(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    window = Window.partitionBy("name").orderBy("n")
+    return rows.withColumn("rank", F.row_number().over(window))
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("name", "_malformed", "_raw").count()
+
+
+def distinct(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["name"])
+
+
+def first_two(rows: DataFrame) -> DataFrame:
+    return rows.limit(2)
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (ranked, "a window function (OVER)"),
+        (counted, "an aggregate (groupBy)"),
+        (distinct, "dropDuplicates()"),
+        (first_two, "limit()"),
+    ],
+)
+def test_a_function_that_compares_the_rows_of_an_epoch_is_refused(
+    tmp_path: Path, spark: SparkSession, function: object, what: str
+) -> None:
+    (tmp_path / "clicks.csv").write_text(CLICKS)
+    job = a_job(tmp_path, function)
+
+    with pytest.raises(ConfigurationError) as error:
+        check_pipeline(job.pipeline, spark, {}, None)
+
+    assert f"the function of stage 'numbered' has {what}, whose result depends" in str(error.value)
+
+
+def test_what_a_function_joins_to_its_rows_may_be_aggregated(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    def joined(rows: DataFrame) -> DataFrame:
+        names = spark.createDataFrame([("ann",), ("ann",)], "name string").distinct()
+        return rows.join(names, on="name", how="left")
+
+    (tmp_path / "clicks.csv").write_text(CLICKS)
+    job = a_job(tmp_path, joined)
+
+    results = check_pipeline(job.pipeline, spark, {}, None)
+
+    assert results["numbered"].columns.names() == ["name", "n"]
