@@ -209,6 +209,19 @@ def check_sink(uid: str, spec: SinkSpec, read: Read) -> None:
             assert_never(read.kind)
 
 
+def check_columns(uid: str, spec: SinkSpec, producer: str, columns: Collection[str]) -> None:
+    """Raises ConfigurationError: the sink *uid* needs a column that its rows have not."""
+    names = [(name, "upserts by") for name in spec.upsert_key]
+    names += [(name, "is partitioned by") for name in getattr(spec, "partition_by", ())]
+    for name, needs in names:
+        if name not in columns:
+            raise ConfigurationError(
+                f"sink {uid!r} {needs} {name!r}, which {producer!r} does not yield; it has "
+                f"{', '.join(columns)}"
+            )
+    check_row_kind_column(uid, spec, producer, columns)
+
+
 def check_row_kind_column(
     uid: str, spec: SinkSpec, producer: str, columns: Collection[str]
 ) -> None:

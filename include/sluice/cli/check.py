@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.cli.options import AsJson, EndpointUrl, Params, PipelineName, location, parameters
+from sluice.analysis.declaration import Result, analyse
+from sluice.analysis.state_changes import check_state
+from sluice.cli.options import (
+    AsJson,
+    EndpointUrl,
+    Params,
+    PipelineName,
+    Root,
+    declared_job,
+    parameters,
+)
 from sluice.cli.printing import print_json
-from sluice.declarations import load_declarations, load_pipeline
+from sluice.cli.run_log import run_log
+from sluice.declarations import load_declarations
 from sluice.devstack.java import find_java
 from sluice.params import resolve
+from sluice.runner.job import Job
 from sluice.spark.checking import check_pipeline
 from sluice.spark.session import local_session
 
@@ -21,22 +34,24 @@ def check(
     context: typer.Context,
     pipeline: PipelineName,
     param: Params = None,
+    root: Root = None,
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyse types and columns of all stages of PIPELINE; show what each yields, and of what kind.
 
     Parameters of the pipeline are options, too, as the columns of files are read from the files.
-    Modules that cannot be loaded are named on stderr, whatever PIPELINE is.
+    A job that is there, and goes on, has to be able to read its state.  Spark is started only for
+    what Spark alone knows: functions, and SQL beyond names and comparisons.  Modules that cannot be
+    loaded are named on stderr, whatever PIPELINE is.
     """
+    job = declared_job(pipeline, root, endpoint_url)  # If that one is broken, no other matters.
     for name, problem in load_declarations().problems.items():
         typer.secho(f"warning: {name}: {problem}", err=True, fg="yellow")
-    declared = load_pipeline(pipeline)
+    declared = job.pipeline
     given = parameters(param or [], context.args)
     params = resolve(declared.params, given, declared.uid)
-    find_java(os.environ)
-    with local_session() as spark:
-        yields = check_pipeline(declared, spark, params, location(None, endpoint_url).endpoint_url)
+    yields = _analysed(job, params)
     if as_json:
         print_json(
             {
@@ -54,3 +69,16 @@ def check(
             who = ("", "") if number else (uid, str(result.kind))
             table.add_row(*who, name, str(dtype))
     Console().print(table)
+
+
+def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
+    found = analyse(job.pipeline, params, job.location.endpoint_url)
+    check_state(job, found)
+    known = {uid: result for uid, result in found.items() if result is not None}
+    if len(known) == len(found):
+        return known
+    find_java(os.environ)
+    with run_log(f"{job.pipeline.uid}-check") as log, local_session(log_file=log) as spark:
+        yields = check_pipeline(job.pipeline, spark, params, job.location.endpoint_url)
+    check_state(job, {uid: one for uid, one in yields.items() if uid not in known})
+    return yields

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError
+from sluice.pipeline import Pipeline
 from sluice.runner.job import Job
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 SUFFIXES = (".parquet", ".json", ".csv")
@@ -27,12 +29,55 @@ def check_result_file(path: Path | None) -> None:
         raise ConfigurationError(f"--output {path}: there is no folder {path.resolve().parent}")
 
 
-def final_table(job: Job, params: Mapping[str, str]) -> pa.Table:
-    """What the job's (first) sink has published, sorted by its columns from the left."""
-    table = job.result_table(params).read()
-    if not table.num_columns:
-        return table
-    return table.sort_by([(name, "ascending") for name in table.column_names])
+def chosen_sink(pipeline: Pipeline, named: str | None, output: Path | None) -> str | None:
+    """The sink whose table is the result; None if there are several, and nobody asks for one.
+
+    Raises:
+        ConfigurationError: there is none of that name, or --output is given and not of which.
+    """
+    sinks = ", ".join(pipeline.sinks)
+    if named is not None:
+        if named not in pipeline.sinks:
+            raise ConfigurationError(
+                f"--sink {named}: pipeline {pipeline.uid!r} has no such sink; it has {sinks}"
+            )
+        return named
+    if len(pipeline.sinks) == 1:
+        return next(iter(pipeline.sinks))
+    if output is not None:
+        raise ConfigurationError(
+            f"--output {output}: pipeline {pipeline.uid!r} has the sinks {sinks}; say which one "
+            "with --sink NAME"
+        )
+    return None
+
+
+def check_result_columns(path: Path | None, sink: str, columns: pl.Schema) -> None:
+    """Raises ConfigurationError when the file cannot hold the columns; asked before the work."""
+    if path is None or path.suffix != ".csv":
+        return
+    for name, of in columns.items():
+        if of.is_nested() or str(of) == "Binary":
+            raise ConfigurationError(
+                f"--output {path}: column {name!r} of sink {sink!r} is {of}, which a CSV file "
+                "cannot hold; write .parquet or .json"
+            )
+
+
+def final_table(job: Job, params: Mapping[str, str], sink: str | None = None) -> pa.Table:
+    """What *sink*, by default the first, has published, sorted by its columns from the left, as far
+    as they have an order.
+    """
+    table = job.result_table(params, sink).read()
+    ordered = [(field.name, "ascending") for field in table.schema if not _is_nested(field.type)]
+    return table.sort_by(ordered) if ordered else table
+
+
+def _is_nested(dtype: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    nested: bool = pa.types.is_nested(dtype)
+    return nested
 
 
 def write_result(table: pa.Table, path: Path) -> None:

@@ -10,7 +10,10 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 
+from sluice.analysis.declaration import analyse
+from sluice.analysis.state_changes import check_state
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
@@ -22,7 +25,14 @@ from sluice.cli.options import (
 )
 from sluice.cli.printing import print_json
 from sluice.cli.restore import AcceptTables, RollBackTables
-from sluice.cli.result import check_result_file, final_table, write_result
+from sluice.cli.result import (
+    check_result_columns,
+    check_result_file,
+    chosen_sink,
+    final_table,
+    write_result,
+)
+from sluice.cli.run_log import run_log
 from sluice.cli.show import checkpoint_table
 from sluice.core.configuration import JobConfiguration
 from sluice.core.properties import JobStatus
@@ -59,6 +69,10 @@ def run(
         Path | None,
         typer.Option(help="Write the final result table here: .parquet, .json or .csv."),
     ] = None,
+    sink: Annotated[
+        str | None,
+        typer.Option(metavar="UID", help="Whose table --output is, where there are several."),
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many completed checkpoints.")
     ] = None,
@@ -88,25 +102,32 @@ def run(
     check_result_file(output)
     console = Console(stderr=True)
     job = declared_job(pipeline, root, endpoint_url)
+    result = chosen_sink(job.pipeline, sink, output)
     configuration = configure(
         job.pipeline,
         parameters(param or [], context.args),
         parallelism=parallelism,
         max_records_per_epoch=max_records_per_epoch,
     )
-    if output is not None:
-        job.result_table(configuration.params)  # Refused now, not after the work.
+    if output is not None and result is not None:
+        job.result_table(configuration.params, result)  # Refused now, not after the work.
+    analyse(job.pipeline, configuration.params, endpoint_url)
     find_java(os.environ)
     verify_store(job)
     check_sources(job.pipeline, configuration, endpoint_url)
-    with local_session() as spark:
-        check_pipeline(job.pipeline, spark, configuration.params, endpoint_url)
+    with run_log(pipeline) as log_file, local_session(log_file=log_file) as spark:
+        yields = check_pipeline(job.pipeline, spark, configuration.params, endpoint_url)
+        if not fresh:
+            check_state(job, yields)
+        if result is not None:
+            columns = yields[job.pipeline.sinks[result].input].columns
+            check_result_columns(output, result, columns)
         consent = TableConsent(roll_back=roll_back_tables, accept=accept_tables)
         first_id = _begin(job, configuration, console, consent, fresh=fresh)
         status = run_epochs(
             job, spark, epochs=epochs, drain=drain, report=lambda epoch: _report(console, epoch)
         )
-    _summarize(job, console, status, first_id, started, output, as_json=as_json)
+    _summarize(job, console, status, first_id, started, (result, output), as_json=as_json)
 
 
 def _begin(
@@ -140,9 +161,11 @@ def _begin(
 def _report(console: Console, epoch: Epoch) -> None:
     stages = ", ".join(f"{uid} {duration(s)}" for uid, s in epoch.stage_seconds.items())
     if epoch.completed is None:
+        why = escape(str(epoch.failure))
         console.print(
-            f"checkpoint {epoch.plan.checkpoint_id} [red]failed[/red]: {epoch.failure}",
+            f"checkpoint {epoch.plan.checkpoint_id} [red]failed[/red]: {why}",
             highlight=False,
+            soft_wrap=True,
         )
         return
     console.print(
@@ -158,12 +181,14 @@ def _summarize(
     status: JobStatus,
     first_id: int,
     started: float,
-    output: Path | None,
+    wanted: tuple[str | None, Path | None],
     *,
     as_json: bool,
 ) -> None:
     params = job.state().configuration.params
-    result = final_table(job, params) if job.has_result_table(params) else None
+    sink, output = wanted
+    is_read = sink is not None and job.has_result_table(params, sink)
+    result = final_table(job, params, sink) if is_read and sink is not None else None
     if output is not None and result is not None:
         write_result(result, output)
     sides = {uid: job.side_table(uid).row_count() for uid in side_outputs(job.pipeline)}
@@ -181,11 +206,13 @@ def _summarize(
     if as_json:
         print_json(summary)
         return
-    console.print(checkpoint_table(records))
+    console.print(checkpoint_table(records, console.width))
     written = (
-        ", ".join(job.pipeline.sinks) if result is None else f"{result.num_rows:,} result rows"
+        f"published to {', '.join(job.pipeline.sinks)}"
+        if result is None
+        else f"{result.num_rows:,} rows in {sink}"
     )
-    where = f" in {output}" if output else ""
+    where = f", written to {output}" if output else ""
     console.print(f"{job.pipeline.uid} is {status.value}: {written}{where}", highlight=False)
     for uid, rows in summary.side_outputs.items():
         stage, _, name = uid.rpartition(".")

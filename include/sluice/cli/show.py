@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
@@ -19,6 +20,9 @@ from sluice.runner.savepoints import savepoint_names
 from sluice.units import duration, size
 
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
+_HEADERS = ("id", "type", "status", "records", "duration", "size")
+_PADDING = 2
+_LEAST = 12  # Of a reason, however narrow the screen is.
 
 
 def pipelines(as_json: AsJson = False) -> None:
@@ -59,7 +63,7 @@ def checkpoints(
         return
     console = Console()
     console.print(f"{pipeline} is {job.state().status.value} in {job.store.root}", highlight=False)
-    console.print(checkpoint_table(records))
+    console.print(checkpoint_table(records, console.width))
     names = savepoint_names(job)
     if names:
         console.print(f"savepoints: {', '.join(names)}", highlight=False)
@@ -82,20 +86,32 @@ def side_output_rows(
         typer.echo(msgspec.json.encode(row).decode())
 
 
-def checkpoint_table(records: list[CheckpointRecord]) -> Table:
-    """The checkpoints as people read them."""
-    table = Table("id", "type", "status", "records", "duration", "size", "reason")
+def checkpoint_table(records: list[CheckpointRecord], width: int) -> Table:
+    """The checkpoints as people read them, a line each, no longer than *width*.
+
+    A reason that does not fit is cut; ``checkpoints show ID`` has all of it.
+    """
+    lines = [_cells(record) for record in records]
+    columns = [*zip(_HEADERS, *lines, strict=True)]
+    rest = width - _PADDING - sum(max(map(len, column)) + _PADDING for column in columns)
+    table = Table(*_HEADERS, box=None, padding=(0, _PADDING, 0, 0))
     for name in ("id", "records", "duration", "size"):
         next(c for c in table.columns if c.header == name).justify = "right"
-    for record in records:
+    table.add_column("reason", no_wrap=True, overflow="ellipsis", max_width=max(rest, _LEAST))
+    for record, cells in zip(records, lines, strict=True):
         style = _STYLES[record.status]
-        table.add_row(
-            str(record.id),
-            record.type,
-            f"[{style}]{record.status}[/{style}]",
-            f"{record.records:,}",
-            "" if record.duration_ms is None else duration(record.duration_ms / 1000),
-            "" if record.checkpointed_bytes is None else size(record.checkpointed_bytes),
-            ": ".join(part for part in (record.reason, record.message) if part),
-        )
+        shown = [f"[{style}]{cell}[/{style}]" if cell == record.status else cell for cell in cells]
+        reason = ": ".join(part for part in (record.reason, record.message) if part)
+        table.add_row(*shown, escape(reason))
     return table
+
+
+def _cells(record: CheckpointRecord) -> list[str]:
+    return [
+        str(record.id),
+        record.type,
+        record.status,
+        f"{record.records:,}",
+        "" if record.duration_ms is None else duration(record.duration_ms / 1000),
+        "" if record.checkpointed_bytes is None else size(record.checkpointed_bytes),
+    ]

@@ -169,7 +169,8 @@ def _acks(job: Job, pending: PendingCheckpoint | None) -> list[tuple[str, int, i
 
 
 def _show(console: Console, job: Job, first_id: int, status: JobStatus) -> None:
-    console.print(checkpoint_table([r for r in history(job) if r.id >= first_id]))
+    records = [record for record in history(job) if record.id >= first_id]
+    console.print(checkpoint_table(records, console.width))
     result = final_table(job, job.state().configuration.params)
     table = Table(*result.column_names, title=f"{next(iter(job.pipeline.sinks))}")
     for row in result.slice(0, MAX_RESULT_ROWS).to_pylist():

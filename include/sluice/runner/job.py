@@ -147,18 +147,18 @@ class Job:
         """The published rows of a side output; see ``side_outputs`` for the uids."""
         return open_side_output(uid, self.location, self.paths)
 
-    def has_result_table(self, params: Mapping[str, str]) -> bool:
-        """Whether the first declared sink can be read back."""
-        first = next(iter(self.pipeline.sinks.values()))
-        return isinstance(open_sink(first, params, self.location, self.paths), FilesTable)
+    def has_result_table(self, params: Mapping[str, str], uid: str) -> bool:
+        """Whether the sink *uid* can be read back."""
+        node = self.pipeline.sinks[uid]
+        return isinstance(open_sink(node, params, self.location, self.paths), FilesTable)
 
-    def result_table(self, params: Mapping[str, str]) -> FilesTable:
-        """The table of the first declared sink.
+    def result_table(self, params: Mapping[str, str], uid: str | None = None) -> FilesTable:
+        """The table of the sink *uid*, by default of the first.
 
         Raises:
             ConfigurationError: that sink cannot be read back.
         """
-        uid = next(iter(self.pipeline.sinks))
+        uid = next(iter(self.pipeline.sinks)) if uid is None else uid
         sink = open_sink(self.pipeline.sinks[uid], params, self.location, self.paths)
         if not isinstance(sink, FilesTable):
             raise ConfigurationError(

@@ -6,11 +6,13 @@ import re
 
 import polars as pl
 
+from sluice.sql_names import LITERAL, columns_in
 from sluice.steps import NO_TOKEN, Filter, Step, tokens
 
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s+AS\s+(?P<alias>[A-Za-z_]\w*))?", re.IGNORECASE)
 
-# Words that mean something wherever they stand; a column of such a name is to be quoted.
+# Words that mean something else where no value is expected.  A column called true, false or null is
+# to be quoted: nobody else could tell.
 _RESERVED = re.compile(
     r"""
     all | and | as | between | by | case | cast | collate | distinct | else | end | except | exclude
@@ -52,6 +54,7 @@ def _expression(sql: str, names: list[str]) -> pl.Expr:
 
 def _quoted(sql: str, names: set[str]) -> str:
     words = [NO_TOKEN, NO_TOKEN, *tokens(sql), NO_TOKEN]
+    values = {token.start for token in columns_in(sql) if not LITERAL.fullmatch(token.text)}
     parts, end = [], 0
     for two_before, before, token, following in zip(
         words, words[1:], words[2:], words[3:], strict=False
@@ -59,7 +62,8 @@ def _quoted(sql: str, names: set[str]) -> str:
         if token.kind != "word":
             continue
         is_field = before.text == "."
-        is_column = token.text in names and not _RESERVED.fullmatch(token.text)
+        is_free = _RESERVED.fullmatch(token.text) is None or token.start in values
+        is_column = token.text in names and is_free
         is_type = before.text.lower() == "as" or (two_before.text, before.text) == (":", ":")
         is_unit = (two_before.text.lower(), before.text) == ("extract", "(")
         is_literal = token.text.lower() in _LITERALS and following.kind == "text"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sluice.errors import ConfigurationError
 from sluice.params import Env, Param, value_of
+from sluice.sources.row_schema import row_schema
 from sluice.sources.spec import params_of
 
 if TYPE_CHECKING:
@@ -160,3 +161,5 @@ class Files:
                 f"{where} is {format_!r}, and nothing says what the {what} hold; add "
                 'Files(..., schema="name string, count bigint"), as Spark writes a schema'
             )
+        if format_ in DECODED:
+            row_schema(f"Files({self.location!r})", self.schema)

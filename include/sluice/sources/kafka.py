@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sluice.errors import ConfigurationError
 from sluice.params import Env, Param, value_of
+from sluice.sources.row_schema import row_schema
 from sluice.sources.spec import params_of
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def _values(value: Raw | Json | Avro | Protobuf, params: Mapping[str, str]) -> V
 
             if not schema.strip():
                 raise ConfigurationError('Json() of Kafka needs a schema: Json("id bigint")')
+            row_schema("Json() of Kafka", schema)
             return JsonValues(schema)
         case Avro(schema=schema, registry=registry):
             from sluice.connectors.kafka.avro import AvroValues

@@ -7,23 +7,28 @@ topological order: a misspelt column of the last stage is found now, and not in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
 
-from sluice.changelog import Append, Kind, Read, analysed, check_row_kind_column, check_sink
+from sluice.analysis.declaration import Result
+from sluice.changelog import Append, Read, analysed, check_columns, check_sink
 from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.nodes import StageNode
+from sluice.operations import Transform
 from sluice.pipeline import Pipeline
 from sluice.runtime.operators.build import build_operator
 from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE, narrowed
+from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.state.segments import to_table
+from sluice.spark.failures import cause_of
 from sluice.spark.keying import polars_schema, prepared
 from sluice.spark.reading import with_origin
+from sluice.spark.row_wise import check_row_wise_plan
 from sluice.spark.rows import (
     decoded,
     looked_up,
@@ -38,14 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The columns that a stage yields, and what its rows mean."""
-
-    columns: pl.Schema
-    kind: Kind
-
-
 def check_pipeline(
     pipeline: Pipeline, spark: SparkSession, params: Mapping[str, str], endpoint_url: str | None
 ) -> dict[str, Result]:
@@ -53,7 +50,7 @@ def check_pipeline(
 
     Raises:
         ConfigurationError: a stage cannot compute what it declares, or a sink not show what it
-            reads; the message names it.
+            reads; the message names it, and ends with the cause.
     """
     with_our_settings(spark)
     rows: dict[str, DataFrame] = {}
@@ -66,13 +63,12 @@ def check_pipeline(
         stage = _reading(declared, yields)
         kind = stage.kind  # Refused, if it cannot read what its inputs turned out to be.
         try:
-            frame = _result(pipeline, stage, rows, params)
+            frame, tables = _result(pipeline, stage, rows, params)
         except ConfigurationError:
             raise
         except Exception as error:  # Spark's analyzer, or the user's function, on the first look.
-            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise ConfigurationError(f"stage {uid!r} cannot be run: {first}") from error
-        yields[uid] = Result(frame.schema, analysed(kind, frame.columns))
+            raise ConfigurationError(f"stage {uid!r} cannot be run: {cause_of(error)}") from error
+        yields[uid] = Result(frame.schema, analysed(kind, frame.columns), tables)
         _check_sinks(pipeline, uid, yields[uid])
         if kind != Append():
             frame = frame.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
@@ -92,12 +88,12 @@ def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
 def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
     for sink in pipeline.sinks_of(uid):
         check_sink(sink.uid, sink.spec, Read(uid, result.kind))
-        check_row_kind_column(sink.uid, sink.spec, uid, result.columns)
+        check_columns(sink.uid, sink.spec, uid, result.columns)
 
 
 def _result(
     pipeline: Pipeline, stage: StageNode, rows: Mapping[str, DataFrame], params: Mapping[str, str]
-) -> pl.DataFrame:
+) -> tuple[pl.DataFrame, Mapping[str, StateSchema]]:
     inputs = [
         projected(rows[given.producer], given)
         if given.producer in pipeline.sources
@@ -112,11 +108,12 @@ def _result(
             for side, given in zip(looked_up(stage, inputs, table), stage.inputs, strict=True)
         ]
         operator = build_operator(stage, [polars_schema(side) for side in sides])
-        return narrowed(stage, operator.output_schema.to_frame())
-    schema = polars_schema(transformed(stage, inputs, table, params))
-    return narrowed(
-        stage, schema.to_frame().drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
-    )
+        return narrowed(stage, operator.output_schema.to_frame()), operator.tables
+    result = transformed(stage, inputs, table, params)
+    if isinstance(stage.operation, Transform):
+        check_row_wise_plan(stage.uid, result)
+    frame = polars_schema(result).to_frame()
+    return narrowed(stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)), {}
 
 
 def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:

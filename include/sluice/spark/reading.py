@@ -101,6 +101,12 @@ def read_parquet(spark: SparkSession, source: ParquetSource, cut: SourceCut) -> 
     return rows.withColumn(SOURCE, origin)
 
 
+def for_spark(table: pa.Table) -> pa.Table:
+    """*table* with the types that Spark takes from Python."""
+    fields = [field.with_type(_for_spark(field.type)) for field in table.schema]
+    return table.cast(pa.schema(fields))
+
+
 def _for_spark(dtype: pa.DataType) -> pa.DataType:
     """The type with lists as Spark takes them from Python; segments keep Polars' large ones."""
     if pa.types.is_large_list(dtype) or pa.types.is_list(dtype):

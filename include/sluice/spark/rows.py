@@ -23,7 +23,7 @@ from sluice.params import value_of
 from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
-from sluice.spark.reading import read_parquet, read_segments, read_slices
+from sluice.spark.reading import for_spark, read_parquet, read_segments, read_slices
 from sluice.spark.stage_run import StageRun
 from sluice.steps import Filter, Projection
 
@@ -35,7 +35,7 @@ OURS = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)
 
 def read_inputs(run: StageRun) -> list[DataFrame]:
     """The epoch's rows of each input, filtered and projected as the input asks for."""
-    return [_read(run, given) for given in run.node.inputs]
+    return [_read(run, side) for side in range(len(run.node.inputs))]
 
 
 def lookup_table(run: StageRun) -> DataFrame | None:
@@ -46,7 +46,22 @@ def lookup_table(run: StageRun) -> DataFrame | None:
     handle = run.plan.source(lookup.table).table
     assert handle is not None, "a plan pins every table source"
     pinned = SegmentCache(run.job.location, run.job.store).open(handle)
-    return run.spark.createDataFrame(pinned)
+    rows = run.spark.createDataFrame(for_spark(pinned))
+    source = run.job.source(lookup.table, run.configuration.params)
+    return rows if source.decoding is None else table_rows(lookup.table, rows, source.decoding)
+
+
+def table_rows(uid: str, lines: DataFrame, how: TextDecoding) -> DataFrame:
+    """The rows that the lines of a table source hold.
+
+    One that cannot be read is an error, not a row less: nobody would know what is not found.
+    """
+    origin = "struct(file AS partition, line_number - 1 AS record)"
+    rows = decoded(lines.selectExpr(how.column, *how.keeps, f"{origin} AS {SOURCE}"), how)
+    place = f"'line ', {SOURCE}.record + 1, ' of ', {SOURCE}.partition"
+    words = f"concat({place}, ', which table source {uid} reads, is ', {MALFORMED_COLUMN})"
+    readable = rows.where(f"{MALFORMED_COLUMN} IS NULL OR raise_error({words}) IS NOT NULL")
+    return readable.drop(*OURS)
 
 
 def lookup_of(node: StageNode) -> Lookup | None:
@@ -146,9 +161,13 @@ def decoded(rows: DataFrame, how: TextDecoding) -> DataFrame:
     )
 
 
-def _read(run: StageRun, given: Input) -> DataFrame:
+def _read(run: StageRun, side: int) -> DataFrame:
+    given = run.node.inputs[side]
     if given.producer in run.job.pipeline.sources:
-        return projected(read_source(run, given.producer, run.plan.source(given.producer)), given)
+        rows = read_source(run, given.producer, run.plan.source(given.producer))
+        if MALFORMED_COLUMN in rows.columns and not _is_first_reader(run, side):
+            rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
+        return projected(rows, given)
     stream = run.given.streams[given.producer]
     schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
     rows = read_segments(run.spark, run.job.location, stream.segments, schema, run.task.parallelism)
@@ -156,6 +175,13 @@ def _read(run: StageRun, given: Input) -> DataFrame:
     if stream.has_waited and given.kind != Append() and not is_added_up:
         rows = settled(rows, run.task.parallelism)
     return renamed(rows, given)
+
+
+def _is_first_reader(run: StageRun, side: int) -> bool:
+    """Whether what cannot be read of the source is reported here: by one stage, and once."""
+    producer = run.node.inputs[side].producer
+    first = run.job.pipeline.consumers_of(producer)[0]
+    return first.uid == run.node.uid and first.producers.index(producer) == side
 
 
 def settled(rows: DataFrame, parallelism: int) -> DataFrame:

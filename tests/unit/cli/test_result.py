@@ -7,11 +7,19 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.cli.result import check_result_file, final_table, write_result
+from sluice.cli.result import (
+    check_result_columns,
+    check_result_file,
+    chosen_sink,
+    final_table,
+    write_result,
+)
+from sluice.connectors.files_table import FilesTable as FilesTableSink
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from tests.builders import a_job, a_pipeline, a_running_job
@@ -94,3 +102,35 @@ def test_the_first_declared_sink_is_the_result() -> None:
     assert isinstance(pipeline.sinks["results"].spec, FilesTable)
     assert final_table(job, {}).num_rows == 10
     assert job.result_table({}).store.root == "memory://the-first-result"
+
+
+def test_a_column_without_an_order_does_not_keep_a_table_from_being_sorted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = pa.table({"tags": [["b"], ["a"]], "name": ["x", "a"]})
+    job = a_running_job()
+    monkeypatch.setattr(FilesTableSink, "read", lambda _: rows)
+
+    assert final_table(job, {})["name"].to_pylist() == ["a", "x"]
+
+
+def test_several_sinks_need_a_name_when_one_is_to_be_written() -> None:
+    two = a_pipeline(beside={"other": FilesTable(changelog=True)})
+
+    assert chosen_sink(a_pipeline(), None, Path("x.json")) == "results"
+    assert chosen_sink(two, None, None) is None
+    assert chosen_sink(two, "other", Path("x.json")) == "other"
+    with pytest.raises(ConfigurationError, match="has the sinks results, other; say which one"):
+        chosen_sink(two, None, Path("x.json"))
+    with pytest.raises(ConfigurationError, match="--sink nothing: pipeline 'auctions' has no such"):
+        chosen_sink(two, "nothing", None)
+
+
+@pytest.mark.parametrize("of", [pl.List(pl.Int64()), pl.Struct({"a": pl.Int64()}), pl.Binary()])
+def test_a_column_that_no_csv_file_holds_is_refused_before_the_work(of: pl.DataType) -> None:
+    columns = pl.Schema({"name": pl.String(), "extra": of})
+
+    check_result_columns(Path("x.json"), "out", columns)
+    check_result_columns(None, "out", columns)
+    with pytest.raises(ConfigurationError, match="column 'extra' of sink 'out' is "):
+        check_result_columns(Path("x.csv"), "out", columns)

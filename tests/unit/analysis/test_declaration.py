@@ -1,0 +1,175 @@
+"""What is said of a declaration without Spark, and what is left to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sluice import aggregates as agg
+from sluice.analysis.declaration import Result, analyse
+from sluice.changelog import Append, Upsert
+from sluice.errors import ConfigurationError
+from sluice.pipeline import Pipeline
+from sluice.sinks import FilesTable
+from sluice.sources import Files, Kafka
+from sluice.sources.kafka import Json
+from sluice.streams import Stream
+from sluice.windows import Tumbling
+
+COLUMNS = "user string, city string, n bigint, at timestamp"
+UTC = pl.Datetime("us", "UTC")
+
+
+class World:
+    """A pipeline of a stream of clicks and a table of cities."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "clicks.csv").write_text("ann,Rome,1,2026-01-01T00:00:00Z\n")
+        pq.write_table(pa.table({"city": ["Rome"], "country": ["IT"]}), folder / "cities.parquet")
+        clicks = Files(str(folder / "clicks.csv"), format="csv", schema=COLUMNS)
+        cities = Files(str(folder / "cities.parquet"), format="parquet")
+        self.pipeline = Pipeline("world")
+        self.clicks = self.pipeline.source("clicks", clicks, event_time="at")
+        self.cities = self.pipeline.source("cities", cities, table=True)
+
+    def results(self) -> dict[str, Result | None]:
+        return analyse(self.pipeline, {}, None)
+
+
+@pytest.fixture(name="world")
+def _world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_plain_stages_are_known_with_their_types_and_kinds(world: World) -> None:
+    located = world.clicks.where("n > 0").lookup(
+        "located", world.cities, on="city", add=("country",)
+    )
+    totals = located.key_by("country").aggregate("totals", total=agg.sum("n", where="n < 9"))
+    totals.select("country", "total").sink("out", FilesTable(upsert_key=("country",)))
+
+    results = world.results()
+
+    assert {uid: None if one is None else one.kind for uid, one in results.items()} == {
+        "located": Append(),
+        "totals": Upsert(("country",)),
+    }
+    located_result, totals_result = results["located"], results["totals"]
+    assert located_result is not None
+    assert totals_result is not None
+    assert dict(located_result.columns) == {
+        "city": pl.String(),
+        "user": pl.String(),
+        "n": pl.Int64(),
+        "at": UTC,
+        "country": pl.String(),
+    }
+    assert dict(totals_result.columns) == {"country": pl.String(), "total": pl.Int64()}
+    assert list(totals_result.tables) == ["groups"]
+
+
+def test_what_only_spark_knows_is_left_to_it_and_so_is_what_reads_it(world: World) -> None:
+    world.clicks.transform("shouted", lambda rows: rows).key_by("anything").aggregate(
+        "totals", total=agg.sum("whatever")
+    ).sink("out", FilesTable(upsert_key=("anything",)))
+    world.clicks.key_by(day="date(at)").aggregate("days", n=agg.count()).sink(
+        "days_out", FilesTable(upsert_key=("day",))
+    )
+
+    assert world.results() == {"shouted": None, "totals": None, "days": None}
+
+
+@pytest.mark.parametrize(
+    ("declare", "expected"),
+    [
+        (
+            lambda w: w.clicks.key_by("usr").aggregate("t", n=agg.count()),
+            "no column 'usr' for its key",
+        ),
+        (
+            lambda w: w.clicks.key_by("user").aggregate("t", n=agg.sum("nn")),
+            "no column 'nn' for sum()",
+        ),
+        (lambda w: w.clicks.key_by("user").aggregate("t", n=agg.sum("m * n")), "no column 'm'"),
+        (
+            lambda w: w.clicks.key_by("user").aggregate("t", n=agg.count(where="nn > 1")),
+            "no column 'nn' in where=, 'nn > 1'; did you mean 'n'?",
+        ),
+        (
+            lambda w: w.clicks.where("cityy = 'x'").key_by("user").aggregate("t", n=agg.count()),
+            "no column 'cityy' in what it reads of 'clicks'",
+        ),
+        (
+            lambda w: w.clicks.key_by(day="date(att)").aggregate("t", n=agg.count()),
+            "no column 'att' in its key 'day', 'date(att)'; did you mean 'at'?",
+        ),
+        (
+            lambda w: w.clicks.lookup("t", w.cities, on="city", add=("contry",)),
+            "no column 'contry' in the table 'cities', 'contry'; did you mean 'country'?",
+        ),
+        (lambda w: w.clicks.lookup("t", w.cities, on="town"), "no column 'town' to look up"),
+        (
+            lambda w: w.clicks.key_by("user").aggregate("t", n=agg.count()).where("m > 1"),
+            "cannot keep m > 1 of its result",
+        ),
+        (
+            lambda w: w.clicks.key_by("user").window(
+                "t", Tumbling(timedelta(hours=1)), n=agg.sum("c")
+            ),
+            "no column 'c' for sum()",
+        ),
+        (
+            lambda w: w.clicks.union("t", w.clicks.select("user", "at")),
+            "no column 'city' in one of the streams that it unites",
+        ),
+    ],
+)
+def test_a_misspelt_column_is_named(
+    world: World, declare: Callable[[World], Stream], expected: str
+) -> None:
+    declare(world).sink("out", FilesTable(changelog=True))
+
+    with pytest.raises(ConfigurationError, match="stage 't'") as error:
+        world.results()
+
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sink", "needs"),
+    [
+        (FilesTable(upsert_key=("user", "day")), "upserts by 'day'"),
+        (FilesTable(upsert_key=("user",), partition_by=("day",)), "is partitioned by 'day'"),
+    ],
+)
+def test_a_sink_without_a_column_that_it_needs_is_refused(
+    world: World, sink: FilesTable, needs: str
+) -> None:
+    world.clicks.key_by("user").aggregate("totals", n=agg.count()).sink("out", sink)
+
+    with pytest.raises(ConfigurationError) as error:
+        world.results()
+
+    assert str(error.value) == f"sink 'out' {needs}, which 'totals' does not yield; it has user, n"
+
+
+def test_a_pipeline_without_a_sink_is_refused(world: World) -> None:
+    world.clicks.key_by("user").aggregate("totals", n=agg.count())
+
+    with pytest.raises(ConfigurationError, match="pipeline 'world' has no sink"):
+        world.results()
+
+
+def test_a_table_that_cannot_be_read_whole_is_refused(world: World) -> None:
+    rates = Kafka("localhost:1", "rates", value=Json("city string"))
+    table = world.pipeline.source("rates", rates, table=True)
+    world.clicks.lookup("located", table, on="city").sink("out", FilesTable())
+
+    with pytest.raises(ConfigurationError, match="source 'rates' cannot be a table; only Files"):
+        world.results()
