@@ -73,6 +73,9 @@ def load_pipeline(uid: str) -> Pipeline:
     declarations = load_declarations()
     if uid in declarations.pipelines:
         return declarations.pipelines[uid]
+    for name, said in declarations.problems.items():
+        if name == _file(uid) or f"pipeline {uid!r}" in said:
+            raise ConfigurationError(f"pipeline {uid!r} cannot be loaded: {name}, {said}")
     broken = "".join(f"; {name}: {said}" for name, said in declarations.problems.items())
     raise ConfigurationError(
         f"there is no pipeline {uid!r}; declared are "

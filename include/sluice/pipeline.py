@@ -11,6 +11,7 @@ Nothing here imports Spark, Airflow or boto3; a declaration is parsed by all thr
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -165,8 +166,16 @@ class Pipeline:
             raise ConfigurationError(
                 f"uid {uid!r} is not usable; use up to 63 of a-z, 0-9 and _, starting with a letter"
             )
-        if any(uid in declared for declared in (self.sources, self.stages, self.sinks, self.hooks)):
-            raise ConfigurationError(
-                f"uid {uid!r} is declared twice in pipeline {self.uid!r}; state is recovered by "
-                "uid, so each source, stage, sink and hook needs its own"
-            )
+        kinds: dict[str, Collection[str]] = {
+            "source": self.sources,
+            "stage": self.stages,
+            "sink": self.sinks,
+            "hook": self.hooks,
+        }
+        for kind, declared in kinds.items():
+            if uid in declared:
+                raise ConfigurationError(
+                    f"uid {uid!r} is declared twice in pipeline {self.uid!r}: it is that of a "
+                    f"{kind} already; state and tables are recovered by uid, so give this one "
+                    f"another, such as {uid + '_2'!r}"
+                )

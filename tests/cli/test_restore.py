@@ -208,7 +208,7 @@ def test_a_dry_run_names_everything_that_is_missing(job: Job, sluice: Sluice) ->
     printed = sluice("restore", "auctions", "--dry-run")
     as_json = sluice("restore", "auctions", "--dry-run", "--json")
 
-    assert printed.error == "error: the job cannot be restored: 2 problems, see above"
+    assert printed.error == "error: the job cannot be restored for the 2 problems above"
     assert [line.partition(" ")[0] for line in printed.out.splitlines()] == gone
     assert (as_json.code, as_json.err) == (1, "")
     assert (as_json.json["can_restore"], len(as_json.json["problems"])) == (False, 2)

@@ -94,7 +94,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "sink uid": (lambda: a_stage().sink("Out", FilesTable()), "uid 'Out' is not usable"),
     "stage twice": (
         lambda: declared_again("parse"),
-        "uid 'parse' is declared twice in pipeline 'auctions'; .* needs its own",
+        "uid 'parse' is declared twice in pipeline 'auctions': it is that of a stage already; ",
     ),
     "stage as source": (lambda: declared_again("events"), "uid 'events' is declared twice"),
     "stage as sink": (lambda: declared_again("results"), "uid 'results' is declared twice"),

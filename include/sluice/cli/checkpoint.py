@@ -10,21 +10,21 @@ from rich.table import Table
 
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
 from sluice.cli.printing import print_files, print_json, print_line
-from sluice.core.ids import CheckpointId
 from sluice.runner.details import CheckpointDetails, Segments, StageDetails, checkpoint_details
+from sluice.runner.retained import retained_checkpoint
 from sluice.units import moment, size, watermark
 
 
 def show(
     pipeline: PipelineName,
-    checkpoint_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="A retained one.")],
+    checkpoint: Annotated[str, typer.Argument(metavar="ID", help="A retained one, or 'latest'.")],
     root: Root = None,
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a restore of checkpoint ID would find: state, data in flight, watermarks, files."""
     job = declared_job(pipeline, root, endpoint_url)
-    details = checkpoint_details(job, CheckpointId(checkpoint_id))
+    details = checkpoint_details(job, retained_checkpoint(job, checkpoint))
     if as_json:
         print_json(details)
         return

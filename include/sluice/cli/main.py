@@ -12,6 +12,7 @@ import typer
 
 from sluice.cli import cancel, check, checkpoint, garbage, journal, restore, show, state, tables
 from sluice.cli import run as run_command
+from sluice.cli.options import with_flags
 from sluice.errors import SluiceError
 
 app = typer.Typer(
@@ -54,5 +55,5 @@ def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> Non
     try:
         app(args=arguments)
     except SluiceError as error:
-        typer.secho(f"error: {error}", err=True, fg="red")
+        typer.secho(f"error: {with_flags(str(error))}", err=True, fg="red")
         sys.exit(1)

@@ -18,6 +18,13 @@ from sluice.storage.open import StoreLocation
 ROOT_VARIABLE = "SLUICE_ROOT"
 DEFAULT_FOLDER = ".sluice/jobs"  # Below the current folder; .gitignore names it.
 
+# What a person may consent to, in the words of the refusals, and how it is said here.
+_CHOICES = {
+    r"allow non-restored state": "--allow-non-restored-state",
+    r"accept(?: the)? tables as they are": "--accept-tables",
+    r"roll(?: the)? tables back": "--roll-back-tables",
+}
+
 PipelineName: TypeAlias = Annotated[str, typer.Argument(help="The uid of a declared pipeline.")]
 Root: TypeAlias = Annotated[
     str | None,
@@ -90,3 +97,11 @@ def parameters(pairs: Sequence[str], extra: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"--{name} lacks a value")
         given[name.replace("-", "_")] = value if separator else rest.pop(0)
     return given
+
+
+def with_flags(sentence: str) -> str:
+    """*sentence* with the flag behind each choice that it names, as the forms of Airflow do."""
+    for choice, flag in _CHOICES.items():
+        if flag not in sentence:
+            sentence = re.sub(choice, rf"\g<0> with {flag}", sentence, count=1)
+    return sentence

@@ -21,7 +21,7 @@ from sluice.cli.options import (
 from sluice.cli.printing import print_files, print_json, print_line
 from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import NO_GENERATION, CheckpointId
-from sluice.core.properties import ClaimMode
+from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.restoring import (
     FromCheckpoint,
     FromOrigin,
@@ -39,11 +39,13 @@ from sluice.runner.job import Job
 from sluice.runner.recovery import restore as restore_job
 from sluice.runner.restore_plan import plan_restore
 from sluice.runner.restore_targets import foreign_target, savepoint_target
+from sluice.runner.retained import LATEST, numbered, why_not_retained
 from sluice.runner.submission import configure, parse_parallelism, reconfigure
 from sluice.units import size
 
 Checkpoint: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="A retained checkpoint.  [default: the latest]")
+    str | None,
+    typer.Option(metavar="ID", help="A retained checkpoint, or 'latest'.  [default: the latest]"),
 ]
 Savepoint: TypeAlias = Annotated[str | None, typer.Option(help="A savepoint, by name.")]
 FromRoot: TypeAlias = Annotated[
@@ -147,6 +149,9 @@ def restore(
     job = declared_job(pipeline, root, endpoint_url)
     state = job.state()
     target = _target(job, checkpoint, savepoint, from_root, from_pipeline)
+    is_own = isinstance(target, Latest | FromCheckpoint)
+    if is_own and state.status is JobStatus.FINISHED and not state.completed:
+        raise ConfigurationError(why_not_retained(job, state, checkpoint or LATEST))
     options = RestoreOptions(
         allow_non_restored_state=allow_non_restored_state,
         claim_mode=claim_mode,
@@ -180,7 +185,7 @@ def restore(
 
 def _target(
     job: Job,
-    checkpoint: int | None,
+    checkpoint: str | None,
     savepoint: str | None,
     from_root: str | None,
     from_pipeline: str | None,
@@ -195,7 +200,8 @@ def _target(
         raise ConfigurationError("--checkpoint and --savepoint exclude one another; give one")
     if from_pipeline is not None and from_root is None:
         raise ConfigurationError("--from-pipeline needs --from-root, the root where that one is")
-    chosen = _as_id(checkpoint)
+    is_latest = checkpoint is None or checkpoint == LATEST
+    chosen = None if is_latest or checkpoint is None else numbered(checkpoint)
     is_own = from_root is None or (
         job.store_at(from_root).root == job.store.root and from_pipeline in (None, job.pipeline.uid)
     )
@@ -239,7 +245,9 @@ def _print_plan(job: Job, decision: Restore | Stop, *, as_json: bool, rolls_back
     for problem in plan.problems:
         print_line(problem)
     if plan.problems:
-        raise RestoreError(f"the job cannot be restored: {len(plan.problems)} problems, see above")
+        count = len(plan.problems)
+        first = "one problem" if count == 1 else f"{count} problems"
+        raise RestoreError(f"the job cannot be restored for the {first} above")
     print_files(plan.files)
     print_line(
         f"would restore {_named(plan.checkpoint, plan.origin)}: {len(plan.files):,} files, "

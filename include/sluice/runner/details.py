@@ -13,6 +13,7 @@ from sluice.core.plan import SourceCut
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError
 from sluice.runner.job import Job
+from sluice.runner.retained import why_not_retained
 
 
 class Segments(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ def checkpoint_details(job: Job, checkpoint_id: CheckpointId) -> CheckpointDetai
     state = job.state()
     done = state.completed_checkpoint(checkpoint_id)
     if done is None:
-        raise ConfigurationError(_why_not(state, checkpoint_id))
+        raise ConfigurationError(why_not_retained(job, state, str(checkpoint_id)))
     metadata = job.metadata(checkpoint_id)
     return CheckpointDetails(
         id=done.checkpoint_id,
@@ -134,16 +135,6 @@ def _published(job: Job, state: CoordinatorState, metadata: CheckpointMetadata) 
         for uid, version in metadata.tables.items()
         if uid in job.pipeline.sinks and sinks[uid].is_published(version)
     }
-
-
-def _why_not(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
-    failed = state.failed_checkpoint(checkpoint_id)
-    if failed is not None:
-        return str(failed)
-    if state.pending_checkpoint(checkpoint_id) is not None:
-        return f"checkpoint {checkpoint_id} is pending; look again once it has completed"
-    retained = ", ".join(str(done.checkpoint_id) for done in state.completed) or "none"
-    return f"checkpoint {checkpoint_id} is not retained; retained are: {retained}"
 
 
 def _stage(stage: StageState) -> StageDetails:

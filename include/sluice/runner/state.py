@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import StateHandle
-from sluice.core.ids import CheckpointId
 from sluice.errors import ConfigurationError
 from sluice.runner.job import Job
+from sluice.runner.retained import LATEST, retained_checkpoint
 from sluice.storage.open import StoreLocation
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from sluice.runtime.state.schema import StateSchema
 
-LATEST = "latest"
 PIECE_ROWS = 1_048_576
 
 
@@ -140,15 +139,4 @@ def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) 
 def _metadata(job: Job, checkpoint: str) -> CheckpointMetadata:
     if checkpoint != LATEST and not checkpoint.isdecimal():
         return job.savepoint_metadata(checkpoint)
-    retained = {done.checkpoint_id: done for done in job.state().completed}
-    if not retained:
-        raise ConfigurationError(
-            f"job {job.pipeline.uid!r} has completed no checkpoint in {job.store.root}"
-        )
-    checkpoint_id = max(retained) if checkpoint == LATEST else CheckpointId(int(checkpoint))
-    if checkpoint_id not in retained:
-        raise ConfigurationError(
-            f"checkpoint {checkpoint_id} is not retained; retained are: "
-            f"{', '.join(map(str, retained))}"
-        )
-    return job.metadata(checkpoint_id)
+    return job.metadata(retained_checkpoint(job, checkpoint))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.options import location, parameters
+from sluice.cli.options import location, parameters, with_flags
 from sluice.errors import ConfigurationError
 from sluice.storage.open import StoreLocation
 
@@ -56,4 +56,19 @@ def test_the_root_that_was_named_wins_over_the_environment_and_that_over_a_folde
     assert location(None, None).root == "memory://from-environment"
     assert location("memory://named", "http://127.0.0.1:1") == StoreLocation(
         root="memory://named", endpoint_url="http://127.0.0.1:1"
+    )
+
+
+def test_a_refusal_names_the_flag_of_each_choice_once() -> None:
+    said = "restore the job again and roll tables back, or accept tables as they are"
+
+    assert with_flags(said) == (
+        "restore the job again and roll tables back with --roll-back-tables, or accept tables as "
+        "they are with --accept-tables"
+    )
+    assert with_flags("stage 'a' is gone (allow non-restored state to drop it)") == (
+        "stage 'a' is gone (allow non-restored state with --allow-non-restored-state to drop it)"
+    )
+    assert with_flags("say --accept-tables to accept tables as they are") == (
+        "say --accept-tables to accept tables as they are"
     )

@@ -1,0 +1,87 @@
+"""Checkpoints by name, lists of them, and what is said of one that is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.ids import CheckpointId
+from sluice.core.properties import JobStatus, Retention
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restoring import Latest
+from sluice.runner.job import Job
+from sluice.runner.recovery import fail_checkpoint, restore, stop
+from tests.builders import a_pipeline, a_running_job, trigger_one
+from tests.cli.conftest import Sluice
+from tests.subtasks import take_checkpoint
+
+ONE = CheckpointId(1)
+
+
+def test_the_latest_checkpoint_is_found_by_that_name(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    take_checkpoint(job)
+
+    latest = sluice("checkpoints", "show", "auctions", "latest", "--json").json
+    restored = sluice("restore", "auctions", "--checkpoint", "latest", "--dry-run", "--json").json
+
+    assert (latest["id"], restored["checkpoint"]) == (2, 2)
+    assert "checkpoint 'newest' is no number; write 'latest'" in (
+        sluice("checkpoints", "show", "auctions", "newest").error
+    )
+    assert "checkpoint 'newest' is no number; write 'latest'" in (
+        sluice("restore", "auctions", "--checkpoint", "newest").error
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("checkpoints", "show", "auctions", "1"),
+        ("checkpoints", "show", "auctions", "latest"),
+        ("state", "read", "auctions", "latest", "bids"),
+        ("restore", "auctions", "--checkpoint", "1", "--dry-run"),
+        ("restore", "auctions"),
+    ],
+)
+def test_a_finished_job_says_what_became_of_its_checkpoints(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    job = a_running_job(a_pipeline(events=10))
+    monkeypatch.setenv("SLUICE_ROOT", job.store.root)
+    take_checkpoint(job)
+    assert (job.state().status, job.state().completed) == (JobStatus.FINISHED, ())
+
+    said = sluice(*command).error
+
+    assert "it is FINISHED, and a job that has read all of its input discards" in said
+    assert "'sluice run auctions --epochs N' stops after N of them and keeps them" in said
+
+
+def test_a_cancelled_job_names_the_retention_that_discarded_its_checkpoints(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = Retention.NEVER_RETAIN_AFTER_TERMINATION
+    job = a_running_job(a_pipeline(externalized_checkpoint_retention=never))
+    monkeypatch.setenv("SLUICE_ROOT", job.store.root)
+    none_yet = sluice("checkpoints", "show", "auctions", "latest").error
+    take_checkpoint(job)
+    stop(job, JobStatus.CANCELED)
+
+    said = sluice("checkpoints", "show", "auctions", "1").error
+
+    assert "job 'auctions' has no checkpoint: it has completed none in memory://" in none_yet
+    assert "it is CANCELED, and its retention is NEVER_RETAIN_AFTER_TERMINATION" in said
+
+
+def test_a_failed_checkpoint_is_one_line_of_the_list(job: Job, sluice: Sluice) -> None:
+    trigger_one(job)
+    cause = "stage 'bids' failed: " + "a long [reason] " * 30
+    fail_checkpoint(job, ONE, CheckpointFailureReason.CHECKPOINT_EXPIRED, cause)
+    restore(job, Latest())
+    take_checkpoint(job)
+
+    lines = sluice("checkpoints", "list", "auctions").out.splitlines()
+
+    assert [line.split()[0] for line in lines[1:]] == ["id", "1", "2"]
+    assert max(map(len, lines[1:])) <= 80
+    assert "CHECKPOINT_EXP" in lines[2]
