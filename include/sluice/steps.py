@@ -58,6 +58,10 @@ _WINDOW_FUNCTION = re.compile(
 )
 
 
+# Behind the column ``select``; a query goes on with what it selects.
+_BEHIND_A_NAME = re.compile(r"|[=<>!),%/|]|and|as|between|i?like|in|is|or", re.IGNORECASE)
+
+
 class Token(NamedTuple):
     kind: str  # "word", "number", "text", "quoted" or "sign".
     text: str
@@ -91,7 +95,7 @@ def check_row_wise(owner: str, sql: str) -> None:
             what = f"the window function {token.text}()"
         elif is_call and name == "over":
             what = "a window function"
-        elif name == "select":
+        elif name == "select" and _BEHIND_A_NAME.fullmatch(following.text) is None:
             what = "a query"
         else:
             continue

@@ -123,7 +123,7 @@ def _of_spark(text: str) -> Cause:
     if error_class is not None:
         sentence = _POSITION.sub("", _ADVICE.sub("", sentence)).rstrip(" ;.")
         sentence = f"{error_class['name'].partition('.')[0]}: {sentence}"
-    return Cause(sentence or _collapsed(text)[:LONGEST] or "no reason was given", place)
+    return Cause(sentence or _shortened(_collapsed(text)) or "no reason was given", place)
 
 
 def _unwrapped(text: str) -> str:
@@ -143,8 +143,13 @@ def _sentence(text: str) -> str:
         if not line.strip() or _NO_WORDS.match(line):
             break
         kept.append(line)
-    said = _collapsed(_OURS_AMONG_SUGGESTED.sub("", " ".join(kept)))
-    return said if len(said) <= LONGEST else said[: LONGEST - 1] + "…"
+    return _shortened(_collapsed(_OURS_AMONG_SUGGESTED.sub("", " ".join(kept))))
+
+
+def _shortened(said: str) -> str:
+    """Without the middle of what is too long: the cause is last, and who speaks is first."""
+    half = LONGEST // 2 - 1
+    return said if len(said) <= LONGEST else f"{said[:half]}…{said[-half:]}"
 
 
 def _collapsed(text: str) -> str:

@@ -1,0 +1,98 @@
+"""State that a job has, against what its stages would keep now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice import aggregates as agg
+from sluice.aggregates import Aggregate
+from sluice.analysis.declaration import analyse
+from sluice.analysis.state_changes import check_state
+from sluice.config import Checkpointing
+from sluice.core.properties import JobStatus
+from sluice.errors import ConfigurationError
+from sluice.pipeline import Pipeline
+from sluice.runner.completion import commit, finalize
+from sluice.runner.job import Job
+from sluice.runner.recovery import stop
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice.spark.stage import run_stage
+from tests.builders import a_running_job, trigger_one
+from tests.no_spark import stages_without_spark
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    with stages_without_spark():
+        yield
+
+
+def a_pipeline(most: Aggregate, key: str = "bid_auction") -> Pipeline:
+    pipeline = Pipeline("bids", Checkpointing(max_records_per_epoch=150), parallelism=2)
+    events = pipeline.source("events", Nexmark(1_000, columns=("bid_auction", "price", "category")))
+    counted = events.key_by(key).aggregate("counted", most=most)
+    counted.sink("out", FilesTable(upsert_key=(key,)))
+    return pipeline
+
+
+def a_job_with_state() -> Job:
+    job = a_running_job(a_pipeline(agg.max("price")))
+    plan = trigger_one(job)
+    run_stage(job, None, plan.checkpoint_id, "counted", attempt=1)  # type: ignore[arg-type]
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
+    return job
+
+
+def check(job: Job, pipeline: Pipeline) -> None:
+    check_state(replace(job, pipeline=pipeline), analyse(pipeline, {}, None))
+
+
+def test_a_type_that_cannot_be_widened_is_refused_with_both_types() -> None:
+    job = a_job_with_state()
+
+    with pytest.raises(ConfigurationError) as error:
+        check(job, a_pipeline(agg.collect("price")))
+
+    assert str(error.value) == (
+        "stage 'counted' cannot read its state: column 'most' was Int64 and is now List(Int64); "
+        "restore with the former declaration, or give the stage another uid and allow non-restored "
+        "state (checkpoint 1)"
+    )
+
+
+def test_another_key_is_refused() -> None:
+    job = a_job_with_state()
+
+    with pytest.raises(ConfigurationError, match="its key was bid_auction and is now category"):
+        check(job, a_pipeline(agg.max("price"), key="category"))
+
+
+def test_the_same_types_and_new_columns_pass() -> None:
+    job = a_job_with_state()
+    more = a_pipeline(agg.max("price"))
+    more.stages["counted"] = replace(
+        more.stages["counted"],
+        operation=replace(
+            more.stages["counted"].operation,  # type: ignore[type-var]
+            aggregates={"most": agg.max("price"), "n": agg.count()},  # type: ignore[call-arg]
+        ),
+    )
+
+    check(job, a_pipeline(agg.max("price")))
+    check(job, more)
+
+
+@pytest.mark.parametrize("status", [None, JobStatus.CANCELED])
+def test_a_job_that_starts_anew_has_no_state_to_read(status: JobStatus | None) -> None:
+    job = a_job_with_state() if status is not None else a_running_job(a_pipeline(agg.max("price")))
+    if status is not None:
+        stop(job, status)
+
+    check(job, a_pipeline(agg.collect("price")))
