@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from sluice.aggregates import Aggregate
+from sluice.errors import ConfigurationError
 from sluice.params import Param
 from sluice.windows import Window
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Keep = Literal["matched", "unmatched", "all"]
 JoinKind = Literal["inner", "left", "semi", "anti"]
 RegularJoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
+IntervalJoinKind = Literal["inner", "left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,9 @@ class Lookup:
     on: Mapping[str, str]  # Column of the stream -> SQL expression over the table.
     keep: Keep
     add: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        _check_kind("lookup", "keep", self.keep, get_args(Keep))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +135,9 @@ class WindowJoin:
     window: Window
     how: JoinKind
 
+    def __post_init__(self) -> None:
+        _check_kind("window_join", "how", self.how, get_args(JoinKind))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalJoin:
@@ -142,7 +150,10 @@ class IntervalJoin:
     lower_ms: int
     upper_ms: int = 0
     upper_column: str | None = None
-    how: Literal["inner", "left"] = "inner"
+    how: IntervalJoinKind = "inner"
+
+    def __post_init__(self) -> None:
+        _check_kind("interval_join", "how", self.how, get_args(IntervalJoinKind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +165,9 @@ class RegularJoin:
     """
 
     how: RegularJoinKind = "inner"
+
+    def __post_init__(self) -> None:
+        _check_kind("join", "how", self.how, get_args(RegularJoinKind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,3 +208,10 @@ Stateful: TypeAlias = (
     | ProcessKeyed
 )
 Operation: TypeAlias = Stateless | Stateful
+
+
+def _check_kind(method: str, argument: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise ConfigurationError(
+            f"{method}({argument}={given!r}) is not known; write {', '.join(map(repr, known))}"
+        )

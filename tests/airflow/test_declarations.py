@@ -130,6 +130,17 @@ def test_a_command_on_a_healthy_pipeline_does_not_mind(
         load_pipeline("b")
 
 
+def test_a_pipeline_that_cannot_be_loaded_is_told_alone(declare: Declare) -> None:
+    declare(a="from sluice.pipeline import Pipeline\np = Pipeline('a')\n", b="x = 1 / 0\n", c="x =")
+
+    with pytest.raises(ConfigurationError) as error:
+        load_pipeline("b")
+
+    assert str(error.value) == (
+        "pipeline 'b' cannot be loaded: pipelines/b.py, line 1: ZeroDivisionError: division by zero"
+    )
+
+
 def test_a_pipeline_whose_dags_cannot_be_built_takes_no_other_one_away() -> None:
     taken = a_pipeline("taken")
     taken.source("more", taken.sources["events"].spec).transform("commit", lambda rows: rows)

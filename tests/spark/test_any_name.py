@@ -44,7 +44,7 @@ def test_every_keyword_of_spark_names_a_column_in_every_operator(
         "totals_out", FilesTable(upsert_key=tuple(words))
     )
     largest = {f"{word}_": agg.max(word) for word in words}
-    same.key_by(key_="upper(user)").window("hours", Tumbling(timedelta(hours=1)), **largest).sink(
+    same.key_by(loud="upper(user)").window("hours", Tumbling(timedelta(hours=1)), **largest).sink(
         "hours_out", FilesTable()
     )
     keyed.join("joined", as_read.select(*words).key_by(*words)).sink("joined_out", FilesTable())

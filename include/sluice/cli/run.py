@@ -96,7 +96,8 @@ def run(
     """Run PIPELINE in this process: checkpoints, commits and restores as Airflow would.
 
     Parameters of the pipeline are options, too: --input FILE.  A run that was interrupted goes on
-    from its latest completed checkpoint; one that ended starts anew.
+    from its latest completed checkpoint; one that ended starts anew.  One that fails twice for the
+    same reason stops, and says the cause last; mend it and run it again.
     """
     started = time.monotonic()
     check_result_file(output)

@@ -173,3 +173,40 @@ def test_a_table_that_cannot_be_read_whole_is_refused(world: World) -> None:
 
     with pytest.raises(ConfigurationError, match="source 'rates' cannot be a table; only Files"):
         world.results()
+
+
+@pytest.mark.parametrize(
+    ("declare", "expected"),
+    [
+        (
+            lambda w: w.clicks.key_by("user").join("t", w.clicks.key_by("user"), how="outer"),
+            (
+                "join(how='outer') is not known; write 'inner', 'left', 'right', 'full', 'semi', "
+                "'anti'"
+            ),
+        ),
+        (
+            lambda w: w.clicks.key_by("user").interval_join(
+                "t", w.clicks.key_by("user"), upper=timedelta(hours=1), how="right"
+            ),
+            "interval_join(how='right') is not known; write 'inner', 'left'",
+        ),
+        (
+            lambda w: w.clicks.key_by("user").window_join(
+                "t", w.clicks.key_by("user"), Tumbling(timedelta(hours=1)), how="full"
+            ),
+            "window_join(how='full') is not known; write 'inner', 'left', 'semi', 'anti'",
+        ),
+        (
+            lambda w: w.clicks.lookup("t", w.cities, on="city", keep="none"),
+            "lookup(keep='none') is not known; write 'matched', 'unmatched', 'all'",
+        ),
+    ],
+)
+def test_a_kind_of_join_that_is_none_is_refused_when_it_is_declared(
+    world: World, declare: Callable[[World], Stream], expected: str
+) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        declare(world)
+
+    assert str(error.value) == expected
