@@ -36,3 +36,55 @@ def test_it_writes_the_result_and_a_summary(tmp_path: Path) -> None:
     assert [c["status"] for c in summary["checkpoints"]] == ["COMPLETED"] * 3
     assert summary["root"] == f"file://{tmp_path}/.sluice/jobs"
     assert sorted(pl.read_parquet(tmp_path / "alerts.parquet").iter_rows()) == expected
+
+
+FAILING = """
+from sluice.pipeline import Pipeline
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+
+def shouted(rows):
+    from pyspark.sql.functions import udf
+
+    return rows.withColumn("city", udf(lambda text: text.upper(), "string")("city"))
+
+
+pipeline = Pipeline("clicks")
+files = Files("clicks.csv", format="csv", schema="name string, city string")
+clicks = pipeline.source("clicks", files)
+clicks.transform("shouted", shouted).sink("out", FilesTable())
+"""
+
+
+def test_a_run_that_fails_for_ever_stops_with_one_sentence_and_a_log(tmp_path: Path) -> None:
+    package = tmp_path / "pipelines"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "clicks.py").write_text(FAILING)
+    (tmp_path / "clicks.csv").write_text("ann,Rome\nbob,\n")
+    command = [sys.executable, "-c", "from sluice.cli.main import main; main()"]
+
+    result = subprocess.run(
+        [*command, "run", "clicks", "--parallelism", "1"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    (log,) = (tmp_path / ".sluice" / "logs").iterdir()
+    cause = "AttributeError: 'NoneType' object has no attribute 'upper'"
+    failed = "stage 'shouted' failed over records 1 to 2 of clicks.csv"
+    said = (
+        "job 'clicks' failed twice for the same reason and is SUSPENDED; mend it and run it again, "
+        f"and it goes on from the beginning: {failed} (trace: .sluice/logs/{log.name})"
+    )
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
+        f"checkpoint 1 failed: {failed}: pipelines/clicks.py line 10: {cause}",
+        f"checkpoint 2 failed: {failed}: pipelines/clicks.py line 10: {cause}",
+        f"error: {said}: pipelines/clicks.py line 10: {cause}",
+    ]
+    assert "org.apache.spark" in log.read_text()
