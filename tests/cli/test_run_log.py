@@ -72,3 +72,13 @@ def test_an_error_that_nobody_expects_is_one_sentence_with_its_place() -> None:
     assert said.startswith(f"the run was broken off (trace: {path}): cli/test_run_log.py line ")
     assert said.endswith(": KeyError: 'price'")
     assert "Traceback (most recent call last)" in path.read_text()
+
+
+def test_where_the_current_folder_takes_no_log_it_is_elsewhere() -> None:
+    Path(".sluice").touch()
+
+    with run_log("bids") as path:
+        log.warning("a warning")
+        assert path.is_file()
+
+    assert path.parent.name.startswith("sluice-logs-")

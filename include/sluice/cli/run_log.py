@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +33,7 @@ def run_log(what: str) -> Iterator[Path]:
         SluiceError: what the block raised, with its cause last.
     """
     now = datetime.now(UTC)
-    path = Path(FOLDER, f"{what}-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = _folder() / f"{what}-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
     root = logging.getLogger()
     handlers = _handlers(path)
     level = root.level
@@ -53,6 +53,16 @@ def run_log(what: str) -> Iterator[Path]:
             root.removeHandler(handler)
             handler.close()
         root.setLevel(level)
+
+
+def _folder() -> Path:
+    """A folder of the machine's, where the current one cannot be written to."""
+    folder = Path(FOLDER)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="sluice-logs-"))
+    return folder
 
 
 def _handlers(path: Path) -> list[logging.Handler]:
