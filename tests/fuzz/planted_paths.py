@@ -52,18 +52,11 @@ PATHS: dict[str, Mutation] = {
         "sorted_rows[start : max(start, end - 1)]",
         needs=("plain", "parallel"),
     ),
-    "subtasks_share": Mutation(
-        "a subtask also reads the state of its neighbour's keys, which it then keeps",
-        "runner.assignment:_share",
-        "min(last, handle.last_hash)",
-        "handle.last_hash",
-        needs=("rescale", "epochs"),
-    ),
     "rescale_drops": Mutation(
         "a segment that two subtasks have to read is read by none",
-        "runner.assignment:_share",
-        "handle.first_hash <= last and first <= handle.last_hash",
-        "handle.first_hash >= first and handle.last_hash <= last",
+        "runner.assignment:assigned_state",
+        "for index in range(owner, end):",
+        "for index in range(owner, end if end - owner == 1 else owner):",
         needs=("rescale", "epochs"),
     ),
     "oldest_wins": Mutation(
