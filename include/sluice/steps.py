@@ -8,7 +8,7 @@ the barriers and the subtasks are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -113,6 +113,38 @@ def result_name(column: str) -> str:
 def keeps(step: Projection, column: str) -> bool:
     """Whether the projection's result has *column*, as it was or computed anew."""
     return any(text.strip() == "*" or result_name(text) == column for text in step.columns)
+
+
+def columns_read(
+    steps: Sequence[Step], names: Sequence[str], wanted: Sequence[str] | None = None
+) -> list[str] | None:
+    """Which of *names* have to be read for *steps*, or None for all of them: those that they name
+    before and in the first projection without a star, and perhaps more.  *wanted* is what somebody
+    looks at behind the steps; everything when None.
+    """
+    texts: list[str] = []
+    for step in steps:
+        if isinstance(step, Filter):
+            texts.append(step.condition)
+            continue
+        texts += step.columns
+        if not any(map(_has_star, step.columns)):
+            break
+    else:
+        if wanted is None:
+            return None
+        texts += wanted
+    text = "\n".join(texts).lower()
+    # Names that SQL may spell in more than one way are taken to be named.
+    return [name for name in names if name.lower() in text or not name.isascii() or "`" in name]
+
+
+def _has_star(column: str) -> bool:
+    """Whether every column is meant; the star between two operands is none of that kind."""
+    return any(
+        star.text == "*" and before.text in {"", "(", ",", "."}
+        for before, star in pairwise((NO_TOKEN, *tokens(column)))
+    )
 
 
 # An expression that never fails: a column, a field, milliseconds as an instant.

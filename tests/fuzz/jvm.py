@@ -26,7 +26,7 @@ from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE
 from sluice.runtime.snapshot import SIDE, column_of
 from sluice.runtime.state.segments import HASH
-from sluice.spark import exchange, keying, reading
+from sluice.spark import exchange, keying
 from sluice.spark.keying import KeyedRows, needed_columns
 from sluice.windows import Attached, Tumbling
 from tests.fuzz.functions import OURS
@@ -40,7 +40,6 @@ def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.deployment.looked_up", looked_up)
     patch.setattr("sluice.spark.event_time._measured", measure)
     patch.setattr("sluice.spark.deployment.exchange_of", exchange_of)
-    patch.setattr("sluice.spark.rows.read_parquet", read_parquet)
     patch.setattr("sluice.spark.rows._look_up", look_up)
     patch.setattr("sluice.spark.rows._united", united)
 
@@ -51,10 +50,6 @@ _REAL_EXCHANGE_OF = exchange.exchange_of
 def exchange_of(run: Any) -> Any:
     """Past the JVM, unless the plan says through it."""
     return None if run.spark.way == "jvm" else _REAL_EXCHANGE_OF(run)
-
-
-def read_parquet(spark: Any, source: Any, cut: Any) -> Frame:
-    return reading.read_slices(spark, source, cut.slices, 2)
 
 
 def united(inputs: Sequence[Frame]) -> Frame:

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.errors import ConfigurationError
+from sluice.storage.file import listed_file
 from sluice.storage.object_store import Listed, ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 
 # How Python shows a byte of a file's name that is not UTF-8; JSON cannot carry it.
 SURROGATE = re.compile("[\ud800-\udfff]")
+
+# Two slashes in the middle of a path make no scheme of what is before them.
+URI = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class FileSet:
     endpoint_url: str | None = None
 
     def __post_init__(self) -> None:
-        if "://" not in self.location:
+        if not URI.match(self.location):
             local = f"file://{Path(self.location).expanduser().resolve()}"
             object.__setattr__(self, "location", local)
         self._store_location(self.location)  # Refuses a misspelt URI.
@@ -68,6 +72,9 @@ class FileSet:
 
     def find(self, name: str) -> Listed | None:
         """One file, without a listing of the others."""
+        path = self.local_path(name)
+        if path is not None:
+            return listed_file(path, name)
         first = next(self.store_of(name).list(name), None)
         return first if first is not None and first.key == name else None
 

@@ -2,27 +2,19 @@
 
 Each file is a partition; files are read in the order of their names, each to its end before the
 next.  A file that changed after it was read stops the pipeline, in whatever process that is found
-(``content_mark``).  A file that vanished from an unbounded source is taken as finished.
+(``file_identity``).  A file that vanished from an unbounded source is taken as finished.
 """
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
-from sluice.connectors.content_mark import (
-    ContentMark,
-    checksum_of,
-    listing_of,
-    mark_of,
-    tail_bytes,
-)
+from sluice.connectors.file_identity import FileIdentity
 from sluice.connectors.file_set import FileSet
 from sluice.connectors.half_written import GIVE_UP_AFTER_S
 from sluice.connectors.known_files import floor_of, warn_of_late, without_forgotten
@@ -34,12 +26,8 @@ from sluice.connectors.source import (
     offsets_by_partition,
 )
 from sluice.core.plan import PartitionOffset, Slice
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError
 from sluice.storage.object_store import Listed
-
-log = logging.getLogger(__name__)
-
-MARKS_KEPT = 4096
 
 # Of a file that waits, for its event times: one small request a file, once.
 HEAD_RECORDS = 100
@@ -121,7 +109,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             return missing == 0 and until is None
 
         for file, is_last in self._listed(position, read, until, is_full):
-            before = self._checked(self._before(file, read), file)
+            before = self._before(file, read)
+            before = self._identity(file.key).continued(before, file, self._place(before))
             end = None if until is None else until.get(file.key, before.offset)
             part = self._part(before, file, Asked(most=missing, until=end, is_last=is_last))
             now[file.key] = part.after
@@ -227,74 +216,13 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     def _place(self, offset: PartitionOffset) -> str:
         return f"row {offset.offset}"
 
-    def _checked(self, before: PartitionOffset, file: Listed) -> PartitionOffset:
-        """*before* as the listing shows the file now.
-
-        Raises:
-            ConfigurationError: what was read of the file is not what is there.
-        """
-        if not before.version:
-            return before
-        mark = ContentMark.parse(before.version)
-        listing = listing_of(file)
-        if mark.listed_as == listing:
-            return before
-        if self._may_grow(file.key):
-            self._check_growth(before, mark, file)
-        elif file.size_bytes != mark.end:
-            raise ConfigurationError(
-                f"{file.key} of {self.location} had {mark.end} bytes when its first rows "
-                f"were read, and has {file.size_bytes} now; restore it, and write new rows to "
-                "a new file: a file of this kind may not change"
-            )
-        found = checksum_of(self._tail(file.key, mark.end))
-        if found != mark.checksum:
-            raise ConfigurationError(
-                f"{file.key} of {self.location} is not what was read to {self._place(before)}: the "
-                f"checksum of the {tail_bytes(mark.end)} bytes before byte {mark.end} was "
-                f"{mark.checksum} and is {found} now; restore it, and write new rows to a new "
-                "file: what was read may not change"
-            )
-        return replace(before, version=str(replace(mark, listed_as=listing)))
-
-    def _check_growth(self, before: PartitionOffset, mark: ContentMark, file: Listed) -> None:
-        if file.size_bytes < mark.end:
-            raise ConfigurationError(
-                f"{file.key} of {self.location} was read to byte {mark.end} and has shrunk to "
-                f"{file.size_bytes} bytes; restore it, for a source file may only grow"
-            )
-        if before.sealed and file.size_bytes > mark.end:
-            log.warning(
-                "file grew after it was read to its end, the rest is not read file=%s "
-                "read_bytes=%d size_bytes=%d location=%s",
-                file.key,
-                mark.end,
-                file.size_bytes,
-                self.location,
-            )
+    def _identity(self, name: str) -> FileIdentity:
+        return FileIdentity(files=self._files, name=name, may_grow=self._may_grow(name))
 
     def _marked(self, file: Listed) -> str:
         """The version of a file that is whole; it is read at most once per process."""
-        return _mark_of_whole(self._files, file)
-
-    def _tail(self, name: str, end: int) -> bytes:
-        return _tail(self._files, name, end)
+        return self._identity(file.key).marked(file)
 
     @property
     def _files(self) -> FileSet:
         return FileSet(self.location, self.endpoint_url)
-
-
-@lru_cache(maxsize=MARKS_KEPT)
-def _mark_of_whole(files: FileSet, file: Listed) -> str:
-    return str(mark_of(file.size_bytes, _tail(files, file.key, file.size_bytes), file))
-
-
-def _tail(files: FileSet, name: str, end: int) -> bytes:
-    length = tail_bytes(end)
-    body = files.store_of(name).get_range(name, end - length, end) if length else b""
-    if body is None or len(body) < length:
-        raise StoreUnavailable(
-            f"{name} of {files.location} became shorter than {end} bytes while it was looked at"
-        )
-    return body

@@ -78,6 +78,10 @@ class FilesSource(FileSource[FileCut]):
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the lines of one slice.  See ``Source.read``."""
+        with self._identity(piece.partition).unchanged(piece):
+            yield from self._lines(piece)
+
+    def _lines(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         pending: list[bytes] = []
         records = 0
         for block in self._blocks(piece.partition, piece.start, piece.end):
@@ -144,7 +148,18 @@ class FilesSource(FileSource[FileCut]):
             return None
         if not cut.records:
             return None
-        return Slice(partition=file.key, start=0, end=cut.end, first_record=0, records=cut.records)
+        version = self._head_version(file, cut)
+        return Slice(
+            partition=file.key,
+            start=0,
+            end=cut.end,
+            first_record=0,
+            records=cut.records,
+            version=version,
+        )
+
+    def _head_version(self, file: Listed, cut: FileCut) -> str:
+        return self._marked(file) if is_compressed(file.key) else self._mark_at(cut.end, b"", file)
 
     def _may_grow(self, name: str) -> bool:
         return not is_compressed(name)
@@ -187,7 +202,7 @@ class FilesSource(FileSource[FileCut]):
         )
         return Part(
             after=after,
-            cut=cut,
+            cut=replace(cut, version=after.version),
             records=cut.records,
             end=size,
             has_rest=not after.sealed and after.offset != size,
@@ -236,7 +251,7 @@ class FilesSource(FileSource[FileCut]):
         )
         return Part(
             after=after,
-            cut=cut if cut.records > 0 else None,
+            cut=replace(cut, version=after.version) if cut.records > 0 else None,
             records=cut.records,
             end=size or cut.end,
             has_rest=not after.sealed,
@@ -250,7 +265,7 @@ class FilesSource(FileSource[FileCut]):
     def _mark_at(self, end: int, tail: bytes, file: Listed) -> str:
         """The mark of the bytes before *end*; *tail* are the last of them, if they are known."""
         if len(tail) < tail_bytes(end):
-            tail = self._tail(file.key, end)
+            tail = self._identity(file.key).tail(end)
         return str(mark_of(end, tail, file))
 
     def _blocks(self, name: str, start: int, end: int | None) -> Iterator[bytes]:

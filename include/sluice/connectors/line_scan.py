@@ -36,6 +36,7 @@ class FileCut:
     step: int
     marks: list[int]
     is_whole: bool
+    version: str = ""  # What the file is known by at ``end``.
 
 
 class ScannedBlocks:
@@ -144,6 +145,7 @@ def _slices_of_file(cut: FileCut, longest: int) -> Iterator[Slice]:
                 end=end,
                 first_record=cut.first_record + done,
                 records=upto - done,
+                version=cut.version,
             )
         start, done = end, upto
 

@@ -27,6 +27,9 @@ BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds w
 
 BATCH_BYTES = 64 * 1024**2
 
+# Older Spark, Hive and Impala write times as INT96; only from 1677 to 2262 are they nanoseconds.
+INT96_UNIT = "us"
+
 MAGIC = b"PAR1"
 SMALLEST = 12  # Both magic words and the length of the footer.
 
@@ -63,16 +66,34 @@ class ParquetFile:
         with self.opened() as file:
             groups = list(range(first, last + 1))
             most = batch_rows([file.metadata.row_group(group) for group in groups])
-            for batch in file.iter_batches(batch_size=most, row_groups=groups, columns=columns):
+            for batch in self._decoded(file, most, groups, columns):
                 begin, at = at, at + batch.num_rows
                 wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
                 if wanted.num_rows > 0:
                     schema = footer.schema
                     if columns is not None:
                         schema = known_schema(wanted.schema, self.name)
-                    yield known(wanted, schema)
+                    yield known(wanted, schema, self.what)
                 if at >= end:
                     return  # The rest of the group is not decoded.
+
+    def _decoded(
+        self,
+        file: Any,  # noqa: ANN401 - pyarrow has no types
+        most: int,
+        groups: list[int],
+        columns: Sequence[str] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        try:
+            yield from file.iter_batches(batch_size=most, row_groups=groups, columns=columns)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise StoreUnavailable(f"{self.what} cannot be read: {error}") from error
+            raise ConfigurationError(
+                f"{self.what} is damaged ({_sentence(error)}); restore it"
+            ) from error
 
     def opened(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         import pyarrow as pa
@@ -81,19 +102,25 @@ class ParquetFile:
         try:
             path = self.files.local_path(self.name)
             if path is not None:
-                return pq.ParquetFile(path)
+                return pq.ParquetFile(path, coerce_int96_timestamp_unit=INT96_UNIT)
             reader = RangeReader(self.files.store_of(self.name), self.name, self.size_bytes)
-            return pq.ParquetFile(pa.PythonFile(reader, "r"), pre_buffer=True)
+            return pq.ParquetFile(
+                pa.PythonFile(reader, "r"),
+                pre_buffer=True,
+                coerce_int96_timestamp_unit=INT96_UNIT,
+            )
         except FileNotFoundError as error:
-            raise StoreUnavailable(
-                f"{self.name} of {self.files.location} vanished while it was read"
-            ) from error
+            raise StoreUnavailable(f"{self.what} vanished while it was read") from error
         except (pa.ArrowInvalid, OSError) as error:
             kind = NotWholeError if self._is_cut_off() else ConfigurationError
             raise kind(
-                f"{self.name} of {self.files.location} is not a whole Parquet file ({error}); "
+                f"{self.what} is not a whole Parquet file ({_sentence(error)}); "
                 "remove it, or write it elsewhere and move it here when it is whole"
             ) from error
+
+    @property
+    def what(self) -> str:
+        return f"{self.name} of {self.files.location}"
 
     def _is_cut_off(self) -> bool:
         """Whether the file begins as one of this format, and does not end so."""
@@ -112,8 +139,7 @@ def _footer(of: ParquetFile) -> Footer:
         for group in range(metadata.num_row_groups):
             rows += metadata.row_group(group).num_rows
             ends.append(rows)
-        name = f"{of.name} of {of.files.location}"
-        return Footer(known_schema(file.schema_arrow, name), tuple(ends))
+        return Footer(known_schema(file.schema_arrow, of.what), tuple(ends))
 
 
 def batch_rows(groups: Sequence[Any]) -> int:
@@ -122,12 +148,35 @@ def batch_rows(groups: Sequence[Any]) -> int:
     return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max([*widths, 1.0]))))
 
 
-def known(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows in the types of *schema*, which ``known_schema`` has found."""
+def known(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
+    """The rows in the types of *schema*, which ``known_schema`` has found; *what* names the file.
+
+    Raises:
+        ConfigurationError: a value has no place in its type, or a text is not UTF-8; rows never
+            hold another value instead.
+    """
     import pyarrow as pa
 
     columns = []
     for field in schema:
         column = batch.column(field.name)
-        columns.append(column if column.type == field.type else column.cast(field.type, safe=False))
+        try:
+            column.validate(full=True)  # Who computes with a text trusts that it is UTF-8.
+            columns.append(column if column.type == field.type else _cast(column, field.type))
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(
+                f"column {field.name!r} of {what} has a value that is no {field.type} "
+                f"({_sentence(error)}); correct it, or write the column as another type"
+            ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What is finer than a microsecond is cut off; nothing else may be lost."""
+    import pyarrow.compute as pc
+
+    return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -20,6 +20,11 @@ def known_schema(schema: pa.Schema, file: str) -> pa.Schema:
     """
     import pyarrow as pa
 
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(
+            f"{file} has two columns {twice!r}, which no stage can tell apart; rename one of them"
+        )
     fields = []
     for field in schema:
         kind = _known(field.type)
@@ -30,11 +35,6 @@ def known_schema(schema: pa.Schema, file: str) -> pa.Schema:
             )
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
-
-
-def is_read_alike(schema: pa.Schema) -> bool:
-    """Whether Spark's own reader gives every column as ``known_schema`` says."""
-    return all(_is_read_alike(field.type) for field in schema)
 
 
 def _known(kind: pa.DataType) -> pa.DataType | None:
@@ -74,23 +74,6 @@ def _known(kind: pa.DataType) -> pa.DataType | None:
             return known
     is_plain = types.is_signed_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
     return kind if is_plain else None
-
-
-def _is_read_alike(kind: pa.DataType) -> bool:
-    """Spark refuses nanoseconds, and has no unsigned or half-precision numbers."""
-    from pyarrow import types
-
-    if types.is_timestamp(kind):
-        return bool(kind.unit != "ns")
-    if types.is_dictionary(kind):
-        return _is_read_alike(kind.value_type)
-    if _is_list(kind):
-        return _is_read_alike(kind.value_type)
-    if types.is_map(kind):
-        return _is_read_alike(kind.key_type) and _is_read_alike(kind.item_type)
-    if types.is_struct(kind):
-        return all(_is_read_alike(field.type) for field in kind)
-    return not (types.is_unsigned_integer(kind) or types.is_float16(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:

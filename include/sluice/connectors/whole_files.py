@@ -69,6 +69,7 @@ class RowCut:
     start: int
     end: int
     group_ends: Sequence[int]
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,37 +107,25 @@ class WholeFileSource(FileSource[RowCut]):
         Of *columns* alone, in the order of the file, if they are named; ``a.b`` is the field b of
         the column a, which then is a struct of no others.
         """
-        listed = self._files.find(piece.partition)
-        if listed is None:
-            raise ConfigurationError(f"{piece.partition} of {self.location} is gone; put it back")
+        identity = self._identity(piece.partition)
+        file = self._file(identity.found(piece))
         rows = piece.start
-        for batch in self._file(listed).rows(piece.start, piece.end, columns):
-            rows += batch.num_rows
-            yield batch
-        if rows < piece.end:
-            raise ConfigurationError(
-                f"{piece.partition} of {self.location} has {rows} rows where it had "
-                f"{piece.end} or more; restore it, for a file of this kind may not change"
-            )
+        with identity.unchanged(piece):
+            for batch in file.rows(piece.start, piece.end, columns):
+                rows += batch.num_rows
+                yield batch
+            if rows != piece.end:
+                raise ConfigurationError(
+                    f"{piece.partition} of {self.location} has {rows} rows where it had "
+                    f"{piece.end} or more; restore it, for a file of this kind may not change"
+                )
 
     def _head(self, file: Listed) -> Slice | None:
         try:
             records = min(self._file(file).footer().rows, HEAD_RECORDS)
         except NotWholeError:
             return None
-        return _slice(file.key, 0, records) if records else None
-
-    def local_path(self, partition: str) -> str | None:
-        """Where a partition's file is on this machine, or None: for who reads it with the JVM."""
-        path = self._files.local_path(partition)
-        return None if path is None else str(path)
-
-    def local_paths(self, slices: Sequence[Slice]) -> list[str] | None:
-        """The files of *slices*, each once, in their order; None when not all are on disks here."""
-        partitions = dict.fromkeys(piece.partition for piece in slices)
-        paths = [self.local_path(partition) for partition in partitions]
-        known = [path for path in paths if path is not None]
-        return known if len(known) == len(paths) else None
+        return _slice(file.key, 0, records, self._marked(file)) if records else None
 
     def _prepared(
         self,
@@ -192,7 +181,9 @@ class WholeFileSource(FileSource[RowCut]):
         records = end - before.offset
         return Part(
             after=after,
-            cut=RowCut(file.key, before.offset, end, footer.group_ends) if records else None,
+            cut=RowCut(file.key, before.offset, end, footer.group_ends, version)
+            if records
+            else None,
             records=records,
             end=footer.rows,
             has_rest=not after.sealed,
@@ -201,7 +192,7 @@ class WholeFileSource(FileSource[RowCut]):
     def _slices(self, cuts: list[RowCut], parallelism: int) -> tuple[Slice, ...]:
         longest = max(1, -(-sum(cut.end - cut.start for cut in cuts) // parallelism))
         return tuple(
-            _slice(cut.partition, a, b)
+            _slice(cut.partition, a, b, cut.version)
             for cut in cuts
             for a, b in _ranges(cut.start, cut.end, longest, cut.group_ends)
         )
@@ -239,8 +230,15 @@ class WholeFileSource(FileSource[RowCut]):
                 )
 
 
-def _slice(partition: str, start: int, end: int) -> Slice:
-    return Slice(partition=partition, start=start, end=end, first_record=start, records=end - start)
+def _slice(partition: str, start: int, end: int, version: str) -> Slice:
+    return Slice(
+        partition=partition,
+        start=start,
+        end=end,
+        first_record=start,
+        records=end - start,
+        version=version,
+    )
 
 
 def _ranges(

@@ -33,7 +33,8 @@ class Slice:
     """Records of one partition from offset ``start`` to ``end`` (exclusive).
 
     ``first_record`` is the number of records of the partition before this slice; ``records`` are in
-    it, or at most so many where offsets have gaps.
+    it, or at most so many where offsets have gaps.  ``version`` is what the source knew the
+    partition's content by when it cut the slice: who reads it finds the same content, or fails.
     """
 
     partition: str
@@ -41,6 +42,7 @@ class Slice:
     end: int
     first_record: int
     records: int
+    version: str = ""
 
     def __post_init__(self) -> None:
         assert 0 <= self.start < self.end

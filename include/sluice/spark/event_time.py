@@ -137,16 +137,17 @@ def _by_feed(run: StageRun, feed: Feed, cut: SourceCut) -> _Measured | None:
 def _by_spark(run: StageRun, given: Input, cut: SourceCut) -> _Measured:
     assert given.event_time is not None
     renamed = {new: name for name, new in given.renames.items()}
-    steps = computing(given.steps, renamed.get(given.event_time, given.event_time))
+    at = renamed.get(given.event_time, given.event_time)
+    steps = computing(given.steps, at)
     looked_at = replace(cut, slices=(*cut.slices, *cut.heads))
-    rows = read_source(run, given.producer, looked_at)
+    rows = read_source(run, given.producer, looked_at, steps, [at])
     alone = replace(given, steps=tuple(map(_without_overflow, steps)))
     return _measured(projected(rows, alone), given.event_time)
 
 
 def _behind_transform(run: StageRun, given: Input, cut: SourceCut) -> _Measured:
     assert given.event_time is not None
-    rows = projected(read_source(run, given.producer, cut), given)
+    rows = projected(read_source(run, given.producer, cut, given.steps), given)
     result = transformed(run.node, [rows], lookup_table(run), run.configuration.params)
     return _measured(result, given.event_time)
 

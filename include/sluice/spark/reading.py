@@ -6,7 +6,6 @@ that no S3 jar is needed and partition i is subtask i of a stage that does not s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +15,7 @@ import pyarrow as pa
 from sluice.connectors.parquet import ParquetSource
 from sluice.connectors.source import RECORD, Source
 from sluice.core.handles import SegmentHandle
-from sluice.core.plan import Slice, SourceCut
+from sluice.core.plan import Slice
 from sluice.runtime.chunks import bounded
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
@@ -35,14 +34,41 @@ def read_slices(
     spark: SparkSession, source: Source, slices: Sequence[Slice], parallelism: int
 ) -> DataFrame:
     """The records of *slices*, each with ``_source``: its partition and number there."""
+    return _records(spark, source.read, with_origin(source.schema()), slices, parallelism)
+
+
+def read_columns(
+    spark: SparkSession,
+    source: ParquetSource,
+    columns: Sequence[str],
+    slices: Sequence[Slice],
+    parallelism: int,
+) -> DataFrame:
+    """The same of *columns* alone; the others are not decoded."""
+    whole = source.schema()
+    kept = [name for name in whole.names if name in columns] or whole.names[:1]
+    schema = pa.schema([whole.field(name) for name in kept])
+
+    def read(piece: Slice) -> Iterator[pa.RecordBatch]:
+        return source.read(piece, kept)
+
+    return _records(spark, read, with_origin(schema), slices, parallelism)
+
+
+def _records(
+    spark: SparkSession,
+    read_slice: Callable[[Slice], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+    slices: Sequence[Slice],
+    parallelism: int,
+) -> DataFrame:
     shares = share(slices, parallelism)
-    schema = with_origin(source.schema())
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for index in _partitions(batches):
             for piece in shares[index]:
                 record = piece.first_record
-                for batch in bounded(source.read(piece)):
+                for batch in bounded(read_slice(piece)):
                     yield _with_origin(batch, piece.partition, record, schema)
                     record += batch.num_rows
 
@@ -69,38 +95,6 @@ def read_segments(
     return _read(spark, read, schema, parallelism)
 
 
-def read_parquet(spark: SparkSession, source: ParquetSource, cut: SourceCut) -> DataFrame:
-    """The rows of a cut over files on this machine, read by Spark itself, in no certain order.
-
-    With ``_source``, which costs nothing where nobody looks at it.
-    """
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    schema = from_arrow_schema(source.schema())
-    files = {
-        str(source.local_path(partition)): partition
-        for partition in dict.fromkeys(piece.partition for piece in cut.slices)
-    }
-    if not files:
-        return _read(spark, lambda _: iter(()), with_origin(source.schema()), 1)
-    rows = spark.read.schema(schema).parquet(*files)
-    path = F.url_decode(F.regexp_replace("_metadata.file_path", "^file:/+", "/"))
-    record = F.col("_metadata.row_index")
-    cut_short = _cut_short(cut)
-    cut_files = {partition: file for file, partition in files.items() if partition in cut_short}
-    if cut_files:
-        inside = ~path.isin([*cut_files.values()])
-        for piece in cut.slices:
-            if piece.partition in cut_files:
-                within = (record >= piece.start) & (record < piece.end)
-                inside |= (path == cut_files[piece.partition]) & within
-        rows = rows.where(inside)
-    names = F.create_map(*(F.lit(text) for pair in files.items() for text in pair))
-    origin = F.struct(names[path].alias("partition"), record.alias("record"))
-    return rows.withColumn(SOURCE, origin)
-
-
 def for_spark(table: pa.Table) -> pa.Table:
     """*table* with the types that Spark takes from Python."""
     fields = [field.with_type(_for_spark(field.type)) for field in table.schema]
@@ -114,19 +108,6 @@ def _for_spark(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(dtype):
         return pa.struct([field.with_type(_for_spark(field.type)) for field in dtype])
     return dtype
-
-
-def _cut_short(cut: SourceCut) -> set[str]:
-    """The files of which the slices are not all."""
-    read = Counter[str]()
-    for piece in cut.slices:
-        read[piece.partition] += piece.records
-    whole = {
-        after.partition
-        for after in cut.position
-        if after.sealed and after.records == read.get(after.partition)
-    }
-    return read.keys() - whole
 
 
 def share(items: Sequence[T], parallelism: int) -> tuple[tuple[T, ...], ...]:

@@ -23,9 +23,9 @@ from sluice.params import value_of
 from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
-from sluice.spark.reading import for_spark, read_parquet, read_segments, read_slices
+from sluice.spark.reading import for_spark, read_columns, read_segments, read_slices
 from sluice.spark.stage_run import StageRun
-from sluice.steps import Filter, Projection
+from sluice.steps import Filter, Projection, Step, columns_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -164,7 +164,8 @@ def decoded(rows: DataFrame, how: TextDecoding) -> DataFrame:
 def _read(run: StageRun, side: int) -> DataFrame:
     given = run.node.inputs[side]
     if given.producer in run.job.pipeline.sources:
-        rows = read_source(run, given.producer, run.plan.source(given.producer))
+        cut = run.plan.source(given.producer)
+        rows = read_source(run, given.producer, cut, given.steps)
         if MALFORMED_COLUMN in rows.columns and not _is_first_reader(run, side):
             rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
         return projected(rows, given)
@@ -197,14 +198,23 @@ def settled(rows: DataFrame, parallelism: int) -> DataFrame:
     return changes.repartition(parallelism, *columns).sortWithinPartitions(*columns)
 
 
-def read_source(run: StageRun, uid: str, cut: SourceCut) -> DataFrame:
-    """The rows of the slices of *cut*."""
+def read_source(
+    run: StageRun,
+    uid: str,
+    cut: SourceCut,
+    steps: Sequence[Step] = (),
+    wanted: Sequence[str] | None = None,
+) -> DataFrame:
+    """The rows of the slices of *cut*, and of their columns at least what *steps* read and what is
+    *wanted* behind them; see ``columns_read``.
+    """
     source = run.job.source(uid, run.configuration.params)
-    # Spark reads files by itself several times faster, but cuts them into partitions as it likes:
-    # that is fine where the rows are shuffled.
-    is_shuffled = run.node.is_stateful
-    if isinstance(source, ParquetSource) and is_shuffled and source.paths_for_spark(cut.slices):
-        return read_parquet(run.spark, source, cut)
+    if isinstance(source, ParquetSource):
+        names = source.schema().names
+        columns = columns_read(steps, names, wanted)
+        # A dot in a name would be taken for the path to a field.
+        if columns is not None and not any("." in name for name in names):
+            return read_columns(run.spark, source, columns, cut.slices, run.task.parallelism)
     rows = read_slices(run.spark, source, cut.slices, run.task.parallelism)
     return rows if source.decoding is None else decoded(rows, source.decoding)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -216,11 +217,19 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _listed(key: str, stat: os.stat_result) -> Listed:
+def listed_file(path: Path, key: str) -> Listed | None:
+    """The file at *path* as a listing shows it; None when there is none."""
+    with _absent_is_none():
+        found = path.stat()
+        return _listed(key, found) if stat.S_ISREG(found.st_mode) else None
+    return None
+
+
+def _listed(key: str, found: os.stat_result) -> Listed:
     # The inode tells apart two writes within one tick of the file system's clock.
     return Listed(
         key=key,
-        size_bytes=stat.st_size,
-        modified_ms=stat.st_mtime_ns // 1_000_000,
-        version=f"{stat.st_size:x}-{stat.st_mtime_ns:x}-{stat.st_ino:x}",
+        size_bytes=found.st_size,
+        modified_ms=found.st_mtime_ns // 1_000_000,
+        version=f"{found.st_size:x}-{found.st_mtime_ns:x}-{found.st_ino:x}",
     )

@@ -152,7 +152,7 @@ def test_a_slice_of_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
     barrier = source.plan((), max_records=None, parallelism=1)
     a_folder(tmp_path, log="one two\n")
 
-    with pytest.raises(ConfigurationError, match="it was changed"):
+    with pytest.raises(ConfigurationError, match="was replaced after this epoch was planned"):
         rows_of(source, barrier.slices)
 
 

@@ -183,28 +183,94 @@ def test_a_file_with_more_or_fewer_rows_is_refused_by_another_process_too(
         ParquetSource(str(tmp_path)).plan((read,), max_records=None, parallelism=1)
 
 
-def test_a_slice_of_a_file_that_became_shorter_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rows", "start"), [(4, 0), (6, 0), (5, 1)])
+def test_a_file_that_was_replaced_after_the_plan_is_not_read(
+    tmp_path: Path, rows: int, start: int
+) -> None:
     write(tmp_path / "a", 0, 5)
     source = ParquetSource(str(tmp_path))
     [piece] = source.plan((), max_records=None, parallelism=1).slices
-    write(tmp_path / "a", 0, 4)
+    write(tmp_path / "a", start, start + rows)
 
-    with pytest.raises(ConfigurationError, match="has 4 rows where it had 5 or more"):
+    with pytest.raises(ConfigurationError, match=r"a of .* was replaced after this epoch was plan"):
         list(source.read(piece))
 
 
-def test_files_on_this_machine_have_paths_for_the_jvm(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write(tmp_path / name, 0, 5)
-    folder, file = ParquetSource(str(tmp_path)), ParquetSource(str(tmp_path / "a"))
+def test_a_file_that_was_touched_or_copied_after_the_plan_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "a", 0, 5)
+    source = ParquetSource(str(tmp_path))
+    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    (tmp_path / "b").write_bytes((tmp_path / "a").read_bytes())
+    (tmp_path / "b").replace(tmp_path / "a")
 
-    of_folder = folder.plan((), max_records=None, parallelism=3).slices
-    of_file = file.plan((), max_records=None, parallelism=1).slices
+    [batch] = source.read(piece)
 
-    assert folder.paths_for_spark(of_folder) == folder.local_paths(of_folder)
-    assert folder.local_paths(of_folder) == [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert file.local_paths(of_file) == [str(tmp_path / "a")]
-    assert ParquetSource("memory://somewhere/x").local_paths(of_file) is None
+    assert batch.column("n").to_pylist() == [0, 1, 2, 3, 4]
+
+
+def test_a_file_that_is_replaced_while_it_is_read_gives_no_epoch(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": range(100_000)}), tmp_path / "a")
+    source = ParquetSource(str(tmp_path))
+    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    batches = source.read(piece)
+    next(batches)
+    write(tmp_path / "b", 0, 5)
+    (tmp_path / "b").replace(tmp_path / "a")
+
+    with pytest.raises(ConfigurationError, match=r"a of .* was replaced after this epoch was plan"):
+        list(batches)
+
+
+def test_times_of_int96_are_read_as_they_were_written(tmp_path: Path) -> None:
+    times = [datetime(year, 1, 1, tzinfo=UTC) for year in (1, 1677, 2026, 9999)]
+    table = pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC"))})
+    pq.write_table(table, tmp_path / "a", use_deprecated_int96_timestamps=True)
+    source = ParquetSource(str(tmp_path))
+
+    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    [batch] = source.read(piece)
+
+    assert batch.column("at").to_pylist() == times
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.list_(pa.timestamp("ms", tz="UTC"))])
+def test_a_time_that_no_microsecond_can_say_is_an_error(tmp_path: Path, kind: pa.DataType) -> None:
+    value: Any = [2**62] if pa.types.is_list(kind) else 2**62
+    pq.write_table(pa.table({"at": pa.array([value], kind)}), tmp_path / "a")
+    source = ParquetSource(str(tmp_path))
+    [piece] = source.plan((), max_records=None, parallelism=1).slices
+
+    with pytest.raises(ConfigurationError, match=r"column 'at' of a of .* has a value that is no"):
+        list(source.read(piece))
+
+
+def test_text_that_is_not_utf_8_is_an_error_with_its_column(tmp_path: Path) -> None:
+    text = pa.array([b"ok", b"\xff\xfe"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"name": text}), tmp_path / "a")
+    source = ParquetSource(str(tmp_path))
+    [piece] = source.plan((), max_records=None, parallelism=1).slices
+
+    with pytest.raises(ConfigurationError, match=r"column 'name' of a of .* is no string"):
+        list(source.read(piece))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
+    pq.write_table(table, tmp_path / "a")
+
+    with pytest.raises(ConfigurationError, match=r"a of .* has two columns 'n'"):
+        ParquetSource(str(tmp_path)).schema()
+
+
+def test_damage_within_a_file_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": range(1000)}), tmp_path / "a", compression="zstd")
+    body = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(body[:4] + bytes(200) + body[204:])
+    source = ParquetSource(str(tmp_path))
+    [piece] = source.plan((), max_records=None, parallelism=1).slices
+
+    with pytest.raises(ConfigurationError, match=r"a of .* is damaged .*; restore it"):
+        list(source.read(piece))
 
 
 def test_unsigned_and_small_numbers_and_odd_shapes_arrive_as_spark_has_them(tmp_path: Path) -> None:
@@ -248,7 +314,6 @@ def test_unsigned_and_small_numbers_and_odd_shapes_arrive_as_spark_has_them(tmp_
             "deep": [{"u": 7}],
         }
     ]
-    assert source.paths_for_spark([piece]) is None  # Spark's own reader has no such types.
 
 
 @pytest.mark.parametrize(

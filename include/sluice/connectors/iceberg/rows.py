@@ -46,7 +46,7 @@ def rows_of(
             )
         wanted = arrow_schema(schema)
         for batch in _projected(table, file, start, end, schema):
-            yield known(batch, wanted)
+            yield known(batch, wanted, location)
 
 
 def _projected(

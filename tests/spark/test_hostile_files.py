@@ -1,0 +1,54 @@
+"""Names that some layer may decode, expand or split: rows of such files go to keyed stages once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from sluice import aggregates as agg
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from tests.spark.folder_job import FolderJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Each list is one folder: where a name is a pattern, what it matches is beside it.
+FOLDERS = [
+    ["2024-01-01T00+01.parquet", "c++ data/a%20b.parquet", "c++ data/a b.parquet"],
+    ["a[1].parquet", "a1.parquet", "b*.parquet", "bc.parquet", "d?.parquet", "de.parquet"],
+    [
+        "{x,y}.parquet",
+        "x.parquet",
+        "k=1/12:30.parquet",
+        "k=2/ü#1.parquet",
+        "back\\slash",
+        "new\nline",
+    ],
+]
+
+
+@pytest.mark.parametrize("names", FOLDERS, ids=["decoded", "expanded", "split"])
+@pytest.mark.parametrize("way", ["abs(n) % 1 + 0 AS k", "k"])  # Through Spark's SQL, and past it.
+def test_rows_of_files_with_any_name_are_read_once(
+    spark: SparkSession, tmp_path: Path, way: str, names: list[str]
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    job.limit(6 * len(names) - 8)  # The barrier is within a file.
+    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    counts = (
+        rows.select("n", way).key_by("k").aggregate("counts", n=agg.count(), total=agg.sum("n"))
+    )
+    counts.sink("out", FilesTable(upsert_key=("k",)))
+    for number, name in enumerate(names):
+        (job.files / name).parent.mkdir(parents=True, exist_ok=True)
+        job.write(name, pl.DataFrame({"n": range(number * 6, number * 6 + 6), "k": [0] * 6}))
+    total = 6 * len(names)
+
+    job.epoch()
+    job.epoch()
+
+    assert job.table("out").to_dicts() == [{"k": 0, "n": total, "total": total * (total - 1) // 2}]
