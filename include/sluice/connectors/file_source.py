@@ -104,6 +104,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         missing = max_records
         waiting: list[str] = []
         rest = False
+        looked_to: str | None = None
 
         def is_full() -> bool:
             return missing == 0 and until is None
@@ -123,11 +124,12 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
                 missing = None if missing is None else missing - part.records
             # The first file that has to wait holds the watermark back for all behind it.
             if self.ordered and is_full() and part.has_rest:
+                looked_to = file.key
                 break
         if until is not None:
             gone = {name: (one.offset, one.offset) for name, one in read.items()}
             check_induced(self.location, until, gone | ends)
-        after = self._after(read, now)
+        after = without_forgotten(read, now, looked_to) if self.ordered else {**read, **now}
         return Barrier(
             position=tuple(after[name] for name in sorted(after)),
             slices=self._slices(cuts, parallelism),
@@ -191,6 +193,11 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         for file, following in pairwise(chain(self._prepared(listed, read, is_full), [None])):
             assert file is not None
             seen.add(file.key)
+            is_read = file.key in read and read[file.key].sealed
+            if self.ordered and following is not None and self._may_grow(file.key) and not is_read:
+                # The next file says that this one is complete, but the listing may have looked at
+                # this one before its last lines came.
+                file = self._files.find(file.key) or file  # noqa: PLW2901
             yield file, following is None
         if not self.bounded:
             return
@@ -207,11 +214,6 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         if self.ordered:
             warn_of_late(file.key, read, self.location)
         return PartitionOffset(partition=file.key, offset=0, records=0)
-
-    def _after(
-        self, read: Mapping[str, PartitionOffset], now: Mapping[str, PartitionOffset]
-    ) -> dict[str, PartitionOffset]:
-        return without_forgotten(read, now) if self.ordered else {**read, **now}
 
     def _place(self, offset: PartitionOffset) -> str:
         return f"row {offset.offset}"

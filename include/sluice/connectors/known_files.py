@@ -22,9 +22,11 @@ SEALED_KEPT = 16
 
 
 def floor_of(position: SourcePosition) -> str:
-    """The name up to which nothing has to be listed; empty when everything has."""
-    kept = position[:SEALED_KEPT]
-    is_full = len(kept) == SEALED_KEPT and all(one.sealed for one in kept)
+    """The name up to which nothing has to be listed; empty when everything has.
+
+    Once a file was forgotten there is one for ever, whatever comes late behind it.
+    """
+    is_full = len(position) >= SEALED_KEPT and position[0].sealed
     return position[0].partition if is_full else ""
 
 
@@ -42,14 +44,20 @@ def warn_of_late(name: str, read: Mapping[str, PartitionOffset], location: str) 
 
 
 def without_forgotten(
-    read: Mapping[str, PartitionOffset], now: Mapping[str, PartitionOffset]
+    read: Mapping[str, PartitionOffset], now: Mapping[str, PartitionOffset], looked_to: str | None
 ) -> dict[str, PartitionOffset]:
     """The entries *now* that an ordered source has to keep, after a position that *read* was.
 
-    What this epoch sealed stays, for its readers ask; so does the floor.  Files that vanished are
-    taken as read.
+    What this epoch sealed stays, for its readers ask; so does the floor.  *looked_to* is the last
+    file that it looked at, None for all: those up to it that are not there *now* have vanished,
+    and are taken as read; those behind it are as they were.
     """
-    kept = {name: replace(read[name], sealed=True) for name in read if name not in now} | dict(now)
+    gone = {
+        name: replace(one, sealed=True)
+        for name, one in read.items()
+        if looked_to is None or name <= looked_to
+    }
+    kept = {**read, **gone, **now}
     names = sorted(kept)
     sealed = 0
     while sealed < len(names) and names[sealed] in read and kept[names[sealed]].sealed:
