@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sluice.sources import Files
+from sluice.spark.decoding import decoded
 from sluice.spark.reading import read_slices
-from sluice.spark.rows import decoded
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -82,6 +84,34 @@ def test_a_field_with_a_line_break_is_no_row(spark: SparkSession, tmp_path: Path
     assert bad(rows) == [("a.csv", 1, '1,"two'), ("a.csv", 2, 'lines",3')]
 
 
+def test_a_quote_that_is_open_at_the_end_is_malformed_in_the_last_column_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text('1,"two\nlines"\n2,"one"\n3,"a\n')
+
+    rows = rows_of(spark, Files(str(tmp_path), format="csv", schema="id int, name string"))
+
+    assert [(row.id, row.name) for row in rows if row["_malformed"] is None] == [(2, "one")]
+    assert bad(rows) == [
+        ("a.csv", 1, '1,"two'),
+        ("a.csv", 2, 'lines"'),
+        ("a.csv", 4, '3,"a'),
+    ]
+
+
+@pytest.mark.parametrize(("delimiter", "line"), [(" ", "  "), ("\t", "\t\t"), ("||", "||||")])
+def test_a_line_of_nothing_but_delimiters_is_a_row(
+    spark: SparkSession, tmp_path: Path, delimiter: str, line: str
+) -> None:
+    full = delimiter.join(["1", "x", "2.5"])
+    (tmp_path / "a.csv").write_text(f"{line}\n\n{full}\n")
+
+    rows = rows_of(spark, Files(str(tmp_path), format="csv", schema=DDL, delimiter=delimiter))
+
+    assert good(rows) == [(None, None, None), (1, "x", 2.5)]
+    assert bad(rows) == []
+
+
 def test_the_options_of_a_declaration_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("1\t'a\tb'\t24.12.2026\n")
     (tmp_path / "b.tsv").write_text("2\tc\t2026-12-24\n")
@@ -121,3 +151,43 @@ def test_wrong_json_keeps_its_file_and_line(spark: SparkSession, tmp_path: Path)
 
     assert good(rows) == [(1, None, None), (2, None, None)]
     assert bad(rows) == [("a.json", 2, '{"id": "x"}'), ("a.json", 4, "no json")]
+
+
+def test_a_line_of_json_is_one_object_or_malformed_and_nothing_behind_it_is_lost(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    wrong = [
+        '{"id": 1}{"id": 2}',
+        '{"id": 3} garbage',
+        '{"id": 4},',
+        '{"id": 5}}',
+        '{"id": 6}, "sluice_end_9b1fd3c5a7": "sluice_end_9b1fd3c5a7"} {"id": 7}',
+        '{"id": 8}\r{"id": 9}',
+        '[{"id": 10}]',
+        '[{"id": 11}, {"id": 12}]',
+        "null",
+        '"text"',
+        "13",
+    ]
+    right = ['{"id": 20}', ' {"id": 21, "name": "{}}"} ', "{}", '{"id":22,"more":[{}]}']
+    (tmp_path / "a.json").write_bytes("\n".join([*wrong, "\t ", *right]).encode())
+
+    rows = rows_of(spark, Files(str(tmp_path), format="json", schema=DDL))
+
+    assert bad(rows) == [("a.json", line, text) for line, text in enumerate(wrong, 1)]
+    assert good(rows) == [
+        (20, None, None),
+        (21, "{}}", None),
+        (None, None, None),
+        (22, None, None),
+    ]
+
+
+def test_options_of_json_hold_within_a_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{'id': 1} // one\n{id: 2} /* two */\n{id: 3} /* open\n")
+    options = {"allowComments": "true", "allowUnquotedFieldNames": "true"}
+
+    rows = rows_of(spark, Files(str(tmp_path), format="json", schema=DDL, options=options))
+
+    assert good(rows) == [(1, None, None), (2, None, None)]
+    assert bad(rows) == [("a.json", 3, "{id: 3} /* open")]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from collections.abc import Iterator
 
 from sluice.connectors.source import TextDecoding
 from sluice.connectors.text_lines import BYTE_ORDER_MARK
 from sluice.errors import ConfigurationError
+
+# As Spark's CSV reader takes a delimiter.
+ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def check_header(line: bytes, how: TextDecoding, what: str) -> None:
@@ -27,16 +30,49 @@ def check_header(line: bytes, how: TextDecoding, what: str) -> None:
 
 
 def header_names(text: str, how: TextDecoding) -> list[str]:
-    quote = how.options.get("quote", '"')
-    escape = how.options.get("escape", "\\")
-    reader = csv.reader(
-        [text],
-        delimiter=how.options.get("sep", ","),
-        quotechar=quote,
-        doublequote=escape == quote,
-        escapechar=None if escape == quote else escape,
-    )
-    return [name.strip() for name in next(reader, [])]
+    """The fields of a line as ``from_csv`` would split it, without blanks around them."""
+    delimiter = delimiter_of(how)
+    quote, escape = how.options.get("quote", '"'), how.options.get("escape", "\\")
+    names: list[str] = []
+    at = 0 if text else 1
+    while at <= len(text):
+        if text.startswith(quote, at):
+            name, at = _quoted(text, at + 1, quote, escape)
+        else:
+            name = ""
+        end = text.find(delimiter, at)
+        end = len(text) if end < 0 else end
+        names.append((name + text[at:end]).strip())
+        at = end + len(delimiter)
+    return names
+
+
+def delimiter_of(how: TextDecoding) -> str:
+    """What is between two fields: the option as Spark reads it, with ``\\t`` for a tab."""
+    sep = how.options.get("sep", ",")
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, sep)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code = found.group(1)
+    if len(code) > 1:
+        return chr(int(code[1:], 16))
+    return ESCAPES.get(code, code)
+
+
+def _quoted(text: str, at: int, quote: str, escape: str) -> tuple[str, int]:
+    """A field's text within quotes, from *at* on, and where it goes on behind them."""
+    taken: list[str] = []
+    while at < len(text):
+        if text[at] == escape and text.startswith(quote, at + 1):
+            taken.append(quote)
+            at += 2
+        elif text[at] == quote:
+            return "".join(taken), at + 1
+        else:
+            taken.append(text[at])
+            at += 1
+    return "".join(taken), at
 
 
 def columns_of(schema: str) -> Iterator[str]:

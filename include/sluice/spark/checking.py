@@ -25,12 +25,12 @@ from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE, narrowed
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.state.segments import to_table
+from sluice.spark.decoding import decoded
 from sluice.spark.failures import cause_of
 from sluice.spark.keying import polars_schema, prepared
 from sluice.spark.reading import with_origin
 from sluice.spark.row_wise import check_row_wise_plan
 from sluice.spark.rows import (
-    decoded,
     looked_up,
     lookup_of,
     projected,

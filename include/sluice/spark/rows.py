@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sluice.changelog import Append
 from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import MALFORMED_COLUMN, RAW, TextDecoding
+from sluice.connectors.source import MALFORMED_COLUMN, RAW
 from sluice.core.plan import SourceCut
 from sluice.errors import ConfigurationError
 from sluice.nodes import Input, StageNode
@@ -23,6 +23,7 @@ from sluice.params import value_of
 from sluice.runtime.operators.operator import WEIGHT
 from sluice.runtime.output import SOURCE
 from sluice.runtime.state.cache import SegmentCache
+from sluice.spark.decoding import decoded
 from sluice.spark.reading import for_spark, read_columns, read_segments, read_slices
 from sluice.spark.stage_run import StageRun
 from sluice.steps import Filter, Projection, Step, columns_read
@@ -136,29 +137,6 @@ def renamed(rows: DataFrame, given: Input) -> DataFrame:
     for name, new in given.renames.items():
         rows = rows.withColumnRenamed(name, new)
     return rows
-
-
-def decoded(rows: DataFrame, how: TextDecoding) -> DataFrame:
-    """The columns that a column of text holds; blank texts are no rows."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-
-    corrupt = "_corrupt"
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt, **how.options}
-    read = F.from_json if how.format == "json" else F.from_csv
-    text = F.col(how.column)
-    record = read(text, f"{how.schema}, {corrupt} string", options)
-    is_bad = F.col(f"_record.{corrupt}").isNotNull() | F.col("_record").isNull()
-    what = "a JSON object" if how.format == "json" else "a CSV row"
-    rows = rows.where(f"trim({how.column}) != ''")
-    if how.has_header:
-        rows = rows.where(f"{SOURCE}.record > 0")
-    return (
-        rows.withColumn("_record", record)
-        .withColumn(MALFORMED_COLUMN, F.when(is_bad, f"not {what} of the source's schema"))
-        .withColumn(RAW, F.when(is_bad, text))
-        .select("_record.*", *how.keeps, SOURCE, MALFORMED_COLUMN, RAW)
-        .drop(corrupt)
-    )
 
 
 def _read(run: StageRun, side: int) -> DataFrame:

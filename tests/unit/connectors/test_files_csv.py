@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.connectors.csv_header import columns_of
-from sluice.connectors.source import Source
+from sluice.connectors.csv_header import columns_of, header_names
+from sluice.connectors.source import Source, TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
 
@@ -47,6 +47,32 @@ def test_a_header_that_names_the_columns_is_record_0(tmp_path: Path, line: bytes
     barrier = source.plan((), max_records=None, parallelism=1)
 
     assert [(piece.first_record, piece.records) for piece in barrier.slices] == [(0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "line"),
+    [
+        ("||", 'id||"name"||price'),
+        ("\\t", 'id\tname\t"price"'),  # As Spark reads the option: a tab.
+        ("\t", "id\tname\tprice"),
+        ("\\u0001", "id\x01name\x01price"),
+        (" ", "id name price"),
+    ],
+)
+def test_a_header_is_split_at_any_delimiter_that_spark_knows(
+    tmp_path: Path, delimiter: str, line: str
+) -> None:
+    (tmp_path / "a.csv").write_text(f"{line}\n")
+
+    barrier = a_source(tmp_path, delimiter=delimiter).plan((), max_records=None, parallelism=1)
+
+    assert barrier.records == 1
+
+
+def test_a_quoted_name_may_hold_the_delimiter_and_quotes() -> None:
+    how = TextDecoding(format="csv", schema="", options={"sep": "||", "escape": '"'})
+
+    assert header_names('"a||b"||"say ""x"""||c"d||', how) == ["a||b", 'say "x"', 'c"d', ""]
 
 
 @pytest.mark.parametrize("name", ["b.csv", "b.csv.gz"])
