@@ -76,7 +76,7 @@ class _Mapping:
             case list():
                 return self._map_union(schema, path, within, space)
             case {"logicalType": str(logical)} if (
-                mapped := self._map_logical(schema, logical, path)
+                mapped := self._map_logical(schema, logical, path, space)
             ) is not None:
                 return mapped
             case {"type": "record" | "error"}:
@@ -124,7 +124,9 @@ class _Mapping:
         plain = ["null" if one == "null" else mapped.plain for one in union]
         return replace(mapped, plain=plain)
 
-    def _map_logical(self, schema: Mapping[str, Any], logical: str, path: str) -> Mapped | None:
+    def _map_logical(
+        self, schema: Mapping[str, Any], logical: str, path: str, space: str
+    ) -> Mapped | None:
         """None where the logical type says nothing more than the type does (Avro's rule)."""
         import pyarrow as pa
 
@@ -142,7 +144,7 @@ class _Mapping:
                     f"{MAX_DIGITS} fit a column: write it with fewer, or as text"
                 )
             mapped = _same(dict(schema), pa.decimal128(digits, scale))
-            return mapped if kind == "bytes" else self._define(schema, "", mapped)
+            return mapped if kind == "bytes" else self._define(schema, space, mapped)
         if logical in {"time-millis", "time-micros"} or (
             logical in {"duration", "uuid"} and (kind == "fixed")
         ):

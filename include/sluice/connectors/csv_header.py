@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sluice.connectors.line_scan import MAX_FIRST_LINE_BYTES
 from sluice.connectors.source import TextDecoding
 from sluice.connectors.text_lines import BYTE_ORDER_MARK
 from sluice.errors import ConfigurationError
@@ -19,6 +20,11 @@ def check_header(line: bytes, how: TextDecoding, what: str) -> None:
     Raises:
         ConfigurationError: they are others, or in another order; *what* names the file.
     """
+    if len(line) > MAX_FIRST_LINE_BYTES:
+        raise ConfigurationError(
+            f"the first line of {what} has more than {MAX_FIRST_LINE_BYTES} bytes and names no "
+            "columns; correct the file, or declare header=False"
+        )
     text = line.removeprefix(BYTE_ORDER_MARK).removesuffix(b"\r").decode("utf-8", "replace")
     found = header_names(text, how)
     declared = list(columns_of(how.schema))

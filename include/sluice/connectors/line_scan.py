@@ -39,8 +39,15 @@ class FileCut:
     version: str = ""  # What the file is known by at ``end``.
 
 
+# A first line that is longer names no columns; more of it is not kept.
+MAX_FIRST_LINE_BYTES = 1024 * 1024
+
+
 class ScannedBlocks:
-    """Blocks of a file from byte *start*, and of what went by its first line and its last bytes."""
+    """Blocks of a file from byte *start*, and of what went by its first line and its last bytes.
+
+    Of a first line longer than ``MAX_FIRST_LINE_BYTES`` one byte more is kept than that.
+    """
 
     def __init__(self, blocks: Iterable[bytes], start: int) -> None:
         self._blocks = blocks
@@ -54,8 +61,8 @@ class ScannedBlocks:
         for block in self._blocks:
             if is_first_line:
                 line, newline, _ = block.partition(b"\n")
-                self.first_line += line
-                is_first_line = not newline
+                self.first_line += line[: MAX_FIRST_LINE_BYTES + 1 - len(self.first_line)]
+                is_first_line = not newline and len(self.first_line) <= MAX_FIRST_LINE_BYTES
             self._before = (self._before + self._block[-TAIL_BYTES:])[-TAIL_BYTES:]
             self._block = block
             self._at += len(block)

@@ -168,6 +168,19 @@ def test_a_type_without_a_column_is_named_with_its_field(
         AvroSource(str(tmp_path)).plan((), max_records=None, parallelism=1)
 
 
+@pytest.mark.parametrize("name", ["price", "of.tests.price"])
+def test_a_named_type_is_found_by_the_name_that_its_record_lends_it(
+    tmp_path: Path, name: str
+) -> None:
+    price = {"type": "fixed", "name": "price", "size": 4, "logicalType": "decimal"}
+    schema = a_schema(a_field("a", price | {"precision": 9, "scale": 2}), a_field("b", name))
+    row = {"a": Decimal("1.25"), "b": Decimal("2.50")}
+    # Its own writer knows no decimals by name.
+    write(tmp_path / "a", schema, [{"a": row["a"], "b": b"\0\0\0\xfa"}])
+
+    assert rows_of(AvroSource(str(tmp_path))) == [row]
+
+
 def test_a_file_without_records_is_named(tmp_path: Path) -> None:
     write(tmp_path / "a", "long", [1, 2])
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.connectors.content_mark import TAIL_BYTES
 from sluice.connectors.csv_header import columns_of, header_names
+from sluice.connectors.line_scan import MAX_FIRST_LINE_BYTES, ScannedBlocks
 from sluice.connectors.source import Source, TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
@@ -98,6 +100,23 @@ def test_a_header_of_other_columns_is_named_with_both_lists(
         match=f"first line of {name} of .* columns {found}, and the schema id, name, price; corr",
     ):
         a_source(tmp_path).plan((), max_records=None, parallelism=1)
+
+
+def test_a_file_without_a_line_break_names_no_columns_and_is_not_kept_whole(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x" * (3 * MAX_FIRST_LINE_BYTES))
+
+    with pytest.raises(ConfigurationError, match=r"first line of a.csv of .* more than 1048576 by"):
+        a_source(tmp_path).plan((), max_records=None, parallelism=1)
+
+
+def test_of_text_without_a_line_break_little_is_kept() -> None:
+    blocks = ScannedBlocks([b"x" * 100_000] * 50, 0)
+
+    assert sum(len(block) for block in blocks) == 5_000_000
+    assert len(blocks.first_line) == MAX_FIRST_LINE_BYTES + 1
+    assert blocks.tail(5_000_000) == b"x" * TAIL_BYTES
 
 
 def test_a_header_is_looked_at_when_its_line_is_whole_and_only_then(tmp_path: Path) -> None:

@@ -136,6 +136,13 @@ def test_a_cast_column_has_the_type_it_was_cast_to_and_its_own_name(database, ta
     assert found.to_pylist() == [{"n": Decimal("1.2500"), "t": "12:30:00", "raw": b"ab", RECORD: 1}]
 
 
+def test_a_column_that_is_cast_in_two_ways_is_refused(database, table) -> None:
+    database.run(f"CREATE TABLE {table} (id int, n numeric)")
+
+    with pytest.raises(ConfigurationError, match=f"column 'n' of {table} is twice in `columns`"):
+        read(database, table, "n::numeric(10, 2)", "n::text")
+
+
 @pytest.mark.parametrize(
     ("type_", "words"),
     [

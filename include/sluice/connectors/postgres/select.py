@@ -157,6 +157,12 @@ def select(
     wanted = SQL(", ").join(
         [SQL("{} AS {}").format(_value(name, casts), Identifier(name)) for name in names]
     )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(
+            f"column {twice!r} of {table} is twice in `columns`, and a row has one column of a "
+            "name; name it once"
+        )
     asked = connection.execute(
         SQL("SELECT {} FROM {} LIMIT 0").format(wanted if names else SQL("*"), table.sql)
     )
