@@ -1,18 +1,15 @@
 """One Avro container file: how many rows its blocks hold, and any range of them.
 
-Blocks outside of a range are skipped by their headers.  Those inside are decompressed here, as
-``fastavro`` needs libraries of its own for what Spark writes (snappy) and for zstandard, and
-decoded by it.  A file that is cut off between two blocks cannot be told from a whole one: the
-format has no end.
+Blocks outside of a range are skipped by their headers.  Those inside are decompressed by
+``avro_codecs`` and decoded by ``fastavro``.  A file that is cut off between two blocks cannot be
+told from a whole one: the format has no end.
 """
 
 from __future__ import annotations
 
-import bz2
 import io
 import json
-import lzma
-import zlib
+import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, cast
 
+from sluice.connectors.avro_codecs import CODECS, decompressed
 from sluice.connectors.avro_schema import Mapped, map_schema
+from sluice.connectors.column_names import check_names
+from sluice.connectors.exact_cast import cast_exactly, of_column, sentence
 from sluice.connectors.file_set import FileSet
 from sluice.connectors.half_written import NotWholeError
 from sluice.connectors.line_scan import BLOCK_BYTES
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
-CODECS = ("null", "deflate", "snappy", "zstandard", "bzip2", "xz")
+LONGEST_SHIFT = 63  # A number has 64 bits.
 
 # Decoded at once: a batch's worth of objects, and the schema is parsed once for all of it.
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -121,6 +121,14 @@ class AvroFile:
                 f"{self.what} is not a whole Avro file; remove it, or write it elsewhere and move "
                 "it here when it is whole"
             )
+        try:
+            return self._parsed(file)
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{self.what} is damaged: its header cannot be read ({sentence(error)}); restore it"
+            ) from error
+
+    def _parsed(self, file: IO[bytes]) -> Header:
         metadata: dict[str, bytes] = {}
         while count := self._long(file):
             if count < 0:
@@ -145,6 +153,10 @@ class AvroFile:
             file.seek(at)
             rows, size = self._long(file), self._long(file)
             begin = file.tell()
+            if rows < 0 or size < 0:
+                raise ConfigurationError(
+                    f"{self.what} is damaged at byte {at}, where a block should begin; restore it"
+                )
             file.seek(begin + size)
             if self._bytes(file, SYNC_BYTES) != header.sync:
                 raise ConfigurationError(
@@ -162,12 +174,7 @@ class AvroFile:
         begin, size = block.body
         file.seek(begin)
         body = self._bytes(file, size)
-        try:
-            return _decompress(header.codec, body)
-        except (zlib.error, OSError, lzma.LZMAError, ValueError) as error:
-            raise ConfigurationError(
-                f"{self.what} is damaged behind byte {begin} ({error}); restore it"
-            ) from error
+        return decompressed(header.codec, body, f"{self.what}, behind byte {begin},")
 
     def _decoded(self, header: Header, chunk: Sequence[bytes], rows: int) -> pa.RecordBatch:
         import fastavro
@@ -176,20 +183,28 @@ class AvroFile:
         blob = b"".join([_start_of(json.dumps(header.mapped.plain)), *_block(chunk, rows)])
         try:
             records = cast("list[dict[str, object]]", list(fastavro.reader(io.BytesIO(blob))))
-        except (EOFError, ValueError, IndexError, TypeError) as error:
+        except (
+            EOFError,
+            ValueError,
+            LookupError,
+            TypeError,
+            ArithmeticError,
+            struct.error,
+        ) as error:
             raise ConfigurationError(
-                f"{self.what} is damaged: its rows do not fit its schema ({error}); restore it"
+                f"{self.what} is damaged: its rows do not fit its schema ({sentence(error)}); "
+                "restore it"
+            ) from error
+        except fastavro.schema.SchemaParseException as error:
+            raise ConfigurationError(
+                f"{self.what} has a schema that is none of Avro's ({sentence(error)}); restore it"
             ) from error
         mapped = header.mapped
         columns = []
         for decoded, exact, column in zip(mapped.decoded, mapped.exact, mapped.column, strict=True):
-            name = decoded.name
-            values = pa.array([record[name] for record in records], decoded.type)
-            if exact.type != decoded.type:
-                values = values.cast(exact.type)
-            if column.type != exact.type:
-                values = values.cast(column.type, safe=False)
-            columns.append(values)
+            with of_column(column, self.what):
+                values = pa.array([record[decoded.name] for record in records], decoded.type)
+                columns.append(cast_exactly(cast_exactly(values, exact.type), column.type))
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(mapped.column)))
 
     def _long(self, file: IO[bytes]) -> int:
@@ -201,6 +216,10 @@ class AvroFile:
             if byte < 0x80:
                 return (value >> 1) ^ -(value & 1)
             shift += 7
+            if shift > LONGEST_SHIFT:
+                raise ConfigurationError(
+                    f"{self.what} is damaged: a number in it has no end; restore it"
+                )
 
     def _bytes(self, file: IO[bytes], size: int) -> bytes:
         body = file.read(size) if 0 <= size <= self.size_bytes else b""
@@ -223,38 +242,9 @@ def _footer(of: AvroFile) -> Footer:
         for block in of.blocks(file, header):
             rows += block.rows
             ends.append(rows)
-    return Footer(pa.schema(list(header.mapped.column)), ends)
-
-
-def _decompress(codec: str, body: bytes) -> bytes:
-    match codec:
-        case "null":
-            return body
-        case "deflate":
-            return zlib.decompress(body, -zlib.MAX_WBITS)
-        case "snappy":
-            return _unsnap(body[:-4])  # Behind it is a checksum of the text.
-        case "zstandard":
-            import zstandard
-
-            return zstandard.ZstdDecompressor().decompressobj().decompress(body)
-        case "bzip2":
-            return bz2.decompress(body)
-        case _:
-            return lzma.decompress(body)
-
-
-def _unsnap(body: bytes) -> bytes:
-    """Snappy's block format, which begins with the size of the text."""
-    import pyarrow as pa
-
-    size = shift = 0
-    for byte in body:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    return bytes(pa.Codec("snappy").decompress(body, decompressed_size=size))
+    schema = pa.schema(list(header.mapped.column))
+    check_names(schema.names, of.what)
+    return Footer(schema, ends)
 
 
 SYNC = bytes(SYNC_BYTES)

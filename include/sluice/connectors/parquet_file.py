@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sluice.connectors.exact_cast import cast_exactly, of_column, sentence
 from sluice.connectors.file_set import FileSet
 from sluice.connectors.half_written import NotWholeError
 from sluice.connectors.parquet_types import known_schema
@@ -92,7 +93,7 @@ class ParquetFile:
             if isinstance(error, OSError) and error.errno is not None:
                 raise StoreUnavailable(f"{self.what} cannot be read: {error}") from error
             raise ConfigurationError(
-                f"{self.what} is damaged ({_sentence(error)}); restore it"
+                f"{self.what} is damaged ({sentence(error)}); restore it"
             ) from error
 
     def opened(self) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -114,7 +115,7 @@ class ParquetFile:
         except (pa.ArrowInvalid, OSError) as error:
             kind = NotWholeError if self._is_cut_off() else ConfigurationError
             raise kind(
-                f"{self.what} is not a whole Parquet file ({_sentence(error)}); "
+                f"{self.what} is not a whole Parquet file ({sentence(error)}); "
                 "remove it, or write it elsewhere and move it here when it is whole"
             ) from error
 
@@ -159,24 +160,8 @@ def known(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
 
     columns = []
     for field in schema:
-        column = batch.column(field.name)
-        try:
+        with of_column(field, what):
+            column = batch.column(field.name)
             column.validate(full=True)  # Who computes with a text trusts that it is UTF-8.
-            columns.append(column if column.type == field.type else _cast(column, field.type))
-        except pa.ArrowInvalid as error:
-            raise ConfigurationError(
-                f"column {field.name!r} of {what} has a value that is no {field.type} "
-                f"({_sentence(error)}); correct it, or write the column as another type"
-            ) from error
+            columns.append(cast_exactly(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """What is finer than a microsecond is cut off; nothing else may be lost."""
-    import pyarrow.compute as pc
-
-    return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
-
-
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sluice.connectors.column_names import check_names
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,11 +21,7 @@ def known_schema(schema: pa.Schema, file: str) -> pa.Schema:
     """
     import pyarrow as pa
 
-    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigurationError(
-            f"{file} has two columns {twice!r}, which no stage can tell apart; rename one of them"
-        )
+    check_names(schema.names, file)
     fields = []
     for field in schema:
         kind = _known(field.type)

@@ -181,6 +181,21 @@ def test_a_named_type_is_found_by_the_name_that_its_record_lends_it(
     assert rows_of(AvroSource(str(tmp_path))) == [row]
 
 
+def test_a_time_that_no_microsecond_can_say_is_an_error(tmp_path: Path) -> None:
+    kind = {"type": "long", "logicalType": "local-timestamp-millis"}
+    write(tmp_path / "a", a_schema(a_field("at", kind)), [{"at": 2**62}])
+
+    with pytest.raises(ConfigurationError, match=r"column 'at' of a of .* no timestamp"):
+        rows_of(AvroSource(str(tmp_path)))
+
+
+def test_a_column_with_a_name_of_ours_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a", a_schema(a_field("_malformed", "string")), [{"_malformed": "no"}])
+
+    with pytest.raises(ConfigurationError, match=r"a of .* has a column '_malformed', a name"):
+        AvroSource(str(tmp_path)).schema()
+
+
 def test_a_file_without_records_is_named(tmp_path: Path) -> None:
     write(tmp_path / "a", "long", [1, 2])
 

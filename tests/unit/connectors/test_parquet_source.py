@@ -262,6 +262,16 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         ParquetSource(str(tmp_path)).schema()
 
 
+@pytest.mark.parametrize("name", ["_record", "_malformed", "_raw", "_source", "_weight"])
+def test_a_column_with_a_name_of_ours_is_refused(tmp_path: Path, name: str) -> None:
+    pq.write_table(pa.table({"n": [1], name: ["x"]}), tmp_path / "a")
+
+    with pytest.raises(
+        ConfigurationError, match=f"a of .* has a column '{name}', a name that slui"
+    ):
+        ParquetSource(str(tmp_path)).plan((), max_records=None, parallelism=1)
+
+
 def test_damage_within_a_file_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": range(1000)}), tmp_path / "a", compression="zstd")
     body = (tmp_path / "a").read_bytes()
