@@ -9,8 +9,12 @@ import polars as pl
 import pytest
 
 from sluice import aggregates as agg
+from sluice.core.pending import FIRST_ATTEMPT
+from sluice.errors import StageFailed
+from sluice.runner.trigger import Triggered, trigger
 from sluice.sinks import FilesTable
 from sluice.sources import Files
+from sluice.spark.stage import run_stage
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -52,3 +56,33 @@ def test_rows_of_files_with_any_name_are_read_once(
     job.epoch()
 
     assert job.table("out").to_dicts() == [{"k": 0, "n": total, "total": total * (total - 1) // 2}]
+
+
+@pytest.mark.parametrize(
+    ("stage", "rows"), [("unkeyed", range(3)), ("past", range(1, 6)), ("through", range(9))]
+)
+def test_a_file_that_is_replaced_after_the_plan_fails_the_stage_that_reads_it(
+    spark: SparkSession, tmp_path: Path, stage: str, rows: range
+) -> None:
+    """By a shorter one, one as long, a longer one."""
+    job = FolderJob(spark, tmp_path)
+    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    match stage:
+        case "unkeyed":
+            result = source.transform(stage, lambda frame: frame)
+        case "past":
+            result = source.key_by("n").deduplicate(stage)
+        case _:
+            result = source.where("abs(n) >= 0").key_by("n").deduplicate(stage)
+    result.sink("out", FilesTable())
+    job.write("a+b", pl.DataFrame({"n": range(5)}))
+    planned = trigger(job.job)
+    assert isinstance(planned, Triggered)
+    job.write("new", pl.DataFrame({"n": rows}))
+    (job.files / "new").replace(job.files / "a+b")
+
+    with pytest.raises(
+        StageFailed,
+        match=rf"'{stage}' failed: a\+b of .* was replaced after this epoch was planned",
+    ):
+        run_stage(job.job, spark, planned.plan.checkpoint_id, stage, attempt=FIRST_ATTEMPT)
