@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, cast
 from sluice.connectors.avro_codecs import CODECS, decompressed
 from sluice.connectors.avro_schema import Mapped, map_schema
 from sluice.connectors.column_names import check_names
-from sluice.connectors.exact_cast import cast_exactly, of_column, sentence
+from sluice.connectors.exact_cast import cast_exactly, not_of_type, sentence
 from sluice.connectors.file_set import FileSet
 from sluice.connectors.half_written import NotWholeError
 from sluice.connectors.line_scan import BLOCK_BYTES
@@ -202,9 +202,12 @@ class AvroFile:
         mapped = header.mapped
         columns = []
         for decoded, exact, column in zip(mapped.decoded, mapped.exact, mapped.column, strict=True):
-            with of_column(column, self.what):
-                values = pa.array([record[decoded.name] for record in records], decoded.type)
+            name = decoded.name
+            try:
+                values = pa.array([record[name] for record in records], decoded.type)
                 columns.append(cast_exactly(cast_exactly(values, exact.type), column.type))
+            except (pa.ArrowInvalid, OverflowError) as error:
+                raise not_of_type(column, self.what, error) from error
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(mapped.column)))
 
     def _long(self, file: IO[bytes]) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError
@@ -21,22 +19,45 @@ def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
 
 
-@contextmanager
-def of_column(field: pa.Field, what: str) -> Iterator[None]:
-    """Convert the column *field* of *what*, a file, within the block.
+def check_text(column: pa.Array) -> None:
+    """Raises ArrowInvalid for text that is not UTF-8: who computes with it trusts that it is."""
+    from pyarrow import types
 
-    Raises:
-        ConfigurationError: a value has no place in the column's type.
-    """
-    import pyarrow as pa
+    kind = column.type
+    if _is_text(kind):
+        if not _is_ascii(column):
+            column.validate(full=True)
+    elif types.is_nested(kind) or types.is_dictionary(kind):
+        column.validate(full=True)
 
-    try:
-        yield
-    except (pa.ArrowInvalid, OverflowError) as error:
-        raise ConfigurationError(
-            f"column {field.name!r} of {what} has a value that is no {field.type} "
-            f"({sentence(error)}); correct it, or write the column as another type"
-        ) from error
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_ascii(column: pa.Array) -> bool:
+    """A look at all letters at once; value by value it takes a tenth of the time of decoding."""
+    import numpy as np
+    from pyarrow import types
+
+    if types.is_string_view(column.type) or not len(column):
+        return False
+    _, offsets, letters = column.buffers()
+    width = np.int64 if types.is_large_string(column.type) else np.int32
+    bounds = np.frombuffer(offsets, width)[[column.offset, column.offset + len(column)]]
+    if letters is None or bounds[0] == bounds[1]:
+        return True
+    return bool(np.frombuffer(letters, np.int8)[bounds[0] : bounds[1]].min() >= 0)
+
+
+def not_of_type(field: pa.Field, what: str, error: Exception) -> ConfigurationError:
+    """A value of the column *field* of *what*, a file, has no place in the column's type."""
+    return ConfigurationError(
+        f"column {field.name!r} of {what} has a value that is no {field.type} "
+        f"({sentence(error)}); correct it, or write the column as another type"
+    )
 
 
 def sentence(error: Exception) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sluice.connectors.exact_cast import cast_exactly, of_column, sentence
+from sluice.connectors.exact_cast import cast_exactly, check_text, not_of_type, sentence
 from sluice.connectors.file_set import FileSet
 from sluice.connectors.half_written import NotWholeError
 from sluice.connectors.parquet_types import known_schema
@@ -160,8 +160,10 @@ def known(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
 
     columns = []
     for field in schema:
-        with of_column(field, what):
-            column = batch.column(field.name)
-            column.validate(full=True)  # Who computes with a text trusts that it is UTF-8.
+        column = batch.column(field.name)
+        try:
+            check_text(column)
             columns.append(cast_exactly(column, field.type))
+        except pa.ArrowInvalid as error:
+            raise not_of_type(field, what, error) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
