@@ -1,7 +1,11 @@
-"""A file is its exact name, size and mark: read once, or refused by name."""
+"""A file is its exact name, size and mark: read once, or refused by name.
+
+Few cases each, and as many as SLUICE_FILE_CASES says for a longer look.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -27,7 +31,7 @@ from tests.property.files.formats import (
 
 CAPS = st.lists(st.integers(1, 5), max_size=6)
 each_format = pytest.mark.parametrize("format_", FORMATS, ids=repr)
-some = settings(max_examples=80, deadline=None)
+some = settings(max_examples=int(os.environ.get("SLUICE_FILE_CASES", "30")), deadline=None)
 
 
 @each_format
@@ -162,7 +166,7 @@ def test_a_part_of_a_file_is_no_other_rows(
 
 
 @each_format
-@settings(max_examples=100, deadline=None)
+@some
 @given(rows=ROWS, at=st.integers(0, 10_000), flip=st.integers(1, 255))
 def test_a_wrong_byte_is_an_error_with_the_files_name_or_no_error_at_all(
     tmp_path_factory: pytest.TempPathFactory, format_: Format, rows: list[str], at: int, flip: int
