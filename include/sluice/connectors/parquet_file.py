@@ -112,7 +112,7 @@ class ParquetFile:
             )
         except FileNotFoundError as error:
             raise StoreUnavailable(f"{self.what} vanished while it was read") from error
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
             kind = NotWholeError if self._is_cut_off() else ConfigurationError
             raise kind(
                 f"{self.what} is not a whole Parquet file ({sentence(error)}); "
@@ -134,13 +134,21 @@ class ParquetFile:
 
 @lru_cache(maxsize=FOOTERS_KEPT)
 def _footer(of: ParquetFile) -> Footer:
+    import pyarrow as pa
+
     with of.opened() as file:
         metadata = file.metadata
         ends, rows = [], 0
         for group in range(metadata.num_row_groups):
             rows += metadata.row_group(group).num_rows
             ends.append(rows)
-        return Footer(known_schema(file.schema_arrow, of.what), tuple(ends))
+        try:
+            schema = file.schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigurationError(
+                f"{of.what} is damaged: its columns cannot be told ({sentence(error)}); restore it"
+            ) from error
+        return Footer(known_schema(schema, of.what), tuple(ends))
 
 
 def batch_rows(groups: Sequence[Any]) -> int:

@@ -272,6 +272,15 @@ def test_a_column_with_a_name_of_ours_is_refused(tmp_path: Path, name: str) -> N
         ParquetSource(str(tmp_path)).plan((), max_records=None, parallelism=1)
 
 
+def test_a_columns_name_that_is_not_utf_8_is_damage(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": [1]}), tmp_path / "a", store_schema=False)
+    body = (tmp_path / "a").read_bytes().replace(b"name", b"n\xffme")
+    (tmp_path / "a").write_bytes(body)
+
+    with pytest.raises(ConfigurationError, match=r"a of .* is not a whole Parquet file .*utf-8"):
+        ParquetSource(str(tmp_path)).schema()
+
+
 def test_damage_within_a_file_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": range(1000)}), tmp_path / "a", compression="zstd")
     body = (tmp_path / "a").read_bytes()
