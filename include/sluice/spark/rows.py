@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sluice.changelog import Append
 from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import MALFORMED_COLUMN, RAW
+from sluice.connectors.source import MALFORMED_COLUMN, RAW, TextDecoding
 from sluice.core.plan import SourceCut
 from sluice.errors import ConfigurationError
 from sluice.nodes import Input, StageNode
