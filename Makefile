@@ -7,6 +7,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 CORE_TESTS := tests/unit/core tests/unit/runner tests/property/coordinator tests/conformance
+GUARDS := tests/unit/protocol tests/unit/storage tests/unit/core \
+  tests/unit/runner/test_outside.py tests/unit/runner/test_hostile_metadata.py \
+  tests/contract/test_object_store.py tests/contract/test_file_store.py \
+  tests/contract/test_journal.py tests/contract/test_journal_strays.py \
+  tests/contract/test_foreign_objects.py
 
 SEEDS ?= 10000
 PLANS ?= 20000
@@ -53,9 +58,12 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test coverage sim fuzz nexmark bench bench-finalize bench-flink bench-airflow bench-connectors chaos kills e2e check lock
-test: coverage  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
+.PHONY: test optimized coverage sim fuzz nexmark bench bench-finalize bench-flink bench-airflow bench-connectors chaos kills e2e check lock
+test: coverage optimized  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
 	@$(BIN)/pytest -q $(CORE_TESTS:%=--ignore=%)
+
+optimized: setup  ## Run the tests of keys, records and stores as python -O does, without assert
+	@PYTHONPATH=include:plugins:. $(BIN)/python -O -m pytest -q -W ignore::pytest.PytestConfigWarning $(GUARDS)
 
 coverage: setup  ## Run the tests that prove the pure core; every branch of it is to be taken
 	@$(BIN)/coverage run --branch --source include/sluice/core -m pytest -q $(CORE_TESTS)

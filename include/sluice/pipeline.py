@@ -10,7 +10,6 @@ Nothing here imports Spark, Airflow or boto3; a declaration is parsed by all thr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,11 +22,11 @@ from sluice.hooks import MasterHook, RestoreHook, TriggerHook
 from sluice.nodes import SinkNode, SourceNode, StageNode
 from sluice.operations import Transform
 from sluice.params import Param
+from sluice.protocol.names import check_uid
 from sluice.schedules import Orchestration
 from sluice.sources import SourceSpec
 from sluice.streams import Stream, uid_first
 
-_UID = re.compile(r"[a-z][a-z0-9_]{0,62}")  # It becomes a key, a task id and a column-safe name.
 _MS = timedelta(milliseconds=1)
 DEFAULT_PARALLELISM = 2
 
@@ -162,10 +161,7 @@ class Pipeline:
         self.sinks[sink.uid] = sink
 
     def _check_uid(self, uid: str) -> None:
-        if not _UID.fullmatch(uid):
-            raise ConfigurationError(
-                f"uid {uid!r} is not usable; use up to 63 of a-z, 0-9 and _, starting with a letter"
-            )
+        check_uid(uid)
         kinds: dict[str, Collection[str]] = {
             "source": self.sources,
             "stage": self.stages,

@@ -17,6 +17,8 @@ from typing import Any, Self
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
 from pendulum import DateTime, instance
 
+from sluice.core.invariants import require
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -24,7 +26,7 @@ class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotat
     """Its class path and ``serialize`` are stored in Airflow's database: rename neither."""
 
     def __init__(self, interval: timedelta, *, phase: timedelta = timedelta(0)) -> None:
-        assert interval > timedelta(0)
+        require(interval > timedelta(0), "an interval is longer than nothing")
         self._interval = interval
         self._phase = phase % interval
         seconds = f"{interval.total_seconds():g}"

@@ -139,12 +139,13 @@ class TriggerSavepointOperator(TriggerOperator):
     """Start a savepoint, after whatever checkpoint is pending; ``stop`` ends the job with it."""
 
     def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
+        from sluice.runner.outside import require_outside
         from sluice.runner.trigger import NotTriggered
 
         params = context["params"]
         name = savepoint_name(context)
-        if params.get("target"):
-            job.store_at(params["target"])  # A bad address is found before anything begins.
+        if params.get("target"):  # A bad address is found before anything begins.
+            require_outside(job, params["target"])
         outcome = self.wait_for(
             job,
             context,

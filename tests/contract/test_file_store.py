@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.protocol.names import TEMPORARY_PREFIX
 from sluice.storage.file import FileStore
-from sluice.storage.memory import TEMPORARY_PREFIX
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 from tests.contract.conftest import environment_with_sluice

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
 from sluice.errors import StoreUnavailable
-from sluice.storage.memory import assert_is_key
+from sluice.protocol.names import check_key
 from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed
 from sluice.storage.patience import PatientStore
 from tests.simulation.script import Fate
@@ -171,7 +171,7 @@ class LossyStore:
     def _full_key(self, key: str) -> str:
         key = self._prefix + key
         if key not in self._bucket.objects:
-            assert_is_key(key)
+            check_key(key)
         return key
 
 

@@ -16,9 +16,9 @@ import pytest
 
 import sluice.storage.open
 from sluice.protocol import records
+from sluice.protocol.names import check_key
 from sluice.runner.job import new_life
 from sluice.storage.answers import ThreadPoolExecutor
-from sluice.storage.memory import assert_is_key
 from tests.simulation import (  # noqa: F401 - they register their acts
     compacting,
     coordinators,
@@ -85,7 +85,7 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
         patch.setattr(sluice.storage.open, "open_store", _open_store)
         replace_everywhere(patch, ThreadPoolExecutor, InlinePool)
         replace_everywhere(patch, new_life, a_new_life)
-        for pure in (*(getattr(records, name) for name in DECODERS), assert_is_key):
+        for pure in (*(getattr(records, name) for name in DECODERS), check_key):
             replace_everywhere(patch, pure, lru_cache(MEMORY)(pure))
         if plant is not None:
             plant(patch)

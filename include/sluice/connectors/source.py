@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from sluice.core.invariants import require
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 
@@ -49,7 +50,7 @@ class Barrier:
 
     def __post_init__(self) -> None:
         partitions = [offset.partition for offset in self.position]
-        assert partitions == sorted(set(partitions)), "a position is sorted, one entry each"
+        require(partitions == sorted(set(partitions)), "a position is sorted, one entry each")
 
     @property
     def records(self) -> int:

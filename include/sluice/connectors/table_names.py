@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from sluice.errors import ProtocolViolation
+
 DATA = "data/"
 COMPACTED = "compacted/"
 DELETES = "-deletes.parquet"
@@ -144,5 +146,6 @@ def deletes_first(staged: _Named) -> tuple[bool, str]:
 
 def _stem(file: str) -> str:
     name = _TOP.fullmatch(file)
-    assert name is not None, f"not a table's file: {file!r}"
+    if name is None:
+        raise ProtocolViolation(f"{file!r} is not the name of a table's file")
     return name[1]

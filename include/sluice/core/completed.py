@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from sluice.core.acks import Committable
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.invariants import require
 from sluice.core.plan import SnapshotOrigin, SourceCut
 from sluice.core.properties import CheckpointType
 
@@ -190,7 +191,7 @@ def subsumed(
     Savepoints leave the queue first come first served, their files stay.  The newest real
     checkpoint stays even above the limit (FLINK-21351) unless the job stops with the newest.
     """
-    assert num_retained >= 1
+    require(num_retained >= 1, "one checkpoint or more is retained")
     queue = list(newest_last)
     last_real = next((c for c in reversed(queue) if not c.type.is_savepoint), None)
     stopping = bool(queue) and queue[-1].type.stops_the_job

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sluice.core.invariants import require
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
 
@@ -43,8 +44,8 @@ class Limits:
     max_queued: int = MAX_QUEUED_REQUESTS
 
     def __post_init__(self) -> None:
-        assert self.max_concurrent >= 1
-        assert self.max_queued >= 1
+        require(self.max_concurrent >= 1, "one checkpoint or more is pending at once")
+        require(self.max_queued >= 1, "one request or more may wait")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

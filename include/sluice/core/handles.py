@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sluice.core.invariants import require
+
 MIN_HASH = -(2**63)
 MAX_HASH = 2**63 - 1
 
@@ -30,9 +32,11 @@ class SegmentHandle:
     root: str = ""
 
     def __post_init__(self) -> None:
-        assert bool(self.key) != (self.inline is not None), "a segment is a file or inline bytes"
-        assert self.size_bytes >= 0
-        assert self.rows >= 0
+        is_file = self.inline is None
+        require(bool(self.key) is is_file, "a segment is a file or inline bytes")
+        require(self.size_bytes >= 0, "a segment has 0 bytes or more")
+        require(self.rows >= 0, "a segment has 0 rows or more")
+        require(self.checksum.isalnum(), "a checksum is letters and digits")  # It names a file.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,4 +59,7 @@ class StateHandle:
     last_write_ms: int | None = None
 
     def __post_init__(self) -> None:
-        assert MIN_HASH <= self.first_hash <= self.last_hash <= MAX_HASH
+        require(
+            MIN_HASH <= self.first_hash <= self.last_hash <= MAX_HASH,
+            "the hashes of a piece of state are a range of 64 bits",
+        )

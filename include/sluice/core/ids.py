@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
+from sluice.core.invariants import require
+
 CheckpointId = NewType("CheckpointId", int)
 """Starts at 1, grows by 1 per attempt, is never reused (Flink's CheckpointIDCounter)."""
 
@@ -26,7 +28,7 @@ class CheckpointIdCounter:
     next_id: CheckpointId = FIRST_CHECKPOINT_ID
 
     def __post_init__(self) -> None:
-        assert self.next_id >= FIRST_CHECKPOINT_ID
+        require(self.next_id >= FIRST_CHECKPOINT_ID, "the first checkpoint's id is 1")
 
     def get(self) -> CheckpointId:
         """The id that the next attempt will have."""

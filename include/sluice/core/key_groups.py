@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
+from sluice.core.invariants import require
 from sluice.errors import ConfigurationError
 
 DEFAULT_LOWER_BOUND_MAX_PARALLELISM = 128
@@ -49,7 +50,10 @@ def check_parallelism(stage: str, parallelism: int, max_parallelism: int) -> Non
 
 def key_group_range(max_parallelism: int, parallelism: int, index: int) -> KeyGroupRange:
     """The key groups of subtask *index* (computeKeyGroupRangeForOperatorIndex)."""
-    assert 0 <= index < parallelism <= max_parallelism
+    require(
+        0 <= index < parallelism <= max_parallelism,
+        "a subtask is one of at most max_parallelism",
+    )
     first = -(-index * max_parallelism // parallelism)
     last = ((index + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(first, last)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sluice.core.aborts import abort_all
 from sluice.core.ids import Generation
+from sluice.core.invariants import require
 from sluice.core.messages import (
     Command,
     DiscardCompleted,
@@ -135,7 +136,10 @@ def on_hooks_restored(state: CoordinatorState, _: HooksRestored) -> Transition:
 
 
 def on_stopped(state: CoordinatorState, event: JobStopped) -> Transition:
-    assert event.status in (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)
+    require(
+        event.status in (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED),
+        "a job is stopped as SUSPENDED, CANCELED or FAILED",
+    )
     if state.status.is_globally_terminal or state.status is event.status:
         return ignored(state)
     after, commands = end(state, event.status, event.at_ms)

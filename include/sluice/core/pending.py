@@ -14,6 +14,7 @@ from enum import Enum, auto
 from sluice.core.acks import Ack
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.invariants import require
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
@@ -143,7 +144,7 @@ class PendingCheckpoint:
         So do those of all stages behind it, each of which begins its next attempt: it may have read
         what the fenced one wrote, and a transform need not give the same rows twice.
         """
-        assert attempt > self.attempt_of(stage)
+        require(attempt > self.attempt_of(stage), "a stage's attempts only grow")
         again = {stage: attempt}
         for task in self.tasks:  # In topological order.
             if task.uid not in again and _reads_any(task, again):
@@ -165,7 +166,10 @@ class PendingCheckpoint:
 
     def acknowledge(self, ack: Ack) -> tuple[PendingCheckpoint, AckResult]:
         """Return the checkpoint with *ack* added, and what kind of ack it was."""
-        assert ack.checkpoint_id == self.checkpoint_id
+        require(
+            ack.checkpoint_id == self.checkpoint_id,
+            "an ack is of the same checkpoint",
+        )
 
         stage = ack.subtask.stage
         is_current = ack.attempt == self.attempt_of(stage) and stage not in self.overtaken

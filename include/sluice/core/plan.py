@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.invariants import require
 from sluice.core.properties import CheckpointType
 
 
@@ -24,8 +25,8 @@ class PartitionOffset:
     version: str = ""
 
     def __post_init__(self) -> None:
-        assert self.offset >= 0
-        assert self.records >= 0
+        require(self.offset >= 0, "an offset is 0 or more")
+        require(self.records >= 0, "0 records or more lie before an offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,9 @@ class Slice:
     version: str = ""
 
     def __post_init__(self) -> None:
-        assert 0 <= self.start < self.end
-        assert self.first_record >= 0
-        assert self.records > 0
+        require(0 <= self.start < self.end, "a slice ends behind its start")
+        require(self.first_record >= 0, "0 records or more lie before a slice")
+        require(self.records > 0, "a slice has a record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +164,8 @@ class CheckpointPlan:
     journal_seq: int = 0
 
     def __post_init__(self) -> None:
-        assert self.tasks, "a checkpoint needs at least one stage"
-        assert self.checkpoint_id > (self.parent or 0)
+        require(bool(self.tasks), "a checkpoint needs at least one stage")
+        require(self.checkpoint_id > (self.parent or 0), "a checkpoint's id is above its parent's")
 
     def source(self, uid: str) -> SourceCut:
         return next(cut for cut in self.sources if cut.uid == uid)

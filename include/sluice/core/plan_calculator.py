@@ -14,6 +14,7 @@ from enum import Enum
 from typing import ClassVar, TypeAlias
 
 from sluice.core.ids import SubtaskId
+from sluice.core.invariants import require
 from sluice.core.reasons import CheckpointFailureReason
 
 Subtasks: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -37,9 +38,12 @@ class Vertex:
     not_running: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        assert self.parallelism >= 1
-        assert self.finished | self.not_running <= frozenset(range(self.parallelism))
-        assert not self.finished & self.not_running
+        require(self.parallelism >= 1, "a vertex has a subtask")
+        require(
+            self.finished | self.not_running <= frozenset(range(self.parallelism)),
+            "what finished or does not run are subtasks of the vertex",
+        )
+        require(not self.finished & self.not_running, "what finished does run no more")
 
     @property
     def unfinished(self) -> tuple[int, ...]:
@@ -79,7 +83,7 @@ def calculate(
 ) -> CalculatedPlan | NotAllRequiredTasksRunning:
     """Plan a checkpoint of *vertices*, which are in topological order, as is every result."""
     by_uid = {vertex.uid: vertex for vertex in vertices}
-    assert len(by_uid) == len(vertices), "the uid of a vertex is unique"
+    require(len(by_uid) == len(vertices), "the uid of a vertex is unique")
     missing = tuple(
         SubtaskId(vertex.uid, index) for vertex in vertices for index in sorted(vertex.not_running)
     )
@@ -107,7 +111,7 @@ def pointwise_inputs(sources: int, targets: int, index: int) -> range:
     Several consecutive ones each where the source has more subtasks, else the one whose output a
     run of consecutive targets shares.
     """
-    assert 0 <= index < targets
+    require(0 <= index < targets, "a target is one of the targets")
     first = index * sources // targets
     return range(first, max(first + 1, (index + 1) * sources // targets))
 

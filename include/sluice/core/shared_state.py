@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sluice.core.ids import CheckpointId
+from sluice.core.invariants import require
 from sluice.core.properties import ClaimMode
 
 
@@ -62,7 +63,7 @@ class SharedStateEntry:
     keeps_creator: bool = False
 
     def __post_init__(self) -> None:
-        assert self.users, "an entry without users is gone"
+        require(bool(self.users), "an entry without users is gone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

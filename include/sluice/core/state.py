@@ -9,6 +9,7 @@ from sluice.core.configuration import JobConfiguration
 from sluice.core.decider import CheckpointRequest
 from sluice.core.failures import FailureCount
 from sluice.core.ids import NO_GENERATION, CheckpointId, CheckpointIdCounter, Generation
+from sluice.core.invariants import require
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
@@ -94,12 +95,15 @@ class CoordinatorState:
 
     def __post_init__(self) -> None:
         if self.status is not JobStatus.RUNNING:
-            assert not self.pending, "whatever ends the job ends what is pending"
-            assert not self.queue, "whatever ends the job rejects what is queued"
+            require(not self.pending, "whatever ends the job ends what is pending")
+            require(not self.queue, "whatever ends the job rejects what is queued")
         parent = self.base
         for pending in self.pending:
-            assert pending.parent == parent, "pending checkpoints are a chain"
-            assert pending.checkpoint_id < self.next_checkpoint_id
+            require(pending.parent == parent, "pending checkpoints are a chain")
+            require(
+                pending.checkpoint_id < self.next_checkpoint_id,
+                "a pending checkpoint's id was handed out",
+            )
             parent = pending.checkpoint_id
 
     @property

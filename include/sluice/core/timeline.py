@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
+from sluice.core.invariants import require
 from sluice.errors import FencedError, TableMismatch
 
 Span: TypeAlias = tuple[int, int]  # Checkpoint ids from the first to the last, both included.
@@ -94,8 +95,14 @@ class Timeline:
     past: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        assert all(first <= last for first, last in self.published)
-        assert all(last + 1 < first for (_, last), (first, _) in pairwise(self.published))
+        require(
+            all(first <= last for first, last in self.published),
+            "a span ends behind its first id",
+        )
+        require(
+            all(last + 1 < first for (_, last), (first, _) in pairwise(self.published)),
+            "spans are in order, with ids between them",
+        )
 
     @property
     def newest(self) -> int:
@@ -215,7 +222,7 @@ class Timeline:
 
     def shortened(self, spans: int) -> Timeline:
         """With the newest *spans* alone, for a place that has little room."""
-        assert spans > 0
+        require(spans > 0, "a time line keeps a span")
         if len(self.published) <= spans:
             return self
         return replace(self, published=self.published[-spans:], is_cut=True)

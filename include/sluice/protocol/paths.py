@@ -26,6 +26,7 @@ import re
 from dataclasses import dataclass
 
 from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.protocol.names import check_savepoint_name, check_uid, is_savepoint_name
 
 SEQ_DIGITS = 12
 ID_DIGITS = 10
@@ -35,19 +36,35 @@ _ID = rf"([0-9]{{{ID_DIGITS}}})"
 _OF_A_CHECKPOINT = re.compile(
     rf"(?:checkpoints|(?:streams|compactions)/[^/]+)/{_ID}/.+|shared/[^/]+/{_ID}-.+"
 )
+_COMPACTION = re.compile(rf"[^/]+/{_ID}/{COMPACTION_RECORD}")
+_ANSWER = re.compile(r"(?:.*/)?([a-z][a-z0-9_]*)/([0-9]+)\.([0-9]+)")
+_EARLY = re.compile(rf"{_ID}/([^/]+)")
+_SEQ = re.compile(rf"[0-9]{{{SEQ_DIGITS}}}")
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePaths:
-    """Keys of one pipeline under a root."""
+    """Keys of one pipeline under a root.
+
+    Raises:
+        ConfigurationError: the uid, or the name of a savepoint, cannot be part of a key.
+    """
 
     pipeline: str
+
+    def __post_init__(self) -> None:
+        check_uid(self.pipeline, "pipeline")
 
     def journal(self) -> str:
         return f"{self.pipeline}/journal/"
 
     def journal_entry(self, seq: int) -> str:
         return f"{self.journal()}{seq:0{SEQ_DIGITS}d}"
+
+    def is_journal_entry(self, key: str) -> bool:
+        return key.startswith(self.journal()) and bool(
+            _SEQ.fullmatch(key.removeprefix(self.journal()))
+        )
 
     def journal_seq(self, key: str) -> int:
         """The number of the entry at *key*; the inverse of ``journal_entry``."""
@@ -110,7 +127,8 @@ class PipelinePaths:
 
     def is_compaction(self, key: str) -> bool:
         """Whether *key* is a compaction's record."""
-        return key.startswith(self.all_compactions()) and key.endswith(f"/{COMPACTION_RECORD}")
+        name = key.removeprefix(self.all_compactions())
+        return key.startswith(self.all_compactions()) and bool(_COMPACTION.fullmatch(name))
 
     def all_streams(self) -> str:
         return f"{self.pipeline}/streams/"
@@ -128,6 +146,10 @@ class PipelinePaths:
     def early_publish(self, checkpoint_id: int, sink: str) -> str:
         return f"{self.early_publishes(checkpoint_id)}{sink}"
 
+    def is_early_publish(self, key: str) -> bool:
+        name = key.removeprefix(self.early_publishes())
+        return key.startswith(self.early_publishes()) and bool(_EARLY.fullmatch(name))
+
     def early_publish_of(self, key: str) -> tuple[CheckpointId, str]:
         """The checkpoint and the sink that *key* notes; the inverse of ``early_publish``."""
         checkpoint_id, _, sink = key.removeprefix(self.early_publishes()).partition("/")
@@ -143,7 +165,7 @@ class PipelinePaths:
         return f"{self.pipeline}/savepoints/"
 
     def savepoint(self, name: str) -> str:
-        return f"{self.savepoints()}{name}/"
+        return f"{self.savepoints()}{check_savepoint_name(name)}/"
 
     def savepoint_metadata(self, name: str) -> str:
         return f"{self.savepoint(name)}_metadata"
@@ -154,8 +176,8 @@ class PipelinePaths:
     def savepoint_of(self, key: str) -> str | None:
         """The name of the savepoint that *key* is a file of; None when it is none's."""
         name, slash, leaf = key.removeprefix(self.savepoints()).partition("/")
-        is_inside = key.startswith(self.savepoints()) and name and slash and leaf
-        return name if is_inside else None
+        is_inside = key.startswith(self.savepoints()) and slash and leaf
+        return name if is_inside and is_savepoint_name(name) else None
 
     def probes(self) -> str:
         return f"{self.pipeline}/probes/"
@@ -170,6 +192,11 @@ class PipelinePaths:
         pipeline, _, path = key.partition("/")
         found = _OF_A_CHECKPOINT.fullmatch(path) if pipeline == self.pipeline else None
         return CheckpointId(int(found[1] or found[2])) if found is not None else None
+
+
+def is_answer(key: str) -> bool:
+    """Whether *key* ends as that of an ack or a decline does."""
+    return bool(_ANSWER.fullmatch(key))
 
 
 def subtask_of_answer(key: str) -> tuple[SubtaskId, int]:

@@ -15,6 +15,7 @@ import msgspec
 from sluice.core.acks import Ack, Decline
 from sluice.core.compaction import Compaction, MergedRuns
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.invariants import require
 from sluice.core.messages import (
     AlignmentTimedOut,
     AttemptStarted,
@@ -98,7 +99,7 @@ class JournalEntry:
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
-    assert type(entry.event).__name__ in _JOURNALED, "acks are not journaled"
+    require(type(entry.event).__name__ in _JOURNALED, "acks are not journaled")
     body = _EntryBody(
         author=entry.author,
         previous=entry.previous,
@@ -201,7 +202,7 @@ def _open(kind: str, cls: type[T], raw: bytes, key: str) -> T:
 def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:
     try:
         return cast("T", _DECODERS[cls].decode(raw))
-    except (msgspec.DecodeError, msgspec.ValidationError, AssertionError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise ProtocolViolation(f"{key} cannot be read as {cls.__name__}: {error}") from error
 
 

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
+from sluice.core.invariants import require
 from sluice.core.messages import (
     CommitCheckpoint,
     DiscardCompleted,
@@ -79,7 +80,7 @@ def clean_up(job: Job, state: CoordinatorState) -> None:
     transition = job.journal.append(
         lambda current: SnapshotsDiscarded(generation=current.generation, checkpoints=gone)
     )
-    assert not transition.commands
+    require(not transition.commands, "what is gone asks for nothing")
     if transition.state.claimed_savepoints:
         discard_claimed(job)
 
@@ -128,5 +129,5 @@ def _own_files(job: Job, metadata: CheckpointMetadata) -> list[str]:
     return [
         key
         for key in dict.fromkeys(files_named(metadata))
-        if key not in inherited and job.paths.savepoint_of(key) is None
+        if key not in inherited and job.paths.checkpoint_of(key) is not None
     ]

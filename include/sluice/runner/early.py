@@ -24,6 +24,7 @@ from sluice.core.ids import CheckpointId
 from sluice.errors import StageFailed
 from sluice.protocol.records import decode_metadata
 from sluice.runner.job import Job
+from sluice.storage.foreign import ours
 from sluice.storage.object_store import AlreadyExists
 
 
@@ -75,7 +76,8 @@ def early_publishes(
 ) -> frozenset[tuple[CheckpointId, str]]:
     """The checkpoints, or one alone, and sinks of which rows may be shown early at any moment."""
     listed = job.store.list(job.paths.early_publishes(checkpoint_id))
-    return frozenset(job.paths.early_publish_of(one.key) for one in listed)
+    notes = ours(listed, job.paths.is_early_publish, job.store.root)
+    return frozenset(job.paths.early_publish_of(one.key) for one in notes)
 
 
 def _mark(committables: Iterable[Committable]) -> bytes:

@@ -23,6 +23,7 @@ from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.nodes import StageNode
 from sluice.pipeline import Pipeline
+from sluice.protocol.belonging import check_files
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import decode_metadata, decode_plan
 from sluice.sinks.opening import (
@@ -73,11 +74,12 @@ class Job:
 
     def metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
         """Raises RestoreError when a completed checkpoint's ``_metadata`` is gone."""
-        return self._metadata_at(self.paths.metadata(checkpoint_id), self.store)
+        return self._metadata_at(self.paths.metadata(checkpoint_id), self.store, self.paths)
 
     def savepoint_metadata(self, name: str) -> CheckpointMetadata:
         """Raises RestoreError when there is no such savepoint."""
-        return self._metadata_at(self.paths.savepoint_metadata(name), self.store)
+        key = self.paths.savepoint_metadata(name)
+        return self._metadata_at(key, self.store, self.paths, name)
 
     def base_metadata(self, state: CoordinatorState) -> CheckpointMetadata | None:
         """What the next epoch continues; None when the job starts from empty."""
@@ -102,10 +104,8 @@ class Job:
             if origin.savepoint is not None
             else paths.metadata(origin.checkpoint_id)
         )
-        if not origin.root:
-            return self._metadata_at(key, self.store)
-        found = self._metadata_at(key, self.store_at(origin.root), paths.pipeline)
-        return moved_to_root(found, origin.root)
+        found = self._metadata_at(key, self.store_at(origin.root), paths, origin.savepoint)
+        return moved_to_root(found, origin.root) if origin.root else found
 
     def parallelism_of(self, stage: str, configuration: JobConfiguration) -> int:
         """What the job was given for the stage, else what the stage or the pipeline declares."""
@@ -168,7 +168,7 @@ class Job:
         return sink
 
     def _metadata_at(
-        self, key: str, store: ObjectStore, pipeline: str | None = None
+        self, key: str, store: ObjectStore, paths: PipelinePaths, savepoint: str | None = None
     ) -> CheckpointMetadata:
         raw = store.get(key)
         if raw is None:
@@ -177,8 +177,9 @@ class Job:
                 f"'sluice checkpoints list {self.pipeline.uid}'"
             )
         metadata = decode_metadata(raw, key)
-        if metadata.pipeline != (pipeline or self.pipeline.uid):
+        if metadata.pipeline != paths.pipeline:
             raise ProtocolViolation(f"{key} belongs to pipeline {metadata.pipeline!r}")
+        check_files(metadata, key, paths, savepoint)
         return metadata
 
 

@@ -220,7 +220,8 @@ def _running_and_finished(
         for producer in job.pipeline.upstream_of(uid)
     ]
     plan = calculate(vertices, edges)
-    assert isinstance(plan, CalculatedPlan), "a stage runs, or has finished"
+    if not isinstance(plan, CalculatedPlan):
+        raise TypeError("a stage runs, or has finished")
     if not plan.to_wait_for:
         return tuple(job.pipeline.stages), ()
     return tuple(plan.to_wait_for), tuple(plan.fully_finished)

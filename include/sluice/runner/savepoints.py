@@ -10,7 +10,6 @@ it any more.
 from __future__ import annotations
 
 import logging
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -19,23 +18,15 @@ from sluice.core.handles import SegmentHandle
 from sluice.core.messages import SavepointsReleased, SnapshotsDiscarded
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
+from sluice.protocol.names import check_savepoint_name
 from sluice.protocol.records import encode_metadata
 from sluice.runner.holds import SAVEPOINT, release
 from sluice.runner.job import Job
+from sluice.runner.outside import require_outside
 
 log = logging.getLogger(__name__)
 
 PARALLEL_COPIES = 8
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # It becomes part of a key.
-
-
-def check_savepoint_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"savepoint name {name!r} is not usable; use up to 128 of A-Z a-z 0-9 _ . - "
-            "and start with a letter or digit"
-        )
-    return name
 
 
 def require_free_name(job: Job, name: str, state: CoordinatorState, *, request_id: str) -> None:
@@ -81,9 +72,9 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
 
     Raises:
         RestoreError: there is no such savepoint.
-        ConfigurationError: another one of that name lies there.
+        ConfigurationError: another one of that name lies there, or *root* lies inside a job.
     """
-    target = job.store_at(root)
+    target = require_outside(job, root)
     metadata_key = job.paths.savepoint_metadata(name)
     metadata = job.store.get(metadata_key)
     if metadata is None:
@@ -96,7 +87,8 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
 
     def copy(key: str) -> None:
         raw = job.store.get(key)
-        assert raw is not None, "a savepoint is complete once it has _metadata"
+        if raw is None:
+            raise RestoreError(f"{key} is gone; savepoint {name!r} cannot be copied")
         target.put(key, raw)
 
     files = [one.key for one in job.store.list(job.paths.savepoint(name))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sluice.core.acks import Ack, Decline
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.protocol.paths import PipelinePaths, subtask_of_answer
+from sluice.protocol.paths import PipelinePaths, is_answer, subtask_of_answer
 from sluice.protocol.records import (
     decode_ack,
     decode_decline,
@@ -18,7 +18,8 @@ from sluice.protocol.records import (
     encode_decline,
     encode_stage_acks,
 )
-from sluice.storage.object_store import AlreadyExists, ObjectStore
+from sluice.storage.foreign import ours
+from sluice.storage.object_store import AlreadyExists, Listed, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +46,11 @@ class AnswerStore:
     def observe(self, checkpoint_id: CheckpointId) -> Answers:
         """One LIST; without the plan the checkpoint was aborted and discarded."""
         acks, declines = self._paths.acks(checkpoint_id), self._paths.declines(checkpoint_id)
-        keys = [listed.key for listed in self._store.list(self._paths.checkpoint(checkpoint_id))]
+        found = [*self._store.list(self._paths.checkpoint(checkpoint_id))]
         return Answers(
-            acknowledged=frozenset(subtask_of_answer(k) for k in keys if k.startswith(acks)),
-            declined=frozenset(subtask_of_answer(k) for k in keys if k.startswith(declines)),
-            has_plan=self._paths.plan(checkpoint_id) in keys,
+            acknowledged=self._subtasks(found, acks),
+            declined=self._subtasks(found, declines),
+            has_plan=any(one.key == self._paths.plan(checkpoint_id) for one in found),
         )
 
     def acks(
@@ -82,7 +83,8 @@ class AnswerStore:
         self._store.create(key, encode_stage_acks(sorted(acks, key=lambda ack: ack.subtask)))
 
     def declines(self, checkpoint_id: CheckpointId) -> list[Decline]:
-        keys = [listed.key for listed in self._store.list(self._paths.declines(checkpoint_id))]
+        listed = self._store.list(self._paths.declines(checkpoint_id))
+        keys = [one.key for one in ours(listed, is_answer, self._store.root)]
         found = ((key, self._store.get(key)) for key in keys)
         return [decode_decline(body, key) for key, body in found if body is not None]
 
@@ -94,6 +96,11 @@ class AnswerStore:
         raw = encode_ack(ack)
         result = self._store.create(key, raw)
         return result.body if isinstance(result, AlreadyExists) else raw
+
+    def _subtasks(self, listed: Iterable[Listed], folder: str) -> frozenset[tuple[SubtaskId, int]]:
+        inside = (one for one in listed if one.key.startswith(folder))
+        answers = ours(inside, is_answer, self._store.root)
+        return frozenset(subtask_of_answer(one.key) for one in answers)
 
     def write_decline(self, decline: Decline) -> None:
         key = self._paths.decline(decline.checkpoint_id, decline.subtask, decline.attempt)

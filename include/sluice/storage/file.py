@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.storage.memory import TEMPORARY_PREFIX, assert_is_key
-from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed
+from sluice.protocol.names import TEMPORARY_PREFIX, check_key, check_prefix
+from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
 
 # A delete in another process may remove the folder we have just made, while it is still empty.
 # Losing that race again and again needs as many deletes in this folder as we have attempts.
@@ -59,7 +59,7 @@ class FileStore:
         return None
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        assert 0 <= start <= end
+        check_range(start, end)
         with self._translated(), _absent_is_none(), self.path_of(key).open("rb") as file:
             file.seek(start)
             return file.read(end - start)
@@ -90,6 +90,7 @@ class FileStore:
         return AlreadyExists(existing)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        check_prefix(prefix)
         folder_key = prefix[: prefix.rfind("/") + 1]
         with self._translated():
             yield from self._walk(folder_key, prefix, start_after)
@@ -111,7 +112,7 @@ class FileStore:
 
     def path_of(self, key: str) -> Path:
         """The object's file, for whoever on this machine would rather map it than copy it."""
-        assert_is_key(key)
+        check_key(key)
         return self._folder / key
 
     def _walk(self, folder_key: str, prefix: str, start_after: str) -> Iterator[Listed]:

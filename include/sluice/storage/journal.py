@@ -21,9 +21,10 @@ from sluice.core.coordinator import step
 from sluice.core.messages import Event
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition, Verdict
-from sluice.errors import StoreUnavailable
+from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import JournalEntry, decode_entry, encode_entry
+from sluice.storage.foreign import ours
 from sluice.storage.object_store import AlreadyExists, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class Journal:
         """As ``entries``, each with its number."""
         found: list[tuple[int, JournalEntry]] = []
         expected: str | None = None
-        for key in reversed([listed.key for listed in self._store.list(self._paths.journal())]):
+        for key in reversed([*self._keys()]):
             entry = self._read(key) if len(found) < last else None
             if entry is None or expected not in (None, entry.author):
                 break
@@ -119,8 +120,9 @@ class Journal:
 
         The newest entry is never deleted: it is what an append is checked against.
         """
-        assert keep >= 1
-        keys = [listed.key for listed in self._store.list(self._paths.journal())]
+        if keep < 1:
+            raise ConfigurationError(f"a journal keeps 1 entry or more, not {keep}")
+        keys = [*self._keys()]
         if len(keys) < 2 * keep:
             return 0
         self._store.delete(keys[:-keep])
@@ -130,8 +132,8 @@ class Journal:
     def _find(self) -> Head:
         while True:
             newest = ""
-            for listed in self._store.list(self._paths.journal()):
-                newest = listed.key
+            for key in self._keys():
+                newest = key
             if not newest:
                 return NOTHING
             entry = self._read(newest)
@@ -160,15 +162,21 @@ class Journal:
         Looking at the next entry alone would not do: that one may be a stray, too.
         """
         mine = self._paths.journal_entry(seq)
-        for listed in self._store.list(self._paths.journal(), start_after=mine):
+        for key in self._keys(start_after=mine):
             seq += 1
-            entry = self._read(listed.key)
-            if entry is None or listed.key != self._paths.journal_entry(seq):
+            entry = self._read(key)
+            if entry is None or key != self._paths.journal_entry(seq):
                 return False
             if entry.previous != author:
                 return False
             author = entry.author
         return True
+
+    def _keys(self, *, start_after: str = "") -> Iterator[str]:
+        """Those of the entries, in order, without what somebody else put beside them."""
+        listed = self._store.list(self._paths.journal(), start_after=start_after)
+        found = ours(listed, self._paths.is_journal_entry, self._store.root)
+        return (one.key for one in found)
 
     def _read(self, key: str) -> JournalEntry | None:
         raw = self._store.get(key)

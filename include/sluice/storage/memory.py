@@ -1,4 +1,4 @@
-"""The reference store: a dictionary behind a lock, and what every store means by a key.
+"""The reference store: a dictionary behind a lock.
 
 Promises everything ``ObjectStore`` does, to the threads of one process, and never raises
 ``StoreUnavailable``.  ``named_store`` opens the same objects for the same name, so that
@@ -12,16 +12,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed
-
-TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; no key may.
-
-
-def assert_is_key(key: str) -> None:
-    """A key is relative, ``/``-separated, without empty, ``.`` or ``..`` parts."""
-    for part in key.split("/"):
-        assert part not in {"", ".", ".."}, f"not a key: {key!r}"
-        assert not part.startswith(TEMPORARY_PREFIX), f"reserved for temporary files: {key!r}"
+from sluice.protocol.names import check_key, check_prefix
+from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
 
 
 class _Objects:
@@ -52,7 +44,7 @@ class InMemoryStore:
         return None if found is None else found[0]
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        assert 0 <= start <= end
+        check_range(start, end)
         body = self.get(key)
         return None if body is None else body[start:end]
 
@@ -71,6 +63,7 @@ class InMemoryStore:
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
         """See ``ObjectStore``; this one shows the moment of the first ``next``."""
+        check_prefix(prefix)
         with self._objects.lock:
             below = [
                 (full_key.removeprefix(self._prefix), body, modified_ms)
@@ -93,7 +86,7 @@ class InMemoryStore:
                 self._objects.written.pop(full_key, None)
 
     def _full_key(self, key: str) -> str:
-        assert_is_key(key)
+        check_key(key)
         return self._prefix + key
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, ProtocolViolation
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ class Listed:
 
 
 class ObjectStore(Protocol):
-    """Keys are relative, ``/``-separated, without ``.`` or ``..`` parts."""
+    """Keys are relative, ``/``-separated, without ``.`` or ``..`` parts; any other one raises
+    ProtocolViolation, whoever passes it.
+    """
 
     @property
     def root(self) -> str:
@@ -76,6 +78,12 @@ class ObjectStore(Protocol):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the objects; an absent one is not an error."""
         ...
+
+
+def check_range(start: int, end: int) -> None:
+    """Raises ProtocolViolation for a range that ends before it starts, or starts before 0."""
+    if not 0 <= start <= end:
+        raise ProtocolViolation(f"bytes {start} to {end} are no range of an object")
 
 
 def verify_conditional_writes(store: ObjectStore, probe_key: str, token: bytes) -> None:

@@ -6,8 +6,10 @@ is built, so that a misspelt root is reported where somebody wrote it.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import assert_never
 
 from sluice.errors import ConfigurationError
@@ -43,6 +45,19 @@ class StoreLocation:
     def elsewhere(self, root: str) -> StoreLocation:
         """Another root, on the same server if it is one of S3."""
         return StoreLocation(root=root, endpoint_url=self.endpoint_url)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Where that is, part by part, spelled in the one way: two roots are one place, or one lies
+        in the other, exactly if their parts say so.  Links of a file system are followed.
+        """
+        match _parse(self.root):
+            case _S3Root(bucket, prefix):
+                return ("s3://" + bucket, *filter(None, prefix.split("/")))
+            case _FileRoot(folder):
+                return ("file:///", *Path(os.path.realpath(folder)).parts[1:])
+            case _MemoryRoot(name, prefix):
+                return ("memory://" + name, *filter(None, prefix.split("/")))
 
     def __post_init__(self) -> None:
         _parse(self.root)

@@ -18,8 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
-from sluice.storage.memory import assert_is_key
-from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed
+from sluice.protocol.names import check_key, check_prefix
+from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -64,7 +64,7 @@ class S3Store:
         return self._get(key, None)
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        assert 0 <= start <= end
+        check_range(start, end)
         # HTTP cannot ask for no bytes at all, and a HEAD does not tell a missing bucket from a
         # missing object: read one byte and drop it.
         body = self._get(key, f"bytes={start}-{max(start, end - 1)}")
@@ -95,6 +95,7 @@ class S3Store:
         return AlreadyExists(existing)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        check_prefix(prefix)
         paginator = self._clients.repeating.get_paginator("list_objects_v2")
         after = self._prefix + start_after if start_after else ""
         with self._translated():
@@ -125,7 +126,7 @@ class S3Store:
             self._check_deletes(answer.get("Errors", []))
 
     def _full_key(self, key: str) -> str:
-        assert_is_key(key)
+        check_key(key)
         return self._prefix + key
 
     def _get(self, key: str, byte_range: str | None) -> bytes | None:
@@ -240,7 +241,8 @@ def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _
     import boto3
     from botocore.config import Config
 
-    assert process_id == os.getpid()
+    if process_id != os.getpid():
+        raise RuntimeError("a client belongs to the process that asked for it")
     session = boto3.session.Session()
     if region is None and endpoint_url is not None:
         region = session.region_name or "us-east-1"  # Such a server has none; signing needs one.

@@ -36,7 +36,7 @@ def test_going_back_to_an_older_checkpoint_does_not_bring_its_ids_back() -> None
 
 def test_a_counter_is_never_negative() -> None:
     assert CheckpointIdCounter().at_least(-5).get() == FIRST_CHECKPOINT_ID
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="the first checkpoint"):
         CheckpointIdCounter(next_id=CheckpointId(0))
 
 

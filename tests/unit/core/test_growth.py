@@ -30,7 +30,7 @@ def a_stage(parallelism: int, runs: int = 3) -> StageState:
         return tuple(
             StateHandle(
                 segment=SegmentHandle(
-                    key=f"{run}-{index}", size_bytes=1, rows=1, checksum=f"{run}-{index}"
+                    key=f"{run}-{index}", size_bytes=1, rows=1, checksum=f"{run}x{index}"
                 ),
                 first_hash=first,
                 last_hash=last,

@@ -12,18 +12,19 @@ from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import CheckpointType
 from tests.builders import a_plan
 
+checksums = st.text("0123456789abcdef", min_size=1, max_size=32)
 names = st.text(min_size=1, max_size=8)
 counts = st.integers(0, 2**53)
 segments = st.one_of(
     st.builds(
-        SegmentHandle, key=names, size_bytes=counts, rows=counts, checksum=names, root=st.text()
+        SegmentHandle, key=names, size_bytes=counts, rows=counts, checksum=checksums, root=st.text()
     ),
     st.builds(
         SegmentHandle,
         key=st.just(""),
         size_bytes=counts,
         rows=counts,
-        checksum=names,
+        checksum=checksums,
         inline=st.binary(max_size=40),
     ),
 )

@@ -216,7 +216,7 @@ def test_equal_records_have_equal_bytes() -> None:
 
 
 def test_acks_are_not_journaled() -> None:
-    with pytest.raises(AssertionError, match="acks are not journaled"):
+    with pytest.raises(ValueError, match="acks are not journaled"):
         encode_entry(an_entry(an_ack(SubtaskId("parse", 0))))
 
 

@@ -13,11 +13,12 @@ from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import ConfigurationError
 from sluice.params import param
 from sluice.pipeline import Pipeline
+from sluice.protocol.names import check_savepoint_name
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint, restore, stop
 from sluice.runner.restore_targets import savepoint_target
-from sluice.runner.savepoints import check_savepoint_name, savepoint_names
+from sluice.runner.savepoints import savepoint_names
 from sluice.runner.submission import configure, submit
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark

@@ -44,7 +44,8 @@ class Staging:
         return f"{self.table.location_provider().data_path}/sluice-{self.identity}"
 
     def location(self, file: str) -> str:
-        assert STAGED_FILE.fullmatch(file), f"not a staged file's name: {file!r}"
+        if not STAGED_FILE.fullmatch(file):
+            raise ProtocolViolation(f"{file!r} is not the name of a staged file")
         return f"{self.folder}/{file}"
 
     def write(self, file: str, rows: pa.Table) -> int:

@@ -92,7 +92,6 @@ def hash_column(table: pa.Table) -> npt.NDArray[np.int64]:
     column = table.column(HASH)
     if not column.num_chunks:
         return np.empty(0, np.int64)
-    assert column.num_chunks == 1, "a segment is one record batch"
     hashes: npt.NDArray[np.int64] = column.chunk(0).to_numpy(zero_copy_only=True)
     return hashes
 
@@ -115,7 +114,10 @@ def _verified(buffer: pa.Buffer, *, expected: str | None, name: str) -> pa.Table
             f"segment {name} is corrupt: its {buffer.size} bytes are not an Arrow file; "
             "restore another checkpoint"
         ) from error
-    assert all(column.num_chunks <= 1 for column in table.columns), f"segment {name} is one batch"
+    if any(column.num_chunks > 1 for column in table.columns):
+        raise CorruptSegment(
+            f"segment {name} is corrupt: it has several batches of rows; restore another checkpoint"
+        )
     return table
 
 
