@@ -28,3 +28,6 @@ class ExportOperator(CheckpointOperator):
         place = copy_savepoint(job, savepoint_name(context), root)
         note(context, f"savepoint {savepoint_name(context)} copied to {place}")
         return place
+
+    def told(self, error: Exception) -> str:
+        return f"the savepoint is complete in the job's own root, but was not copied: {error}"

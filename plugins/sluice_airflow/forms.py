@@ -7,11 +7,14 @@ from airflow.sdk import Param
 from sluice.core.properties import ClaimMode
 from sluice.faults import FORM as FAULT_FORM
 from sluice.pipeline import Pipeline
+from sluice.protocol.names import SAVEPOINT_NAME as _SAVEPOINT_NAME
+from sluice.protocol.names import UID as _UID
 from sluice_airflow.restoring import RESUME, STAY_SUSPENDED
 from sluice_airflow.triggering import SAVEPOINT_TYPES
 
 _TEXT = ["null", "string"]  # Airflow asks for a value where a plain string is empty.
 _URI = r"^((s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]|file:///).*)$"
+SAVEPOINT_NAME, UID = f"^{_SAVEPOINT_NAME}$", f"^{_UID}$"
 _ELSEWHERE, _SELDOM = "From another root", "Seldom needed"
 
 FAULT = Param(
@@ -26,7 +29,7 @@ SAVEPOINT_FORM = {
     "name": Param(
         None,
         type=_TEXT,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$",
+        pattern=SAVEPOINT_NAME,
         title="Name",
         description="Up to 128 of A-Z a-z 0-9 _ . - ; empty: made of the run's id",
     ),
@@ -85,8 +88,9 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
         "savepoint": Param(
             None,
             type=_TEXT,
+            pattern=SAVEPOINT_NAME,
             title="Savepoint",
-            description="For target savepoint: its name",
+            description="For target savepoint: its name, of up to 128 of A-Z a-z 0-9 _ . -",
         ),
         "root": Param(
             None,
@@ -103,6 +107,7 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
             None,
             type=_TEXT,
             section=_ELSEWHERE,
+            pattern=UID,
             title="Pipeline there",
             description=f"If the uid in that root is another; empty: {pipeline.uid}",
         ),
@@ -177,6 +182,7 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
         "only_generation": Param(
             None,
             type=["null", "integer"],
+            minimum=1,
             section=_SELDOM,
             title="Only generation",
             description="Set by a failure: a late or repeated restore does nothing; leave empty",

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException
 
-from sluice.errors import FencedError, NotYetAcknowledged
+from sluice.errors import FencedError, NotYetAcknowledged, SluiceError
 from sluice.faults import Fault, fault_from_environment, parse_fault
 from sluice.pipeline import Pipeline
 from sluice.units import duration, size
@@ -51,15 +52,22 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
 
     def execute(self, context: Context) -> Any:  # noqa: ANN401 - what is shown as its result
         with airflow_failures():
-            job = self.open_job()
-            self._strike(job, context, is_after=False)
             try:
+                job = self.open_job()
+                self._strike(job, context, is_after=False)
                 result = self.act(job, context)
-            except FencedError as error:  # The run ends in pink; its note says why.
-                note(context, str(error))
+                self._strike(job, context, is_after=True)
+            except AirflowException:  # It was said already, where it was raised.
                 raise
-            self._strike(job, context, is_after=True)
+            except Exception as error:  # The run ends in red or pink; its note says why.
+                note(context, self.told(error))
+                raise
             return result
+
+    def told(self, error: Exception) -> str:
+        """What the note of a run says whose task failed by *error*."""
+        what = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
+        return f"{self.task_id} failed: {what}" if not isinstance(error, FencedError) else what
 
     @abstractmethod
     def act(self, job: Job, context: Context) -> Any:  # noqa: ANN401 - what is shown as its result

@@ -42,6 +42,7 @@ class VerifyOperator(CheckpointOperator):
         from sluice.runner.restore_plan import plan_restore
 
         params = context["params"]
+        check_form(params)
         state = job.state()
         _check_generation(state, params)
         configuration = configuration_of(self.pipeline, state, params)
@@ -51,7 +52,6 @@ class VerifyOperator(CheckpointOperator):
             job, target_of(job, params), options_of(params), configuration=configuration
         )
         if isinstance(decision, Stop):
-            note(context, "cannot restore: " + "; ".join(decision.problems))
             raise RestoreError("; ".join(decision.problems))
         rolls_back = bool(params.get("roll_back_tables"))
         told = [ahead.told(rolls_back=rolls_back) for ahead in decision.tables_ahead]
@@ -60,6 +60,9 @@ class VerifyOperator(CheckpointOperator):
             "checkpoint_id": decision.choice.checkpoint_id,
             "bytes": sum(handle.size_bytes for handle in decision.files),
         }
+
+    def told(self, error: Exception) -> str:
+        return str(error) if isinstance(error, FencedError) else f"cannot restore: {error}"
 
 
 class RestoreOperator(CheckpointOperator):
@@ -103,11 +106,43 @@ class RestoreOperator(CheckpointOperator):
         }
 
 
+def check_form(params: Mapping[str, Any]) -> None:
+    """Refuse a form whose fields contradict each other, before anything is looked at.
+
+    Raises:
+        ConfigurationError: the chosen target is not named, or another one is; or a field says what
+            nothing else in the form has a use for.
+    """
+    chosen = params["target"]
+    named = {field: params[field] for field in ("checkpoint_id", "savepoint") if params[field]}
+    wanted = {"latest": None, "checkpoint": "checkpoint_id", "savepoint": "savepoint"}
+    if chosen not in wanted:
+        raise ConfigurationError(f"target is {chosen!r}; choose latest, checkpoint or savepoint")
+    field = wanted[chosen]
+    if field is not None and field not in named:
+        raise ConfigurationError(f"target is {chosen!r}, but {field} is empty; give one")
+    for other, value in named.items():
+        if other != field:
+            raise ConfigurationError(
+                f"target is {chosen!r}, but {other} is {value!r}; empty it, or choose the target "
+                f"{other.removesuffix('_id')!r}"
+            )
+    if params.get("root_pipeline") and not params.get("root"):
+        raise ConfigurationError("root_pipeline needs root, where that pipeline's checkpoints are")
+    if params.get("claim_mode") == ClaimMode.CLAIM.value and chosen != "savepoint":
+        raise ConfigurationError(
+            f"claim_mode is CLAIM, but target is {chosen!r}; only a savepoint can be claimed"
+        )
+    if params.get("dry_run") and params.get("then") == STAY_SUSPENDED:
+        raise ConfigurationError(
+            "a dry run changes nothing, so the job cannot stay suspended after it; choose one"
+        )
+
+
 def target_of(job: Job, params: Mapping[str, Any]) -> RestoreTarget:
     """What the form asks for; with ``root`` it lies in another root.
 
     Raises:
-        ConfigurationError: the chosen target is not named.
         RestoreError: there is no such savepoint, or nothing to restore in the other root.
     """
     from sluice.core.restoring import FromCheckpoint, Latest
@@ -118,12 +153,6 @@ def target_of(job: Job, params: Mapping[str, Any]) -> RestoreTarget:
         params["checkpoint_id"],
         params["savepoint"],
     )
-    if chosen not in ("latest", "checkpoint", "savepoint"):
-        raise ConfigurationError(f"target is {chosen!r}; choose latest, checkpoint or savepoint")
-    if chosen == "checkpoint" and checkpoint_id is None:
-        raise ConfigurationError("target is 'checkpoint', but checkpoint_id is empty; give one")
-    if chosen == "savepoint" and not savepoint:
-        raise ConfigurationError("target is 'savepoint', but savepoint is empty; name one")
     if params.get("root"):
         return foreign_target(
             job,
@@ -132,8 +161,6 @@ def target_of(job: Job, params: Mapping[str, Any]) -> RestoreTarget:
             checkpoint_id=CheckpointId(checkpoint_id) if chosen == "checkpoint" else None,
             savepoint=savepoint if chosen == "savepoint" else None,
         )
-    if params.get("root_pipeline"):
-        raise ConfigurationError("root_pipeline needs root, where that pipeline's checkpoints are")
     match chosen:
         case "checkpoint":
             return FromCheckpoint(CheckpointId(checkpoint_id))

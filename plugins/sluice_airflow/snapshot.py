@@ -11,7 +11,6 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.errors import FencedError
 from sluice.faults import FAULT_VARIABLE
 from sluice_airflow.links import SparkLink
-from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator, Summary, fault_of, once_sealed
 from sluice_airflow.ownership import cause_of, pending_of
 from sluice_airflow.settings import Settings
@@ -50,16 +49,15 @@ class StageOperator(CheckpointOperator):
         fault = fault_of(context)
         if fault is not None and fault.strikes_subtask(self.stage, pending.checkpoint_id):
             os.environ[FAULT_VARIABLE] = str(fault)  # The subtasks are handed it.
-        try:
-            stage_s = self.run(job, pending, attempt, context)
-        except Exception as error:
-            note(context, f"checkpoint {pending.checkpoint_id}, stage {self.stage}: {error}")
-            raise
+        stage_s = self.run(job, pending, attempt, context)
         return {
             "checkpoint_id": pending.checkpoint_id,
             "attempt": attempt,
             "stage_ms": round(stage_s * 1000),
         }
+
+    def told(self, error: Exception) -> str:
+        return str(error) if isinstance(error, FencedError) else f"stage {self.stage}: {error}"
 
     def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
         """Return once every subtask has acknowledged as *attempt*; the seconds Spark worked."""

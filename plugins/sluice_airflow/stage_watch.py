@@ -129,7 +129,7 @@ class StageWatch:
         if not missing:
             return Acknowledged(f"{task.parallelism} of {task.parallelism}")
         if not answers.has_plan:
-            return Lost(f"checkpoint {pending.checkpoint_id} was aborted")
+            return Lost(f"the plan of checkpoint {pending.checkpoint_id} is gone")
         now_ms = time.time_ns() // 1_000_000
         waited_ms = now_ms - pending.triggered_at_ms
         if now_ms >= pending.expires_at_ms:

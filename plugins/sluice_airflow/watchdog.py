@@ -20,6 +20,7 @@ from sluice_airflow.settings import Settings
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from sluice.core.state import CoordinatorState
     from sluice.storage.open import StoreLocation
 
 log = logging.getLogger(__name__)
@@ -72,12 +73,21 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
     watched = watch(job, is_abandoned=lambda cause: has_ended(ti, cause))
     if not watched.actions:
         return ()
-    state = job.state()
-    pause_ms = (state.restart_at_ms or 0) - job.clock()
-    if state.status is not JobStatus.RESTARTING or not 0 <= pause_ms <= SHORT_PAUSE_MS:
+    pause_s = pause_to_wait_out(job.state(), job.clock())
+    if pause_s is None:
         return watched.actions
-    time.sleep(pause_ms / 1000)
+    time.sleep(pause_s)
     return watched.actions + watch(job).actions
+
+
+def pause_to_wait_out(state: CoordinatorState, now_ms: int) -> float | None:
+    """The seconds until the job may restart, if it is to and they are few; else the next look does
+    it.  The first look took its time, so the pause may be over already.
+    """
+    pause_ms = max(0, (state.restart_at_ms or 0) - now_ms)
+    if state.status is not JobStatus.RESTARTING or pause_ms > SHORT_PAUSE_MS:
+        return None
+    return pause_ms / 1000
 
 
 def has_ended(ti: Any, cause: str) -> bool:  # noqa: ANN401 - Airflow has four classes of them

@@ -29,7 +29,7 @@ def abort(
     pending: PendingCheckpoint,
     at_ms: int,
     reason: CheckpointFailureReason,
-    message: str = "",
+    message: str,
 ) -> Aborted:
     """End *pending* for *reason*, and every checkpoint that continues it."""
     place = state.pending.index(pending)
@@ -51,12 +51,14 @@ def abort_children(state: CoordinatorState, pending: PendingCheckpoint, message:
     return _end(state, place, ended)
 
 
-def abort_all(state: CoordinatorState, at_ms: int, reason: CheckpointFailureReason) -> Aborted:
+def abort_all(
+    state: CoordinatorState, at_ms: int, reason: CheckpointFailureReason, message: str
+) -> Aborted:
     """End everything pending and reject everything queued: periodic scheduling is off.
 
     CheckpointCoordinatorDeActivator: on when the job is RUNNING, off in any other status.
     """
-    ended = [_failed(pending, at_ms, reason, "") for pending in state.pending]
+    ended = [_failed(pending, at_ms, reason, message) for pending in state.pending]
     return _end(reject(state, state.queue, reason), 0, ended)
 
 

@@ -75,9 +75,15 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         return refused(state)
     if not _holds_still(state, event):
         return refused(state)
-    after, commands = abort_all(state, event.at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION)
+    after, commands = abort_all(
+        state,
+        event.at_ms,
+        CheckpointFailureReason.JOB_FAILOVER_REGION,
+        f"the job was restored from {_restored_from(event)}",
+    )
     newest = event.tables.newest if event.tables is not None else 0
     known = after.ids.at_least(newest + 1)
+    is_base = (checkpoint_id, origin) == (state.base, state.origin)
     claimed = state.claimed_savepoints
     if origin and origin.savepoint and event.claim_mode is ClaimMode.CLAIM:
         claimed = tuple(dict.fromkeys((*claimed, origin.savepoint)))
@@ -103,8 +109,16 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         restart_at_ms=None,
         num_restarts=state.num_restarts + 1,
         restored_by=event.cause,
+        restores_of_base=state.restores_of_base + 1 if is_base else 0,
+        stopped_because="",
     )
     return Transition(state=restored, commands=commands)
+
+
+def _restored_from(event: JobRestored) -> str:
+    if event.checkpoint_id is None:
+        return "the empty state"
+    return str(event.origin or f"checkpoint {event.checkpoint_id}")
 
 
 def _holds_still(state: CoordinatorState, event: JobRestored) -> bool:
@@ -142,14 +156,16 @@ def on_stopped(state: CoordinatorState, event: JobStopped) -> Transition:
     )
     if state.status.is_globally_terminal or state.status is event.status:
         return ignored(state)
-    after, commands = end(state, event.status, event.at_ms)
-    return Transition(state=after, commands=commands)
+    because = event.message or f"the job was stopped and is {event.status.value}"
+    after, commands = end(state, event.status, event.at_ms, because)
+    stopped = replace(after, stopped_because=event.message)
+    return Transition(state=stopped, commands=commands)
 
 
 def on_job_failed(state: CoordinatorState, event: JobFailed) -> Transition:
     if state.status is not JobStatus.RUNNING:
         return ignored(state)
-    after, commands = fail_over(state, event.at_ms)
+    after, commands = fail_over(state, event.at_ms, event.message)
     return Transition(state=after, commands=commands)
 
 
@@ -181,12 +197,16 @@ def on_discarded(state: CoordinatorState, event: SnapshotsDiscarded) -> Transiti
     return ignored(state) if after == state else Transition(state=after)
 
 
-def fail_over(state: CoordinatorState, at_ms: int) -> tuple[CoordinatorState, tuple[Command, ...]]:
-    """The job restarts by its strategy, or fails for good.
+def fail_over(
+    state: CoordinatorState, at_ms: int, because: str
+) -> tuple[CoordinatorState, tuple[Command, ...]]:
+    """The job restarts by its strategy, or fails for good; *because* is what every checkpoint that
+    it takes along is told.
 
     What is completed is true, so it is FAILING until the last completed checkpoint is committed.
     """
-    aborted, commands = abort_all(state, at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION)
+    reason = CheckpointFailureReason.JOB_FAILOVER_REGION
+    aborted, commands = abort_all(state, at_ms, reason, f"the job failed over: {because}")
     history, restart_at_ms = next_restart(state.configuration.restart, state.restarts, at_ms)
     aborted = replace(aborted, restarts=history)
     if restart_at_ms is not None:
@@ -195,16 +215,16 @@ def fail_over(state: CoordinatorState, at_ms: int) -> tuple[CoordinatorState, tu
     latest = aborted.latest_completed
     if latest is not None and not latest.is_committed:
         return replace(aborted, status=JobStatus.FAILING), commands
-    ended, discards = end(aborted, JobStatus.FAILED, at_ms)
+    ended, discards = end(aborted, JobStatus.FAILED, at_ms, because)
     return ended, (*commands, *discards)
 
 
 def end(
-    state: CoordinatorState, status: JobStatus, at_ms: int
+    state: CoordinatorState, status: JobStatus, at_ms: int, because: str
 ) -> tuple[CoordinatorState, tuple[Command, ...]]:
     """Abort what is pending and apply the discard matrix; savepoints are the user's."""
     aborted, commands = abort_all(
-        state, at_ms, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
+        state, at_ms, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND, because
     )
     retention = state.configuration.retention
     gone = tuple(c for c in state.completed if is_discarded(c.type, retention, status))

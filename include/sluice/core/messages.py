@@ -177,7 +177,8 @@ class JobRestored:
     ``origin`` says where that checkpoint is when it is not one of the job's own.  Whose state a
     person consented to drop are the uids in ``dropped_stages``, sources and sinks among them.
     ``tables`` None: the job continues what it continues anyway, and no sink was asked.  ``life`` is
-    that of a job that nobody submitted.
+    that of a job that nobody submitted.  ``passed_over`` are damaged checkpoints that a restart met
+    before it found this one, and ``message`` says what is wrong with them.
     """
 
     at_ms: int
@@ -193,6 +194,8 @@ class JobRestored:
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
     cause: str = ""  # Who asked for it, and is not to be served twice.
+    passed_over: tuple[CheckpointId, ...] = ()
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,11 +214,12 @@ class TablesRecovered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped:
-    """A person cancelled or suspended the job, or it failed for good."""
+    """A person cancelled or suspended the job, or it failed for good, and *message* says why."""
 
     at_ms: int
     generation: Generation
     status: JobStatus
+    message: str = ""
 
 
 RequestEvent: TypeAlias = CheckpointRequested | CheckpointTriggered | TriggerFailed

@@ -116,6 +116,7 @@ def on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transit
         completed=tuple(c for c in store if c not in gone),
         discarding=(*state.discarding, *gone),
         base=completed.checkpoint_id,
+        restores_of_base=0,
         origin=None,
         tables=None,
         ignores_in_flight=False,
@@ -144,7 +145,8 @@ def on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transit
     status = _status_after(after, done)
     if status is None:
         return Transition(state=after)
-    ended, commands = end(after, status, event.at_ms)
+    because = f"checkpoint {done.checkpoint_id} was the job's last: it is {status.value}"
+    ended, commands = end(after, status, event.at_ms, because)
     return Transition(state=ended, commands=commands)
 
 
@@ -164,7 +166,8 @@ def on_failed(state: CoordinatorState, event: CheckpointFailed) -> Transition:
     after, commands = abort(state, pending, event.at_ms, event.reason, event.message)
     after = replace(after, failure_count=count)
     if is_over or event.is_task_failure:
-        after, more = fail_over(after, event.at_ms)
+        because = f"checkpoint {event.checkpoint_id} was aborted, {event.reason.value}"
+        after, more = fail_over(after, event.at_ms, because)
         commands = (*commands, *more)
     return Transition(state=after, commands=commands)
 

@@ -124,7 +124,7 @@ def on_trigger_failed(state: CoordinatorState, event: TriggerFailed) -> Transiti
     )
     after = replace(reject(state, queued, event.reason), failure_count=count)
     if is_over and state.status is JobStatus.RUNNING:
-        failed_over, commands = fail_over(after, event.at_ms)
+        failed_over, commands = fail_over(after, event.at_ms, event.message)
         return Transition(state=failed_over, commands=commands)
     return ignored(state) if after == state else Transition(state=after)
 

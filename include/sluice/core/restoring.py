@@ -124,17 +124,21 @@ def choose(
     state: CoordinatorState, target: RestoreTarget, options: RestoreOptions
 ) -> Choice | Stop:
     """Which snapshot *target* means in *state*."""
+    is_claimed = options.claim_mode is ClaimMode.CLAIM
     match target:
         case Latest():
             return _latest(state)
         case FromCheckpoint(checkpoint_id):
+            if is_claimed:
+                problem = f"only a savepoint is claimed: checkpoint {checkpoint_id} is the job's"
+                return Stop(problems=(problem,))
             if state.completed_checkpoint(checkpoint_id) is None:
                 retained = ", ".join(str(c.checkpoint_id) for c in state.completed) or "none"
                 problem = f"checkpoint {checkpoint_id} is not retained; retained are: {retained}"
                 return Stop(problems=(problem,))
             return Choice(checkpoint_id=checkpoint_id)
         case FromOrigin(origin):
-            if origin.root and options.claim_mode is ClaimMode.CLAIM:
+            if origin.root and is_claimed:
                 problem = (
                     f"{origin} lies in another root and cannot be claimed; restore it with "
                     "NO_CLAIM, which copies what it needs with the first checkpoint"
@@ -193,8 +197,9 @@ def _snapshot_problems(
 ) -> tuple[list[str], tuple[str, ...]]:
     """What stands against the snapshot itself, and whose state of it is dropped."""
     metadata = observed.metadata
+    wrong = _in_flight_problems(choice, options)
     if metadata is None:
-        return [], ()
+        return wrong, ()
     declared = {stage.uid: stage for stage in stages}
     orphans = {
         s.uid: f"stage {s.uid!r} has state"
@@ -204,6 +209,7 @@ def _snapshot_problems(
     is_base = (choice.checkpoint_id, choice.origin) == (state.base, state.origin)
     consented = state.dropped_stages if is_base else ()  # A failure before the next one keeps it.
     problems = [
+        *wrong,
         *(
             f"{what} but is not in the pipeline any more (allow non-restored state to drop it)"
             for uid, what in orphans.items()
@@ -220,6 +226,17 @@ def _snapshot_problems(
         *observed.source_problems,
     ]  # fmt: skip
     return problems, tuple(orphans)
+
+
+def _in_flight_problems(choice: Choice, options: RestoreOptions) -> list[str]:
+    """Rows are dropped of the checkpoint that is restored: another id is a mistake."""
+    ignored = options.ignore_in_flight_of
+    if ignored is None or ignored == choice.checkpoint_id:
+        return []
+    restored = choice.origin or (
+        "the empty state" if choice.checkpoint_id is None else f"checkpoint {choice.checkpoint_id}"
+    )
+    return [f"the data in flight of checkpoint {ignored} cannot be ignored: {restored} is restored"]
 
 
 def _latest(state: CoordinatorState) -> Choice | Stop:

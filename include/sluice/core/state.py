@@ -92,6 +92,8 @@ class CoordinatorState:
     restart_at_ms: int | None = None
     num_restarts: int = 0
     restored_by: str = ""  # The cause of the latest restore.
+    restores_of_base: int = 0  # In a row: with no checkpoint completed since the first of them.
+    stopped_because: str = ""  # What sluice gave up for; empty where a person stopped the job.
 
     def __post_init__(self) -> None:
         if self.status is not JobStatus.RUNNING:

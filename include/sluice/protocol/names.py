@@ -13,8 +13,9 @@ from sluice.errors import ConfigurationError, ProtocolViolation
 
 TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; no key may.
 
-_UID = re.compile(r"[a-z][a-z0-9_]{0,62}")  # It becomes a key, a task id and a column-safe name.
-_SAVEPOINT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+UID = r"[a-z][a-z0-9_]{0,62}"  # It becomes a key, a task id and a column-safe name.
+SAVEPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+_UID, _SAVEPOINT = re.compile(UID), re.compile(SAVEPOINT_NAME)
 _NO_PART = frozenset({"", ".", ".."})
 
 

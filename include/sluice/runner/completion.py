@@ -20,6 +20,7 @@ from sluice.runner.early import forget_early_publishes, note_early_publish, requ
 from sluice.runner.holds import SAVEPOINT, hold, notify_complete
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
+from sluice.runner.plans import plan_of, why_gone
 from sluice.runner.savepoints import discard_claimed, export_savepoint
 from sluice.runner.table_recovery import recover_tables, writer_of
 from sluice.runner.upgrades import require_planned, require_sinks
@@ -47,8 +48,9 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     if done is not None:
         return done
     pending = head.state.pending_checkpoint(checkpoint_id)
-    if pending is None or plan is None:
-        raise FencedError(_why_gone(head.state, checkpoint_id))
+    if pending is None:
+        raise FencedError(why_gone(head.state, checkpoint_id))
+    plan = plan or plan_of(job, checkpoint_id)
     require_planned(job.pipeline, plan)
     head = _after_parent(job, head, pending)
     pending = _acknowledged(job, pending)
@@ -68,7 +70,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     )
     completed = transition.state.completed_checkpoint(checkpoint_id)
     if completed is None:
-        raise FencedError(_why_gone(transition.state, checkpoint_id))
+        raise FencedError(why_gone(transition.state, checkpoint_id))
     if transition.verdict is Verdict.APPLIED:
         log.info(
             "checkpoint completed checkpoint_id=%d duration_ms=%d bytes=%d",
@@ -146,7 +148,7 @@ def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
     """
     state = job.state()
     if state.pending_checkpoint(checkpoint_id) is None:
-        raise FencedError(_why_gone(state, checkpoint_id))
+        raise FencedError(why_gone(state, checkpoint_id))
     parent = state.latest_completed
     if parent is not None and not parent.is_committed:
         commit(job, parent.checkpoint_id)
@@ -159,9 +161,7 @@ def _publish_early(
     job: Job, state: CoordinatorState, pending: PendingCheckpoint, stage: str
 ) -> None:
     checkpoint_id = pending.checkpoint_id
-    plan = job.plan(checkpoint_id)
-    if plan is None:
-        raise FencedError(f"checkpoint {checkpoint_id} was aborted meanwhile")
+    plan = plan_of(job, checkpoint_id)
     if stage in plan.finished:
         return
     tables = lineage_of(job, state, plan).tables
@@ -188,7 +188,7 @@ def _is_still(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
     if now is None:
         if state.completed_checkpoint(pending.checkpoint_id) is not None:
             return False
-        raise FencedError(_why_gone(state, pending.checkpoint_id))
+        raise FencedError(why_gone(state, pending.checkpoint_id))
     if now.attempt_of(stage) != pending.attempt_of(stage):
         raise FencedError(f"stage {stage!r} runs again in checkpoint {pending.checkpoint_id}")
     return True
@@ -248,7 +248,7 @@ def _still_owed(state: CoordinatorState, checkpoint_id: CheckpointId) -> Complet
     """
     completed = state.completed_checkpoint(checkpoint_id)
     if completed is None:
-        raise FencedError(_why_gone(state, checkpoint_id))
+        raise FencedError(why_gone(state, checkpoint_id))
     if not completed.is_committed and completed is not state.latest_completed:
         raise FencedError(
             f"checkpoint {checkpoint_id} was left behind by a restore before it was committed; "
@@ -302,13 +302,3 @@ def _write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadat
     if (existing.generation, existing.parent) != (metadata.generation, metadata.parent):
         raise ProtocolViolation(f"{key} is of generation {existing.generation}; ids are not reused")
     return existing
-
-
-def _why_gone(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
-    failed = state.failed_checkpoint(checkpoint_id)
-    if failed is not None:
-        return str(failed)
-    return (
-        f"checkpoint {checkpoint_id} is neither pending nor retained under generation "
-        f"{state.generation}; a newer coordinator owns the job"
-    )

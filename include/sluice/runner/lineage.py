@@ -16,9 +16,10 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MIN_WATERMARK
-from sluice.errors import FencedError, NotYetAcknowledged
+from sluice.errors import NotYetAcknowledged
 from sluice.runner.event_time import event_times, measured_by, output_watermark
 from sluice.runner.job import Job, side_outputs
+from sluice.runner.plans import plan_of
 
 
 class Lineage(Protocol):
@@ -196,9 +197,7 @@ def tables_of(job: Job, plan: CheckpointPlan, lineage: Lineage) -> dict[str, int
 
 
 def _pending_parent(job: Job, state: CoordinatorState, pending: PendingCheckpoint) -> PendingParent:
-    plan = job.plan(pending.checkpoint_id)
-    if plan is None:
-        raise FencedError(f"checkpoint {pending.checkpoint_id} was aborted meanwhile")
+    plan = plan_of(job, pending.checkpoint_id)
     return PendingParent(job, plan, pending, lineage_of(job, state, plan))
 
 

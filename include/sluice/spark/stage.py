@@ -22,6 +22,7 @@ from sluice.runner.assignment import assigned_state
 from sluice.runner.completion import publish_early
 from sluice.runner.job import Job
 from sluice.runner.lineage import lineage_of
+from sluice.runner.plans import plan_of
 from sluice.runner.stage_input import stage_input
 from sluice.runtime.state.schema import StateSchema
 from sluice.runtime.subtask import RESULT_SCHEMA, run_subtask
@@ -69,9 +70,7 @@ def run_stage(
         FencedError: the checkpoint is not pending any more, or another attempt took over.
         ConfigurationError: the stage takes no part in the checkpoint.
     """
-    plan = job.plan(checkpoint_id)
-    if plan is None:
-        raise FencedError(f"checkpoint {checkpoint_id} is not pending any more")
+    plan = plan_of(job, checkpoint_id)
     state = job.journal.load(after=plan.journal_seq).state
     if state.pending_checkpoint(checkpoint_id) is None:
         state = job.state()  # It ended, or so it seems: that needs certainty.

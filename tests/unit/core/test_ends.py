@@ -290,3 +290,33 @@ def test_only_the_newest_failures_are_remembered() -> None:
     assert [f.checkpoint_id for f in state.failed] == [*range(3, REMEMBERED_FAILURES + 3)]
     assert state.failed_checkpoint(2) is None
     assert state.failed_checkpoint(3) == state.failed[0]
+
+
+@pytest.mark.parametrize(
+    ("event", "because"),
+    [
+        (stopped(JobStatus.CANCELED), "the job was stopped and is CANCELED"),
+        (
+            replace(stopped(JobStatus.FAILED), message="its checkpoint is damaged"),
+            "its checkpoint is damaged",
+        ),
+        (restored(None), "the job was restored from the empty state"),
+        (restored(7, savepoint="mine"), "the job was restored from savepoint mine"),
+        (job_failed(), "the job failed over: a hook failed"),
+    ],
+)
+def test_whatever_takes_a_checkpoint_along_says_why(event: Event, because: str) -> None:
+    ended = after(a_submitted(), triggered(1), event)
+
+    assert [one.message for one in ended.failed] == [because]
+
+
+def test_a_checkpoint_that_fails_the_job_takes_others_along_by_name() -> None:
+    state = after(a_submitted(max_concurrent=2), triggered(1), triggered(2, parent=1))
+
+    ended = after(state, failed(2, Reason.TASK_FAILURE, is_task_failure=True))
+
+    assert [(one.checkpoint_id, one.message) for one in ended.failed] == [
+        (2, "because"),
+        (1, "the job failed over: checkpoint 2 was aborted, TASK_FAILURE"),
+    ]

@@ -1,0 +1,41 @@
+"""The plan of a checkpoint that somebody works for: there, or gone for a reason."""
+
+from __future__ import annotations
+
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
+from sluice.core.state import CoordinatorState
+from sluice.errors import FencedError, ProtocolViolation
+from sluice.runner.job import Job
+
+
+def plan_of(job: Job, checkpoint_id: CheckpointId) -> CheckpointPlan:
+    """Who aborts a checkpoint journals it before the plan is deleted, so a plan that is gone while
+    its checkpoint is pending was lost: nobody took the job over.
+
+    Raises:
+        FencedError: the checkpoint has ended.
+        ProtocolViolation: it has not, and the plan is gone.
+    """
+    plan = job.plan(checkpoint_id)
+    if plan is not None:
+        return plan
+    state = job.state()  # Not before: an abort between the two would look like a loss.
+    if state.pending_checkpoint(checkpoint_id) is None:
+        raise FencedError(why_gone(state, checkpoint_id))
+    raise ProtocolViolation(
+        f"checkpoint {checkpoint_id} is lost: it is pending, but its plan, "
+        f"{job.store.root}/{job.paths.plan(checkpoint_id)}, is gone; it will be aborted, and the "
+        "next one goes on from its parent; find out who else deletes in that bucket"
+    )
+
+
+def why_gone(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
+    """Why nobody needs to work for the checkpoint any more; for one that is not pending."""
+    failed = state.failed_checkpoint(checkpoint_id)
+    if failed is not None:
+        return str(failed)
+    return (
+        f"checkpoint {checkpoint_id} is neither pending nor retained under generation "
+        f"{state.generation}; a newer coordinator owns the job"
+    )
