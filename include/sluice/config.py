@@ -18,7 +18,7 @@ from functools import partial
 from types import NoneType
 from typing import NoReturn, get_args, get_type_hints
 
-from sluice.core.properties import CheckpointingMode, Retention
+from sluice.core.properties import CheckpointingMode, DamagedCheckpoint, Retention
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.errors import ConfigurationError
 from sluice.schedules import Continuous, Schedule
@@ -26,6 +26,7 @@ from sluice.schedules import Continuous, Schedule
 __all__ = [
     "Checkpointing",
     "CheckpointingMode",
+    "DamagedCheckpoint",
     "RestartStrategy",
     "Retention",
     "StateBackend",
@@ -50,6 +51,7 @@ _WANTED: dict[type, str] = {
     float: "a number",
     bool: "True or False",
     CheckpointingMode: "a CheckpointingMode, e.g. CheckpointingMode.EXACTLY_ONCE",
+    DamagedCheckpoint: "a DamagedCheckpoint, e.g. DamagedCheckpoint.STOP",
     Retention: "a Retention, e.g. Retention.RETAIN_ON_CANCELLATION",
     RestartStrategy: "a RestartStrategy, e.g. fixed_delay(attempts=3)",
     Continuous: "a Schedule, e.g. Continuous() or Cron('0 * * * *')",
@@ -78,6 +80,7 @@ class Checkpointing:
     unaligned: bool = False
     aligned_checkpoint_timeout: timedelta = timedelta(0)
     externalized_checkpoint_retention: Retention = Retention.RETAIN_ON_CANCELLATION
+    on_damaged_checkpoint: DamagedCheckpoint = DamagedCheckpoint.STOP
     checkpoints_after_tasks_finish: bool = True
     data_inline_threshold: int = 20_480  # Bytes; smaller state travels inside the ack.
     max_records_per_epoch: int | None = None

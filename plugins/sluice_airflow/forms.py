@@ -145,6 +145,15 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
                 "show those of another life of a job, behind which this one goes on"
             ),
         ),
+        "compare_checksums": Param(
+            default=True,
+            type="boolean",
+            title="Compare checksums",
+            description=(
+                "Read every file and compare its bytes with what was written. Without it the "
+                "first look at damaged state may be that of a later checkpoint"
+            ),
+        ),
         "claim_mode": Param(
             ClaimMode.NO_CLAIM.value,
             type="string",

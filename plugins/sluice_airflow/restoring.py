@@ -38,7 +38,8 @@ class VerifyOperator(CheckpointOperator):
     """Changes nothing: names the checkpoint, or everything that is missing to restore it."""
 
     def act(self, job: Job, context: Context) -> Summary:
-        from sluice.core.restoring import Stop
+        from sluice.core.restoring import Latest, Stop
+        from sluice.runner.restarting import plan_restart
         from sluice.runner.restore_plan import plan_restore
 
         params = context["params"]
@@ -48,9 +49,15 @@ class VerifyOperator(CheckpointOperator):
         configuration = configuration_of(self.pipeline, state, params)
         if params["only_generation"] is None:  # A person asks, perhaps with other code.
             check_declaration(self.pipeline, (configuration or state.configuration).params)
-        decision = plan_restore(
-            job, target_of(job, params), options_of(params), configuration=configuration
-        )
+        target, options = target_of(job, params), options_of(params)
+        if params["only_generation"] is not None and isinstance(target, Latest):
+            restart = plan_restart(job, state, options, configuration=configuration)
+            decision = restart.decision
+            if isinstance(decision, Stop) and restart.message:
+                note(context, f"stops the job: {restart.message}")
+                return {"checkpoint_id": None, "bytes": 0}
+        else:
+            decision = plan_restore(job, target, options, configuration=configuration)
         if isinstance(decision, Stop):
             raise RestoreError("; ".join(decision.problems))
         rolls_back = bool(params.get("roll_back_tables"))
@@ -179,6 +186,7 @@ def options_of(params: Mapping[str, Any]) -> RestoreOptions:
         ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
         roll_back_tables=bool(params.get("roll_back_tables")),
         accept_tables=bool(params.get("accept_tables")),
+        compare_checksums=bool(params.get("compare_checksums", True)),
     )
 
 
@@ -215,6 +223,8 @@ def _described(decision: Restore) -> str:
     ]
     if decision.replays_commit:
         parts.append("its sinks publish first")
+    if not decision.is_compared:
+        parts.append("their bytes not compared with checksums")
     if decision.ignores_in_flight:
         parts.append("its data in flight is lost")
     if decision.dropped_stages:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint
 from sluice_airflow.exporting import ExportOperator
 from sluice_airflow.forms import SAVEPOINT_FORM, restore_form
 from sluice_airflow.operators import FinalizeOperator
-from sluice_airflow.restoring import STAY_SUSPENDED, VerifyOperator
+from sluice_airflow.restoring import STAY_SUSPENDED, RestoreOperator, VerifyOperator
 from sluice_airflow.triggering import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import SHORT_PAUSE_MS, pause_to_wait_out
 from tests.airflow.acts import (
@@ -187,3 +189,59 @@ def test_a_pause_that_is_over_is_no_reason_to_wait_for_the_next_look(
     assert pause_to_wait_out(state, due_ms - 700) == 0.7
     assert pause_to_wait_out(state, due_ms - SHORT_PAUSE_MS - 1) is None
     assert pause_to_wait_out(replace(state, status=JobStatus.RUNNING), due_ms) is None
+
+
+def a_failover(job: Job) -> tuple[str, str]:
+    """The notes of its two tasks; what the restore DAG is started with."""
+    form = RESTORE | {"only_generation": job.state().generation}
+    said = []
+    for operator in (VerifyOperator, RestoreOperator):
+        context = a_context(run_id="failover", params=form)
+        with suppress(AirflowFailException):
+            operator(task_id="a_task", pipeline=PIPELINE).execute(context)
+        said.append(context["ti"].said[-1])
+    return said[0], said[1]
+
+
+def test_a_failover_that_meets_a_damaged_checkpoint_stops_the_job_and_says_so(
+    root: str, spark: StandInSpark
+) -> None:
+    a_checkpoint("run-1")
+    a_checkpoint("run-2")
+    job = a_job(root)
+    key = job.paths.metadata(2)
+    job.store.put(key, (job.store.get(key) or b"")[:100])
+    with pytest.raises(AirflowFailException):
+        trigger(run_id="run-3")
+    assert job.state().status is JobStatus.RESTARTING
+
+    verified, restored = a_failover(job)
+    skipped = a_context(run_id="run-4")
+    with pytest.raises(AirflowSkipException):
+        TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(skipped)
+
+    because = f"checkpoint 2 cannot be restored: {key} cannot be read as"
+    advice = (
+        "checkpoint 1 is whole: 'sluice restore demo --checkpoint 1 --roll-back-tables' goes back "
+        "to it"
+    )
+    assert verified.startswith(f"stops the job: {because}")
+    assert restored.startswith(f"a_task failed: the job is FAILED: {because}")
+    assert restored.endswith(advice)
+    assert skipped["ti"].said[-1].endswith(advice)
+    assert job.state().status is JobStatus.FAILED
+
+
+def test_a_restore_form_may_leave_checksums_out_and_its_note_says_so(
+    root: str, spark: StandInSpark
+) -> None:
+    a_checkpoint("run-1")
+    notes = []
+
+    for compares in (True, False):
+        context = a_context(params=RESTORE | {"compare_checksums": compares})
+        VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(context)
+        notes.append(context["ti"].said[-1])
+
+    left_out = ", their bytes not compared with checksums"
+    assert [left_out in said for said in notes] == [False, True]

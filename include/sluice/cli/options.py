@@ -43,6 +43,14 @@ Params: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--param", help="A parameter as name=value; or simply --name value."),
 ]
+NoChecksums: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--no-checksums",
+        help="Do not read every file to compare its bytes with what was written: their sizes must "
+        "do.",
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 

@@ -11,6 +11,7 @@ import typer
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
+    NoChecksums,
     Params,
     PipelineName,
     Root,
@@ -42,6 +43,8 @@ from sluice.runner.restore_targets import foreign_target, savepoint_target
 from sluice.runner.retained import LATEST, numbered, why_not_retained
 from sluice.runner.submission import configure, parse_parallelism, reconfigure
 from sluice.units import size
+
+NOT_COMPARED = "not compared with their checksums"
 
 Checkpoint: TypeAlias = Annotated[
     str | None,
@@ -102,6 +105,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: int | None = None
     origin: str | None = None
     replays_commit: bool = False
+    checksums_compared: bool = False
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()
     total_bytes: int = 0
@@ -130,6 +134,7 @@ def restore(
     ignore_in_flight_of: IgnoreInFlightOf = None,
     roll_back_tables: RollBackTables = False,
     accept_tables: AcceptTables = False,
+    no_checksums: NoChecksums = False,
     parallelism: Annotated[
         list[str] | None,
         typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
@@ -158,6 +163,7 @@ def restore(
         ignore_in_flight_of=_as_id(ignore_in_flight_of),
         roll_back_tables=roll_back_tables,
         accept_tables=accept_tables,
+        compare_checksums=not no_checksums,
     )
     given = parameters(param or [], context.args)
     configuration = _configuration(job, state, target, given, parallelism or [])
@@ -177,6 +183,8 @@ def restore(
     if as_json:
         print_json(result)
         return
+    if no_checksums:
+        print_line(f"its files are {NOT_COMPARED}")
     what = _named(restored.checkpoint_id, result.origin)
     print_line(f"{pipeline} is {result.status} from {what}, generation {result.generation}")
     for ahead in result.tables_ahead:
@@ -249,9 +257,10 @@ def _print_plan(job: Job, decision: Restore | Stop, *, as_json: bool, rolls_back
         first = "one problem" if count == 1 else f"{count} problems"
         raise RestoreError(f"the job cannot be restored for the {first} above")
     print_files(plan.files)
+    compared = "as they were written" if plan.checksums_compared else NOT_COMPARED
     print_line(
         f"would restore {_named(plan.checkpoint, plan.origin)}: {len(plan.files):,} files, "
-        f"{size(plan.total_bytes)}, all of them there"
+        f"{size(plan.total_bytes)}, all of them there, {compared}"
     )
     if plan.replays_commit:
         print_line("its sinks publish what they staged first")
@@ -276,6 +285,7 @@ def _plan(job: Job, decision: Restore | Stop) -> RestorePlan:
         checkpoint=decision.choice.checkpoint_id,
         origin=None if origin is None else str(origin),
         replays_commit=decision.replays_commit,
+        checksums_compared=decision.is_compared,
         ignores_in_flight=decision.ignores_in_flight,
         dropped_stages=decision.dropped_stages,
         total_bytes=sum(file.size_bytes for file in files),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.core.properties import CheckpointingMode, Retention
+from sluice.core.properties import CheckpointingMode, DamagedCheckpoint, Retention
 from sluice.core.restart import RestartStrategy
 
 
@@ -34,4 +34,5 @@ class JobConfiguration:
     checkpoints_after_tasks_finish: bool = True
     inline_threshold_bytes: int = 20_480  # Flink's data-inline-threshold, 20 kb.
     retention: Retention = Retention.RETAIN_ON_CANCELLATION
+    on_damaged_checkpoint: DamagedCheckpoint = DamagedCheckpoint.STOP
     restart: RestartStrategy = field(default_factory=RestartStrategy)

@@ -55,6 +55,16 @@ class ClaimMode(Enum):
     CLAIM = "CLAIM"  # The job does, and deletes it when no checkpoint uses it any more.
 
 
+class DamagedCheckpoint(Enum):
+    """What becomes of a job whose restart meets a checkpoint that is not what was written.
+
+    A person's restore is refused either way.
+    """
+
+    STOP = "STOP"  # The job is FAILED, and says what is damaged: a person decides.
+    OLDER = "OLDER"  # The next older one that is whole, if the tables can go back with it.
+
+
 class Retention(Enum):
     """What becomes of the retained checkpoints when the job ends (externalized retention)."""
 

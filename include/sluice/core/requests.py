@@ -58,7 +58,8 @@ def examine(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
         is_off = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
         not_running = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
         reason = is_off if request.is_periodic else not_running
-        return _rejected(state, reason, f"the job is {state.status.value}")
+        because = f": {state.stopped_because}" if state.stopped_because else ""
+        return _rejected(state, reason, f"the job is {state.status.value}{because}")
     rest_ms = _backlog_rest_ms(state, now_ms)
     if request.is_periodic and not request.is_forced and rest_ms > 0:
         reason = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS

@@ -68,6 +68,8 @@ class Observed:
     """What was seen of the chosen snapshot: the size of each file, None for one that is missing,
     and what the sources say about their positions.  ``metadata`` None: the job starts from empty.
 
+    ``checksums`` are those of the bytes that are there, None where nobody read them; ``damage``
+    says why there is no ``metadata`` to look at.
     ``left_behind`` is what else it holds for whom the pipeline does not declare: by uid, in words.
     ``tables`` None: the sinks were not asked, for the job continues what it continues anyway.
     ``undeclared_tables`` are the versions that it pins of sinks which nobody declares any more.
@@ -77,6 +79,8 @@ class Observed:
     sizes: Mapping[SegmentHandle, int | None] = field(
         default_factory=dict[SegmentHandle, int | None]
     )
+    checksums: Mapping[SegmentHandle, str] | None = None
+    damage: str = ""
     source_problems: Sequence[str] = ()
     left_behind: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Sequence[TableStanding] | None = None
@@ -88,11 +92,13 @@ class RestoreOptions:
     """``ignore_in_flight_of``: drop the in-flight data of that checkpoint, which loses rows.
     ``roll_back_tables``: put the sinks' tables back to what the snapshot pinned, too.
     ``accept_tables``: take them as they are, where rows are missing or of another life.
+    ``compare_checksums``: read every file, for its bytes may not be those that were written.
     """
 
     allow_non_restored_state: bool = False
     roll_back_tables: bool = False
     accept_tables: bool = False
+    compare_checksums: bool = True
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignore_in_flight_of: CheckpointId | None = None
 
@@ -101,11 +107,12 @@ class RestoreOptions:
 class Restore:
     """Restore this one.  ``replays_commit``: its sinks have to publish first.  ``dropped_stages``
     are the uids whose state goes, sources and sinks among them.  ``tables`` None: nothing changes
-    for them.
+    for them.  ``is_compared``: the bytes of all files are those that were written.
     """
 
     choice: Choice
     replays_commit: bool = False
+    is_compared: bool = False
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()
     files: tuple[SegmentHandle, ...] = ()
@@ -115,9 +122,12 @@ class Restore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """It cannot be restored; every problem is named."""
+    """It cannot be restored; every problem is named.  ``is_damaged``: the snapshot itself is not
+    what was written, so that no change elsewhere makes it one that can be restored.
+    """
 
     problems: tuple[str, ...]
+    is_damaged: bool = False
 
 
 def choose(
@@ -157,17 +167,21 @@ def decide(
     options: RestoreOptions,
 ) -> Restore | Stop:
     """Restore *choice*, or stop and say why."""
+    if observed.damage:
+        return Stop(problems=(observed.damage,), is_damaged=True)
     metadata, tables = observed.metadata, observed.tables or ()
     rolls_back, accepts = options.roll_back_tables, options.accept_tables
     of_tables = table_problems(tables, roll_back=rolls_back, accepts=accepts)
     problems, dropped = _snapshot_problems(state, choice, observed, stages, options)
     if problems or of_tables:
-        return Stop(problems=(*problems, *of_tables))
+        is_damaged = bool(_damage(observed))
+        return Stop(problems=(*problems, *of_tables), is_damaged=is_damaged)
     own = None if choice.origin else state.completed_checkpoint(choice.checkpoint_id or 0)
     replays_commit = own is not None and not own.is_committed
     return Restore(
         choice=choice,
         replays_commit=replays_commit,
+        is_compared=observed.checksums is not None,
         ignores_in_flight=(
             metadata is not None and options.ignore_in_flight_of == metadata.checkpoint_id
         ),
@@ -221,8 +235,7 @@ def _snapshot_problems(
             if stage.uid in declared
             for problem in _parallelism_problems(stage, declared[stage.uid])
         ),
-        *(_file_problem(handle, size) for handle, size in observed.sizes.items()
-          if size != handle.size_bytes),
+        *_damage(observed),
         *observed.source_problems,
     ]  # fmt: skip
     return problems, tuple(orphans)
@@ -264,6 +277,20 @@ def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[st
         )
         return [problem]
     return []
+
+
+def _damage(observed: Observed) -> list[str]:
+    """The files that are not those that were written; one that is too short is named once."""
+    resized = {h: size for h, size in observed.sizes.items() if size != h.size_bytes}
+    return [
+        *(_file_problem(handle, size) for handle, size in resized.items()),
+        *(
+            f"{handle.key or 'inline state'} is damaged: checksum {handle.checksum} was recorded, "
+            f"its {handle.size_bytes} bytes have {found}"
+            for handle, found in (observed.checksums or {}).items()
+            if found != handle.checksum and handle not in resized
+        ),
+    ]
 
 
 def _file_problem(handle: SegmentHandle, size: int | None) -> str:

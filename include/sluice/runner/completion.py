@@ -21,7 +21,7 @@ from sluice.runner.holds import SAVEPOINT, hold, notify_complete
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
 from sluice.runner.plans import plan_of, why_gone
-from sluice.runner.savepoints import discard_claimed, export_savepoint
+from sluice.runner.savepoints import copy_files, discard_claimed, export_savepoint
 from sluice.runner.table_recovery import recover_tables, writer_of
 from sluice.runner.upgrades import require_planned, require_sinks
 from sluice.storage.journal import Head
@@ -38,6 +38,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     Raises:
         NotYetAcknowledged: a planned ack is missing; the message names the subtasks.
         StageFailed: AT_LEAST_ONCE, and readers may see the rows of another attempt.
+        CorruptSegment, RestoreError: a file of a savepoint is damaged, or is gone.
         FencedError: the checkpoint was aborted, or a newer generation owns the job.
     """
     plan = job.plan(checkpoint_id)
@@ -54,7 +55,10 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     require_planned(job.pipeline, plan)
     head = _after_parent(job, head, pending)
     pending = _acknowledged(job, pending)
-    metadata = _write_metadata(job, assemble(job, head.state, plan, pending))
+    assembled = assemble(job, head.state, plan, pending)
+    if pending.savepoint_name is not None:
+        copy_files(job, assembled, pending.savepoint_name)
+    metadata = _write_metadata(job, assembled)
     if head.state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         require_shown(job, metadata)
     acks = pending.acks.values()

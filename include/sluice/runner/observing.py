@@ -17,7 +17,8 @@ from sluice.core.restoring import (
     RestoreTarget,
 )
 from sluice.core.state import CoordinatorState
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
+from sluice.runner.contents import checksums_of, segments_of
 from sluice.runner.job import Job
 from sluice.runner.table_standings import standings_to_restore, undeclared_tables
 from sluice.runner.upgrades import left_behind
@@ -51,10 +52,12 @@ def observe(
     The usual restore, of what the job continues anyway, asks no sink: a database that is down does
     not keep a job from restarting.
 
-    Raises:
-        RestoreError: there is no such snapshot.
+    With ``compare_checksums`` every file is read.
     """
-    metadata = _metadata(job, choice)
+    try:
+        metadata = _metadata(job, choice)
+    except (RestoreError, ProtocolViolation) as error:
+        return Observed(damage=str(error))
     is_decided = state.continues(choice.checkpoint_id, choice.origin)
     asks = not is_decided or options.roll_back_tables or options.accept_tables
     tables = standings_to_restore(job, state, choice, metadata, configuration) if asks else None
@@ -63,6 +66,7 @@ def observe(
     return Observed(
         metadata=metadata,
         sizes=_sizes(job, metadata),
+        checksums=(checksums_of(job, segments_of(metadata)) if options.compare_checksums else None),
         source_problems=_source_problems(job, metadata, configuration),
         left_behind=left_behind(metadata, job.pipeline),
         tables=tables,

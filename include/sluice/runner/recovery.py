@@ -22,7 +22,7 @@ from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.restoring import Latest, RestoreOptions, RestoreTarget, Stop
+from sluice.core.restoring import Latest, Restore, RestoreOptions, RestoreTarget, Stop
 from sluice.core.state import CoordinatorState
 from sluice.core.table_standings import TableAhead
 from sluice.core.transition import Verdict
@@ -30,6 +30,7 @@ from sluice.errors import FencedError, RestoreError
 from sluice.runner.commands import carry_out
 from sluice.runner.job import Job, new_life
 from sluice.runner.observing import as_chosen
+from sluice.runner.restarting import Restart, give_up, plan_restart
 from sluice.runner.restore_plan import DEFAULT_OPTIONS, plan_restore
 from sluice.runner.resume import resume
 
@@ -38,16 +39,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """``checkpoint_id`` None: the job starts from empty state."""
+    """``checkpoint_id`` None: the job starts from empty state; ``passed_over`` were damaged."""
 
     checkpoint_id: CheckpointId | None
     origin: SnapshotOrigin | None
     state: CoordinatorState
     tables_ahead: tuple[TableAhead, ...] = ()
+    passed_over: tuple[CheckpointId, ...] = ()
 
     @property
     def named(self) -> str:
         """What it was restored from, in words."""
+        return self._base + "".join(f", past damaged checkpoint {one}" for one in self.passed_over)
+
+    @property
+    def _base(self) -> str:
         if self.origin is not None:
             return str(self.origin)
         return (
@@ -171,6 +177,9 @@ def restore(
     of that generation: a repeated or late restore is harmless.  So is one with the *cause* of the
     latest restore: it finds that one done.
 
+    ``Latest`` with *only_generation* is a restart: it may pass damaged checkpoints over, or stop
+    the job, as configured.
+
     Raises:
         RestoreError: the target does not exist, something it needs is gone, or a table does not
             agree with it; all are named.
@@ -185,11 +194,27 @@ def restore(
             f"job {job.pipeline.uid!r} is of generation {state.generation} already; "
             f"this restore was for generation {only_generation}"
         )
-    options = as_chosen(state, target, options)
-    decision = plan_restore(job, target, options, configuration=configuration)
-    if isinstance(decision, Stop):
-        raise RestoreError("the job cannot be restored: " + "; ".join(decision.problems))
-    choice = decision.choice
+    planned = _planned(job, state, target, options, configuration, only_generation)
+    if isinstance(planned.decision, Stop):
+        if planned.message:
+            give_up(job, state, planned.message)
+            raise RestoreError(f"the job is FAILED: {planned.message}")
+        raise RestoreError("the job cannot be restored: " + "; ".join(planned.decision.problems))
+    return _carried_out(job, state, planned, planned.decision, configuration, cause)
+
+
+def _carried_out(
+    job: Job,
+    state: CoordinatorState,
+    planned: Restart,
+    decision: Restore,
+    configuration: JobConfiguration | None,
+    cause: str,
+) -> Restored:
+    """Say what is lost or passed over, and take the job over."""
+    choice, options = decision.choice, planned.options
+    if planned.passed_over:
+        log.error("damaged checkpoints are passed over: %s", planned.message)
     if decision.ignores_in_flight:
         log.error(
             "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
@@ -208,19 +233,38 @@ def restore(
             ignores_in_flight=decision.ignores_in_flight,
             dropped_stages=decision.dropped_stages,
             has_hooks=bool(job.pipeline.hooks),
-            is_latest=isinstance(target, Latest),
+            is_latest=isinstance(planned.target, Latest),
             tables=decision.tables,
             life="" if state.life else new_life(),
             configuration=configuration,
             cause=cause,
+            passed_over=planned.passed_over,
+            message=planned.message,
         ),
     )
     return Restored(
         checkpoint_id=choice.checkpoint_id,
         origin=choice.origin,
         state=after,
+        passed_over=planned.passed_over,
         tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
     )
+
+
+def _planned(
+    job: Job,
+    state: CoordinatorState,
+    target: RestoreTarget,
+    options: RestoreOptions,
+    configuration: JobConfiguration | None,
+    only_generation: int | None,
+) -> Restart:
+    """What a person chose; or, for a restart of that generation, what it may choose by itself."""
+    options = as_chosen(state, target, options)
+    if only_generation is not None and isinstance(target, Latest):
+        return plan_restart(job, state, options, configuration=configuration)
+    decision = plan_restore(job, target, options, configuration=configuration)
+    return Restart(target=target, options=options, decision=decision)
 
 
 def _take_over(job: Job, event: JobRestored) -> CoordinatorState:

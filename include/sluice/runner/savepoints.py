@@ -20,6 +20,7 @@ from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.protocol.names import check_savepoint_name
 from sluice.protocol.records import encode_metadata
+from sluice.runner.contents import verified
 from sluice.runner.holds import SAVEPOINT, release
 from sluice.runner.job import Job
 from sluice.runner.outside import require_outside
@@ -46,22 +47,36 @@ def require_free_name(job: Job, name: str, state: CoordinatorState, *, request_i
         raise ConfigurationError(f"savepoint {name!r} is being taken; choose another name")
 
 
-def export_savepoint(job: Job, metadata: CheckpointMetadata, name: str) -> None:
-    """Copy every file of the checkpoint, then write the copy's ``_metadata`` last.  Idempotent."""
-    moved = {
-        handle.key: replace(handle, key=job.paths.savepoint_file(name, handle.checksum), root="")
-        for handle in metadata.files
-    }
+def copy_files(job: Job, metadata: CheckpointMetadata, name: str) -> None:
+    """Copy every file of a checkpoint to its savepoint *name*, before the checkpoint is true: one
+    that is gone or damaged fails it, and nobody takes a savepoint for complete that is none.
+    Idempotent: a copy's name is its content's, so what is there is right.
+
+    Raises:
+        RestoreError: a file is gone.
+        CorruptSegment: a file is not what its ack described.
+    """
+    folder = job.paths.savepoint(name)
+    there = {one.key: one.size_bytes for one in job.store.list(folder)}
 
     def copy(handle: SegmentHandle) -> None:
+        key = _copy_of(job, name, handle).key
+        if there.get(key) == handle.size_bytes:
+            return
         raw = job.store_at(handle.root).get(handle.key)
+        what = f"savepoint {name!r} cannot be completed"
         if raw is None:
-            raise RestoreError(f"{handle.key} is gone; savepoint {name!r} cannot be completed")
-        job.store.put(moved[handle.key].key, raw)
+            raise RestoreError(f"{handle.key} is gone; {what}")
+        job.store.put(key, verified(handle, raw, what))
 
     with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
         list(pool.map(copy, {handle.key: handle for handle in metadata.files}.values()))
-    copied = with_files(metadata, lambda handle: moved[handle.key])
+
+
+def export_savepoint(job: Job, metadata: CheckpointMetadata, name: str) -> None:
+    """Write the copy's ``_metadata``, which makes it a savepoint, behind its files.  Idempotent."""
+    copy_files(job, metadata, name)
+    copied = with_files(metadata, lambda handle: _copy_of(job, name, handle))
     job.store.create(job.paths.savepoint_metadata(name), encode_metadata(copied))
     log.info("savepoint written name=%s checkpoint_id=%d", name, metadata.checkpoint_id)
 
@@ -71,7 +86,8 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
     stay, as they are relative.  Idempotent.  Returns where it lies.
 
     Raises:
-        RestoreError: there is no such savepoint.
+        RestoreError: there is no such savepoint, or a file of it is gone.
+        CorruptSegment: a file of it is not what it was.
         ConfigurationError: another one of that name lies there, or *root* lies inside a job.
     """
     target = require_outside(job, root)
@@ -79,24 +95,29 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
     metadata = job.store.get(metadata_key)
     if metadata is None:
         raise RestoreError(f"there is no savepoint {name!r} in {job.store.root}")
+    files = job.savepoint_metadata(name).files
     if target.get(metadata_key) not in (None, metadata):
         raise ConfigurationError(
             f"another savepoint {name!r} lies in {target.root} and is never overwritten; choose "
             "another name"
         )
 
-    def copy(key: str) -> None:
-        raw = job.store.get(key)
+    def copy(handle: SegmentHandle) -> None:
+        raw = job.store.get(handle.key)
+        what = f"savepoint {name!r} cannot be copied"
         if raw is None:
-            raise RestoreError(f"{key} is gone; savepoint {name!r} cannot be copied")
-        target.put(key, raw)
+            raise RestoreError(f"{handle.key} is gone; {what}")
+        target.put(handle.key, verified(handle, raw, what))
 
-    files = [one.key for one in job.store.list(job.paths.savepoint(name))]
     with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
-        list(pool.map(copy, (key for key in files if key != metadata_key)))
+        list(pool.map(copy, {handle.key: handle for handle in files}.values()))
     target.put(metadata_key, metadata)  # Last: it is what makes it a savepoint.
     log.info("savepoint copied name=%s root=%s files=%d", name, target.root, len(files))
     return f"{target.root}/{job.paths.savepoint(name)}"
+
+
+def _copy_of(job: Job, name: str, handle: SegmentHandle) -> SegmentHandle:
+    return replace(handle, key=job.paths.savepoint_file(name, handle.checksum), root="")
 
 
 def discard_claimed(job: Job) -> tuple[str, ...]:

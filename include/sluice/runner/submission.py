@@ -54,6 +54,7 @@ def configure(
         stage_parallelism=dict(stage_parallelism or {}),
         max_records_per_epoch=max_records_per_epoch or checkpointing.max_records_per_epoch,
         num_retained=checkpointing.num_retained,
+        on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
         tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
         max_concurrent=checkpointing.max_concurrent_checkpoints,
         min_pause_ms=milliseconds(checkpointing.min_pause),

@@ -17,11 +17,12 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.requests import Examination, Standing, examine
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Verdict
-from sluice.errors import SluiceError, StoreUnavailable
+from sluice.errors import ProtocolViolation, RestoreError, SluiceError, StoreUnavailable
 from sluice.protocol.records import encode_plan
 from sluice.runner.commands import carry_out
 from sluice.runner.job import Job
 from sluice.runner.planning import Barriers, NoPlan, make_plan, pin_outside
+from sluice.runner.restarting import fail_over_if_damaged
 from sluice.runner.resume import resume
 from sluice.runner.savepoints import require_free_name
 from sluice.storage.journal import Head
@@ -99,7 +100,7 @@ def trigger(
     known = _already_pending(job, head.state, request)
     if known is not None:
         return known
-    head = resume(job, head)
+    head = _resumed(job, head)
     examined = examine(head.state, request, now_ms)
     try:
         if savepoint_name is not None:
@@ -108,6 +109,8 @@ def trigger(
         plan = _write_plan(job, head, request, barriers or {}) if is_now else None
     except SluiceError as error:
         _withdraw(job, head, request, error)
+        if isinstance(error, (RestoreError, ProtocolViolation)):
+            fail_over_if_damaged(job, head.state)
         raise
     if plan is None:
         return _not_now(job, head, request, examined)
@@ -115,6 +118,14 @@ def trigger(
         _withdraw(job, head, request, None)
         return NotTriggered(reason=plan.reason, message=plan.message)
     return _journal(job, head, plan, request)
+
+
+def _resumed(job: Job, head: Head) -> Head:
+    try:
+        return resume(job, head)
+    except (RestoreError, ProtocolViolation):
+        fail_over_if_damaged(job, head.state)
+        raise
 
 
 def _already_pending(

@@ -19,7 +19,7 @@ from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest
 from sluice.core.state import CoordinatorState
-from sluice.errors import FencedError, ProtocolViolation
+from sluice.errors import FencedError, ProtocolViolation, RestoreError
 from sluice.runner.commands import clean_up
 from sluice.runner.completion import commit
 from sluice.runner.garbage import DEFAULT_GRACE_MS, collect_garbage
@@ -127,6 +127,10 @@ def _restart(job: Job, generation: int) -> str:
         restored = restore(job, Latest(), only_generation=generation)
     except FencedError:
         return "found that somebody else restored the job"
+    except RestoreError as error:
+        if job.state().status is not JobStatus.FAILED:
+            raise
+        return f"stopped the job for good: {error}"
     return f"restored the job from {restored.named}"
 
 

@@ -12,7 +12,14 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Failure
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.core.restoring import FromCheckpoint, Latest, Restore, RestoreOptions, RestoreTarget
+from sluice.core.restoring import (
+    FromCheckpoint,
+    FromOrigin,
+    Latest,
+    Restore,
+    RestoreOptions,
+    RestoreTarget,
+)
 from sluice.errors import FencedError, NotYetAcknowledged, SluiceError
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
@@ -127,8 +134,10 @@ class World:
         self.trigger(job, type=CheckpointType.SAVEPOINT, savepoint_name=name, is_periodic=False)
 
     def restore(self, job: Job) -> None:
-        options = RestoreOptions(claim_mode=self.random.choice(list(ClaimMode)))
-        restore(job, self.random.choice(self.targets(job)), options)
+        mode = self.random.choice(list(ClaimMode))
+        target = self.random.choice(self.targets(job))
+        may_claim = isinstance(target, FromOrigin)  # The rest is the job's own anyway.
+        restore(job, target, RestoreOptions(claim_mode=mode) if may_claim else RestoreOptions())
 
     def watch(self, job: Job) -> None:
         """Restarts a failed job, too, and collects its garbage every few checkpoints."""

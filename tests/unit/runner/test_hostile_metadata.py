@@ -10,7 +10,7 @@ from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import SegmentHandle
 from sluice.core.properties import ClaimMode
 from sluice.core.restoring import RestoreOptions
-from sluice.errors import ProtocolViolation
+from sluice.errors import ProtocolViolation, RestoreError
 from sluice.protocol.records import decode_metadata, encode_metadata
 from sluice.runner.job import Job
 from sluice.runner.recovery import restore
@@ -58,7 +58,7 @@ def test_a_savepoint_names_files_of_its_own_folder_alone(key: str, mode: ClaimMo
 
     with pytest.raises(ProtocolViolation, match="is no file of savepoint 'gift'"):
         savepoint_target(job, "gift")
-    with pytest.raises(ProtocolViolation, match="is no file of savepoint 'gift'"):
+    with pytest.raises(RestoreError, match="is no file of savepoint 'gift'"):
         restore(job, target, RestoreOptions(claim_mode=mode))
 
     take_checkpoint(job)

@@ -10,6 +10,7 @@ import pytest
 from sluice.core.ids import CheckpointId
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
+from sluice.errors import RestoreError
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint, overtake, restore
 from sluice.runner.submission import configure
@@ -200,13 +201,15 @@ def test_a_failure_before_the_first_checkpoint_does_not_bring_the_dropped_rows_b
     assert absorbed(job, a_savepoint(job)) == list(range(30))  # A person chose anew.
 
 
-def test_ignoring_the_in_flight_data_of_another_checkpoint_drops_nothing() -> None:
+def test_the_in_flight_data_of_another_checkpoint_cannot_be_ignored() -> None:
     job = a_patient_job()
     take_checkpoint(job)
     an_overtaken_checkpoint(job)
 
-    restore(job, FromCheckpoint(TWO), RestoreOptions(ignore_in_flight_of=ONE))
+    with pytest.raises(RestoreError, match="of checkpoint 1 cannot be ignored: checkpoint 2 is re"):
+        restore(job, FromCheckpoint(TWO), RestoreOptions(ignore_in_flight_of=ONE))
 
+    restore(job, FromCheckpoint(TWO))
     assert absorbed(job, a_savepoint(job)) == list(range(30))
 
 

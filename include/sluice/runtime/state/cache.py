@@ -115,8 +115,18 @@ class SegmentCache:
         """The file's bytes as they are in the bucket, or in the other root that the handle names.
 
         Raises:
-            CorruptSegment: there is no such object.
+            CorruptSegment: there is no such object, or it is not what the ack described.
         """
+        body = self._read(handle)
+        actual = checksum(body)
+        if actual != handle.checksum:
+            raise CorruptSegment(
+                f"segment {handle.key} is corrupt: its ack recorded checksum {handle.checksum}, "
+                f"its {len(body)} bytes have {actual}; restore another checkpoint"
+            )
+        return body
+
+    def _read(self, handle: SegmentHandle) -> bytes:
         store = self._store(handle.root or self._location.root)
         body = store.get(handle.key)
         if body is None:
@@ -183,7 +193,7 @@ class SegmentCache:
         return FileStore(root.removeprefix(_FILE_SCHEME)).path_of(handle.key)
 
     def _downloaded(self, handle: SegmentHandle) -> pa.Table:
-        body = self.read(handle)
+        body = self._read(handle)
         table = decode_segment(body, checksum=handle.checksum, name=handle.key)
         if self._root_file(handle) is not None:
             return table

@@ -8,7 +8,6 @@ It knows neither the bucket nor the cache; a name is only for the message.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.errors import CorruptSegment
+from sluice.protocol.checksums import checksum as checksum  # noqa: PLC0414 - theirs who use segments
 
 HASH = "_hash"  # Signed int64: Spark's xxhash64 of the key columns, computed in the JVM.
 DELETED = "_deleted"  # True in a tombstone; a row of state, never of a stream.
@@ -26,8 +26,6 @@ WRITTEN = "_written_ms"  # Processing time of a row's last write; only in state 
 # The one piece of metadata that a segment keeps: which columns its rows are sorted by after the
 # hash.  Rows sorted by other columns cannot be searched, so a reader must be able to tell.
 IDENTITY = b"sluice.identity"
-
-_CHECKSUM_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
 
 
 def encode_segment(table: pa.Table) -> bytes:
@@ -44,11 +42,6 @@ def encode_segment(table: pa.Table) -> bytes:
     with pa.ipc.new_file(sink, canonical.schema) as writer:
         writer.write_table(canonical)
     return sink.getvalue()
-
-
-def checksum(body: bytes | memoryview) -> str:
-    """Hex blake2b-128 of the bytes, as a ``SegmentHandle`` records it."""
-    return hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).hexdigest()
 
 
 def decode_segment(body: bytes | memoryview, *, checksum: str, name: str) -> pa.Table:
