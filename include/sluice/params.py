@@ -52,6 +52,9 @@ class Env:
 
     name: str
 
+    def __post_init__(self) -> None:
+        _secret_variables.add(self.name)
+
 
 def env(name: str) -> Env:
     """A secret: read where it is used, never written to the bucket, as parameters are.
@@ -61,11 +64,20 @@ def env(name: str) -> Env:
     return Env(name)
 
 
+_secret_variables: set[str] = set()
+
+
+def declared_secrets() -> frozenset[str]:
+    """The variables that this process knows to hold secrets, from declarations and from use."""
+    return frozenset(_secret_variables)
+
+
 def value_of(spec: str | int | Param | Env, params: Mapping[str, str]) -> str:
     """The text of a literal, of a parameter, or of an environment variable; empty for an optional
     parameter that nobody set.
     """
     if isinstance(spec, Env):
+        _secret_variables.add(spec.name)  # A worker was handed it: nobody declared it there.
         if spec.name not in os.environ:
             raise ConfigurationError(
                 f"the environment variable {spec.name} is not set here; Airflow's tasks and "

@@ -19,6 +19,7 @@ from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
 from sluice.pipeline import Pipeline
+from sluice.redaction import redacted
 from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator
 from sluice_airflow.ownership import cause_of, pending_of
@@ -165,7 +166,7 @@ def _fail(
 
     is_declined = bool(job.answers.observe(pending.checkpoint_id).declined)
     failure = classify(failed_tasks, pending=pending, is_declined=is_declined, now_ms=job.clock())
-    detail = f": {error}"[:MAX_MESSAGE] if error else ""
+    detail = f": {redacted(str(error))}"[:MAX_MESSAGE] if error else ""
     return fail_checkpoint(
         job,
         pending.checkpoint_id,

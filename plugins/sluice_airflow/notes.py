@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+from sluice.redaction import redacted
+
 log = logging.getLogger(__name__)
 
 NOTE_KEY = "sluice_note"
@@ -21,5 +23,6 @@ MAX_NOTE = 1_000  # Characters: what Airflow's note column holds.
 
 def note(context: Context, sentence: str) -> None:
     """The last task of a run that says something has the last word."""
-    log.info("%s", sentence)
-    context["ti"].xcom_push(key=NOTE_KEY, value=sentence[:MAX_NOTE])
+    said = redacted(sentence)  # Before it is cut: half of a secret is one, too.
+    log.info("%s", said)
+    context["ti"].xcom_push(key=NOTE_KEY, value=said[:MAX_NOTE])

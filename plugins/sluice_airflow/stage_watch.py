@@ -23,6 +23,7 @@ from sluice.storage.answers import Answers, AnswerStore
 from sluice.storage.journal import Journal
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
+from sluice.storage.pauses import jittered_pause
 from sluice_airflow.ownership import completed_of, pending_of
 
 
@@ -54,7 +55,7 @@ class StageWatch:
     def __init__(self, location: StoreLocation, *, pipeline: str, stage: str, cause: str) -> None:
         store, paths = _shared_store(location), PipelinePaths(pipeline)
         self._answers = AnswerStore(store, paths)
-        self._journal = Journal(store, paths)
+        self._journal = Journal(store, paths, pause=jittered_pause)
         self._stage = stage
         self._cause = cause
         self._pending: PendingCheckpoint | None = None

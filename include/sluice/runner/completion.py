@@ -20,7 +20,7 @@ from sluice.runner.early import forget_early_publishes, note_early_publish, requ
 from sluice.runner.holds import SAVEPOINT, hold, notify_complete
 from sluice.runner.job import Job
 from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
-from sluice.runner.plans import plan_of, why_gone
+from sluice.runner.plans import plan_of, still_owed, why_gone
 from sluice.runner.savepoints import copy_files, discard_claimed, export_savepoint
 from sluice.runner.table_recovery import recover_tables, writer_of
 from sluice.runner.upgrades import require_planned, require_sinks
@@ -95,7 +95,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         TableMismatch: a table does not show what the checkpoint continues; a person decides.
     """
     head = job.journal.load()
-    completed = _still_owed(head.state, checkpoint_id)
+    completed = still_owed(head.state, checkpoint_id)
     if completed.is_committed:
         return head.state
     head = recover_tables(job, head)
@@ -114,7 +114,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
                 sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)
             except ProtocolViolation:  # What was staged is gone, since it was not needed any more?
                 now = job.state()
-                if _still_owed(now, checkpoint_id).is_committed:
+                if still_owed(now, checkpoint_id).is_committed:
                     return now
                 raise
     if completed.savepoint_name is not None:
@@ -242,23 +242,6 @@ def assemble(
         tables=tables_of(job, plan, lineage) | dict.fromkeys(sorted(staged), plan.checkpoint_id),
         master_states=plan.master_states,
     )
-
-
-def _still_owed(state: CoordinatorState, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
-    """The checkpoint that is to be committed, or was.
-
-    Raises:
-        FencedError: a restore left it behind.
-    """
-    completed = state.completed_checkpoint(checkpoint_id)
-    if completed is None:
-        raise FencedError(why_gone(state, checkpoint_id))
-    if not completed.is_committed and completed is not state.latest_completed:
-        raise FencedError(
-            f"checkpoint {checkpoint_id} was left behind by a restore before it was committed; "
-            "restore it to publish its rows"
-        )
-    return completed
 
 
 def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:

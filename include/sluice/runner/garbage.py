@@ -33,10 +33,12 @@ from sluice.runner.in_use import InUse, is_savepoint_metadata, look_up
 from sluice.runner.job import Job
 from sluice.runner.savepoints import discard_claimed, savepoint_names
 from sluice.storage.object_store import Listed
+from sluice.storage.open import discard_temporaries, temporaries
 
 log = logging.getLogger(__name__)
 
 DEFAULT_GRACE_MS = 3_600_000  # Six times the default checkpoint timeout.
+TEMPORARY_GRACE_MS = 86_400_000  # A write takes seconds; who slept for a day in one begins anew.
 PROBE_GRACE_MS = 600_000  # A probe has no id; its writer waits for an answer less long than this.
 DELETE_BATCH = 1_000  # What S3 takes at once; a failure repeats one batch, not all.
 
@@ -51,6 +53,10 @@ class Reason(Enum):
     STAGED = "staged output that will never be committed"
     PROBE = "probes that a start left behind"
     JOURNAL = "journal entries that the newest one does not continue"
+    TEMPORARY = "files that processes which were killed had begun to write"
+
+
+LEAST_GRACE_MS = {Reason.PROBE: PROBE_GRACE_MS, Reason.TEMPORARY: TEMPORARY_GRACE_MS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +118,10 @@ def collect_garbage(
     used = look_up(job)
     sinks = _sinks(job, used.head.state)
     orphans = _without_named(job, _find(job, used, sinks, grace_ms))
-    own = [orphan.key for orphan in orphans.files if orphan.sink is None]
+    own = [orphan.key for orphan in orphans.files if _is_object(orphan)]
+    discard_temporaries(
+        job.location, [o.key for o in orphans.files if o.reason is Reason.TEMPORARY]
+    )
     _delete(sorted(own, key=lambda key: _turn(job, key)), job.store.delete)
     for uid, sink in sinks.items():
         _delete([orphan.key for orphan in orphans.files if orphan.sink == uid], sink.discard)
@@ -150,13 +159,14 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
         Reason.JOURNAL: paths.journal(),
     }
     listed = {reason: [*job.store.list(folder)] for reason, folder in folders.items()}
+    listed[Reason.TEMPORARY] = [*temporaries(job.location, paths.pipeline)]
     everything = [*used.savepoint_files, *(one for found in listed.values() for one in found)]
     now_ms = max((one.modified_ms for one in everything), default=0)
     aged = [
         _Aged(
             orphan=Orphan(key=one.key, size_bytes=one.size_bytes, reason=reason),
             age_ms=now_ms - one.modified_ms,
-            grace_ms=max(grace_ms, PROBE_GRACE_MS) if reason is Reason.PROBE else grace_ms,
+            grace_ms=max(grace_ms, LEAST_GRACE_MS.get(reason, 0)),
         )
         for reason, found in listed.items()
         for one in _garbage(job, used, reason, found)
@@ -172,7 +182,8 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
             for reason in (Reason.STATE, Reason.COMPACTION, Reason.STREAM, Reason.CHECKPOINT)
             for one in listed[reason]
             if paths.checkpoint_of(one.key) is None
-        ),
+        )
+        + tuple(one.key for one in listed[Reason.JOURNAL] if not paths.is_journal_entry(one.key)),
     )
 
 
@@ -187,7 +198,7 @@ def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) ->
     match reason:
         case Reason.STATE | Reason.COMPACTION | Reason.STREAM | Reason.CHECKPOINT:
             return [one for one in listed if not _is_needed(job, used, reason, one.key)]
-        case Reason.PROBE:
+        case Reason.PROBE | Reason.TEMPORARY:
             return listed
         case Reason.JOURNAL:
             return _strays(job, used, listed)
@@ -212,11 +223,7 @@ def _strays(job: Job, used: InUse, listed: Sequence[Listed]) -> Sequence[Listed]
     while gap and job.paths.journal_entry(gap) in entries:
         gap -= 1
     below = job.paths.journal_entry(gap) if gap < used.head.seq else ""
-    return [
-        one
-        for one in listed
-        if one.key < below and one.key.removeprefix(job.paths.journal()).isdecimal()
-    ]
+    return [one for one in listed if one.key < below and job.paths.is_journal_entry(one.key)]
 
 
 def _staged(
@@ -270,6 +277,11 @@ def _sinks(job: Job, state: CoordinatorState) -> dict[str, Sink]:
     if state.generation == NO_GENERATION:
         return {}
     return job.sinks(state.configuration.params)
+
+
+def _is_object(orphan: Orphan) -> bool:
+    """Whether it is one of the job's own store, which ``delete`` takes."""
+    return orphan.sink is None and orphan.reason is not Reason.TEMPORARY
 
 
 def _turn(job: Job, key: str) -> int:

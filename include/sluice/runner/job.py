@@ -40,6 +40,7 @@ from sluice.storage.journal import Journal
 from sluice.storage.object_store import ObjectStore, verify_conditional_writes
 from sluice.storage.open import StoreLocation, open_store
 from sluice.storage.patience import PatientStore
+from sluice.storage.pauses import jittered_pause
 
 log = logging.getLogger(__name__)
 
@@ -189,8 +190,11 @@ def open_job(
     *,
     clock: Callable[[], int] = wall_clock_ms,
     store: ObjectStore | None = None,
+    pause: Callable[[int], None] = jittered_pause,
 ) -> Job:
-    """By default the *store* at the location repeats what fails, for a minute and a half."""
+    """By default the *store* at the location repeats what fails, for a minute and a half; *pause*
+    is between two lost races for the journal.
+    """
     store = store or PatientStore(open_store(location))
     paths = PipelinePaths(pipeline.uid)
     return Job(
@@ -198,7 +202,7 @@ def open_job(
         location=location,
         store=store,
         paths=paths,
-        journal=Journal(store, paths),
+        journal=Journal(store, paths, pause=pause),
         answers=AnswerStore(store, paths),
         clock=clock,
     )

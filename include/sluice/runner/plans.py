@@ -1,7 +1,8 @@
-"""The plan of a checkpoint that somebody works for: there, or gone for a reason."""
+"""What somebody works for, a plan or a commit that is owed: there, or gone for a reason."""
 
 from __future__ import annotations
 
+from sluice.core.completed import CompletedCheckpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
@@ -28,6 +29,23 @@ def plan_of(job: Job, checkpoint_id: CheckpointId) -> CheckpointPlan:
         f"{job.store.root}/{job.paths.plan(checkpoint_id)}, is gone; it will be aborted, and the "
         "next one goes on from its parent; find out who else deletes in that bucket"
     )
+
+
+def still_owed(state: CoordinatorState, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
+    """The checkpoint that is to be committed, or was.
+
+    Raises:
+        FencedError: a restore left it behind.
+    """
+    completed = state.completed_checkpoint(checkpoint_id)
+    if completed is None:
+        raise FencedError(why_gone(state, checkpoint_id))
+    if not completed.is_committed and completed is not state.latest_completed:
+        raise FencedError(
+            f"checkpoint {checkpoint_id} was left behind by a restore before it was committed; "
+            "restore it to publish its rows"
+        )
+    return completed
 
 
 def why_gone(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:

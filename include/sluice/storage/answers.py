@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.core.acks import Ack, Decline
 from sluice.core.ids import CheckpointId, SubtaskId
@@ -18,6 +18,7 @@ from sluice.protocol.records import (
     encode_decline,
     encode_stage_acks,
 )
+from sluice.redaction import redacted
 from sluice.storage.foreign import ours
 from sluice.storage.object_store import AlreadyExists, Listed, ObjectStore
 
@@ -104,4 +105,5 @@ class AnswerStore:
 
     def write_decline(self, decline: Decline) -> None:
         key = self._paths.decline(decline.checkpoint_id, decline.subtask, decline.attempt)
-        self._store.create(key, encode_decline(decline))
+        said = replace(decline, message=redacted(decline.message))
+        self._store.create(key, encode_decline(said))

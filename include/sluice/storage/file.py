@@ -14,7 +14,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -109,6 +109,29 @@ class FileStore:
                 folders.add(path.parent)
         for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
             self._remove_while_empty(folder)
+
+    def temporaries(self, prefix: str) -> Sequence[Listed]:
+        """Files that a write began below *prefix* and has not ended: by keys that no verb takes."""
+        check_prefix(prefix)
+        found = []
+        with self._translated():
+            for folder, _, names in os.walk(self._folder / prefix):
+                for name in names:
+                    path = Path(folder) / name
+                    if name.startswith(TEMPORARY_PREFIX):
+                        with suppress(FileNotFoundError):  # Its writer has ended.
+                            key = path.relative_to(self._folder).as_posix()
+                            found.append(_listed(key, path.stat()))
+        return sorted(found, key=lambda one: one.key)
+
+    def discard_temporaries(self, keys: Iterable[str]) -> None:
+        """Delete what ``temporaries`` listed.  A writer that still lives begins anew."""
+        with self._translated():
+            for key in keys:
+                folder, _, name = key.rpartition("/")
+                check_key(folder)
+                if name.startswith(TEMPORARY_PREFIX):
+                    (self._folder / folder / name).unlink(missing_ok=True)
 
     def path_of(self, key: str) -> Path:
         """The object's file, for whoever on this machine would rather map it than copy it."""

@@ -15,23 +15,37 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.core.coordinator import step
-from sluice.core.messages import Event
+from sluice.core.messages import (
+    CheckpointFailed,
+    DeclineReceived,
+    Event,
+    JobFailed,
+    JobRestored,
+    JobStopped,
+    TriggerFailed,
+)
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition, Verdict
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import JournalEntry, decode_entry, encode_entry
+from sluice.redaction import redacted
 from sluice.storage.foreign import ours
 from sluice.storage.object_store import AlreadyExists, ObjectStore
+from sluice.storage.pauses import no_pause
 
 log = logging.getLogger(__name__)
 
 MAX_RACES = 100  # Appends lost in a row before we say that something is wrong.
 MAX_STEPS = 8  # Entries read one by one from a known one, before a LIST is cheaper.
 KEPT_ENTRIES = 400  # About 100 checkpoints of history; twice as many still fit one LIST.
+
+
+# The events that say something in words, besides a decline.
+WORDED = (CheckpointFailed, TriggerFailed, JobFailed, JobRestored, JobStopped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +61,18 @@ NOTHING = Head(seq=0, author="", state=CoordinatorState())
 
 
 class Journal:
-    def __init__(self, store: ObjectStore, paths: PipelinePaths) -> None:
+    """*pause* is called with the number of races lost, each time before the next."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        paths: PipelinePaths,
+        *,
+        pause: Callable[[int], None] = no_pause,
+    ) -> None:
         self._store = store
         self._paths = paths
+        self._pause = pause
 
     def load(self, *, after: int = 0) -> Head:
         """The newest state; that of an empty journal when nobody wrote yet.
@@ -67,12 +90,12 @@ class Journal:
 
         An event that changes nothing (IGNORED, FENCED, REFUSED) is not journaled; the verdict says
         so.  The commands of the returned transition are still to be carried out.  With *head* the
-        first try does without a load.
+        first try does without a load.  What the event says in words is kept without secrets.
         """
         is_certain = head is None
-        for _ in range(MAX_RACES):
+        for races in range(1, MAX_RACES + 1):
             head = head or self.load()
-            event = decide(head.state)
+            event = _without_secrets(decide(head.state))
             transition = step(head.state, event)
             if transition.verdict is not Verdict.APPLIED:
                 if is_certain:
@@ -94,6 +117,8 @@ class Journal:
                 )  # fmt: skip
                 return transition
             head, is_certain = None, True
+            if races < MAX_RACES:
+                self._pause(races)
         raise StoreUnavailable(
             f"journal {self._paths.journal()} was won by others {MAX_RACES} times in a row; "
             "too many coordinators append to it"
@@ -181,6 +206,16 @@ class Journal:
     def _read(self, key: str) -> JournalEntry | None:
         raw = self._store.get(key)
         return None if raw is None else decode_entry(raw, key)
+
+
+def _without_secrets(event: Event) -> Event:
+    """Whatever is journaled with a message: it may quote an error, and that anything."""
+    if isinstance(event, DeclineReceived):
+        decline = replace(event.decline, message=redacted(event.decline.message))
+        return replace(event, decline=decline)
+    if isinstance(event, WORDED):
+        return replace(event, message=redacted(event.message)) if event.message else event
+    return event
 
 
 def _head(seq: int, entry: JournalEntry) -> Head:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -15,7 +16,7 @@ from typing import assert_never
 from sluice.errors import ConfigurationError
 from sluice.storage.file import FileStore
 from sluice.storage.memory import named_store
-from sluice.storage.object_store import ObjectStore
+from sluice.storage.object_store import Listed, ObjectStore
 from sluice.storage.s3 import S3Store
 
 EXAMPLES = "s3://my-bucket/checkpoints, file:///var/lib/sluice or memory://test"
@@ -97,6 +98,21 @@ def open_store(location: StoreLocation) -> ObjectStore:
             return named_store(name, prefix)
         case _:
             assert_never(root)
+
+
+def temporaries(location: StoreLocation, prefix: str) -> Sequence[Listed]:
+    """What writers below *prefix* have begun and not ended, where a store keeps such a thing; no
+    listing shows it.
+    """
+    store = open_store(location)
+    return store.temporaries(prefix) if isinstance(store, FileStore) else []
+
+
+def discard_temporaries(location: StoreLocation, keys: Iterable[str]) -> None:
+    """Delete what ``temporaries`` listed."""
+    store = open_store(location)
+    if isinstance(store, FileStore):
+        store.discard_temporaries(keys)
 
 
 def _parse(root: str) -> _S3Root | _FileRoot | _MemoryRoot:
