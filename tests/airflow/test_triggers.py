@@ -36,6 +36,10 @@ class Outage:
     store: ObjectStore
     requests: int
 
+    @property
+    def root(self) -> str:
+        return self.store.root
+
     def get(self, key: str) -> bytes | None:
         self._fail()
         return self.store.get(key)

@@ -16,6 +16,7 @@ from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declarations import Declarations
 from sluice.errors import ConfigurationError
 from sluice.pipeline import Pipeline
+from sluice.protocol.checksums import checksum
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from sluice.runner.recovery import restore
@@ -49,7 +50,7 @@ def a_checkpoint(job: Job) -> None:
     """Each subtask acknowledges with a small segment, inside the ack."""
     outcome = trigger(job)
     assert isinstance(outcome, Triggered)
-    segment = SegmentHandle(key="", size_bytes=1, rows=1, checksum="0", inline=b"1")
+    segment = SegmentHandle(key="", size_bytes=1, rows=1, checksum=checksum(b"1"), inline=b"1")
     state = StateHandle(segment=segment, first_hash=MIN_HASH, last_hash=MAX_HASH)
     for task in outcome.plan.tasks:
         for index in range(task.parallelism):

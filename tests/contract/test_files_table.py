@@ -11,6 +11,7 @@ from sluice.connectors.files_table import FilesTable
 from sluice.connectors.sink import Sink
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.protocol.checksums import checksum
 from sluice.storage.object_store import ObjectStore
 from tests.contract.sink_case import JOB
 
@@ -61,6 +62,7 @@ def test_what_is_staged_is_not_seen_before_its_checkpoint_commits(store: ObjectS
         file="data/00000000000000000007-00002-a-0.parquet",
         rows=1,
         size_bytes=len(store.get(staged.file) or b""),
+        checksum=checksum(store.get(staged.file) or b""),
     )
     assert table.read().num_rows == 0
     assert table.versions() == ()

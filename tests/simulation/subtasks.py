@@ -286,6 +286,8 @@ def _staged(world: World, one: Execution) -> tuple[Committable, ...]:
     for sink in sinks:
         world.open_store(StoreLocation(root=f"{ROOT}/{one.job.paths.table(sink)}")).put(file, body)
     return tuple(
-        Committable(sink=sink, file=file, rows=len(one.said), size_bytes=len(body))
+        Committable(
+            sink=sink, file=file, rows=len(one.said), size_bytes=len(body), checksum=checksum(body)
+        )
         for sink in sinks
     )

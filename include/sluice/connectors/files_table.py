@@ -116,6 +116,9 @@ class FilesTable:
         self._compact_if_due(checkpoint_id)
         self._show()
 
+    def damage_of(self, committables: Iterable[Committable]) -> list[str]:
+        return self._staged.damage_of(committables)
+
     def is_published(self, checkpoint_id: int) -> bool:
         return checkpoint_id in self._log.lineage(checkpoint_id - 1)
 

@@ -87,6 +87,12 @@ class Sink(Protocol):
         """
         ...
 
+    def damage_of(self, committables: Iterable[Committable]) -> Sequence[str]:
+        """What of them is not there as it was staged, a sentence each; nothing where that cannot be
+        told.  Those that were published may be gone.
+        """
+        ...
+
     def is_published(self, checkpoint_id: int) -> bool:
         """Whether ``commit`` was called for the checkpoint."""
         ...

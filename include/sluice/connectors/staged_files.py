@@ -30,6 +30,7 @@ from sluice.connectors.row_files import (
     encode_schema,
 )
 from sluice.connectors.sink import DELETED, Staged, Unpublished
+from sluice.connectors.staged_file import RowFile, StagedFile, decode_parts
 from sluice.connectors.table_names import (
     DATA,
     DELETES,
@@ -44,6 +45,7 @@ from sluice.connectors.table_names import (
 )
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.protocol.checksums import checksum
 from sluice.storage.object_store import Listed, ObjectStore
 
 if TYPE_CHECKING:
@@ -53,17 +55,6 @@ __all__ = ["ATTEMPT_TOKEN", "DELETES", "RowFile", "StagedFiles", "deletes_first"
 
 ATTEMPT_TOKEN = re.compile(r"[A-Za-z0-9-]+")
 WRITE_THREADS = 16  # A partition is a small object: a writer waits for most of each.
-
-
-class RowFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file relative to the table's root; a reader verifies its size and its rows."""
-
-    file: str
-    rows: int
-    size_bytes: int
-
-
-_PARTS = msgspec.json.Decoder(tuple[RowFile, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +83,52 @@ class StagedFiles:
         stem = f"{data_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}"
         is_deletes = DELETED in table.column_names
         if not self.partition_by:
-            file = self.write(stem, table, is_deletes=is_deletes)
+            file = self._write(stem, table, is_deletes=is_deletes)
             return Committable(
-                sink=self.sink, file=file.file, rows=file.rows, size_bytes=file.size_bytes
+                sink=self.sink,
+                file=file.file,
+                rows=file.rows,
+                size_bytes=file.size_bytes,
+                checksum=file.checksum,
             )
         parts = self._write_parts(stem, table, is_deletes=is_deletes)
         unit = unit_of(parts[0].file)
-        self.store.put(unit, msgspec.json.encode(parts))
+        listed = msgspec.json.encode(parts)
+        self.store.put(unit, listed)
         return Committable(
             sink=self.sink,
             file=unit,
             rows=table.num_rows,
             size_bytes=sum(part.size_bytes for part in parts),
+            checksum=checksum(listed),
         )
 
-    def write(
-        self, stem: str, table: pa.Table, *, is_deletes: bool = False, partition: str = ""
-    ) -> RowFile:
+    def write(self, stem: str, table: pa.Table, *, partition: str = "") -> RowFile:
         """Write one file, whose name begins with *stem*; in *partition*'s folder if it has one."""
+        return self._write(stem, table, partition=partition).published
+
+    def damage_of(self, committables: Iterable[Committable]) -> list[str]:
+        """What is not there any more as it was staged, a sentence each; every file is read."""
+        return [problem for staged in committables for problem in self._damage(staged)]
+
+    def _damage(self, staged: Committable) -> list[str]:
+        files = {staged.file: staged.checksum}
+        if staged.file.endswith(PARTS):
+            try:
+                files |= {part.file: part.checksum for part in self._parts(staged)}
+            except ProtocolViolation as error:
+                return [str(error)]
+        bodies = ((file, expected, self.store.get(file)) for file, expected in files.items())
+        return [
+            f"{self.store.root}/{file}, staged for sink {self.sink!r}, is "
+            + ("missing" if body is None else "damaged")
+            for file, expected, body in bodies
+            if body is None or expected not in ("", checksum(body))
+        ]
+
+    def _write(
+        self, stem: str, table: pa.Table, *, is_deletes: bool = False, partition: str = ""
+    ) -> StagedFile:
         if self.format == PARQUET:
             body = encode_parquet(table)
         else:
@@ -122,7 +141,9 @@ class StagedFiles:
         folder = f"/{partition}/part" if partition else ""
         file = f"{stem}{kind}{folder}.{self.format}"
         self.store.put(file, body)
-        return RowFile(file=file, rows=table.num_rows, size_bytes=len(body))
+        return StagedFile(
+            file=file, rows=table.num_rows, size_bytes=len(body), checksum=checksum(body)
+        )
 
     def files_of(self, staged: Committable) -> tuple[RowFile, ...]:
         """The files that a committable stands for: itself, or those of its partitions.
@@ -132,19 +153,19 @@ class StagedFiles:
         """
         if not staged.file.endswith(PARTS):
             return (RowFile(file=staged.file, rows=staged.rows, size_bytes=staged.size_bytes),)
+        return tuple(part.published for part in self._parts(staged))
+
+    def _parts(self, staged: Committable) -> tuple[StagedFile, ...]:
         place = f"{self.store.root}/{staged.file}"
         body = self.store.get(staged.file)
         if body is None:
             raise ProtocolViolation(f"{place} was staged and is missing")
-        try:
-            parts = _PARTS.decode(body)
-        except msgspec.DecodeError as error:
-            raise ProtocolViolation(f"{place} is no list of files: {error}") from error
+        parts = decode_parts(body, place)
         if sum(part.rows for part in parts) != staged.rows:
             raise ProtocolViolation(f"{place} does not list the {staged.rows} rows of its ack")
         return parts
 
-    def read(self, file: str, *, rows: int, size_bytes: int) -> pa.Table:
+    def read(self, file: str, *, rows: int, size_bytes: int, expected: str = "") -> pa.Table:
         """Raises ProtocolViolation when it is gone, or is not what was staged."""
         import pyarrow as pa
 
@@ -155,6 +176,11 @@ class StagedFiles:
         if len(body) != size_bytes:
             raise ProtocolViolation(
                 f"{place} has {len(body)} bytes where {size_bytes} were committed"
+            )
+        if expected not in ("", checksum(body)):
+            raise ProtocolViolation(
+                f"{place} is damaged: checksum {expected} was recorded, its {len(body)} bytes have "
+                f"{checksum(body)}"
             )
         try:
             table = self._decode(file, body)
@@ -192,11 +218,13 @@ class StagedFiles:
             newest_ms=max((one.modified_ms for one in listed), default=0),
         )
 
-    def _write_parts(self, stem: str, table: pa.Table, *, is_deletes: bool) -> tuple[RowFile, ...]:
+    def _write_parts(
+        self, stem: str, table: pa.Table, *, is_deletes: bool
+    ) -> tuple[StagedFile, ...]:
         parts = [*split(table, self.partition_by, self.sink)]
 
-        def write(part: tuple[str, pa.Table]) -> RowFile:
-            return self.write(stem, part[1], is_deletes=is_deletes, partition=part[0])
+        def write(part: tuple[str, pa.Table]) -> StagedFile:
+            return self._write(stem, part[1], is_deletes=is_deletes, partition=part[0])
 
         with ThreadPoolExecutor(WRITE_THREADS) as pool:
             return tuple(pool.map(write, parts))

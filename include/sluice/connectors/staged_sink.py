@@ -50,7 +50,9 @@ class EpochRows:
     def _read(self, *, is_delete: bool) -> Iterator[pa.Table]:
         for one in sorted(self.staged, key=deletes_first):
             if one.file.endswith(DELETES) == is_delete:
-                yield self.files.read(one.file, rows=one.rows, size_bytes=one.size_bytes)
+                yield self.files.read(
+                    one.file, rows=one.rows, size_bytes=one.size_bytes, expected=one.checksum
+                )
 
 
 class Target(Protocol):
@@ -123,6 +125,9 @@ class StagedSink:
             if not self.is_published(checkpoint_id):
                 raise  # Else another process was faster, and has deleted what was staged.
         self.files.discard(one.file for one in committables)
+
+    def damage_of(self, committables: Iterable[Committable]) -> list[str]:
+        return self.files.damage_of(committables)
 
     def is_published(self, checkpoint_id: int) -> bool:
         return self.target.timeline().shows(checkpoint_id)

@@ -10,12 +10,16 @@ from sluice.core.ids import CheckpointId, SubtaskId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committable:
-    """What a two-phase sink staged: nobody sees it before the commit names it."""
+    """What a two-phase sink staged: nobody sees it before the commit names it.
+
+    ``checksum`` is that of the file's bytes, empty where the sink does not know them.
+    """
 
     sink: str
     file: str
     rows: int
     size_bytes: int
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

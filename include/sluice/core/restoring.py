@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from sluice.core.completed import CheckpointMetadata, StageState
+from sluice.core.damage import damaged_files
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
@@ -68,8 +69,9 @@ class Observed:
     """What was seen of the chosen snapshot: the size of each file, None for one that is missing,
     and what the sources say about their positions.  ``metadata`` None: the job starts from empty.
 
-    ``checksums`` are those of the bytes that are there, None where nobody read them; ``damage``
-    says why there is no ``metadata`` to look at.
+    ``checksums`` are those of the bytes that are there, None where nobody read them;
+    ``staged_damage`` says what of the rows to be published is not what was staged, ``unreadable``
+    why there is no ``metadata`` to look at.
     ``left_behind`` is what else it holds for whom the pipeline does not declare: by uid, in words.
     ``tables`` None: the sinks were not asked, for the job continues what it continues anyway.
     ``undeclared_tables`` are the versions that it pins of sinks which nobody declares any more.
@@ -80,7 +82,8 @@ class Observed:
         default_factory=dict[SegmentHandle, int | None]
     )
     checksums: Mapping[SegmentHandle, str] | None = None
-    damage: str = ""
+    staged_damage: Sequence[str] = ()
+    unreadable: str = ""
     source_problems: Sequence[str] = ()
     left_behind: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Sequence[TableStanding] | None = None
@@ -167,15 +170,15 @@ def decide(
     options: RestoreOptions,
 ) -> Restore | Stop:
     """Restore *choice*, or stop and say why."""
-    if observed.damage:
-        return Stop(problems=(observed.damage,), is_damaged=True)
+    if observed.unreadable:
+        return Stop(problems=(observed.unreadable,), is_damaged=True)
     metadata, tables = observed.metadata, observed.tables or ()
     rolls_back, accepts = options.roll_back_tables, options.accept_tables
     of_tables = table_problems(tables, roll_back=rolls_back, accepts=accepts)
-    problems, dropped = _snapshot_problems(state, choice, observed, stages, options)
+    damage = (*damaged_files(observed.sizes, observed.checksums), *observed.staged_damage)
+    problems, dropped = _snapshot_problems(state, choice, observed, stages, options, damage)
     if problems or of_tables:
-        is_damaged = bool(_damage(observed))
-        return Stop(problems=(*problems, *of_tables), is_damaged=is_damaged)
+        return Stop(problems=(*problems, *of_tables), is_damaged=bool(damage))
     own = None if choice.origin else state.completed_checkpoint(choice.checkpoint_id or 0)
     replays_commit = own is not None and not own.is_committed
     return Restore(
@@ -208,6 +211,7 @@ def _snapshot_problems(
     observed: Observed,
     stages: Sequence[DeclaredStage],
     options: RestoreOptions,
+    damage: Sequence[str],
 ) -> tuple[list[str], tuple[str, ...]]:
     """What stands against the snapshot itself, and whose state of it is dropped."""
     metadata = observed.metadata
@@ -235,7 +239,7 @@ def _snapshot_problems(
             if stage.uid in declared
             for problem in _parallelism_problems(stage, declared[stage.uid])
         ),
-        *_damage(observed),
+        *damage,
         *observed.source_problems,
     ]  # fmt: skip
     return problems, tuple(orphans)
@@ -277,22 +281,3 @@ def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[st
         )
         return [problem]
     return []
-
-
-def _damage(observed: Observed) -> list[str]:
-    """The files that are not those that were written; one that is too short is named once."""
-    resized = {h: size for h, size in observed.sizes.items() if size != h.size_bytes}
-    return [
-        *(_file_problem(handle, size) for handle, size in resized.items()),
-        *(
-            f"{handle.key or 'inline state'} is damaged: checksum {handle.checksum} was recorded, "
-            f"its {handle.size_bytes} bytes have {found}"
-            for handle, found in (observed.checksums or {}).items()
-            if found != handle.checksum and handle not in resized
-        ),
-    ]
-
-
-def _file_problem(handle: SegmentHandle, size: int | None) -> str:
-    state_of_it = "is missing" if size is None else f"has {size} bytes"
-    return f"{handle.key} {state_of_it}, expected {handle.size_bytes} bytes"

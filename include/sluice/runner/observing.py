@@ -57,7 +57,7 @@ def observe(
     try:
         metadata = _metadata(job, choice)
     except (RestoreError, ProtocolViolation) as error:
-        return Observed(damage=str(error))
+        return Observed(unreadable=str(error))
     is_decided = state.continues(choice.checkpoint_id, choice.origin)
     asks = not is_decided or options.roll_back_tables or options.accept_tables
     tables = standings_to_restore(job, state, choice, metadata, configuration) if asks else None
@@ -67,6 +67,11 @@ def observe(
         metadata=metadata,
         sizes=_sizes(job, metadata),
         checksums=(checksums_of(job, segments_of(metadata)) if options.compare_checksums else None),
+        staged_damage=(
+            _staged_damage(job, state, choice, metadata, configuration)
+            if options.compare_checksums
+            else ()
+        ),
         source_problems=_source_problems(job, metadata, configuration),
         left_behind=left_behind(metadata, job.pipeline),
         tables=tables,
@@ -90,6 +95,25 @@ def _sizes(job: Job, metadata: CheckpointMetadata) -> dict[SegmentHandle, int | 
         for folder in sorted({key.rpartition("/")[0] for key in here}):
             found |= {(root, listed.key): listed.size_bytes for listed in store.list(f"{folder}/")}
     return {handle: found.get((handle.root, handle.key)) for handle in metadata.files}
+
+
+def _staged_damage(
+    job: Job,
+    state: CoordinatorState,
+    choice: Choice,
+    metadata: CheckpointMetadata,
+    configuration: JobConfiguration,
+) -> list[str]:
+    """Of the rows that a replayed commit would publish; a sink that did has no use for them."""
+    own = None if choice.origin else state.completed_checkpoint(metadata.checkpoint_id)
+    if own is None or own.is_committed:
+        return []
+    found: list[str] = []
+    for uid, sink in job.sinks(configuration.params).items():
+        damage = sink.damage_of(c for c in metadata.committables if c.sink == uid)
+        if damage and not sink.is_published(metadata.checkpoint_id):
+            found += damage
+    return found
 
 
 def _source_problems(

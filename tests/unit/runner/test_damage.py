@@ -24,9 +24,11 @@ from sluice.runner.recovery import Restored, fail_checkpoint, restore
 from sluice.runner.restore_plan import plan_restore
 from sluice.runner.restore_targets import savepoint_target
 from sluice.runner.savepoints import copy_savepoint, savepoint_names
+from sluice.runner.table_recovery import writer_of
 from sluice.runner.trigger import NotTriggered, trigger
 from sluice.runner.watch import watch
 from sluice.runtime.state.cache import SegmentCache
+from sluice.sinks import FilesTable
 from tests.builders import (
     ManualClock,
     a_pipeline,
@@ -295,3 +297,73 @@ def test_the_policy_is_the_submissions() -> None:
 
     assert job.state().configuration.on_damaged_checkpoint is DamagedCheckpoint.OLDER
     assert JobConfiguration().on_damaged_checkpoint is DamagedCheckpoint.STOP
+
+
+def an_uncommitted_job(table: FilesTable | NotedTable) -> Job:
+    """Checkpoint 2 is completed; what its subtasks staged nobody has seen."""
+    job = a_running_job(a_pipeline(sink=table), clock=ManualClock())
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    return job
+
+
+def spoil(job: Job, *, leaf: str = "") -> str:
+    """One bit of a file that checkpoint 2 staged for the table."""
+    folder = f"{job.paths.table('results')}/data/{2:020d}-"
+    key = next(one.key for one in job.store.list(folder) if one.key.endswith(leaf))
+    raw = bytearray(job.store.get(key) or b"")
+    raw[len(raw) // 2] ^= 1
+    job.store.put(key, bytes(raw))
+    return key
+
+
+TABLES: list[tuple[FilesTable | NotedTable, str]] = [
+    (FilesTable(changelog=True), ".parquet"),
+    (FilesTable(changelog=True, partition_by=("record",)), "part.parquet"),
+    (FilesTable(changelog=True, partition_by=("record",)), ".parts.json"),
+    (NotedTable(), ".parquet"),
+]
+
+
+@pytest.mark.parametrize(("table", "leaf"), TABLES, ids=["plain", "part", "list", "noted"])
+def test_rows_that_are_still_to_be_published_are_compared_too(
+    table: FilesTable | NotedTable, leaf: str
+) -> None:
+    job = an_uncommitted_job(table)
+    whole = plan_restore(job, Latest())
+    key = spoil(job, leaf=leaf)
+
+    found = plan_restore(job, Latest())
+    by_size = plan_restore(job, Latest(), UNCOMPARED)
+
+    assert isinstance(whole, Restore)
+    assert whole.replays_commit
+    assert isinstance(found, Stop)
+    assert found.is_damaged
+    assert any(key in problem for problem in found.problems), found.problems
+    assert isinstance(by_size, Restore)
+
+
+def test_damaged_rows_are_not_handed_to_a_place_outside() -> None:
+    job = an_uncommitted_job(NotedTable())
+    key = spoil(job)
+
+    with pytest.raises(ProtocolViolation, match=r"is damaged: checksum .* was recorded") as caught:
+        commit(job, CheckpointId(2))
+
+    assert key in str(caught.value)
+
+
+def test_rows_that_a_place_outside_shows_already_are_not_missed() -> None:
+    """Who published them deleted what was staged, and died before it could say so."""
+    table = NotedTable()
+    job = an_uncommitted_job(table)
+    sink = job.sinks({})["results"]
+    metadata = job.metadata(CheckpointId(2))
+    mine = [one for one in metadata.committables if one.sink == "results"]
+    sink.commit(writer_of(job.state()), 2, 1, mine)
+
+    assert sink.damage_of(mine) != []
+    assert isinstance(plan_restore(job, Latest()), Restore)

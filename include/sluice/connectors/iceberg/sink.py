@@ -107,6 +107,10 @@ class IcebergSink:
             raise self._overtaken(f"checkpoint {checkpoint_id}")
         Staging(table, self.identity).discard(self._copied(table, committables))
 
+    def damage_of(self, committables: Iterable[Committable]) -> Sequence[str]:  # noqa: ARG002
+        """Nothing is told before the commit, which reads each file's footer."""
+        return ()
+
     def is_published(self, checkpoint_id: int) -> bool:
         return self._noted().shows(checkpoint_id)
 
