@@ -140,6 +140,9 @@ def choose(
     is_claimed = options.claim_mode is ClaimMode.CLAIM
     match target:
         case Latest():
+            if is_claimed and state.origin is None:
+                problem = "only a savepoint is claimed: the latest checkpoint is the job's"
+                return Stop(problems=(problem,))
             return _latest(state)
         case FromCheckpoint(checkpoint_id):
             if is_claimed:

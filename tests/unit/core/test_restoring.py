@@ -24,6 +24,7 @@ from sluice.core.restoring import (
     Observed,
     Restore,
     RestoreOptions,
+    RestoreTarget,
     Stop,
     choose,
     decide,
@@ -304,3 +305,24 @@ def test_a_table_that_does_not_agree_stops_a_restore_of_anything() -> None:
         assert problem_of(decided) == table.problem(roll_back=False, accepts=False)
         accepted = decide(a_submitted(), choice, observed, [], RestoreOptions(accept_tables=True))
         assert isinstance(accepted, Restore)
+
+
+@pytest.mark.parametrize(
+    ("target", "what"), [(Latest(), "latest checkpoint"), (FromCheckpoint(CheckpointId(1)), "1")]
+)
+def test_only_a_savepoint_can_be_claimed(target: RestoreTarget, what: str) -> None:
+    state = after(a_submitted(), *a_checkpoint(1))
+
+    chosen = choose(state, target, RestoreOptions(claim_mode=ClaimMode.CLAIM))
+
+    assert isinstance(chosen, Stop)
+    assert chosen.problems[0].startswith("only a savepoint is claimed: ")
+    assert what in chosen.problems[0]
+
+
+def test_a_claimed_savepoint_that_the_job_stands_at_may_be_restored_again() -> None:
+    state = after(a_submitted(), restored(7, savepoint="mine", claim_mode=ClaimMode.CLAIM))
+
+    chosen = choose(state, Latest(), RestoreOptions(claim_mode=ClaimMode.CLAIM))
+
+    assert chosen == Choice(checkpoint_id=CheckpointId(7), origin=state.origin)
