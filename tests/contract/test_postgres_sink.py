@@ -153,7 +153,8 @@ def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(database, tab
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     case = case_of(database, table, root)
     sink = case.open()
-    staged = [staged_rows(sink, 1, 1), replace(staged_rows(sink, 1, 2), file="data/gone.parquet")]
+    whole = staged_rows(sink, 1, 1)
+    staged = [whole, replace(whole, file="data/gone.parquet")]
 
     with pytest.raises(ProtocolViolation, match="missing"):
         sink.commit(JOB, 1, None, staged)
