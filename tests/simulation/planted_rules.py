@@ -96,7 +96,11 @@ def reuse_an_id(patch: pytest.MonkeyPatch) -> None:
             return transition
         if not isinstance(event, CheckpointFailed | DeclineReceived):
             return transition
-        ids = CheckpointIdCounter(next_id=state.pending[0].checkpoint_id)
+        left = {pending.checkpoint_id for pending in transition.state.pending}
+        gone = [p.checkpoint_id for p in state.pending if p.checkpoint_id not in left]
+        if not gone:
+            return transition
+        ids = CheckpointIdCounter(next_id=min(gone))
         again = replace(transition.state, ids=ids)
         return replace(transition, state=again)
 
