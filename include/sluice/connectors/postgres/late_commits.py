@@ -3,12 +3,14 @@
 A sequence's number is taken when a row is written, and the row is seen when its transaction
 commits; so a smaller number may appear after a larger one.  There are two answers.
 
-``Wait``, which is sound: an INSERT locks its table (ROW EXCLUSIVE, PostgreSQL's table-level locks)
-before it takes a number, and holds the lock until its transaction has ended and its rows are
-visible.  So who took a number up to the sequence's present one, and has not ended, holds the lock:
+``Wait``, which is sound: an INSERT locks the table that it names (ROW EXCLUSIVE, PostgreSQL's
+table-level locks) before it takes a number, and holds the lock until its transaction has ended and
+its rows are visible.  It may name any table that takes numbers of the sequence, or one above or
+below it: a partitioned table locks a partition only when a row with its number gets there.  So who
+took a number up to the sequence's present one, and has not ended, holds the lock of one of these:
 
     1. through = the sequence's last value
-    2. writers = the transactions that hold the lock, asked after 1
+    2. writers = the transactions that hold the lock, or wait for it, asked after 1
     3. when all of them have ended, every row up to ``through`` is there, or never will be
 
 This is a ``Fence``.  It travels in the position, so that transactions that always overlap delay
@@ -35,13 +37,24 @@ from sluice.errors import ProtocolViolation
 POLL_S = 0.01
 PREPARED = "-1/"  # How a prepared transaction is called that outlived a restart of the server.
 
-# Of the table and its partitions: an INSERT names any of them.  No snapshot is involved.
+# An INSERT may name the table, any other that takes its numbers from the sequence by a default or
+# as its owner, and whatever they inherit from or are inherited by.  No snapshot is involved.
 WRITERS = """
 WITH RECURSIVE tree AS (
-    SELECT %s::oid AS relation
-    UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = tree.relation)
+    SELECT relation FROM (
+        SELECT %(table)s::oid AS relation
+        UNION SELECT refobjid FROM pg_depend WHERE classid = 'pg_class'::regclass
+            AND objid = %(sequence)s AND refclassid = 'pg_class'::regclass
+            AND deptype IN ('a', 'i')
+        UNION SELECT f.adrelid FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
+            WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass
+            AND d.refobjid = %(sequence)s) takers
+    UNION SELECT near.relation FROM tree, LATERAL (
+        SELECT inhparent FROM pg_inherits WHERE inhrelid = tree.relation
+        UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = tree.relation
+    ) near(relation))
 SELECT DISTINCT virtualtransaction FROM pg_locks JOIN tree USING (relation)
-WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+WHERE locktype = 'relation' AND mode = 'RowExclusiveLock'
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
@@ -94,10 +107,10 @@ def settled(
     while True:
         if fence is None:
             through = sequence.last_value(connection)
-            fence = Fence(verified, through, _writers(connection, sequence.table_oid))
+            fence = Fence(verified, through, _writers(connection, sequence))
             is_of_now = True
         elif fence.writers:
-            now = _writers(connection, sequence.table_oid)
+            now = _writers(connection, sequence)
             fence = Fence(verified, fence.through, remaining(fence.writers, now))
         if fence.is_settled:
             verified = max(verified, fence.through + 1)
@@ -129,8 +142,9 @@ def lagging_end(
     return (old[0] + 1 if old is not None else 0), newest
 
 
-def _writers(connection: Connection, table_oid: int) -> frozenset[str]:
-    return frozenset(name for (name,) in connection.execute(WRITERS, [table_oid]))
+def _writers(connection: Connection, sequence: Sequence) -> frozenset[str]:
+    given = {"table": sequence.table_oid, "sequence": sequence.oid}
+    return frozenset(name for (name,) in connection.execute(WRITERS, given))
 
 
 def remaining(waited_for: Iterable[str], now: frozenset[str]) -> frozenset[str]:
