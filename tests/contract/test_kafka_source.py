@@ -18,7 +18,7 @@ from sluice.connectors.kafka.source import KafkaSource
 from sluice.connectors.source import RECORD, Barrier, SourcePosition
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.sources.kafka import Kafka, Raw
+from sluice.sources.kafka import Json, Kafka, Raw
 from tests.contract.source_rules import Row, checked
 from tests.kafka_cluster import REAL, Place, place
 
@@ -153,6 +153,40 @@ def test_a_row_says_where_it_is_from(kafka: Place) -> None:
     }
     assert (tombstone["key"], tombstone["value"], tombstone["headers"]) == (None, None, [])
     assert tombstone["_malformed"] is None
+
+
+@pytest.mark.parametrize("value", [Json("n int"), Raw(as_text=True)], ids=["json", "text"])
+def test_a_key_that_is_no_text_and_a_time_that_is_no_moment_make_a_record_malformed(
+    broker: Place, value: Json | Raw
+) -> None:
+    """Of JSON, which Spark decodes, the text says why, and is none."""
+    topic = broker.create(1)
+    never = 2**63 - 1
+    to = producer(broker)
+    for key, at_ms in ((b"k", 1), (b"\xff\xfe", 2), (b"k", never)):
+        to.produce(topic, b'{"n": 1}', key, 0, timestamp=at_ms)
+    to.flush(10)
+    one = source(broker, topic, columns=("key", "timestamp"), key="string", value=value)
+
+    rows = read(one, plan(one))
+
+    reasons = [
+        None,
+        "the key is not UTF-8 (hex fffe)",
+        f"the record's timestamp is no moment: {never} ms",
+    ]
+    assert [(row["key"], row["timestamp"] is None) for row in rows] == [
+        ("k", False),
+        (None, False),
+        ("k", True),
+    ]
+    assert [row[RECORD] for row in rows] == [0, 1, 2]
+    if isinstance(value, Raw):
+        assert [row["_malformed"] for row in rows] == reasons
+        assert [row["_raw"] for row in rows] == [None, '{"n": 1}', '{"n": 1}']
+    else:
+        texts = [f'{reason}: {{"n": 1}}' if reason else '{"n": 1}' for reason in reasons]
+        assert [row["value"] for row in rows] == texts
 
 
 def test_several_topics_are_one_source(kafka: Place) -> None:

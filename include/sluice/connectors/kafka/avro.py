@@ -15,7 +15,7 @@ from sluice.connectors.kafka.avro_types import (
     without_logical_types,
 )
 from sluice.connectors.kafka.framing import NotFramed, Registry, unframed
-from sluice.connectors.kafka.values import Decoded, tombstone_fields, tombstones
+from sluice.connectors.kafka.values import Decoded, held, tombstone_fields, tombstones
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ class AvroValues:
 
     def decode(self, raw: Sequence[bytes | None]) -> Decoded:
         """Raises StoreUnavailable or ConfigurationError when the registry does not answer."""
-        import pyarrow as pa
-
         reader = _Reader(self)
         bad_bytes = _bad_bytes()
         records: list[Any] = []
@@ -55,10 +53,14 @@ class AvroValues:
             except bad_bytes as error:
                 records.append(None)
                 malformed[row] = f"not Avro of the schema: {error or type(error).__name__}"
-        wire = pa.struct(self._wire_fields())
-        rows = _struct(records, wire, malformed).cast(pa.struct(self.fields()))
-        # Flattened, a field is null where its record is.
-        return Decoded([tombstones(raw), *rows.flatten()], malformed)
+        return Decoded([tombstones(raw), *held(records, self._columns, malformed)], malformed)
+
+    def _columns(self, records: Sequence[object]) -> list[pa.Array]:
+        import pyarrow as pa
+
+        rows = pa.array(records, pa.struct(self._wire_fields())).cast(pa.struct(self.fields()))
+        columns: list[pa.Array] = rows.flatten()  # A field is null where its record is.
+        return columns
 
     def _wire_fields(self) -> list[pa.Field]:
         return record_fields(parsed_json(self.schema), "the values")
@@ -119,22 +121,6 @@ def _bad_bytes() -> tuple[type[Exception], ...]:
         TypeError,
         ValueError,
     )
-
-
-def _struct(records: list[Any], type_: pa.DataType, malformed: dict[int, str]) -> pa.Array:
-    """Records as one array; those that a column cannot hold are malformed, too."""
-    import pyarrow as pa
-
-    try:
-        return pa.array(records, type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        for row, record in enumerate(records):
-            try:
-                pa.array([record], type_)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-                malformed[row] = f"no column can hold it: {error}"
-                records[row] = None
-        return pa.array(records, type_)
 
 
 def parsed_json(schema: str) -> AvroSchema:

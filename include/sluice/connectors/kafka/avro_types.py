@@ -25,6 +25,8 @@ BY_NUMBER = frozenset(
     }
 )
 
+MOST_DIGITS = 38  # Of a decimal, in Arrow and in Spark.
+
 
 def without_logical_types(schema: AvroSchema) -> AvroSchema:
     """*schema* as the reader is to decode it: numbers where a logical type is but a number."""
@@ -95,7 +97,7 @@ def _type(
         return _primitive(schema, place)
     if "name" in schema and schema["type"] in {"record", "enum", "fixed"}:
         named.setdefault(_full_name(schema), schema)
-    if logical := _logical(schema):
+    if logical := _logical(schema, place):
         return logical
     match schema["type"]:
         case "record":
@@ -113,11 +115,16 @@ def _type(
             return _type(other, named, inside, place)
 
 
-def _logical(schema: dict[str, Any]) -> pa.DataType | None:
+def _logical(schema: dict[str, Any], place: str) -> pa.DataType | None:
     import pyarrow as pa
 
     match schema.get("logicalType"):
         case "decimal":
+            if schema["precision"] > MOST_DIGITS:
+                raise ConfigurationError(
+                    f"{place} is a decimal of {schema['precision']} digits, and a column holds "
+                    f"{MOST_DIGITS}; read it with Raw() and decode it in a transform"
+                )
             return pa.decimal128(schema["precision"], schema.get("scale", 0))
         case "date":
             return pa.date32()

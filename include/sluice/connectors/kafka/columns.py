@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sluice.connectors.kafka.values import Values
 
+LAST_MS = (2**63 - 1) // 1_000  # Of the microseconds that a column holds.
 KINDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "headers")
 
 
@@ -66,34 +67,40 @@ class Columns:
         return pa.schema([*fields, pa.field(RECORD, pa.int64())])
 
     def batch(self, messages: Sequence[Message], topic: str, values: Values) -> pa.RecordBatch:
+        """What Kafka says of a record, and no column can hold, makes it malformed, too."""
         import pyarrow as pa
 
         raw = [one.value() for one in messages]
         decoded = values.decode(raw)
         arrays: list[pa.Array] = []
-        offsets = pa.array([one.offset() for one in messages], pa.int64())
-        keys: tuple[pa.Array, dict[int, str]] | None = None
+        reasons: dict[int, str] = {}
         for kind, _ in self._named():
             if kind == "key":
-                keys = self._keys(messages)
-            arrays.append(
-                keys[0] if kind == "key" and keys else _column(kind, messages, topic, offsets)
-            )
-        arrays += decoded.columns
+                arrays.append(self._keys(messages, reasons))
+            elif kind == "timestamp":
+                arrays.append(_timestamps(messages, reasons))
+            else:
+                arrays.append(_column(kind, messages, topic))
+        offsets = _column("offset", messages, topic)
         if values.text_schema is None:
-            reasons = {**(keys[1] if keys else {}), **decoded.malformed}
-            arrays += _malformed(raw, reasons)
+            arrays += [*decoded.columns, *_malformed(raw, {**reasons, **decoded.malformed})]
+        else:
+            arrays += [*decoded.columns[:-1], _spoilt(decoded.columns[-1], reasons)]
         return pa.RecordBatch.from_arrays([*arrays, offsets], schema=self.schema(values))
 
-    def _keys(self, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, str]]:
-        """The keys, and why some of them are none, by row."""
+    def _keys(self, messages: Sequence[Message], reasons: dict[int, str]) -> pa.Array:
+        """The keys; *reasons* say why some of them are none, by row."""
         import pyarrow as pa
 
         raw = [one.key() for one in messages]
         if self.key == "binary":
-            return pa.array(raw, pa.binary()), {}
+            return pa.array(raw, pa.binary())
         texts, bad = texts_of(raw)
-        return texts, dict.fromkeys(bad, "the key is not UTF-8")
+        for row in bad:
+            key = raw[row]
+            assert isinstance(key, bytes)
+            reasons[row] = f"the key is not UTF-8 (hex {key.hex()})"
+        return texts
 
     def _named(self) -> Iterator[tuple[str, str]]:
         for one in self.wanted:
@@ -118,7 +125,7 @@ def texts_of(raw: Sequence[bytes | None]) -> tuple[pa.Array, list[int]]:
         return pa.array(texts, pa.string()), bad
 
 
-def _column(kind: str, messages: Sequence[Message], topic: str, offsets: pa.Array) -> pa.Array:
+def _column(kind: str, messages: Sequence[Message], topic: str) -> pa.Array:
     import pyarrow as pa
 
     match kind:
@@ -127,13 +134,7 @@ def _column(kind: str, messages: Sequence[Message], topic: str, offsets: pa.Arra
         case "partition":
             return pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages))
         case "offset":
-            return offsets
-        case "timestamp":
-            # Kafka says -1 where a record has none.
-            times = [one.timestamp()[1] for one in messages]
-            known: list[int | None] = [None if at < 0 else at for at in times]
-            ms = pa.array(known, pa.timestamp("ms", tz="UTC"))
-            return ms.cast(pa.timestamp("us", tz="UTC"))
+            return pa.array([one.offset() for one in messages], pa.int64())
         case "timestamp_type":
             names = {1: "create", 2: "append"}
             return pa.array([names.get(one.timestamp()[0]) for one in messages], pa.string())
@@ -143,9 +144,35 @@ def _column(kind: str, messages: Sequence[Message], topic: str, offsets: pa.Arra
             )
 
 
+def _timestamps(messages: Sequence[Message], reasons: dict[int, str]) -> pa.Array:
+    """Null where Kafka says -1, which is none, and for what a producer set to no moment."""
+    import pyarrow as pa
+
+    times: list[int | None] = []
+    for row, one in enumerate(messages):
+        at = one.timestamp()[1]
+        times.append(at if 0 <= at <= LAST_MS else None)
+        if at > LAST_MS:
+            reasons[row] = f"the record's timestamp is no moment: {at} ms"
+    return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+
+
 def _headers(headers: object) -> list[tuple[str, bytes | None]]:
     """The last one counts of a name that comes several times, for a map has each once."""
     return list(dict(headers).items()) if isinstance(headers, list) else []
+
+
+def _spoilt(texts: pa.Array, reasons: dict[int, str]) -> pa.Array:
+    """Of the rows with a reason the text says it first, so that it is none of what is decoded."""
+    import pyarrow as pa
+
+    if not reasons:
+        return texts
+    shown = texts.to_pylist()
+    for row, reason in reasons.items():
+        if shown[row] is not None and shown[row].strip():  # A blank text is no row.
+            shown[row] = f"{reason}: {shown[row]}"
+    return pa.array(shown, texts.type)
 
 
 def _malformed(raw: Sequence[bytes | None], reasons: dict[int, str]) -> list[pa.Array]:

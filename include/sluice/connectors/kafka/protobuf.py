@@ -7,13 +7,13 @@ message's or an ``optional`` one, is null then.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sluice.connectors.kafka.framing import NotFramed, unframed, without_message_indexes
 from sluice.connectors.kafka.protobuf_types import column_type, reader_of
-from sluice.connectors.kafka.values import Decoded, tombstone_fields, tombstones
+from sluice.connectors.kafka.values import Decoded, held, tombstone_fields, tombstones
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -68,12 +68,16 @@ class ProtobufValues:
             except (DecodeError, NotFramed, ValueError) as error:
                 messages.append(None)
                 malformed[row] = f"not Protobuf of {class_.DESCRIPTOR.full_name}: {error}"
-        columns = []
-        for one, field_ in zip(class_.DESCRIPTOR.fields, self.fields(), strict=True):
-            read: Callable[[Any], Any] = reader_of(one)
-            cells = [None if message is None else read(message) for message in messages]
-            columns.append(pa.array(cells, field_.type))
-        return Decoded([tombstones(raw), *columns], malformed)
+        pairs = zip(class_.DESCRIPTOR.fields, self.fields(), strict=True)
+        readers = [(reader_of(one), field_.type) for one, field_ in pairs]
+
+        def columns(some: Sequence[Any]) -> list[pa.Array]:
+            return [
+                pa.array([None if one is None else read(one) for one in some], type_)
+                for read, type_ in readers
+            ]
+
+        return Decoded([tombstones(raw), *held(messages, columns, malformed)], malformed)
 
     def _class(self) -> MessageClass:
         if self.descriptors:

@@ -6,9 +6,9 @@ are null, and whose ``tombstone`` is true where there are decoded columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sluice.connectors.kafka.columns import texts_of
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TOMBSTONE = "tombstone"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,33 @@ class JsonValues:
                 shown[row] = f"not UTF-8: {value.decode(errors='replace')}"
             texts = pa.array(shown, pa.string())
         return Decoded([tombstones(raw), texts], {})
+
+
+def held(
+    records: Sequence[T | None],
+    columns: Callable[[Sequence[T | None]], list[pa.Array]],
+    malformed: dict[int, str],
+) -> list[pa.Array]:
+    """The *columns* of the records.  A record that a column cannot hold, as a sentinel for "never"
+    that is no moment, is all null, and *malformed* says why.
+    """
+    try:
+        return columns(records)
+    except _not_held():
+        kept = [*records]
+        for row, record in enumerate(records):
+            try:
+                columns([record])
+            except _not_held() as error:
+                malformed[row] = f"no column can hold it: {error}"
+                kept[row] = None
+        return columns(kept)
+
+
+def _not_held() -> tuple[type[Exception], ...]:
+    import pyarrow as pa
+
+    return (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
 
 
 def tombstone_fields() -> list[pa.Field]:
