@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 NULL = "__HIVE_DEFAULT_PARTITION__"
 MAX_PARTITIONS = 1_000  # Per call: each is an object to write, and a line in the manifest.
 MAX_NAME_BYTES = 240  # File systems take 255 for one folder.
-# Hive's list (FileUtils.escapePathName), and what an URI or a glob would read otherwise.
-_ESCAPED = frozenset("\"#%'*/:=?\\\x7f{}[]^ ") | frozenset(map(chr, range(32)))
+# Hive's list (FileUtils.escapePathName), what an URI or a glob would read otherwise, and what
+# ends a line to who reads a list of files: NEL, the line and the paragraph separator.
+_ESCAPED = frozenset("\"#%'*/:=?\\\x7f{}[]^ \x85\u2028\u2029") | frozenset(map(chr, range(32)))
 
 
 def split(
@@ -58,7 +59,11 @@ def split(
 
 
 def escaped(value: str) -> str:
-    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in value)
+    """Each byte of UTF-8, as in an URI."""
+    return "".join(
+        "".join(f"%{byte:02X}" for byte in char.encode()) if char in _ESCAPED else char
+        for char in value
+    )
 
 
 def _names(values: pa.Array, column: str, sink: str) -> pa.Array:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PARQUET = "parquet"
 JSON = "json"
+FIRST_DAY, END_DAY = -719_162, 2_932_897  # 0001-01-01 and 10000-01-01, as days of 1970.
+DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 HASH_HEX_DIGITS = 16  # 64 bits: schemas of one table do not meet by chance.
 
 
@@ -39,8 +41,14 @@ def decode_parquet(body: bytes) -> pa.Table:
 
 
 def encode_json(table: pa.Table) -> bytes:
+    """Raises ConfigurationError for a time outside of the years 1 to 9999."""
     import msgspec
+    import pyarrow as pa
 
+    for number, field in enumerate(table.schema):
+        if pa.types.is_temporal(field.type):
+            column = _in_years_of_iso(table.column(number), field.name)
+            table = table.set_column(number, pa.field(field.name, column.type), column)
     return msgspec.json.Encoder().encode_lines(table.to_pylist())
 
 
@@ -85,6 +93,28 @@ def decode_schema(body: bytes | None, place: str) -> pa.Schema:
         return pa.ipc.read_schema(pa.BufferReader(body))
     except pa.ArrowInvalid as error:
         raise ProtocolViolation(f"{place} is no schema") from error
+
+
+def _in_years_of_iso(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """The column, an instant as it is in UTC."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    if pa.types.is_date32(column.type):
+        a_day, numbers = 1, column.cast(pa.int32())
+    else:
+        a_day, numbers = DAY[column.type.unit], column.cast(pa.int64())
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is not None and not (
+        FIRST_DAY * a_day <= found["min"] and found["max"] < END_DAY * a_day
+    ):
+        raise ConfigurationError(
+            f"column {name!r} has times outside of the years 1 to 9999, which JSON's text does not "
+            "say; filter or replace them in the stage, or write format='parquet'"
+        )
+    return column
 
 
 def _as_parsed(dtype: pa.DataType) -> pa.DataType:

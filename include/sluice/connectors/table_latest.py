@@ -84,7 +84,7 @@ def refresh(store: ObjectStore) -> None:
 def decode(raw: bytes, root: str) -> Latest | None:
     """None when it is not one that was written whole, by this format, for a table at *root*."""
     try:
-        first, *lines = raw.decode().splitlines()
+        first, *lines = raw.decode().removesuffix("\n").split("\n")
         header = msgspec.json.decode(first.removeprefix("# "), type=LatestHeader)
     except (UnicodeDecodeError, msgspec.DecodeError, ValueError):
         return None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from sluice.connectors.files_table import FilesTable
+from sluice.connectors.table_latest import decode
 from sluice.connectors.table_names import is_deletes, of_data, partition_of, unit_of
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable as Spec
 from sluice.storage.memory import InMemoryStore
+from tests.contract.sink_case import JOB
 
 TOKEN = "1-a"
 
@@ -86,3 +89,55 @@ def test_types_that_json_would_change_are_refused(column: pa.Array) -> None:
 def test_a_declaration_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Spec(**given)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([-62_135_596_800_000_001], pa.timestamp("us")),
+        pa.array([253_402_300_800], pa.timestamp("s", "Europe/Berlin")),
+        pa.array([2**63 - 1, None], pa.timestamp("ms")),
+        pa.array([2_932_897], pa.int32()).cast(pa.date32()),
+    ],
+    ids=["before", "after", "never", "date"],
+)
+def test_a_time_that_json_cannot_say_is_refused_by_its_column(column: pa.Array) -> None:
+    with pytest.raises(ConfigurationError, match="column 'at' has times outside of the years 1 to"):
+        stage({"at": column}, format="json")
+
+
+def test_the_first_and_the_last_moment_that_json_can_say_come_back() -> None:
+    table = FilesTable("alerts", InMemoryStore(), format="json")
+    rows = pa.table(
+        {
+            "at": pa.array(
+                [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)],
+                pa.timestamp("us", "Asia/Tokyo"),
+            ),
+            "day": [date.min, date.max],
+        }
+    )
+
+    staged = table.stage(rows, checkpoint_id=1, subtask=0, attempt_token=TOKEN)
+    assert staged is not None
+    table.commit(JOB, 1, None, [staged])
+
+    assert table.read().equals(rows)
+
+
+@pytest.mark.parametrize("value", ["a\u2028b", "a\u2029b", "a\x85b", "a\nb", "é/%"])
+def test_a_partition_of_any_text_is_one_line_for_foreign_readers(value: str) -> None:
+    store = InMemoryStore()
+    table = FilesTable("alerts", store, partition_by=("p",), latest=True)
+    for version in (1, 2):
+        rows = pa.table({"p": [value], "v": [version]})
+        staged = table.stage(rows, checkpoint_id=version, subtask=0, attempt_token=TOKEN)
+        assert staged is not None
+        table.commit(JOB, version, version - 1 or None, [staged])
+
+    _, *lines = (store.get("_latest") or b"").decode().splitlines()
+
+    files = [one.file for manifest in table.chain() for one in manifest.files]
+    assert lines == [f"{store.root}/{file}" for file in files]
+    assert decode((store.get("_latest") or b""), store.root) is not None
+    assert table.read().to_pylist() == [{"p": value, "v": 1}, {"p": value, "v": 2}]
