@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
+import pyarrow as pa
+
 from sluice.connectors.sink import RollBack
 from sluice.connectors.staged_files import StagedFiles
 from sluice.connectors.staged_sink import EpochRows, StagedSink
@@ -52,6 +54,10 @@ class NotedTable:
     @property
     def place(self) -> Place:
         return _PLACES.setdefault(self.name, Place())
+
+    def check(self, schema: pa.Schema) -> None:
+        if "record" not in schema.names:
+            raise ConfigurationError("the noted table keeps the column record")
 
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows

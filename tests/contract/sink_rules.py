@@ -109,6 +109,21 @@ def what_nobody_committed_is_listed_and_can_be_deleted(case: SinkCase) -> None:
     assert seen(case) == rows(1)
 
 
+def what_was_copied_is_deleted_when_that_is_journaled_and_what_is_the_table_stays(
+    case: SinkCase,
+) -> None:
+    sink = case.open()
+    publish(sink, 1, None, rows(1))
+    staged = [staged_rows(sink, 2, 2, 3)]
+    sink.commit(JOB, 2, 1, staged)
+    for handle in (sink, case.open()):
+        handle.discard_copied(staged)
+    assert not [one for one in sink.unpublished().staged if one.checkpoint_id > 1]
+    assert seen(case) == rows(1, 2, 3)
+    publish(sink, 3, 2, rows(4))
+    assert seen(case) == rows(1, 2, 3, 4)
+
+
 def coordinators_that_commit_at_once_publish_once(case: SinkCase) -> None:
     for checkpoint_id in range(1, 6):
         staged = staged_rows(case.open(), checkpoint_id, checkpoint_id)
@@ -165,6 +180,7 @@ APPEND_RULES = (
     an_epoch_without_rows_is_published_too,
     an_aborted_checkpoint_leaves_nothing,
     what_nobody_committed_is_listed_and_can_be_deleted,
+    what_was_copied_is_deleted_when_that_is_journaled_and_what_is_the_table_stays,
     coordinators_that_commit_at_once_publish_once,
     *RESTORE_RULES,
 )

@@ -133,6 +133,7 @@ def test_keys_of_several_columns_and_partitions_that_are_rewritten_in_part(tmp_p
         staged = sink.stage(rows_, checkpoint_id=checkpoint_id, subtask=0, attempt_token=ATTEMPT)
         assert staged is not None
         sink.commit(JOB, checkpoint_id, checkpoint_id - 1 or None, [staged])
+        sink.discard_copied([staged])
 
     found = [tuple(row.values()) for row in loaded(tmp_path).scan().to_arrow().to_pylist()]
     assert sorted(found) == [("mon", 1, 1), ("mon", 2, 2), ("tue", 1, 1), ("wed", 1, 2)]

@@ -335,10 +335,9 @@ if moment == "inside":
             def commit(self, **_):
                 wait_for_death()
         confluent_kafka.Consumer = Dying
-if moment == "after":
-    type(sink.files).discard = wait_for_death
 writer = Writer(life="first-life", generation=1)
 sink.commit(writer, 2, 1, [Committable(sink="alerts", file=file, rows=50, size_bytes=int(size))])
+wait_for_death()
 """
 
 

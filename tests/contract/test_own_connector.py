@@ -29,10 +29,11 @@ from sluice.connectors.staged_files import StagedFiles
 from sluice.connectors.staged_sink import StagedSink
 from sluice.connectors.timeline_note import decoded, encoded
 from sluice.core.timeline import Timeline
+from sluice.errors import ConfigurationError
 from sluice.params import Param
 from sluice.storage.open import open_store
 """
-LONGEST = 60
+LONGEST = 65
 
 
 @pytest.fixture(scope="module", name="page")

@@ -4,6 +4,7 @@
     _manifests/{checkpoint}.json                     create-only; names the files it adds
     _manifests/{through}_{generation}_{version}.json a restore: up to here, it is as of version
     _compacted/{version}.json                        create-only; few files instead of many
+    _columns/{schema}.arrow                          what goes with all of its columns
     _latest                                          for foreign readers; derived
 
 A manifest names the checkpoint it continues, so the table is a chain.  A reader follows it from the
@@ -47,6 +48,7 @@ from sluice.connectors.table_names import (
     unit_of,
 )
 from sluice.connectors.table_rows import read_chain
+from sluice.connectors.table_schemas import TableSchemas
 from sluice.connectors.table_timeline import timeline_of, timeline_since
 from sluice.connectors.table_vacuum import GRACE_MS, Vacuumed, vacuum
 from sluice.core.acks import Committable
@@ -86,6 +88,9 @@ class FilesTable:
             table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
         )
 
+    def check(self, parent: int | None, schema: pa.Schema) -> None:
+        TableSchemas(self._staged).check(parent, schema)
+
     def commit(
         self,
         writer: Writer,
@@ -119,6 +124,9 @@ class FilesTable:
     def damage_of(self, committables: Iterable[Committable]) -> list[str]:
         return self._staged.damage_of(committables)
 
+    def discard_copied(self, committables: Sequence[Committable]) -> None:
+        """Nothing to do: what was staged is the table."""
+
     def is_published(self, checkpoint_id: int) -> bool:
         return checkpoint_id in self._log.lineage(checkpoint_id - 1)
 
@@ -133,6 +141,7 @@ class FilesTable:
         return not self._log.chain().files
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
+        TableSchemas(self._staged).forget()
         timeline_of(self._log).recover(writer, recovery)
         self._show()
 
@@ -210,7 +219,8 @@ class FilesTable:
         A table without a file has no columns.
 
         Raises:
-            ConfigurationError: there is no such version.
+            ConfigurationError: there is no such version; or a column has types in it that none
+                holds both of.
             ProtocolViolation: a manifest or a file is missing or not what was committed.
         """
         broken: frozenset[int] = frozenset()
@@ -272,7 +282,7 @@ class FilesTable:
             listed = self.store.list("data/", start_after=start_after)
             if sum(1 for _, _ in zip(range(limit), listed, strict=False)) == limit:
                 Compactor(self._staged).compact()
-        except (SluiceError, OSError, MemoryError, ValueError) as error:  # Arrow's are ValueErrors.
+        except (SluiceError, OSError, MemoryError, ValueError) as error:
             log.warning("table not compacted root=%s cause=%s", self.store.root, error)
 
 

@@ -68,6 +68,16 @@ class Sink(Protocol):
         """
         ...
 
+    def check(self, parent: int | None, schema: pa.Schema) -> None:
+        """Find out before a checkpoint completes whether its rows, of *schema*, can be published
+        behind version *parent* into the place as it is now.  The coordinator asks; rows that are
+        taken away have the same columns.  Idempotent.
+
+        Raises:
+            ConfigurationError: they cannot; it names the table, the column and what to do.
+        """
+        ...
+
     def commit(
         self,
         writer: Writer,
@@ -84,6 +94,15 @@ class Sink(Protocol):
             FencedError: a restore has left the checkpoint behind, or another life of the job owns
                 the table.
             TableMismatch: readers do not see *parent*; see ``timeline.Timeline.publishing``.
+            ConfigurationError: the place was changed since ``check``, and the rows do not fit any
+                more; it says what to do, and nothing is lost.
+        """
+        ...
+
+    def discard_copied(self, committables: Sequence[Committable]) -> None:
+        """Delete what ``commit`` has copied of *committables*, once the journal says that it is
+        committed: until then the place may be put back, and have to be told again.  Idempotent;
+        what is left to lie is ``unpublished``.
         """
         ...
 

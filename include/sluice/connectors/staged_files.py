@@ -51,7 +51,15 @@ from sluice.storage.object_store import Listed, ObjectStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ATTEMPT_TOKEN", "DELETES", "RowFile", "StagedFiles", "deletes_first", "newest_rows"]
+__all__ = [
+    "ATTEMPT_TOKEN",
+    "DELETES",
+    "RowFile",
+    "StagedFiles",
+    "check_keys",
+    "deletes_first",
+    "newest_rows",
+]
 
 ATTEMPT_TOKEN = re.compile(r"[A-Za-z0-9-]+")
 WRITE_THREADS = 16  # A partition is a small object: a writer waits for most of each.
@@ -79,7 +87,7 @@ class StagedFiles:
         assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"not a file name: {attempt_token!r}"
         if table.num_rows == 0:
             return None
-        self._check_keys(table)
+        check_keys(self.sink, self.upsert_key, table)
         stem = f"{data_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}"
         is_deletes = DELETED in table.column_names
         if not self.partition_by:
@@ -235,20 +243,6 @@ class StagedFiles:
         key = schema_key(file)
         return decode_json(body, decode_schema(self.store.get(key), f"{self.store.root}/{key}"))
 
-    def _check_keys(self, table: pa.Table) -> None:
-        if not self.upsert_key:
-            return
-        if missing := sorted(set(self.upsert_key) - set(table.column_names)):
-            raise ConfigurationError(
-                f"sink {self.sink!r} upserts by {', '.join(self.upsert_key)}, but its rows have no "
-                f"{', '.join(missing)}; they have {', '.join(table.column_names)}"
-            )
-        if len(newest_rows(table, self.upsert_key)) != table.num_rows:
-            raise ConfigurationError(
-                f"sink {self.sink!r} upserts by {', '.join(self.upsert_key)}, but a checkpoint has "
-                "several rows of one key; key the stage before it by these columns, or append"
-            )
-
 
 def staged_in(listed: Iterable[Listed]) -> list[Staged]:
     """What has a name of ours; the partitions of one call are one."""
@@ -265,6 +259,22 @@ def staged_in(listed: Iterable[Listed]) -> list[Staged]:
         )
         for unit, files in units.items()
     ]
+
+
+def check_keys(sink: str, upsert_key: Sequence[str], table: pa.Table) -> None:
+    """Raises ConfigurationError when rows to be staged have no key, or have one twice."""
+    if not upsert_key:
+        return
+    by = f"sink {sink!r} upserts by {', '.join(upsert_key)}, but"
+    if missing := sorted(set(upsert_key) - set(table.column_names)):
+        raise ConfigurationError(
+            f"{by} its rows have no {', '.join(missing)}; they have {', '.join(table.column_names)}"
+        )
+    if len(newest_rows(table, upsert_key)) != table.num_rows:
+        raise ConfigurationError(
+            f"{by} a checkpoint has several rows of one key; key the stage before it by these "
+            "columns, or append"
+        )
 
 
 def newest_rows(table: pa.Table, key: Sequence[str]) -> pa.Array:

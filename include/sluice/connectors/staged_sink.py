@@ -37,6 +37,16 @@ class EpochRows:
     def row_count(self) -> int:
         return sum(one.rows for one in self.staged)
 
+    def schema(self) -> pa.Schema | None:
+        """The columns of the rows, of those that are taken away if there are no others; None
+        without any.  Reads a file.
+        """
+        for table in self.upserts():
+            return table.schema
+        for table in self.deletes():
+            return table.schema
+        return None
+
     def upserts(self) -> Iterator[pa.Table]:
         """Rows to be appended; with an upsert key they replace those of the same key."""
         return self._read(is_delete=False)
@@ -60,6 +70,10 @@ class Target(Protocol):
 
     @property
     def rolls_back(self) -> RollBack: ...
+
+    def check(self, schema: pa.Schema) -> None:
+        """Whether rows of *schema* can be published into the place as it is; see ``Sink.check``."""
+        ...
 
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
@@ -111,6 +125,9 @@ class StagedSink:
             table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
         )
 
+    def check(self, parent: int | None, schema: pa.Schema) -> None:  # noqa: ARG002 - of ``Sink``
+        self.target.check(schema)
+
     def commit(
         self,
         writer: Writer,
@@ -124,6 +141,8 @@ class StagedSink:
         except ProtocolViolation:
             if not self.is_published(checkpoint_id):
                 raise  # Else another process was faster, and has deleted what was staged.
+
+    def discard_copied(self, committables: Sequence[Committable]) -> None:
         self.files.discard(one.file for one in committables)
 
     def damage_of(self, committables: Iterable[Committable]) -> list[str]:

@@ -4,6 +4,7 @@ data/{checkpoint}-{subtask}-{attempt}...     staged by a subtask
 compacted/{version}-{number}-{token}...      rows of many files, merged
 _manifests/..., _compacted/...               the log; see table_manifest.py
 _schemas/{schema}.arrow                      of files of JSON lines
+_columns/{schema}.arrow                      see table_schemas.py
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ DELETES = "-deletes.parquet"
 PARTS = ".parts.json"
 MANIFESTS = "_manifests/"
 RECORDS = "_compacted/"
+COLUMNS = "_columns/"
 _LOGGED = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10,})_([0-9]{10,}))?\.json")
 _RECORD = re.compile(r"_compacted/([0-9]{20})\.json")
 
@@ -133,6 +135,11 @@ def schema_key(name: str) -> str:
     if "/" in name:
         name = _stem(name).removesuffix("-deletes").rpartition("-")[2]
     return f"_schemas/{name}.arrow"
+
+
+def columns_key(name: str) -> str:
+    """Of a schema's hash."""
+    return f"{COLUMNS}{name}.arrow"
 
 
 def is_deletes(file: str) -> bool:

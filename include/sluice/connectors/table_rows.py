@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.sink import DELETED
 from sluice.connectors.staged_files import RowFile, StagedFiles, newest_rows
+from sluice.connectors.table_columns import conformed, united
 from sluice.connectors.table_manifest import READ_THREADS
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ def read_chain(
     """All rows, or with an *upsert_key* the newest of each key that was not taken away.
 
     Without a file there are no columns.
+
+    Raises:
+        ConfigurationError: a column has types in these files that none holds both of.
     """
     import pyarrow as pa
 
@@ -31,10 +35,28 @@ def read_chain(
 
     with ThreadPoolExecutor(READ_THREADS) as pool:
         tables = list(pool.map(read, wanted))
-    table = pa.concat_tables(tables, promote_options="permissive")
+    table = pa.concat_tables(_alike(tables, f"the table at {files.store.root}"))
     if not upsert_key:
         return table
     return _without_deleted(table.take(newest_rows(table, upsert_key)))
+
+
+def _alike(tables: Sequence[pa.Table], where: str) -> list[pa.Table]:
+    """The tables with the same columns, of the same types."""
+    import pyarrow as pa
+
+    if all(table.schema.equals(tables[0].schema) for table in tables):
+        return [*tables]
+    schema = united([table.schema for table in tables], where)
+    alike = [conformed(table, schema) for table in tables]
+    if not any(DELETED in table.column_names for table in alike):
+        return alike
+    return [
+        table
+        if DELETED in table.column_names
+        else table.append_column(DELETED, pa.nulls(table.num_rows, pa.bool_()))
+        for table in alike
+    ]
 
 
 def _without_deleted(table: pa.Table) -> pa.Table:

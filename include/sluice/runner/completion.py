@@ -5,27 +5,26 @@ from __future__ import annotations
 import logging
 from itertools import chain
 
-from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
+from sluice.core.completed import CompletedCheckpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import CheckpointCommitted, CheckpointCompleted
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointingMode
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Verdict
 from sluice.errors import FencedError, NotYetAcknowledged, ProtocolViolation
-from sluice.protocol.records import decode_metadata, encode_metadata
+from sluice.runner.assembly import assemble, write_metadata
 from sluice.runner.commands import carry_out, discard_subsumed
 from sluice.runner.early import forget_early_publishes, note_early_publish, require_shown
 from sluice.runner.holds import SAVEPOINT, hold, notify_complete
 from sluice.runner.job import Job
-from sluice.runner.lineage import acks_of, finished_stage, lineage_of, stage_state, tables_of
+from sluice.runner.lineage import acks_of, lineage_of
 from sluice.runner.plans import plan_of, still_owed, why_gone
 from sluice.runner.savepoints import copy_files, discard_claimed, export_savepoint
+from sluice.runner.sink_checks import check_sink, check_sinks, of_sink
 from sluice.runner.table_recovery import recover_tables, writer_of
 from sluice.runner.upgrades import require_planned, require_sinks
 from sluice.storage.journal import Head
-from sluice.storage.object_store import AlreadyExists
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +38,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
         NotYetAcknowledged: a planned ack is missing; the message names the subtasks.
         StageFailed: AT_LEAST_ONCE, and readers may see the rows of another attempt.
         CorruptSegment, RestoreError: a file of a savepoint is damaged, or is gone.
+        ConfigurationError: a sink's place cannot take what was staged for it.
         FencedError: the checkpoint was aborted, or a newer generation owns the job.
     """
     plan = job.plan(checkpoint_id)
@@ -56,9 +56,10 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     head = _after_parent(job, head, pending)
     pending = _acknowledged(job, pending)
     assembled = assemble(job, head.state, plan, pending)
+    check_sinks(job, head.state, assembled, pending)
     if pending.savepoint_name is not None:
         copy_files(job, assembled, pending.savepoint_name)
-    metadata = _write_metadata(job, assembled)
+    metadata = write_metadata(job, assembled)
     if head.state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         require_shown(job, metadata)
     acks = pending.acks.values()
@@ -87,7 +88,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
 
 def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     """Have every sink publish the completed checkpoint, delete what it subsumed, then journal
-    *committed*.  Idempotent.
+    *committed*, and delete what sinks have copied.  Idempotent.
 
     Raises:
         FencedError: the checkpoint is not what the job continues: a restore left it behind, or a
@@ -105,18 +106,20 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     was_early = state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE
     before = metadata.previous_tables if state.tables is None else state.tables
     publishing = [uid for uid, version in metadata.tables.items() if version == checkpoint_id]
-    for uid, sink in job.sinks(state.configuration.params).items():
+    sinks = job.sinks(state.configuration.params)
+    for uid, sink in sinks.items():
         if uid not in publishing or before.get(uid) == checkpoint_id:
             continue  # The latter was found to show it already when it was restored.
-        if not (was_early and sink.is_published(checkpoint_id)):
-            mine = tuple(c for c in metadata.committables if c.sink == uid)
-            try:
-                sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)
-            except ProtocolViolation:  # What was staged is gone, since it was not needed any more?
-                now = job.state()
-                if still_owed(now, checkpoint_id).is_committed:
-                    return now
-                raise
+        if was_early and sink.is_published(checkpoint_id):
+            continue
+        mine = of_sink(uid, metadata.committables)
+        try:
+            sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)
+        except ProtocolViolation:  # What was staged is gone, since it was not needed any more?
+            now = job.state()
+            if still_owed(now, checkpoint_id).is_committed:
+                return now
+            raise
     if completed.savepoint_name is not None:
         hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
@@ -135,6 +138,10 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         head=head,
     )
     carry_out(job, transition)
+    # Not before, nor if it is still owed: a place that was put back until then is told again.
+    if transition.verdict is Verdict.APPLIED:
+        for uid in sinks.keys() & publishing:
+            sinks[uid].discard_copied(of_sink(uid, metadata.committables))
     if transition.state.claimed_savepoints:
         discard_claimed(job)
     log.info("checkpoint committed checkpoint_id=%d", checkpoint_id)
@@ -170,10 +177,13 @@ def _publish_early(
         return
     tables = lineage_of(job, state, plan).tables
     sinks = job.sinks(state.configuration.params)
-    committables = [c for ack in acks_of(job, pending)(stage) for c in ack.committables]
+    acks = acks_of(job, pending)(stage)
+    committables = [c for ack in acks for c in ack.committables]
     for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
         if not sinks[uid].is_published(checkpoint_id):
-            mine = tuple(c for c in committables if c.sink == uid)
+            mine = of_sink(uid, committables)
+            if mine:
+                check_sink(job, uid, sinks[uid], tables.get(uid), acks)
             note_early_publish(job, checkpoint_id, uid, mine)
             if not _is_still(job, pending, stage):
                 return
@@ -198,50 +208,6 @@ def _is_still(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
     return True
 
 
-def assemble(
-    job: Job, state: CoordinatorState, plan: CheckpointPlan, pending: PendingCheckpoint
-) -> CheckpointMetadata:
-    """What a restore will need, from the plan and its acks; equal acks give equal bytes."""
-    lineage = lineage_of(job, state, plan)
-    known = {
-        task.uid: [pending.acks[str(subtask)] for subtask in task.subtasks]
-        for task in plan.tasks
-        if task.uid not in pending.overtaken
-    }
-    running = {
-        task.uid: stage_state(job, plan, pending, task.uid, lineage, known.__getitem__)
-        for task in plan.tasks
-    }
-    finished = {
-        uid: finished_stage(before)
-        for uid in plan.finished
-        if (before := lineage.stage(uid)) is not None
-    }
-    committables = tuple(
-        committable
-        for key in sorted(pending.acks)
-        for committable in pending.acks[key].committables
-    )
-    staged = {committable.sink for committable in committables}
-    return CheckpointMetadata(
-        pipeline=job.pipeline.uid,
-        life=state.life,
-        checkpoint_id=plan.checkpoint_id,
-        parent=plan.parent,
-        origin=plan.origin,
-        generation=plan.generation,
-        type=plan.type,
-        triggered_at_ms=plan.triggered_at_ms,
-        drains=plan.drains,
-        sources=plan.sources,
-        stages=tuple(
-            (running | finished)[uid] for uid in job.pipeline.stages if uid in running | finished
-        ),
-        committables=committables,
-        previous_tables=lineage.tables,
-        tables=tables_of(job, plan, lineage) | dict.fromkeys(sorted(staged), plan.checkpoint_id),
-        master_states=plan.master_states,
-    )
 
 
 def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
@@ -277,15 +243,3 @@ def _acknowledged(job: Job, pending: PendingCheckpoint) -> PendingCheckpoint:
     return after
 
 
-def _write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """Write it once.  An existing one was written by a coordinator that died before it journaled:
-    it was assembled from a complete set of acks, too, and it stays.
-    """
-    key = job.paths.metadata(metadata.checkpoint_id)
-    result = job.store.create(key, encode_metadata(metadata))
-    if not isinstance(result, AlreadyExists):
-        return metadata
-    existing = decode_metadata(result.body, key)
-    if (existing.generation, existing.parent) != (metadata.generation, metadata.parent):
-        raise ProtocolViolation(f"{key} is of generation {existing.generation}; ids are not reused")
-    return existing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+import pyarrow as pa
 
 from sluice.changelog import ROW_KIND, RowKind
 from sluice.runtime.operators.operator import WEIGHT
@@ -53,6 +54,13 @@ def changelog_of(
     before = _told(taken_back, rows, replaced_by, RowKind.UPDATE_BEFORE, RowKind.DELETE)
     after = _told(rows, taken_back, replaced_by, RowKind.UPDATE_AFTER, RowKind.INSERT)
     return pl.concat([before, after])
+
+
+def sink_schema(streamed: bytes, changelog: bool) -> pa.Schema:  # noqa: FBT001 - of a spec
+    """The columns in which a stage's stream of that schema reaches a sink."""
+    schema = pa.ipc.read_schema(pa.py_buffer(streamed)).remove_metadata()
+    schema = pa.schema([field for field in schema if field.name not in OURS])
+    return schema.insert(0, pa.field(ROW_KIND, pa.large_string())) if changelog else schema
 
 
 def _weighed(rows: pl.DataFrame, weight: int) -> pl.DataFrame:

@@ -24,7 +24,7 @@ BUDGET = {
     "trigger": 6,
     "stage count_bids": 5,
     "stage count_again": 6,
-    "finalize": 9,
+    "finalize": 10,  # One asks whether the table can take the rows.
     "commit": 12,  # With one subsumed checkpoint to delete, and one to keep.
 }
 

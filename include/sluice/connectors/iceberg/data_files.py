@@ -6,6 +6,7 @@ A file that carries field ids is read right whatever columns are renamed or drop
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError
@@ -71,6 +72,16 @@ def check_writable(table: Table) -> None:
     schema = table.schema()
     for field in table.spec().fields:
         field.transform.pyarrow_transform(schema.find_type(field.source_id))
+
+
+def check_required(table: Table, columns: Sequence[str], name: str) -> None:
+    """Raises ConfigurationError when the table requires a column that rows do not have."""
+    for field in table.schema().fields:
+        if field.required and field.name not in columns and field.write_default is None:
+            raise ConfigurationError(
+                f"column {field.name!r} of the Iceberg table {name} is required, and the rows have "
+                f"only {', '.join(columns)}; write it in the stage, or make the column optional"
+            )
 
 
 def write(table: Table, location: str, rows: pa.Table) -> int:

@@ -5,6 +5,7 @@ Each carries, in its summary:
     sluice.sink            the sink's identity
     sluice.checkpoint-id   what it publishes; absent in one that a restore made
     sluice.through         the id up to which a restore lets nobody publish
+    sluice.copied          "true" where the rows are not in the staged files but in others
     sluice.parent          the branch's snapshot before the commit, or "none": pyiceberg forgets a
                            snapshot's own parent when that one expires
 """
@@ -25,6 +26,7 @@ SINK = "sluice.sink"
 CHECKPOINT = "sluice.checkpoint-id"
 PARENT = "sluice.parent"
 THROUGH = "sluice.through"
+COPIED = "sluice.copied"
 NONE = "none"
 
 
@@ -40,7 +42,13 @@ class Lineage:
     def head(self) -> Snapshot | None:
         return self.table.metadata.snapshot_by_name(self.branch)
 
-    def summary(self, checkpoint_id: int | None, *, through: int | None = None) -> dict[str, str]:
+    def summary(
+        self,
+        checkpoint_id: int | None,
+        *,
+        through: int | None = None,
+        are_copied: bool = False,
+    ) -> dict[str, str]:
         """What the snapshots of a commit on top of the head are to carry."""
         head = self.head
         marks = {SINK: self.identity, PARENT: NONE if head is None else str(head.snapshot_id)}
@@ -48,6 +56,8 @@ class Lineage:
             marks[CHECKPOINT] = str(checkpoint_id)
         if through is not None:
             marks[THROUGH] = str(through)
+        if are_copied:
+            marks[COPIED] = "true"
         return marks
 
     def is_empty(self) -> bool:
@@ -62,6 +72,11 @@ class Lineage:
             if _mark(one, SINK) == self.identity and _mark(one, CHECKPOINT) == str(checkpoint_id)
         ]
         return max(mine, key=lambda one: one.sequence_number or 0, default=None)
+
+    def has_copied(self, checkpoint_id: int) -> bool:
+        """Whether what was staged for the checkpoint is of no use; False where nobody can tell."""
+        snapshot = self.of_checkpoint(checkpoint_id)
+        return snapshot is not None and _mark(snapshot, COPIED) == "true"
 
     def before(self, undone: tuple[int, ...]) -> int | None:
         """The id of the snapshot that the first of *undone* was put upon; None: there was none.

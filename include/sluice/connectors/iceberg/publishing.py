@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.iceberg.data_files import described, fitted, footer
 from sluice.connectors.iceberg.lineage import Lineage
+from sluice.connectors.iceberg.mapping import FieldMapping
 from sluice.connectors.iceberg.note import encoded, property_of
 from sluice.connectors.iceberg.rewriting import Replaced, key_filter, replaced
 from sluice.connectors.iceberg.staging import DELETES, REWRITE, Staging, file_name
@@ -35,78 +36,94 @@ class Publication:
     _written: list[str] = field(default_factory=list[str])
 
     def publish(self, note: Timeline, committables: Sequence[Committable]) -> None:
-        """In one commit: the rows, and *note* of them.
+        """In one commit, and one snapshot: the rows, and *note* of them.
 
-        Unpartitioned, the staged files become the table's; of a partitioned table pyiceberg writes
-        them anew, one staged file in memory at a time and each a snapshot of the same commit.
+        A staged file becomes the table's where it is of the table's present columns and that has
+        no partitions; else its rows are written anew, one staged file in memory at a time.
 
         Raises:
             CommitFailedException: the branch has moved, or the metadata changed; look again.
+            ConfigurationError: the table was changed, and the rows do not fit any more.
             ProtocolViolation: something staged is missing, or is not what it was.
         """
-        rows = sorted(
-            (one for one in committables if not one.file.endswith(DELETES)),
-            key=lambda one: one.file,
-        )
+        ordered = sorted(committables, key=lambda one: one.file)
+        rows = [one for one in ordered if not one.file.endswith(DELETES)]
         table = self.lineage.table
-        is_whole = table.spec().is_unpartitioned()
-        added = [*self._added(rows)] if is_whole else []
+        added = [*self._added(rows)]
         gone: list[DataFile] = []
-        rest: list[pa.Table] = []
         matching: BooleanExpression | None = None
         if self.upsert_key and committables:
-            keys = self._keys(committables)
+            keys = self._keys(ordered)
             matching = key_filter(keys)
             for hit in replaced(table, self.lineage.head, keys, matching):
                 gone.append(hit.old)
-                self._keep(hit, added, rest)
-        marks = self.lineage.summary(self.checkpoint_id)
+                added += self._kept(hit)
+        copied = len(rows) > 0 and not any(self._is_staged(one) for one in added)
+        marks = self.lineage.summary(self.checkpoint_id, are_copied=copied)
         with table.transaction() as transaction:
             self._change(transaction, added, gone, matching, marks)
-            for kept in rest:
-                transaction.append(kept, marks, self.lineage.branch)
-            for one in [] if is_whole else rows:
-                transaction.append(self.staging.read(one), marks, self.lineage.branch)
             transaction.set_properties({property_of(self.lineage.identity): encoded(note)})
 
     def withdraw(self) -> None:
-        """Delete what was rewritten for a commit that did not happen."""
-        self.staging.discard(self._written)
+        """Delete what was written for a commit that did not happen."""
+        for location in self._written:
+            self.lineage.table.io.delete(location)
 
     def _added(self, rows: Sequence[Committable]) -> Iterator[DataFile]:
-        metadata = self.lineage.table.metadata
-        for one, found in zip(rows, self.staging.footers(rows), strict=True):
-            yield described(metadata, self.staging.location(one.file), found, one.size_bytes)
+        """All as they are, or all anew: so it is known what of them is to be deleted."""
+        table = self.lineage.table
+        footers = self.staging.footers(rows)
+        mappings = [FieldMapping(table, one.schema.to_arrow_schema()) for one in footers]
+        if table.spec().is_unpartitioned() and all(one.fits for one in mappings):
+            for one, found in zip(rows, footers, strict=True):
+                place = self.staging.location(one.file)
+                yield described(table.metadata, place, found, one.size_bytes)
+            return
+        for one, mapping in zip(rows, mappings, strict=True):
+            yield from self._rewritten(mapping.mapped(self.staging.read(one)))
+
+    def _is_staged(self, file: DataFile) -> bool:
+        below = f"{self.staging.folder}/"
+        return file.file_path.startswith(below) and REWRITE not in file.file_path
 
     def _keys(self, committables: Sequence[Committable]) -> pa.Table:
-        """The keys of all rows that come and go."""
+        """The keys of all rows that come and go, by the names that the table has for them."""
         import pyarrow as pa
 
-        schema = self.lineage.table.schema().select(*self.upsert_key)
-        name = ".".join(self.lineage.table.name())
-        tables = [
-            self.staging.read(one, columns=self.upsert_key)
-            for one in sorted(committables, key=lambda one: one.file)
-        ]
-        return pa.concat_tables([fitted(table, schema, name) for table in tables])
+        table = self.lineage.table
+        name = ".".join(table.name())
+        tables = []
+        for one, found in zip(committables, self.staging.footers(committables), strict=True):
+            names = FieldMapping(table, found.schema.to_arrow_schema()).names_now(self.upsert_key)
+            keys = self.staging.read(one, columns=self.upsert_key).select([*self.upsert_key])
+            keys = keys.rename_columns(names)
+            tables.append(fitted(keys, table.schema().select(*names), name))
+        return pa.concat_tables(tables)
 
-    def _keep(self, one: Replaced, added: list[DataFile], rest: list[pa.Table]) -> None:
-        """Write what stays of a file, into the same partition where that is still one."""
+    def _kept(self, one: Replaced) -> Iterator[DataFile]:
+        """What stays of a file, in the same partition where that is still one."""
         table = self.lineage.table
         if one.kept is None:
             return
         if one.old.spec_id != table.metadata.default_spec_id:
-            rest.append(one.kept)
+            yield from self._rewritten(one.kept)
             return
         rows = fitted(one.kept, table.schema(), ".".join(table.name()))
         file = file_name(self.checkpoint_id, f"{REWRITE}{secrets.token_hex(8)}.parquet")
-        self._written.append(file)
-        size_bytes = self.staging.write(file, rows)
         place = self.staging.location(file)
+        self._written.append(place)
+        size_bytes = self.staging.write(file, rows)
         partition: Record = one.old.partition
-        added.append(
-            described(table.metadata, place, footer(table.io, place), size_bytes, partition)
-        )
+        yield described(table.metadata, place, footer(table.io, place), size_bytes, partition)
+
+    def _rewritten(self, rows: pa.Table) -> Iterator[DataFile]:
+        """As pyiceberg writes them: into the partitions that the table has now."""
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+        table = self.lineage.table
+        for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+            self._written.append(file.file_path)
+            yield file
 
     def _change(
         self,

@@ -15,13 +15,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.connectors.iceberg.catalog import CatalogTable, pauses
-from sluice.connectors.iceberg.data_files import check_writable, fitted
+from sluice.connectors.iceberg.data_files import check_required, check_writable, fitted
 from sluice.connectors.iceberg.lineage import Lineage
+from sluice.connectors.iceberg.mapping import of_table
 from sluice.connectors.iceberg.note import noted
 from sluice.connectors.iceberg.publishing import Publication, restore
-from sluice.connectors.iceberg.staging import DELETES, Staging, file_name, of_checkpoint
+from sluice.connectors.iceberg.staging import (
+    DELETES,
+    Staging,
+    checkpoint_of,
+    file_name,
+    of_checkpoint,
+)
 from sluice.connectors.sink import DELETED, RollBack, Unpublished
-from sluice.connectors.staged_files import ATTEMPT_TOKEN, newest_rows
+from sluice.connectors.staged_files import ATTEMPT_TOKEN, check_keys
 from sluice.connectors.timeline_note import named
 from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery, Standing, Timeline, Writer
@@ -54,7 +61,7 @@ class IcebergSink:
         assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"not a file name: {attempt_token!r}"
         if table.num_rows == 0:
             return None
-        self._check_keys(table)
+        check_keys(self.uid, self.upsert_key, table)
         is_delete = DELETED in table.column_names
         rows = table.drop_columns([DELETED]) if is_delete else table
         target = self._prepared(rows.schema)
@@ -67,8 +74,19 @@ class IcebergSink:
             else:
                 key = target.schema().select(*self.upsert_key)
                 rows = fitted(rows.select(self.upsert_key), key, self.place.name)
-            size_bytes = Staging(target, self.identity).write(file, rows)
+            size_bytes = Staging(target, self.identity).write(file, of_table(rows, target))
         return Committable(sink=self.uid, file=file, rows=rows.num_rows, size_bytes=size_bytes)
+
+    def check(self, parent: int | None, schema: pa.Schema) -> None:  # noqa: ARG002 - of ``Sink``
+        """Of its columns each value is cast when it is staged; here only what has none is known."""
+        table = self._found()
+        if table is None:
+            return
+        with self.place.failures():
+            check_writable(table)
+            if table.schema().fields:
+                fitted(schema.empty_table(), table.schema(), self.place.name)
+            check_required(table, schema.names, self.place.name)
 
     def commit(
         self,
@@ -86,6 +104,7 @@ class IcebergSink:
                 after = before.publishing(writer, checkpoint_id, parent)
             if after is None:
                 break
+            table = table or self._created(committables)
             publication = Publication(
                 Lineage(table, self.branch, self.identity),
                 Staging(table, self.identity),
@@ -105,7 +124,17 @@ class IcebergSink:
                     raise  # Else another process was faster, and has deleted what was staged.
         else:
             raise self._overtaken(f"checkpoint {checkpoint_id}")
-        Staging(table, self.identity).discard(self._copied(table, committables))
+
+    def discard_copied(self, committables: Sequence[Committable]) -> None:
+        """Keys of deleted rows; and rows, where the snapshot says that others hold them."""
+        table = self._found()
+        if table is None or not committables:
+            return
+        checkpoint_id = checkpoint_of(committables[0].file)
+        copied = Lineage(table, self.branch, self.identity).has_copied(checkpoint_id)
+        Staging(table, self.identity).discard(
+            one.file for one in committables if copied or one.file.endswith(DELETES)
+        )
 
     def damage_of(self, committables: Iterable[Committable]) -> Sequence[str]:  # noqa: ARG002
         """Nothing is told before the commit, which reads each file's footer."""
@@ -140,6 +169,7 @@ class IcebergSink:
                 after = before.recovered(writer, recovery)
             if after is None:
                 return
+            table = table or self._created(())
             lineage = Lineage(table, self.branch, self.identity)
             undone: tuple[int, ...] = ()
             if recovery.roll_back and not lineage.is_empty():
@@ -194,16 +224,26 @@ class IcebergSink:
         if (table := self._found()) is not None:
             Staging(table, self.identity).discard(files)
 
-    def _looked(self) -> tuple[Table, Timeline]:
-        """The table to commit to, made if need be, and its note."""
+    def _looked(self) -> tuple[Table | None, Timeline]:
+        """The table to commit to, None if it is still to be made, and its note."""
         table = self._found()
         if table is None:
-            table = self.place.create(None) if self.create else self.place.load()
+            return None, Timeline()
         if self.branch != "main" and self.branch not in table.metadata.refs:
             raise ConfigurationError(
                 f"the Iceberg table {self.place.name} has no branch {self.branch!r}; create it"
             )
         return table, noted(table.properties, self.identity)
+
+    def _created(self, committables: Sequence[Committable]) -> Table:
+        """Of the columns of what is staged; without columns if that is nothing."""
+        rows = sorted(committables, key=lambda one: one.file.endswith(DELETES))
+        table = self.place.create(None)
+        if not rows:
+            return table
+        with self.place.failures():
+            (found,) = Staging(table, self.identity).footers(rows[:1])
+        return self._prepared(found.schema.to_arrow_schema())
 
     @property
     def _name(self) -> str:
@@ -253,27 +293,8 @@ class IcebergSink:
             table = self.place.load()
         raise self._overtaken("its first columns")
 
-    def _copied(self, table: Table, committables: Iterable[Committable]) -> list[str]:
-        """What was staged and is not part of the table: its rows were, or its keys were used."""
-        is_copied = not table.spec().is_unpartitioned()
-        return [one.file for one in committables if is_copied or one.file.endswith(DELETES)]
-
     def _overtaken(self, what: str) -> StoreUnavailable:
         return StoreUnavailable(
             f"{what} could not be written to the Iceberg table {self.place.name}: other writers "
             "were always faster; try again, or have them commit less often"
         )
-
-    def _check_keys(self, table: pa.Table) -> None:
-        if not self.upsert_key:
-            return
-        if missing := sorted(set(self.upsert_key) - set(table.column_names)):
-            raise ConfigurationError(
-                f"sink {self.uid!r} upserts by {', '.join(self.upsert_key)}, but its rows have no "
-                f"{', '.join(missing)}; they have {', '.join(table.column_names)}"
-            )
-        if len(newest_rows(table, self.upsert_key)) != table.num_rows:
-            raise ConfigurationError(
-                f"sink {self.uid!r} upserts by {', '.join(self.upsert_key)}, but a checkpoint has "
-                "several rows of one key; key the stage before it by these columns, or append"
-            )

@@ -146,5 +146,11 @@ def file_name(checkpoint_id: int, rest: str) -> str:
     return f"{checkpoint_id:020d}-{rest}"
 
 
+def checkpoint_of(file: str) -> int:
+    found = STAGED_FILE.fullmatch(file)
+    assert found is not None, f"not a staged file's name: {file!r}"
+    return int(found[1])
+
+
 def of_checkpoint(listed: Iterable[Staged], checkpoint_id: int) -> Iterator[str]:
     return (one.file for one in listed if one.checkpoint_id == checkpoint_id)

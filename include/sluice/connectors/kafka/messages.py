@@ -48,6 +48,21 @@ class MessageFormat:
     key: str | None = None
     headers: tuple[str, ...] = ()
 
+    def check(self, schema: pa.Schema) -> None:
+        """Raises ConfigurationError when rows of *schema* lack a column, or have it of a type, of
+        which no message can be made.
+        """
+        named = [*self.headers, *([self.key] if self.key is not None else [])]
+        match self.value:
+            case ColumnBytes(column=column):
+                named.append(column)
+            case AvroRow() as avro:
+                _check_fields(avro, [name for name in schema.names if name not in self.headers])
+            case JsonRow():
+                pass
+        for name in named:
+            _checked_type(schema, name)
+
     def keys(self, table: pa.Table) -> Texts:
         """Raises ConfigurationError when the rows have no such column."""
         return [None] * table.num_rows if self.key is None else _texts(table, self.key)
@@ -118,22 +133,45 @@ def _avro_rows(avro: AvroRow, rows: list[dict[str, Any]]) -> list[bytes]:
 def _texts(table: pa.Table, name: str) -> Texts:
     import pyarrow as pa
 
-    if name not in table.column_names:
-        raise ConfigurationError(
-            f"a Kafka sink takes the column {name!r}, but its rows have "
-            f"{', '.join(table.column_names)}"
-        )
+    type_ = _checked_type(table.schema, name)
     column = table.column(name)
-    is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
-    if is_bytes or pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if not (pa.types.is_integer(type_) or pa.types.is_boolean(type_)):
         texts: Texts = column.to_pylist()
         return texts
-    if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
-        raise ConfigurationError(
-            f"the column {name!r} of a Kafka sink is {column.type}; make it text or bytes before"
-        )
     numbers: Texts = column.cast(pa.string()).to_pylist()
     return numbers
+
+
+def _checked_type(schema: pa.Schema, name: str) -> pa.DataType:
+    """Bytes, text, a whole number or a boolean."""
+    import pyarrow as pa
+
+    if name not in schema.names:
+        raise ConfigurationError(
+            f"a Kafka sink takes the column {name!r}, but its rows have {', '.join(schema.names)}"
+        )
+    type_, types = schema.field(name).type, pa.types
+    is_bytes = types.is_binary(type_) or types.is_large_binary(type_)
+    is_text = types.is_string(type_) or types.is_large_string(type_)
+    if not (is_bytes or is_text or types.is_integer(type_) or types.is_boolean(type_)):
+        raise ConfigurationError(
+            f"the column {name!r} of a Kafka sink is {type_}; make it text or bytes before"
+        )
+    return type_
+
+
+def _check_fields(avro: AvroRow, columns: Sequence[str]) -> None:
+    """A field of the record is a column, or has a default, or may be null."""
+    schema = parsed_json(avro.schema)
+    fields = schema.get("fields", []) if isinstance(schema, dict) else []
+    for field in fields:
+        type_ = field.get("type")
+        may_lack = "default" in field or type_ == "null" or (type_ and "null" in type_)
+        if field["name"] not in columns and not may_lack:
+            raise ConfigurationError(
+                f"the Avro schema of a Kafka sink has a field {field['name']!r}, but its rows have "
+                f"{', '.join(columns)}; write the column, or give the field a default"
+            )
 
 
 def _needs_arrow(type_: pa.DataType) -> bool:

@@ -52,6 +52,10 @@ class KafkaTarget:
     def rolls_back(self) -> RollBack:
         return RollBack.NEVER
 
+    def check(self, schema: pa.Schema) -> None:
+        self.topic.check_exists()
+        self.format.check(schema)
+
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:

@@ -200,6 +200,14 @@ class Ledger:
             ],
         )
 
+    def row_count(self, connection: Connection) -> int:
+        """How many rows the noted checkpoints brought, or took away."""
+        from psycopg.sql import SQL
+
+        ledger = self.table.beside(LEDGER).sql
+        statement = SQL("SELECT coalesce(sum(rows), 0) FROM {} WHERE sink = %s").format(ledger)
+        return int(one_row(connection, statement, self.sink)[0])
+
     def others(self, connection: Connection) -> tuple[str, ...]:
         """The other sinks that write the table."""
         from psycopg.sql import SQL

@@ -12,20 +12,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sluice.connectors.postgres.columns import (
-    Column,
-    check_columns,
-    columns_of,
-    has_unique_index,
-    postgres_type,
-)
-from sluice.connectors.postgres.ledger import LEDGER, Ledger, one_at_a_time
+from sluice.connectors.postgres.columns import Column, columns_of
+from sluice.connectors.postgres.ledger import LEDGER, Ledger
 from sluice.connectors.postgres.server import (
     Connection,
     Server,
     TableName,
     check_encoding,
 )
+from sluice.connectors.postgres.target_table import TargetTable
 from sluice.connectors.postgres.writing import copy_in
 from sluice.connectors.sink import RollBack
 from sluice.connectors.timeline_note import named
@@ -59,6 +54,12 @@ class PostgresTarget:
         by_column = self.checkpoint_column is not None and not self.upsert_key
         return RollBack.ON_REQUEST if by_column else RollBack.NEVER
 
+    def check(self, schema: pa.Schema) -> None:
+        with self.server.session(read_only=True) as connection:
+            check_encoding(connection, self.server.who)
+            self._check_not_gone(connection)
+            self._place.check(connection, schema)
+
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:
@@ -68,8 +69,9 @@ class PostgresTarget:
                 after = before.publishing(writer, checkpoint_id, parent)
             if after is None:
                 return
+            self._make(connection, rows)
             self._delete(connection, rows.deletes())
-            self._write(connection, self._stamped(rows.upserts(), checkpoint_id))
+            self._write(connection, rows.upserts(), checkpoint_id)
             self.ledger.note(connection, before, after, rows.row_count)
 
     def timeline(self) -> Timeline:
@@ -96,6 +98,10 @@ class PostgresTarget:
 
     def describe(self, version: int) -> str:
         return f"row ({self.ledger.sink!r}, {version}) of {self.table.beside(LEDGER)}"
+
+    @property
+    def _place(self) -> TargetTable:
+        return TargetTable(self.table, self.upsert_key, self.checkpoint_column, self.creates)
 
     @property
     def _name(self) -> str:
@@ -152,6 +158,25 @@ class PostgresTarget:
             [[*ahead]],
         )
 
+    def _make(self, connection: Connection, rows: EpochRows) -> None:
+        """Create the table if that was declared, and nobody has: by the columns of *rows*."""
+        if not self.creates or columns_of(connection, self.table):
+            return
+        schema = rows.schema()
+        if schema is not None:
+            self._check_not_gone(connection)
+            self._place.make(connection, schema)
+
+    def _check_not_gone(self, connection: Connection) -> None:
+        """Raises ConfigurationError when the table was there once, and had rows."""
+        if not self.creates or columns_of(connection, self.table):
+            return
+        if self.ledger.exists(connection) and (count := self.ledger.row_count(connection)):
+            raise ConfigurationError(
+                f"table {self.table} is gone, and {count} rows of earlier checkpoints with it; put "
+                "it back, or create an empty one to go on without them"
+            )
+
     def _stamped(self, tables: Iterable[pa.Table], checkpoint_id: int) -> Iterator[pa.Table]:
         import pyarrow as pa
 
@@ -159,16 +184,13 @@ class PostgresTarget:
             if self.checkpoint_column is None:
                 yield table
                 continue
-            if self.checkpoint_column in table.column_names:
-                raise ConfigurationError(
-                    f"the rows for table {self.table} have a column {self.checkpoint_column!r} "
-                    "already, which is declared as checkpoint_column; name one that they have not"
-                )
             ids = pa.repeat(pa.scalar(checkpoint_id, pa.int64()), table.num_rows)
             yield table.append_column(self.checkpoint_column, ids)
 
-    def _write(self, connection: Connection, tables: Iterable[pa.Table]) -> None:
-        checked = self._checked(connection, tables)
+    def _write(
+        self, connection: Connection, tables: Iterable[pa.Table], checkpoint_id: int
+    ) -> None:
+        checked = self._stamped(self._checked(connection, tables), checkpoint_id)
         if not self.upsert_key:
             copy_in(connection, self.table.sql, checked)
             return
@@ -229,63 +251,12 @@ class PostgresTarget:
         self, connection: Connection, tables: Iterable[pa.Table], *, only_keys: bool = False
     ) -> Iterator[pa.Table]:
         """The tables, each of whose schemas was compared with the table's before."""
+        place = self._place
         there: dict[str, Column] = {}
         seen: list[pa.Schema] = []
         for table in tables:
-            if not there:
-                there = self._columns(connection, table.schema)
+            there = there or place.columns(connection)
             if table.schema not in seen:
-                wanted = {n: there[n] for n in self.upsert_key} if only_keys else there
-                check_columns(self.table, wanted, table.schema)
+                (place.check_keys if only_keys else place.check_rows)(there, table.schema)
                 seen.append(table.schema)
             yield table
-
-    def _columns(self, connection: Connection, schema: pa.Schema) -> dict[str, Column]:
-        there = columns_of(connection, self.table)
-        if not there and self.creates:
-            # Another sink may make it, too, and IF NOT EXISTS alone would fail then.
-            one_at_a_time(connection, f"create {self.table}")
-            connection.execute(self._create(schema))
-            there = columns_of(connection, self.table)
-        if not there:
-            raise ConfigurationError(
-                f"there is no table {self.table} in database {connection.info.dbname!r}; make it, "
-                "or declare create=True"
-            )
-        if self.upsert_key:
-            self._check_key(connection, there)
-        stamp = there.get(self.checkpoint_column or "")
-        if self.checkpoint_column is not None and (stamp is None or stamp.type != "int8"):
-            raise ConfigurationError(
-                f"table {self.table} has no bigint column {self.checkpoint_column!r}, which is "
-                f"declared as checkpoint_column; ALTER TABLE {self.table} ADD COLUMN it"
-            )
-        return there
-
-    def _check_key(self, connection: Connection, there: dict[str, Column]) -> None:
-        named = ", ".join(self.upsert_key)
-        if not has_unique_index(connection, self.table, self.upsert_key):
-            raise ConfigurationError(
-                f"table {self.table} has no unique index on exactly ({named}), by which the sink "
-                f"upserts; CREATE UNIQUE INDEX ON {self.table} ({named}), without a condition"
-            )
-        if nullable := [name for name in self.upsert_key if there[name].is_nullable]:
-            raise ConfigurationError(
-                f"column {nullable[0]!r} of table {self.table} is part of the upsert key and may "
-                f"be null, and nulls are never equal; ALTER TABLE {self.table} ALTER COLUMN "
-                f"{nullable[0]} SET NOT NULL"
-            )
-
-    def _create(self, schema: pa.Schema) -> Composed:
-        from psycopg.sql import SQL, Identifier
-
-        types = {field.name: postgres_type(field.type) for field in schema}
-        if self.checkpoint_column is not None:
-            types[self.checkpoint_column] = "bigint"
-        parts = [SQL("{} {}").format(Identifier(name), SQL(type_)) for name, type_ in types.items()]
-        if self.upsert_key:
-            key = SQL(", ").join([Identifier(name) for name in self.upsert_key])
-            parts.append(SQL("PRIMARY KEY ({})").format(key))
-        return SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
-            self.table.sql, SQL(", ").join(parts)
-        )

@@ -7,6 +7,7 @@ nested values, which become JSON, are Python objects on their way.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -64,9 +65,7 @@ def _plain_column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Ar
     if pa.types.is_dictionary(type_):
         return _plain_column(column.cast(type_.value_type), name)
     if pa.types.is_nested(type_):
-        texts = (
-            None if one is None else json.dumps(one, default=str) for one in column.to_pylist()
-        )
+        texts = (None if one is None else _json(one) for one in column.to_pylist())
         return pa.array(texts, pa.string())
     if pa.types.is_timestamp(type_) and type_.unit == "ns":
         try:
@@ -83,6 +82,30 @@ def _plain_column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Ar
     ):
         return pa.chunked_array([_hex(chunk) for chunk in column.chunks], pa.string())
     return column
+
+
+def _json(value: object) -> str:
+    """As ``to_jsonb`` says it: bytes as ``\\x`` and digits, what is no number as text."""
+    try:
+        return json.dumps(value, default=_in_json, allow_nan=False)
+    except ValueError:
+        return json.dumps(_numbers_alone(value), default=_in_json)
+
+
+def _in_json(value: object) -> str:
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+
+
+def _numbers_alone(value: object) -> object:
+    match value:
+        case float() if not math.isfinite(value):
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+        case dict():
+            return {name: _numbers_alone(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_numbers_alone(one) for one in value]
+        case _:
+            return value
 
 
 def _hex(values: pa.Array) -> pa.Array:
