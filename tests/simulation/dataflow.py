@@ -15,10 +15,13 @@ from functools import cache, lru_cache
 from typing import TypeAlias
 
 import msgspec
+import pyarrow as pa
 
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.key_groups import key_group_of, subtask_of
 from tests.subtasks import hash_of
+
+COLUMNS = pa.schema([("record", pa.int64())])  # Of what a sink gets.
 
 Row: TypeAlias = tuple[int, int]  # The number of a record, and what a stage says of it.
 UIDS = ("count_bids", "rank_bids", "sum_bids")

@@ -20,10 +20,12 @@ from sluice.errors import ProtocolViolation, SluiceError, StoreUnavailable
 from sluice.params import Param
 from sluice.storage.open import StoreLocation
 from tests.simulation.bucket import UnderWay, raise_fate
-from tests.simulation.dataflow import Row, rows_of
+from tests.simulation.dataflow import COLUMNS, Row, rows_of
 from tests.simulation.script import Fate
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tests.simulation.world import World
 
 NOTED = "noted"
@@ -55,6 +57,10 @@ class NotedSpec:
 class NotedTarget:
     world: World
     rolls_back: RollBack = RollBack.ON_REQUEST
+
+    def check(self, schema: pa.Schema) -> None:
+        assert schema.names == ["kind", *COLUMNS.names]  # It writes the changelog.
+        self._read("check")
 
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows

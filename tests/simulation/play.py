@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import sluice.storage.open
+from sluice.connectors.table_schemas import TableSchemas
 from sluice.protocol import records
 from sluice.protocol.names import check_key
 from sluice.runner.job import new_life
@@ -27,6 +28,7 @@ from tests.simulation import (  # noqa: F401 - they register their acts
 )
 from tests.simulation.broken import Broken
 from tests.simulation.bucket import InlinePool, LossyStore
+from tests.simulation.dataflow import COLUMNS
 from tests.simulation.invariants import Invariants
 from tests.simulation.liveness import settle
 from tests.simulation.noted import PLAYING
@@ -87,6 +89,8 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
         replace_everywhere(patch, new_life, a_new_life)
         for pure in (*(getattr(records, name) for name in DECODERS), check_key):
             replace_everywhere(patch, pure, lru_cache(MEMORY)(pure))
+        # What is staged here is no Parquet.
+        patch.setattr(TableSchemas, "_footer", lambda *_: COLUMNS)
         if plant is not None:
             plant(patch)
         logging.disable(logging.CRITICAL)

@@ -22,6 +22,7 @@ from tests.builders import records_of
 from tests.simulation.acts import act
 from tests.simulation.bucket import Crash
 from tests.simulation.dataflow import (
+    COLUMNS,
     Row,
     a_segment,
     body_of,
@@ -204,7 +205,7 @@ def advance(world: World, one: Execution) -> None:
                 attempt=one.attempt,
                 state=one.state,
                 output=one.output,
-                schema=b"rows",
+                schema=COLUMNS.serialize().to_pybytes(),
                 watermark_ms=0,
                 committables=one.committables,
             )
