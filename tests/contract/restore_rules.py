@@ -186,10 +186,10 @@ def a_second_life_is_refused_where_the_first_ones_rows_are(case: SinkCase) -> No
     assert not case.open().is_empty()
 
     for writer, checkpoint_id in ((ANEW, 1), (ANEW, 3)):
-        with pytest.raises(FencedError, match="belongs to life 'first-life'"):
+        with pytest.raises(TableMismatch, match="belongs to life 'first-life'"):
             publish(case.open(), checkpoint_id, None, rows(1), writer)
     for does_roll_back in (False, True):
-        with pytest.raises(FencedError, match="belongs to life 'first-life'"):
+        with pytest.raises(TableMismatch, match="belongs to life 'first-life'"):
             case.open().recover(ANEW, Recovery(version=None, through=2, roll_back=does_roll_back))
     assert seen(case) == rows(1, 2)
     publish(case.open(), 3, 2, rows(3))
@@ -202,9 +202,9 @@ def a_second_life_takes_an_empty_table_over(case: SinkCase) -> None:
     for _ in range(2):
         case.open().recover(ANEW, taken)
     publish(case.open(), 2, None, rows(7), ANEW)
-    with pytest.raises(FencedError, match="belongs to life 'second-life'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'second-life'"):
         case.open().commit(JOB, 2, 1, [late])
-    with pytest.raises(FencedError, match="belongs to life 'second-life'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'second-life'"):
         case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
     case.open().recover(ANEW, taken)
     assert seen(case) == rows(7)
@@ -232,7 +232,7 @@ def a_second_life_goes_on_behind_the_first_ones_rows_when_that_is_accepted(case:
     accepted = Recovery(version=None, through=2, accepts=True, replaces=(JOB.life,))
     case.open().recover(ANEW, accepted)
     publish(case.open(), 4, None, rows(4), ANEW)
-    with pytest.raises(FencedError, match="belongs to life 'second-life'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'second-life'"):
         case.open().commit(JOB, 3, 2, [late])
     starts_anew = case.open().rolls_back is RollBack.BY_NEXT_COMMIT
     assert seen(case) == (rows(4) if starts_anew else rows(1, 2, 4))

@@ -91,9 +91,9 @@ class Sink(Protocol):
         what was published after it, where the sink can; None starts the output anew.
 
         Raises:
-            FencedError: a restore has left the checkpoint behind, or another life of the job owns
-                the table.
-            TableMismatch: readers do not see *parent*; see ``timeline.Timeline.publishing``.
+            FencedError: a restore of the same life has left the checkpoint behind.
+            TableMismatch: readers do not see *parent*, or another life owns the table; see
+                ``timeline.Timeline.publishing``.
             ConfigurationError: the place was changed since ``check``, and the rows do not fit any
                 more; it says what to do, and nothing is lost.
         """
@@ -132,8 +132,9 @@ class Sink(Protocol):
         one step with its time line.  Idempotent.  An empty table can always be rolled back.
 
         Raises:
-            FencedError: a later restore was here, or another life owns the table.
-            TableMismatch: the table lacks the version, and nobody accepted that.
+            FencedError: a later restore was here.
+            TableMismatch: the table lacks the version, and nobody accepted that; or another life
+                owns it.
             ConfigurationError: it is to be rolled back, and cannot be.
         """
         ...

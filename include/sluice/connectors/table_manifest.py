@@ -30,7 +30,7 @@ from sluice.connectors.table_names import (
     of_record,
     record_key,
 )
-from sluice.errors import ConfigurationError, FencedError, ProtocolViolation
+from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
 from sluice.storage.object_store import AlreadyExists, ObjectStore
 
 FORMAT_VERSION = 2
@@ -204,7 +204,7 @@ class TableLog:
         coordinator that a restore left behind while it did so.
 
         Raises:
-            FencedError: another life of a job took the id.
+            TableMismatch: another life of a job took the id.
             ProtocolViolation: the checkpoint was committed with other files.
         """
         key = manifest_key(manifest.checkpoint_id)
@@ -216,7 +216,7 @@ class TableLog:
             return
         what = f"checkpoint {manifest.checkpoint_id} of the table at {self.store.root}"
         if existing.life != manifest.life:
-            raise FencedError(
+            raise TableMismatch(
                 f"{what} was committed by life {existing.life!r} of a job, not by "
                 f"{manifest.life!r}: give each job a table of its own"
             )

@@ -14,7 +14,7 @@ import msgspec
 from sluice.connectors.table_manifest import FORMAT_VERSION, Fence, TableLog
 from sluice.connectors.table_names import Name, fence_key, manifest_key
 from sluice.core.timeline import Recovery, Standing, Timeline, Writer, spans_of
-from sluice.errors import FencedError, ProtocolViolation
+from sluice.errors import ProtocolViolation, TableMismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class TableTimeline:
         )
         key = fence_key(after.through, writer.generation, shown)
         if self.last is not None and key < self.last.key:
-            raise FencedError(
+            raise TableMismatch(
                 f"the table at {self.log.store.root} was fenced by another life of a job "
                 f"({self.last.key}) after this one looked at it; restore the job again"
             )

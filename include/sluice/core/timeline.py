@@ -132,8 +132,9 @@ class Timeline:
         """The time line with the checkpoint, which continues *parent*; None if it is shown already.
 
         Raises:
-            FencedError: a restore has left it behind, or another life of the job owns the table.
-            TableMismatch: the parent is not shown, or later ones are that were taken away.
+            FencedError: a restore of the same life has left it behind.
+            TableMismatch: the parent is not shown, or later ones are that were taken away; or
+                another life of a job owns the table.
         """
         may_continue = checkpoint_id == self.continues
         is_forgotten = self._has_forgotten(checkpoint_id)
@@ -176,9 +177,9 @@ class Timeline:
         the same transaction.
 
         Raises:
-            FencedError: a later restore was here, or another life of the job owns the table.
-            TableMismatch: the version is not shown, and nobody accepted that; or the checkpoint to
-                be published may be called as one of another life.
+            FencedError: a later restore of the same life was here.
+            TableMismatch: the version is not shown, and nobody accepted that; another life of a job
+                owns the table; or the checkpoint to be published may be called as one of its.
         """
         self._require_generation(writer)
         if self.life == writer.life and self.fenced_by == writer.generation:
@@ -235,7 +236,7 @@ class Timeline:
 
     def _require_owner(self, life: str, replaced: tuple[str, ...]) -> None:
         if self.life not in ("", life, *replaced):
-            raise FencedError(
+            raise TableMismatch(
                 f"the table belongs to life {self.life!r} of a job, not to {life!r}: give each job "
                 "a table of its own, or restore this one and accept tables as they are"
             )
@@ -247,7 +248,7 @@ class Timeline:
                 f"generation {writer.generation} was left behind"
             )
         if writer.life != self.life and writer.generation <= dict(self.past).get(writer.life, 0):
-            raise FencedError(
+            raise TableMismatch(
                 f"life {writer.life!r} of a job has left the table to life {self.life!r}; to take "
                 "it back, restore that job and accept tables as they are"
             )

@@ -123,11 +123,11 @@ def test_an_id_that_another_life_took_is_refused_by_both_names(table: FilesTable
     publish(other, THEIRS, 1)
     table.store.create(manifest_key(1), other.store.get(manifest_key(1)) or b"")
 
-    with pytest.raises(FencedError, match="belongs to life 'b' of a job, not to 'a'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to 'a'"):
         publish(table, FIRST, 1)
     log = table._log
     mine = msgspec.structs.replace(table.chain()[0], life="a")
-    with pytest.raises(FencedError, match="was committed by life 'b' of a job, not by 'a'"):
+    with pytest.raises(TableMismatch, match="was committed by life 'b' of a job, not by 'a'"):
         log.add(mine)
 
 
@@ -137,11 +137,11 @@ def test_a_life_of_another_journal_takes_over_one_id_later(table: FilesTable) ->
     table.recover(THIRD, Recovery(version=1, through=1))
     taken = Recovery(version=1, through=1, replaces=("a",))
 
-    with pytest.raises(FencedError, match="fenced by another life of a job"):
+    with pytest.raises(TableMismatch, match="fenced by another life of a job"):
         table.recover(THEIRS, taken)
     table.recover(THEIRS, Recovery(version=1, through=2, replaces=("a",)))
 
-    with pytest.raises(FencedError, match="belongs to life 'b' of a job, not to 'a'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to 'a'"):
         publish(table, THIRD, 2, parent=1)
     publish(table, THEIRS, 3, parent=1)
     assert seen(table) == [1, 3]

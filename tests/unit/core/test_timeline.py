@@ -112,9 +112,9 @@ def test_a_commit_that_the_job_continues_is_published_behind_the_fence() -> None
 def test_another_life_neither_publishes_nor_recovers_unless_it_replaces_the_first() -> None:
     table = published(1, 2)
 
-    with pytest.raises(FencedError, match="the table belongs to life 'a' of a job, not to 'b'"):
+    with pytest.raises(TableMismatch, match="the table belongs to life 'a' of a job, not to 'b'"):
         table.publishing(OTHER_LIFE, 1, None)
-    with pytest.raises(FencedError, match="belongs to life 'a'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'a'"):
         table.recovered(OTHER_LIFE, Recovery(version=None, through=2))
     taken = recovered(
         table,
@@ -122,7 +122,7 @@ def test_another_life_neither_publishes_nor_recovers_unless_it_replaces_the_firs
         Recovery(version=None, through=2, roll_back=True, replaces=("a",)),
     )
     assert taken == Timeline(life="b", generation=1, fenced_by=1, through=2, past=(("a", 1),))
-    with pytest.raises(FencedError, match="belongs to life 'b'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'b'"):
         taken.publishing(FIRST, 3, 2)
 
 
@@ -141,7 +141,7 @@ def test_a_recovery_that_slept_does_not_take_the_table_back_from_another_life() 
     table = recovered(table, SECOND, taken_back)
     table = recovered(table, replace(OTHER_LIFE, generation=2), anew)
 
-    with pytest.raises(FencedError, match="life 'a' of a job has left the table to life 'b'"):
+    with pytest.raises(TableMismatch, match="life 'a' of a job has left the table to life 'b'"):
         table.recovered(SECOND, taken_back)
     assert recovered(table, THIRD, taken_back).past == (("b", 2),)
 

@@ -14,7 +14,7 @@ from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest, RestoreOptions
-from sluice.errors import FencedError, RestoreError
+from sluice.errors import RestoreError, TableMismatch
 from sluice.pipeline import Pipeline
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint, restore, stop
@@ -139,7 +139,7 @@ def test_a_table_that_is_kept_outside_of_both_roots_goes_on(elsewhere: Job) -> N
 
     assert published_records(here) == list(range(10, 30))
     there_again = restore(there, Latest()).state
-    with pytest.raises(FencedError, match=f"belongs to life {here.state().life!r}"):
+    with pytest.raises(TableMismatch, match=f"belongs to life {here.state().life!r}"):
         take_checkpoint(there)
     assert there_again.base == 2
 
