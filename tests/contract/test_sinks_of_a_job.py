@@ -1,0 +1,153 @@
+"""A job and its sinks in real places: changelogs, and a place that is changed under the job."""
+
+# ruff: noqa: S608 - the names of tables are the tests' own
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice import aggregates as agg
+from sluice.config import Checkpointing
+from sluice.core.ids import CheckpointId
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.errors import ConfigurationError
+from sluice.pipeline import Pipeline
+from sluice.runner.completion import commit, finalize
+from sluice.runner.job import Job
+from sluice.runner.recovery import fail_checkpoint
+from sluice.runner.trigger import Triggered, trigger
+from sluice.sinks import FilesTable, IcebergTable, KafkaTopic, PostgresTable
+from sluice.sources import Nexmark
+from sluice.spark.stage import run_stage
+from tests.builders import a_running_job
+from tests.contract.test_kafka_sink import records
+from tests.iceberg_catalog import TABLE, loaded, properties
+from tests.kafka_cluster import Place, place
+from tests.no_spark import stages_without_spark
+from tests.postgres_database import Database, running_postgres
+
+COUNT, EPOCHS = "per_auction", 3
+KEY = "bid_auction"  # Null in an event that is no bid, and a key like any other.
+KIND = "event_type"
+Change = tuple[str, int, int]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Place]:
+    with place("broker") as found:
+        yield found
+
+
+def an_epoch(job: Job) -> CheckpointId:
+    outcome = trigger(job)
+    assert isinstance(outcome, Triggered)
+    checkpoint_id = outcome.plan.checkpoint_id
+    with stages_without_spark():
+        for stage in job.pipeline.stages:
+            run_stage(job, None, checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
+    return checkpoint_id
+
+
+def changes(rows: list[dict[str, Any]]) -> list[Change]:
+    return sorted((row["kind"], row[KEY] or 0, row["n"]) for row in rows)
+
+
+def what_is_left(found: list[Change]) -> dict[int, int]:
+    """What the changes of a running count lead to: of each key the row that nobody took back."""
+    left: dict[int, set[int]] = {}
+    for kind, auction, n in sorted(found, key=lambda one: (one[0] in ("-U", "-D"), one)):
+        if kind in ("+I", "+U"):
+            assert n not in left.setdefault(auction, set()), "a row came twice"
+            left[auction].add(n)
+        else:
+            left[auction].remove(n)
+    assert all(len(rows) == 1 for rows in left.values())
+    return {auction: rows.pop() for auction, rows in left.items()}
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["made by us", "made by hand"])
+def test_every_change_of_a_count_is_in_each_place_once(
+    is_made: bool, database: Database, kafka: Place, tmp_path: Path
+) -> None:
+    table, topic = f"{database.new_schema()}.changes", kafka.create(1)
+    if not is_made:
+        database.run(f"CREATE TABLE {table} (n bigint, {KEY} bigint, kind text)")
+    pipeline = Pipeline(
+        "bids",
+        Checkpointing(max_records_per_epoch=150, interval=timedelta(minutes=1)),
+        parallelism=2,
+    )
+    events = pipeline.source("events", Nexmark(450, columns=("bid_auction",)))
+    counts = events.key_by("bid_auction").aggregate(COUNT, n=agg.count())
+    counts.sink("files", FilesTable(changelog=True))
+    counts.sink("totals", FilesTable(upsert_key=(KEY,)))
+    counts.sink("database", PostgresTable(database.dsn, table, changelog=True, create=is_made))
+    counts.sink("lake", IcebergTable(TABLE, properties(tmp_path), changelog=True, create=True))
+    counts.sink("topic", KafkaTopic(kafka.servers, topic, key=KEY, changelog=True))
+    job = a_running_job(pipeline)
+
+    for _ in range(EPOCHS):
+        checkpoint_id = an_epoch(job)
+        finalize(job, checkpoint_id)
+        commit(job, checkpoint_id)
+
+    sinks = job.sinks({})
+    files = changes(sinks["files"].read().to_pylist())  # type: ignore[attr-defined]
+    totals = sinks["totals"].read().to_pylist()  # type: ignore[attr-defined]
+    assert what_is_left(files) == {row[KEY] or 0: row["n"] for row in totals}
+    assert {kind for kind, *_ in files} == {"+I", "-U", "+U"}
+    assert changes(database.rows(f"SELECT kind, {KEY}, n FROM {table}")) == files
+    assert changes(loaded(tmp_path).scan().to_arrow().to_pylist()) == files
+    messages = records(kafka.servers, topic)
+    assert changes([json.loads(one.value()) for one in messages]) == files
+    keys = {json.loads(one.value())[KEY]: one.key() for one in messages}
+    assert keys == {row[KEY]: row[KEY] and str(row[KEY]).encode() for row in totals}
+
+
+def test_a_place_that_was_changed_aborts_the_checkpoint_and_its_rows_come_when_it_is_mended(
+    database: Database,
+) -> None:
+    table = f"{database.new_schema()}.totals"
+    database.run(f"CREATE TABLE {table} ({KIND} smallint NOT NULL UNIQUE, n bigint)")
+    pipeline = Pipeline(
+        "bids",
+        Checkpointing(max_records_per_epoch=150, tolerable_failed_checkpoints=9),
+        parallelism=2,
+    )
+    events = pipeline.source("events", Nexmark(450, columns=(KIND,)))
+    counts = events.key_by(KIND).aggregate(COUNT, n=agg.count())
+    counts.sink("database", PostgresTable(database.dsn, table, upsert_key=(KIND,)))
+    counts.sink("files", FilesTable(upsert_key=(KIND,)))
+    job = a_running_job(pipeline)
+    first = an_epoch(job)
+    finalize(job, first)
+    commit(job, first)
+    database.run(f"ALTER TABLE {table} RENAME n TO bids")
+
+    second = an_epoch(job)
+    with pytest.raises(ConfigurationError, match=f"table {table} has no column 'n', and the rows"):
+        finalize(job, second)
+    fail_checkpoint(job, second, Reason.FINALIZE_CHECKPOINT_FAILURE, "told")
+    database.run(f"ALTER TABLE {table} RENAME bids TO n")
+    for _ in range(EPOCHS - 1):
+        checkpoint_id = an_epoch(job)
+        finalize(job, checkpoint_id)
+        commit(job, checkpoint_id)
+
+    files = job.sinks({})["files"].read().to_pylist()  # type: ignore[attr-defined]
+    found = database.rows(f"SELECT {KIND}, n FROM {table}")
+    assert sorted(map(str, found)) == sorted(str(dict(row)) for row in files)
+    assert sum(row["n"] for row in found) == 450
+    assert [one.checkpoint_id for one in job.state().failed] == [second]
