@@ -99,7 +99,7 @@ def test_a_failure_is_shrunk_to_what_it_takes() -> None:
     text = report(found, shrunk, f" --mutation {name}")
 
     assert shrunk.failure == again.failure
-    assert len(marks(shrunk.script)) < len(marks(found.script)) / 2
+    assert len(marks(shrunk.script)) < len(marks(found.script)) * 2 / 3
     assert len(marks(shrunk.script)) <= 24
     assert f"seed {found.seed} fails: invariant 5" in text
     assert f"--seed {found.seed} --mutation {name} --keep {marks(shrunk.script)[0]}," in text
