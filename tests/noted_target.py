@@ -59,6 +59,9 @@ class NotedTable:
         if "record" not in schema.names:
             raise ConfigurationError("the noted table keeps the column record")
 
+    def check_rows(self, rows: pa.Table) -> None:
+        pass
+
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:

@@ -33,7 +33,7 @@ from sluice.errors import ConfigurationError
 from sluice.params import Param
 from sluice.storage.open import open_store
 """
-LONGEST = 65
+LONGEST = 70
 
 
 @pytest.fixture(scope="module", name="page")

@@ -62,6 +62,9 @@ class NotedTarget:
         assert schema.names == ["kind", *COLUMNS.names]  # It writes the changelog.
         self._read("check")
 
+    def check_rows(self, rows: pa.Table) -> None:
+        pass
+
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from sluice.connectors.value_checks import check_years
 from sluice.errors import ConfigurationError, ProtocolViolation
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 PARQUET = "parquet"
 JSON = "json"
-FIRST_DAY, END_DAY = -719_162, 2_932_897  # 0001-01-01 and 10000-01-01, as days of 1970.
-DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 HASH_HEX_DIGITS = 16  # 64 bits: schemas of one table do not meet by chance.
 
 
@@ -98,22 +97,10 @@ def decode_schema(body: bytes | None, place: str) -> pa.Schema:
 def _in_years_of_iso(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """The column, an instant as it is in UTC."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
-    if pa.types.is_date32(column.type):
-        a_day, numbers = 1, column.cast(pa.int32())
-    else:
-        a_day, numbers = DAY[column.type.unit], column.cast(pa.int64())
-    found = pc.min_max(numbers).as_py()
-    if found["min"] is not None and not (
-        FIRST_DAY * a_day <= found["min"] and found["max"] < END_DAY * a_day
-    ):
-        raise ConfigurationError(
-            f"column {name!r} has times outside of the years 1 to 9999, which JSON's text does not "
-            "say; filter or replace them in the stage, or write format='parquet'"
-        )
+    check_years(column, name, ", or write format='parquet'")
     return column
 
 

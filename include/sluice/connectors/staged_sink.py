@@ -75,6 +75,15 @@ class Target(Protocol):
         """Whether rows of *schema* can be published into the place as it is; see ``Sink.check``."""
         ...
 
+    def check_rows(self, rows: pa.Table) -> None:
+        """Whether the place can hold each value of rows that are about to be staged: what it could
+        not would be owed for ever.  Called in the subtasks; it does not ask the place.
+
+        Raises:
+            ConfigurationError: it names the column and what to do.
+        """
+        ...
+
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:
@@ -121,6 +130,7 @@ class StagedSink:
     def stage(
         self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
     ) -> Committable | None:
+        self.target.check_rows(table)
         return self.files.stage(
             table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sluice.connectors.kafka.avro import parsed_json
 from sluice.connectors.kafka.framing import framed
+from sluice.connectors.value_checks import check_years
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,6 +63,17 @@ class MessageFormat:
                 pass
         for name in named:
             _checked_type(schema, name)
+
+    def check_rows(self, table: pa.Table) -> None:
+        """Raises ConfigurationError when a row makes no message."""
+        match self.value:
+            case AvroRow():
+                self.values(table)
+            case JsonRow():
+                for name, column in zip(table.column_names, table.columns, strict=True):
+                    check_years(column, name, ", or give Kafka a column of text")
+            case ColumnBytes():
+                pass
 
     def keys(self, table: pa.Table) -> Texts:
         """Raises ConfigurationError when the rows have no such column."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.kafka.messages import MessageFormat, Texts
 from sluice.connectors.kafka.transactions import FencedByAnother, NotedTopic
-from sluice.connectors.sink import RollBack
+from sluice.connectors.sink import DELETED, RollBack
 from sluice.connectors.timeline_note import named
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.errors import ConfigurationError, StoreUnavailable, TableMismatch
@@ -55,6 +55,10 @@ class KafkaTarget:
     def check(self, schema: pa.Schema) -> None:
         self.topic.check_exists()
         self.format.check(schema)
+
+    def check_rows(self, rows: pa.Table) -> None:
+        if DELETED not in rows.column_names:  # Of those the keys alone are sent.
+            self.format.check_rows(rows)
 
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows

@@ -21,7 +21,7 @@ from sluice.connectors.postgres.server import (
     check_encoding,
 )
 from sluice.connectors.postgres.target_table import TargetTable
-from sluice.connectors.postgres.writing import copy_in
+from sluice.connectors.postgres.writing import check_values, copy_in
 from sluice.connectors.sink import RollBack
 from sluice.connectors.timeline_note import named
 from sluice.core.timeline import Recovery, Timeline, Writer
@@ -59,6 +59,9 @@ class PostgresTarget:
             check_encoding(connection, self.server.who)
             self._check_not_gone(connection)
             self._place.check(connection, schema)
+
+    def check_rows(self, rows: pa.Table) -> None:
+        check_values(rows)
 
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sluice.connectors.postgres.server import Connection
+from sluice.connectors.value_checks import check_no_nul, check_years, holds_nul
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -37,6 +38,29 @@ def copy_in(connection: Connection, into: Identifier, tables: Iterable[pa.Table]
                         copy.write(text)
             count += cursor.rowcount
     return count
+
+
+def check_values(rows: pa.Table) -> None:
+    """Raises ConfigurationError for what COPY refuses in any table, whatever its columns are."""
+    import pyarrow as pa
+
+    types = pa.types
+    for name, given in zip(rows.column_names, rows.columns, strict=True):
+        is_coded = types.is_dictionary(given.type)
+        column = given.cast(given.type.value_type) if is_coded else given
+        check_years(column, name, "")
+        if types.is_nested(column.type):
+            if any(text is not None and _holds_nul(text) for text in _texts(column)):
+                raise holds_nul(name, "PostgreSQL's json")
+        elif types.is_timestamp(column.type):
+            _plain_column(column, name)
+        elif types.is_string(column.type) or types.is_large_string(column.type):
+            check_no_nul(column, name, "PostgreSQL")
+
+
+def _holds_nul(text: str) -> bool:
+    """Of JSON, where the character is escaped, and a backslash may be, too."""
+    return "\\u0000" in text.replace("\\\\", "")
 
 
 def as_csv(table: pa.Table) -> Iterator[memoryview]:
@@ -65,8 +89,7 @@ def _plain_column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Ar
     if pa.types.is_dictionary(type_):
         return _plain_column(column.cast(type_.value_type), name)
     if pa.types.is_nested(type_):
-        texts = (None if one is None else _json(one) for one in column.to_pylist())
-        return pa.array(texts, pa.string())
+        return pa.array(_texts(column), pa.string())
     if pa.types.is_timestamp(type_) and type_.unit == "ns":
         try:
             return column.cast(pa.timestamp("us", type_.tz))
@@ -82,6 +105,10 @@ def _plain_column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Ar
     ):
         return pa.chunked_array([_hex(chunk) for chunk in column.chunks], pa.string())
     return column
+
+
+def _texts(column: pa.ChunkedArray) -> Iterator[str | None]:
+    return (None if one is None else _json(one) for one in column.to_pylist())
 
 
 def _json(value: object) -> str:
