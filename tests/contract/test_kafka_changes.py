@@ -1,0 +1,93 @@
+"""A Kafka topic that people change: what no longer fits is refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sluice.errors import ConfigurationError
+from sluice.sinks.kafka import AvroValue, KafkaTopic
+from sluice.storage.open import StoreLocation
+from tests.contract.sink_rules import JOB, SCHEMA, publish, rows, seen, staged_rows
+from tests.contract.test_kafka_sink import transactional
+from tests.kafka_cluster import Place, place
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Place]:
+    with place("broker") as found:
+        yield found
+
+
+def test_a_topic_that_is_gone_is_refused_and_published_to_when_it_is_back(
+    kafka: Place, tmp_path: Path
+) -> None:
+    assert kafka.broker is not None
+    case = transactional(kafka, tmp_path)
+    sink = case.open()
+    sink.check(None, SCHEMA)
+    publish(sink, 1, None, rows(1))
+    staged = staged_rows(sink, 2, 2, 3)
+    (topic,) = [name for name in kafka.broker.topics if case.open().target.topic.name == name]
+    gone = kafka.broker.topics.pop(topic)
+
+    with pytest.raises(ConfigurationError, match=f"has no topic '{topic}'; create it"):
+        case.open().check(1, SCHEMA)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=f"has no topic '{topic}'; create it"):
+            case.open().commit(JOB, 2, 1, [staged])
+    kafka.broker.topics[topic] = gone
+    case.open().commit(JOB, 2, 1, [staged])
+
+    assert seen(case) == rows(1, 2, 3)
+
+
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "note", "type": ["null", "string"]},
+            {"name": "shop", "type": "string", "default": ""},
+        ],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "says"),
+    [
+        ({"key": "id"}, {"n": pa.int64()}, "takes the column 'id', but its rows have n"),
+        ({"key": "id"}, {"id": pa.float64()}, "column 'id' of a Kafka sink is double; make it"),
+        ({"value": "body"}, {"id": pa.int64()}, "takes the column 'body', but its rows have id"),
+        ({"headers": ("h",)}, {"id": pa.int64()}, "takes the column 'h', but its rows have id"),
+        ({"value": AvroValue(AVRO)}, {"n": pa.int64()}, "has a field 'id', but its rows have n;"),
+    ],
+    ids=["key", "type of the key", "value", "header", "field"],
+)
+def test_columns_of_which_no_message_can_be_made_are_refused_before_the_checkpoint_completes(
+    options: dict[str, object],
+    schema: dict[str, pa.DataType],
+    says: str,
+    kafka: Place,
+    tmp_path: Path,
+) -> None:
+    spec = KafkaTopic(kafka.servers, kafka.create(), **options)  # type: ignore[arg-type]
+    sink = spec.open("alerts", {}, StoreLocation(root=f"file://{tmp_path}"))
+
+    with pytest.raises(ConfigurationError, match=says):
+        sink.check(None, pa.schema([*schema.items()]))
+
+
+def test_a_field_that_may_be_null_or_has_a_default_needs_no_column(
+    kafka: Place, tmp_path: Path
+) -> None:
+    spec = KafkaTopic(kafka.servers, kafka.create(), key="id", value=AvroValue(AVRO))
+    sink = spec.open("alerts", {}, StoreLocation(root=f"file://{tmp_path}"))
+
+    sink.check(None, pa.schema([("id", pa.int64())]))
