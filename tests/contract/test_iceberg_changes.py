@@ -24,12 +24,17 @@ KEYS = [(), ("id",)]
 
 
 def staged(
-    folder: Path, checkpoint_id: int, given: list[Row], *key: str, gone: list[Row] | None = None
+    folder: Path,
+    checkpoint_id: int,
+    given: list[Row],
+    *key: str,
+    gone: list[Row] | None = None,
+    subtask: int = 0,
 ) -> list[Committable]:
     sink, found = a_sink(folder, *key, create=True), []
-    for subtask, some in enumerate((given, gone or [])):
+    for is_gone, some in enumerate((given, gone or [])):
         table = pa.Table.from_pylist(some, SCHEMA)
-        if subtask:
+        if is_gone:
             table = table.append_column(DELETED, pa.array([True] * len(some), pa.bool_()))
         one = sink.stage(
             table,
@@ -202,12 +207,17 @@ def test_what_cannot_be_mapped_is_refused_and_published_when_the_table_is_mended
 ) -> None:
     a_table(tmp_path, SCHEMA)
     commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), *key), *key)
-    given = staged(tmp_path, 2, of((3, None), (4, "d")), *key)
+    given = [
+        *staged(tmp_path, 2, of((4, "d")), *key),
+        *staged(tmp_path, 2, of((3, None)), *key, subtask=5),
+    ]
     change(loaded(tmp_path))
 
+    files = sorted(tmp_path.rglob("*.parquet"))
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=says):
             commit(tmp_path, 2, 1, given, *key)
+    assert sorted(tmp_path.rglob("*.parquet")) == files
     mend(loaded(tmp_path))
     commit(tmp_path, 2, 1, given, *key)
 

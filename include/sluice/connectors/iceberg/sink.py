@@ -119,7 +119,11 @@ class IcebergSink:
                 publication.withdraw()
             except CommitStateUnknownException:
                 pass  # The note says whether it arrived.
+            except ConfigurationError:
+                publication.withdraw()  # It is tried again, until somebody has mended the table.
+                raise
             except ProtocolViolation:
+                publication.withdraw()
                 if not self.is_published(checkpoint_id):
                     raise  # Else another process was faster, and has deleted what was staged.
         else:
