@@ -71,14 +71,10 @@ def _some_target(world: World) -> RestoreTarget:
 
 @act(weight=lambda world: 0.4 if world.backups and world.frame is None else 0)
 def puts_the_place_back(world: World) -> str:
-    """A database's point-in-time recovery: its connections are gone, and what came after.
-
-    Not while a commit is owed: its staged rows may have gone with the commit that is now undone.
-    """
-    latest = world.head.latest_completed
+    """A database's point-in-time recovery: its connections are gone, and what came after."""
     lives = ("", world.place.timeline.life)
     backups = [one for one in world.backups if one[0].timeline.life in lives]
-    if not backups or (latest is not None and not latest.is_committed):
+    if not backups:
         return "to nothing"
     ago = world.random.choice([1, 1, 2, 3])
     world.place, seen = backups[-ago:][0]
