@@ -112,7 +112,8 @@ class CheckpointMetadata:
             for handle in subtask.state
         ]
         handles += [handle for stage in self.stages for handle in stage.in_flight_segments]
-        handles += [cut.table for cut in self.sources if cut.table is not None]
+        for cut in self.sources:
+            handles += [*cut.layers, *([cut.table] if cut.table is not None else [])]
         return tuple(handle for handle in handles if handle.key)
 
 
@@ -142,7 +143,11 @@ def with_files(
         for stage in metadata.stages
     )
     sources = tuple(
-        cut if cut.table is None else replace(cut, table=moved(cut.table))
+        replace(
+            cut,
+            table=None if cut.table is None else moved(cut.table),
+            layers=tuple(map(moved, cut.layers)),
+        )
         for cut in metadata.sources
     )
     return replace(metadata, stages=stages, sources=sources)

@@ -6,6 +6,7 @@ compared are those at which checkpoints were triggered, and they are part of the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sluice.core.plan import SourceCut
@@ -26,7 +27,16 @@ def with_idleness(
         for part in cut.position
         if not part.sealed
     }
-    idle = tuple(
+    return replace(
+        cut,
+        active_at_ms=active_at_ms,
+        idle=idle_at(now_ms, active_at_ms, idle_after_ms),
+        at_ms=now_ms,
+        idle_after_ms=idle_after_ms,
+    )
+
+
+def idle_at(now_ms: int, active_at_ms: Mapping[str, int], idle_after_ms: int) -> tuple[str, ...]:
+    return tuple(
         partition for partition, at_ms in active_at_ms.items() if now_ms - at_ms >= idle_after_ms
     )
-    return replace(cut, active_at_ms=active_at_ms, idle=idle)

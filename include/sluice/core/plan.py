@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
@@ -16,6 +17,9 @@ class PartitionOffset:
 
     ``records`` lie before it.  A ``sealed`` partition is never read again, even if it grows.
     ``version`` is what the source knows the partition's content by, so that a changed one is found.
+
+    The last two are the planner's, where a source's position has layers: what ``SourceCut`` says in
+    ``waiting`` and ``active_at_ms``.  One that ``is_waiting`` is active at every barrier.
     """
 
     partition: str
@@ -23,6 +27,8 @@ class PartitionOffset:
     records: int
     sealed: bool = False
     version: str = ""
+    is_waiting: bool = False
+    active_at_ms: int | None = None
 
     def __post_init__(self) -> None:
         require(self.offset >= 0, "an offset is 0 or more")
@@ -60,12 +66,18 @@ class SourceCut:
     those that wait since this barrier and of which nothing is read yet: looked at for their event
     times, and read in a later epoch.  Where ``partitions_end`` a partition at its end is complete
     until it grows.
+    ``position`` are the entries that the ``layers`` do not have, or have as they were earlier: all
+    where there are no layers, and always those that this epoch changed.  ``gone`` are partitions of
+    the barrier before that are not there any more.  Of partitions in layers ``waiting``,
+    ``active_at_ms`` and ``idle`` say nothing: ``with_whole`` does.  See ``core.position``.
     ``active_at_ms`` is, per partition, the barrier of the last epoch that read records of it;
     ``idle`` partitions have been silent for so long that they do not hold the watermark back.
     """
 
     uid: str
     position: tuple[PartitionOffset, ...]
+    layers: tuple[SegmentHandle, ...] = ()
+    gone: tuple[str, ...] = ()
     slices: tuple[Slice, ...] = ()
     exhausted: bool = False
     is_backlog: bool = False  # More records wait behind the barrier (Flink's isProcessingBacklog).
@@ -75,12 +87,33 @@ class SourceCut:
     partitions_end: bool = False
     active_at_ms: dict[str, int] = field(default_factory=dict[str, int])
     idle: tuple[str, ...] = ()
+    at_ms: int | None = None  # The barrier's moment, and what is silent for so long is idle.
+    idle_after_ms: int | None = None
+    has_waiting_below: bool = False  # Some entries in layers wait.
+
+    @property
+    def needs_layers(self) -> bool:
+        """Whether event time at this barrier depends on entries in layers."""
+        return bool(self.layers) and (self.has_waiting_below or self.idle_after_ms is not None)
 
     @property
     def is_idle(self) -> bool:
         """Whether no partition of it may move the watermark (Flink's WatermarkStatus.IDLE)."""
+        if self.exhausted or not self.idle:
+            return False
         growing = {part.partition for part in self.position if not part.sealed}
-        return bool(growing) and growing <= set(self.idle) and not self.exhausted
+        return bool(growing) and growing <= set(self.idle)
+
+    def growing(self, partitions: Iterable[str]) -> set[str]:
+        """Those of *partitions* that may still grow.  Each is one that grew at the barrier before,
+        or one that this epoch has looked at: of others it cannot be told without the layers.
+        """
+        is_sealed = {part.partition: part.sealed for part in self.position}
+        unchanged = bool(self.layers)
+        gone = set(self.gone)
+        return {
+            name for name in partitions if not is_sealed.get(name, name in gone or not unchanged)
+        }
 
     @property
     def records(self) -> int:
@@ -181,3 +214,37 @@ class CheckpointPlan:
     @property
     def is_backlog(self) -> bool:
         return any(cut.is_backlog for cut in self.sources)
+
+
+def journaled(plan: CheckpointPlan) -> CheckpointPlan:
+    """What the journal says of the plan: of each partition what the epoch reads, in one piece.  How
+    that is shared out, and where each source stands, is in the plan itself.
+    """
+    return replace(
+        plan,
+        sources=tuple(
+            SourceCut(
+                uid=cut.uid,
+                position=(),
+                slices=_by_partition(cut.slices),
+                exhausted=cut.exhausted,
+                is_backlog=cut.is_backlog,
+                table=cut.table,
+                partitions_end=cut.partitions_end,
+            )
+            for cut in plan.sources
+        ),
+    )
+
+
+def _by_partition(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+    """Each partition's slices follow each other."""
+    found: dict[str, Slice] = {}
+    for piece in slices:
+        first = found.get(piece.partition)
+        found[piece.partition] = (
+            piece
+            if first is None
+            else replace(first, end=piece.end, records=first.records + piece.records)
+        )
+    return tuple(found.values())

@@ -25,9 +25,9 @@ def known_times(
     latest is kept, under COMPLETE: so there is no entry for every partition that ever was.
     """
     read = {piece.partition for piece in cut.slices}
-    growing = {part.partition for part in cut.position if not part.sealed}
-    at_end = growing - read - set(cut.waiting) if cut.partitions_end else set[str]()
-    holding = growing - at_end - (read - measured_ms.keys())
+    holding = cut.growing({*before, *measured_ms} - {COMPLETE}) - (read - measured_ms.keys())
+    if cut.partitions_end:
+        holding &= read | set(cut.waiting)
     known: dict[str, int] = {}
     for times_ms in (before, measured_ms):
         for partition, at_ms in times_ms.items():
@@ -61,14 +61,8 @@ def source_watermark(
         return None
     if not has_event_time:
         return MIN_WATERMARK
-    waiting, idle = set(cut.waiting), set(cut.idle)
-    holding = [
-        known_ms.get(part.partition)
-        for part in cut.position
-        if not part.sealed
-        and part.partition not in idle
-        and (part.partition in known_ms or part.partition in waiting)
-    ]
+    candidates = cut.growing({*known_ms, *cut.waiting} - {COMPLETE}) - set(cut.idle)
+    holding = [known_ms.get(partition) for partition in candidates]
     if None in holding:
         return MIN_WATERMARK
     if is_silent and not holding:

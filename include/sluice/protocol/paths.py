@@ -8,6 +8,7 @@
       checkpoints/{id}/stages/{stage}.{attempt}              a stage's acks in one object, immutable
       checkpoints/{id}/_metadata                             immutable
       shared/{stage}/{id}-{content}.arrow                    state segments, shared by checkpoints
+      shared/{source}/{id}-{content}.position                layers of a source's position, too
       compactions/{stage}/{id}/record, {content}.arrow       state merged behind checkpoint {id}
       streams/{stream}/{id}/{content}.arrow                  stream segments of one epoch
       early/{id}/{sink}                                      its rows may be shown before {id} is
@@ -31,6 +32,7 @@ from sluice.protocol.names import check_savepoint_name, check_uid, is_savepoint_
 SEQ_DIGITS = 12
 ID_DIGITS = 10
 COMPACTION_RECORD = "record"
+POSITION_LAYER = ".position"
 
 _ID = rf"([0-9]{{{ID_DIGITS}}})"
 _OF_A_CHECKPOINT = re.compile(
@@ -107,6 +109,9 @@ class PipelinePaths:
     def shared_segment(self, stage: str, checkpoint_id: int, content: str) -> str:
         return f"{self.shared_segments(stage, checkpoint_id)}{content}.arrow"
 
+    def position_layer(self, source: str, checkpoint_id: int, content: str) -> str:
+        return f"{self.shared_segments(source, checkpoint_id)}{content}{POSITION_LAYER}"
+
     def all_compactions(self) -> str:
         return f"{self.pipeline}/compactions/"
 
@@ -170,8 +175,10 @@ class PipelinePaths:
     def savepoint_metadata(self, name: str) -> str:
         return f"{self.savepoint(name)}_metadata"
 
-    def savepoint_file(self, name: str, content: str) -> str:
-        return f"{self.savepoint(name)}{content}.arrow"
+    def savepoint_file(self, name: str, content: str, *, copy_of: str = "") -> str:
+        """A file named by its *content*, of the kind that the key it is a *copy_of* says."""
+        kind = POSITION_LAYER if copy_of.endswith(POSITION_LAYER) else ".arrow"
+        return f"{self.savepoint(name)}{content}{kind}"
 
     def savepoint_of(self, key: str) -> str | None:
         """The name of the savepoint that *key* is a file of; None when it is none's."""

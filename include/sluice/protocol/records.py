@@ -1,11 +1,13 @@
 """Bytes <-> core types: versioned JSON, checked once on the way in; never pickle.
 
-Every object is an envelope ``{"kind": ..., "version": ..., "body": ...}``.  A reader refuses a kind
-it did not ask for and a version it does not know, and says what to do about it.
+Every object is an envelope ``{"kind": ..., "version": ..., "body": ...}``, compressed by zlib when
+it is large.  A reader refuses a kind it did not ask for and a version it does not know, and says
+what to do about it.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -36,11 +38,13 @@ from sluice.core.messages import (
     TablesRecovered,
     TriggerFailed,
 )
-from sluice.core.plan import CheckpointPlan
+from sluice.core.plan import CheckpointPlan, PartitionOffset
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+COMPRESSED_ABOVE = 16_384  # Bytes; what is smaller can be read by people as it lies there.
+ZLIB_LEVEL = 1
 T = TypeVar("T")
 
 _JOURNALED = {
@@ -75,6 +79,10 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 class _StageAcks(msgspec.Struct, frozen=True):
     acks: tuple[Ack, ...]
+
+
+class _PositionLayer(msgspec.Struct, frozen=True):
+    entries: tuple[PartitionOffset, ...]
 
 
 class _EntryBody(msgspec.Struct, frozen=True):
@@ -134,6 +142,14 @@ def decode_plan(raw: bytes, key: str) -> CheckpointPlan:
     return _open("plan", CheckpointPlan, raw, key)
 
 
+def encode_position_layer(entries: Sequence[PartitionOffset]) -> bytes:
+    return _seal("position layer", _PositionLayer(entries=tuple(entries)))
+
+
+def decode_position_layer(raw: bytes, key: str) -> tuple[PartitionOffset, ...]:
+    return _open("position layer", _PositionLayer, raw, key).entries
+
+
 def encode_ack(ack: Ack) -> bytes:
     return _seal("ack", ack)
 
@@ -184,11 +200,12 @@ def decode_merged_runs(raw: bytes, key: str) -> MergedRuns:
 
 def _seal(kind: str, body: object) -> bytes:
     raw = msgspec.Raw(msgspec.json.encode(body, order="deterministic"))
-    return msgspec.json.encode(_Envelope(kind=kind, version=FORMAT_VERSION, body=raw))
+    sealed = msgspec.json.encode(_Envelope(kind=kind, version=FORMAT_VERSION, body=raw))
+    return sealed if len(sealed) <= COMPRESSED_ABOVE else zlib.compress(sealed, ZLIB_LEVEL)
 
 
 def _open(kind: str, cls: type[T], raw: bytes, key: str) -> T:
-    envelope = _decode(_Envelope, raw, key)
+    envelope = _decode(_Envelope, _plain(raw, key), key)
     if envelope.kind != kind:
         raise ProtocolViolation(f"{key} is a {envelope.kind}, not a {kind}")
     if envelope.version != FORMAT_VERSION:
@@ -197,6 +214,16 @@ def _open(kind: str, cls: type[T], raw: bytes, key: str) -> T:
             f"{FORMAT_VERSION}: run the version that wrote it, or a newer one"
         )
     return _decode(cls, envelope.body, key)
+
+
+def _plain(raw: bytes, key: str) -> bytes:
+    """The JSON in *raw*, which begins with a brace where it is not compressed."""
+    if raw.startswith(b"{"):
+        return raw
+    try:
+        return zlib.decompress(raw)
+    except zlib.error as error:
+        raise ProtocolViolation(f"{key} cannot be read: {error}") from error
 
 
 def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:
@@ -218,6 +245,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         CheckpointMetadata,
         Ack,
         _StageAcks,
+        _PositionLayer,
         Decline,
         Compaction,
         MergedRuns,

@@ -13,6 +13,7 @@ from sluice.core.plan import SourceCut
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError
 from sluice.runner.job import Job
+from sluice.runner.positions import position_of
 from sluice.runner.retained import why_not_retained
 
 
@@ -107,7 +108,7 @@ def checkpoint_details(job: Job, checkpoint_id: CheckpointId) -> CheckpointDetai
         checkpointed_bytes=done.checkpointed_bytes,
         full_bytes=done.full_bytes,
         stages=[_stage(stage) for stage in metadata.stages],
-        sources=[_source(cut) for cut in metadata.sources],
+        sources=[_source(job, cut) for cut in metadata.sources],
         tables=metadata.tables,
         published=_published(job, state, metadata),
         files=file_details(job, metadata.files),
@@ -162,12 +163,12 @@ def _segments(handles: Sequence[SegmentHandle]) -> Segments:
     )
 
 
-def _source(cut: SourceCut) -> SourceDetails:
+def _source(job: Job, cut: SourceCut) -> SourceDetails:
     return SourceDetails(
         uid=cut.uid,
         partitions=[
             PartitionDetails(partition=one.partition, offset=one.offset, records=one.records)
-            for one in cut.position
+            for one in position_of(job, cut)
         ],
         exhausted=cut.exhausted,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sluice.core.acks import Ack
 from sluice.core.completed import StageState
-from sluice.core.plan import CheckpointPlan
+from sluice.core.plan import CheckpointPlan, SourceCut
 from sluice.core.watermarks import (
     MIN_WATERMARK,
     combined_watermark,
@@ -15,6 +15,7 @@ from sluice.core.watermarks import (
 )
 from sluice.nodes import SourceNode
 from sluice.runner.job import Job
+from sluice.runner.positions import whole_cut
 
 
 def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
@@ -45,7 +46,7 @@ def event_times(
     known = {
         f"{source.uid}/{partition}": at_ms
         for source in job.pipeline.sources_of(stage)
-        for partition, at_ms in _known(plan, source, measured_ms, before).items()
+        for partition, at_ms in _known(job, plan, source, measured_ms, before).items()
     }
     return dict(sorted(known.items()))
 
@@ -86,7 +87,7 @@ def has_no_say(
 def is_idle(job: Job, plan: CheckpointPlan, producer: str) -> bool:
     """Whether a source, or everything that a stage reads, has been silent for long."""
     if producer in job.pipeline.sources:
-        return plan.source(producer).is_idle
+        return _cut(job, plan, producer).is_idle
     return all(is_idle(job, plan, one) for one in job.pipeline.stages[producer].producers)
 
 
@@ -100,7 +101,7 @@ def _inputs(
 ) -> list[int | None]:
     """None for an input that has no say."""
     sources = [
-        _source_watermark(plan, source, measured_ms, before)
+        _source_watermark(job, plan, source, measured_ms, before)
         for source in job.pipeline.sources_of(stage)
     ]
     return [streams_ms, *sources]
@@ -111,14 +112,15 @@ def _of_streams(acks: Sequence[Ack]) -> int | None:
 
 
 def _source_watermark(
+    job: Job,
     plan: CheckpointPlan,
     source: SourceNode,
     measured_ms: Mapping[str, int],
     before: StageState | None,
 ) -> int | None:
     return source_watermark(
-        plan.source(source.uid),
-        _known(plan, source, measured_ms, before),
+        _cut(job, plan, source.uid),
+        _known(job, plan, source, measured_ms, before),
         is_silent=_is_silent(plan, source, measured_ms),
         out_of_orderness_ms=source.out_of_orderness_ms,
         drains=plan.drains,
@@ -131,13 +133,22 @@ def _is_silent(plan: CheckpointPlan, source: SourceNode, measured_ms: Mapping[st
 
 
 def _known(
+    job: Job,
     plan: CheckpointPlan,
     source: SourceNode,
     measured_ms: Mapping[str, int],
     before: StageState | None,
 ) -> dict[str, int]:
     earlier_ms = before.event_times_ms if before is not None else {}
-    return known_times(_of(source, earlier_ms), plan.source(source.uid), _of(source, measured_ms))
+    return known_times(
+        _of(source, earlier_ms), _cut(job, plan, source.uid), _of(source, measured_ms)
+    )
+
+
+def _cut(job: Job, plan: CheckpointPlan, source: str) -> SourceCut:
+    """With all partitions only where one in a layer may hold event time back."""
+    cut = plan.source(source)
+    return whole_cut(job, cut) if cut.needs_layers else cut
 
 
 def _of(source: SourceNode, times_ms: Mapping[str, int]) -> dict[str, int]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from sluice.connectors.source import Source
+from sluice.connectors.source import Source, SourceDefaults
 from sluice.core.ids import NO_GENERATION
 from sluice.core.plan import SourceCut
 from sluice.core.state import CoordinatorState
 from sluice.errors import SluiceError
 from sluice.runner.job import Job
+from sluice.runner.positions import position_of
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ def hold(job: Job, state: CoordinatorState, cuts: Iterable[SourceCut], what: str
     for cut in cuts:
         if cut.table is None and cut.uid in job.pipeline.sources:
             source = job.source(cut.uid, state.configuration.params)
-            source.hold(_prefix(job, cut.uid) + what, cut.position)
+            if _answers(source, "hold"):
+                source.hold(_prefix(job, cut.uid) + what, position_of(job, cut))
 
 
 def release(job: Job, state: CoordinatorState, what: str) -> None:
@@ -85,12 +87,20 @@ def _known(state: CoordinatorState) -> set[str]:
 
 def notify_complete(job: Job, state: CoordinatorState, cuts: Iterable[SourceCut]) -> None:
     """Tell the sources that a checkpoint with these *cuts* is published: for who watches them."""
-    positions = {cut.uid: cut.position for cut in cuts}
+    by_uid = {cut.uid: cut for cut in cuts}
     for uid, source in _sources(job, state):
+        if not _answers(source, "notify_complete"):
+            continue
         try:
-            source.notify_complete(f"sluice-{job.pipeline.uid}-{uid}", positions.get(uid, ()))
+            position = position_of(job, by_uid[uid]) if uid in by_uid else ()
+            source.notify_complete(f"sluice-{job.pipeline.uid}-{uid}", position)
         except SluiceError as error:
             log.warning("source was not told of the checkpoint source=%s: %s", uid, error)
+
+
+def _answers(source: Source, act: str) -> bool:
+    """Whether the source does more than nothing there: else its position need not be read."""
+    return getattr(type(source), act) is not getattr(SourceDefaults, act)
 
 
 def _prefix(job: Job, uid: str) -> str:

@@ -17,9 +17,10 @@ from sluice.core.restoring import (
     RestoreTarget,
 )
 from sluice.core.state import CoordinatorState
-from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
+from sluice.errors import ConfigurationError, CorruptSegment, ProtocolViolation, RestoreError
 from sluice.runner.contents import checksums_of, segments_of
 from sluice.runner.job import Job
+from sluice.runner.positions import position_of
 from sluice.runner.table_standings import standings_to_restore, undeclared_tables
 from sluice.runner.upgrades import left_behind
 
@@ -121,11 +122,11 @@ def _source_problems(
 ) -> list[str]:
     problems: list[str] = []
     for cut in metadata.sources:
-        if cut.uid not in job.pipeline.sources or not cut.position:
+        if cut.uid not in job.pipeline.sources or not (cut.position or cut.layers):
             continue
         try:
             source = job.source(cut.uid, configuration.params)
-            source.plan(cut.position, max_records=1, parallelism=1)
-        except ConfigurationError as error:
+            source.plan(position_of(job, cut), max_records=1, parallelism=1)
+        except (ConfigurationError, CorruptSegment, RestoreError) as error:
             problems.append(str(error))
     return problems

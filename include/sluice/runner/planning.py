@@ -23,6 +23,7 @@ from sluice.core.plan_calculator import (
     Vertex,
     calculate,
 )
+from sluice.core.position import Position, with_layers, with_whole
 from sluice.core.properties import CheckpointType, ClaimMode
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
@@ -31,6 +32,7 @@ from sluice.errors import ConfigurationError
 from sluice.runner.holds import hold
 from sluice.runner.job import Job
 from sluice.runner.lineage import CompletedParent, Lineage, PendingParent, lineage_of_tip
+from sluice.runner.positions import layer_of, load_position, store_layers
 from sluice.runner.tables import write_table
 from sluice.runner.upgrades import require_same_chain
 from sluice.storage.journal import Head
@@ -64,13 +66,16 @@ def make_plan(
     lineage = lineage_of_tip(job, state)
     require_same_chain(job.pipeline, state, lineage)
     _check_barriers(job, barriers)
-    cuts = tuple(_cut(job, state, uid, lineage, barriers) for uid in job.pipeline.sources)
-    streams = {source.uid for source in job.pipeline.stream_sources()}
-    exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)
-    drains = exhausted or request.type is CheckpointType.SAVEPOINT_TERMINATE
     is_full = (
         not state.pending and state.origin is not None and state.claim_mode is ClaimMode.NO_CLAIM
     )
+    cuts = tuple(
+        _cut(job, state, uid, lineage, barriers, shares_files=not is_full)
+        for uid in job.pipeline.sources
+    )
+    streams = {source.uid for source in job.pipeline.stream_sources()}
+    exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)
+    drains = exhausted or request.type is CheckpointType.SAVEPOINT_TERMINATE
     running, finished = _running_and_finished(job, state, lineage, {c.uid: c for c in cuts})
     if finished and not state.configuration.checkpoints_after_tasks_finish:
         return NoPlan(
@@ -112,7 +117,8 @@ def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Chec
     """Have the sources and master hooks answer for this checkpoint id, in that order.
 
     A table source is pinned as of this barrier; an unchanged one keeps its segment, unless that is
-    not the job's own.  There is no plan when a hook fails.
+    not the job's own.  The layer that a position adds is written.  There is no plan when a hook
+    fails.
     """
     params = state.configuration.params
     cuts = tuple(
@@ -123,7 +129,7 @@ def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Chec
             ),
         )
         if job.pipeline.sources[cut.uid].is_table
-        else cut
+        else store_layers(job, cut, plan.checkpoint_id)
         for cut in plan.sources
     )
     hold(job, state, cuts, str(plan.checkpoint_id))
@@ -151,15 +157,22 @@ def _check_barriers(job: Job, barriers: Barriers) -> None:
 
 
 def _cut(
-    job: Job, state: CoordinatorState, uid: str, lineage: Lineage, barriers: Barriers
+    job: Job,
+    state: CoordinatorState,
+    uid: str,
+    lineage: Lineage,
+    barriers: Barriers,
+    *,
+    shares_files: bool,
 ) -> SourceCut:
     source = job.source(uid, state.configuration.params)
     previous = lineage.source(uid)
     if job.pipeline.sources[uid].is_table:
         return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
     node = job.pipeline.sources[uid]
+    before = load_position(job, previous)
     barrier = source.plan(
-        previous.position if previous is not None else (),
+        before.whole,
         max_records=state.configuration.max_records_per_epoch,
         parallelism=_first_parallelism(job, state, uid),
         until=barriers.get(uid, {} if node.is_induced else None),
@@ -171,19 +184,21 @@ def _cut(
         exhausted=barrier.exhausted,
         is_backlog=barrier.is_backlog,
         waiting=barrier.waiting,
-        heads=_heads(source, barrier, previous) if node.event_time is not None else (),
+        heads=_heads(source, barrier, before) if node.event_time is not None else (),
         partitions_end=source.partitions_end and node.idle_after_ms is None,
     )
-    if node.idle_after_ms is None:
-        return cut
-    return with_idleness(cut, previous, now_ms=job.clock(), idle_after_ms=node.idle_after_ms)
+    if node.idle_after_ms is not None:
+        after_ms = node.idle_after_ms
+        parent = None if previous is None else with_whole(previous, before)
+        cut = with_idleness(cut, parent, now_ms=job.clock(), idle_after_ms=after_ms)
+    return with_layers(cut, before, shares_files=shares_files, layer_of=layer_of)
 
 
-def _heads(source: Source, barrier: Barrier, previous: SourceCut | None) -> tuple[Slice, ...]:
+def _heads(source: Source, barrier: Barrier, before: Position) -> tuple[Slice, ...]:
     """Of what waits and was not there at the barrier before: each partition is looked at once."""
-    seen = {part.partition for part in previous.position} if previous is not None else set[str]()
     unread = {part.partition for part in barrier.position if part.offset == 0}
-    return source.heads([name for name in barrier.waiting if name in unread - seen])
+    new = unread - before.entries.keys()
+    return source.heads([name for name in barrier.waiting if name in new])
 
 
 def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:

@@ -117,7 +117,8 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
 
 
 def _copy_of(job: Job, name: str, handle: SegmentHandle) -> SegmentHandle:
-    return replace(handle, key=job.paths.savepoint_file(name, handle.checksum), root="")
+    key = job.paths.savepoint_file(name, handle.checksum, copy_of=handle.key)
+    return replace(handle, key=key, root="")
 
 
 def discard_claimed(job: Job) -> tuple[str, ...]:

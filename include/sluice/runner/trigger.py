@@ -11,7 +11,7 @@ from typing import TypeAlias
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import CheckpointRequested, CheckpointTriggered, TriggerFailed
-from sluice.core.plan import CheckpointPlan
+from sluice.core.plan import CheckpointPlan, journaled
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.requests import Examination, Standing, examine
@@ -204,7 +204,9 @@ def _journal(
 ) -> TriggerOutcome:
     """Journal the plan; losing the race is an outcome."""
     transition = job.journal.append(
-        lambda _: CheckpointTriggered(generation=plan.generation, plan=plan, request=request),
+        lambda _: CheckpointTriggered(
+            generation=plan.generation, plan=journaled(plan), request=request
+        ),
         head=head,
     )
     if transition.verdict is Verdict.APPLIED:

@@ -54,7 +54,7 @@ def left_behind(metadata: CheckpointMetadata, pipeline: Pipeline) -> dict[str, s
     found = {
         cut.uid: f"source {cut.uid!r} has a position"
         for cut in metadata.sources
-        if cut.position and cut.uid not in pipeline.sources
+        if (cut.position or cut.layers) and cut.uid not in pipeline.sources
     }
     for stage in metadata.stages:
         what = _left_by(stage, pipeline)

@@ -1,0 +1,146 @@
+"""How a source's position is kept, so that a checkpoint writes what changed and not what is known.
+
+A position is an LSM tree, as keyed state is: layers, files that many checkpoints share, and above
+them the entries that changed since.  A source of many partitions has changed few of them in an
+epoch.  When many lie above, they become a layer, merged with those that are not much larger: so an
+entry is written again a few times, whatever the number of partitions, and there are few layers.
+
+What an epoch itself changed always lies above: who looks at what it read needs no layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from sluice.core.handles import SegmentHandle
+from sluice.core.idleness import idle_at
+from sluice.core.plan import PartitionOffset, SourceCut
+
+MAX_ABOVE = 256  # Entries of earlier epochs above the layers: some 40 kB.
+LAYER_GROWTH = 4  # A layer has at least so many times the entries of the one above it.
+MAX_STALE = 2  # Layers hold at most so many times the entries that there are.
+
+Entries = Mapping[str, PartitionOffset]
+
+
+@dataclass(frozen=True)
+class Position:
+    """``layers`` are oldest first, what ``handles`` name; a newer entry hides an older one, and
+    those ``above`` hide all.
+    """
+
+    handles: tuple[SegmentHandle, ...] = ()
+    layers: tuple[Entries, ...] = ()
+    above: Entries = field(default_factory=dict[str, PartitionOffset])
+
+    def __post_init__(self) -> None:
+        assert len(self.handles) == len(self.layers)
+
+    @classmethod
+    def of(cls, cut: SourceCut, layers: Sequence[Entries]) -> Position:
+        """That of *cut*, whose layers hold *layers*."""
+        above = {entry.partition: entry for entry in _complete(cut)}
+        return cls(handles=cut.layers, layers=tuple(layers), above=above)
+
+    @cached_property
+    def entries(self) -> Entries:
+        """All partitions, in no order."""
+        if not self.layers:
+            return self.above
+        merged = dict(self.layers[0])
+        for newer in (*self.layers[1:], self.above):
+            merged |= newer
+        return merged
+
+    @property
+    def whole(self) -> tuple[PartitionOffset, ...]:
+        """As a source takes it: sorted by partition."""
+        return tuple(self.entries[name] for name in sorted(self.entries))
+
+
+def with_layers(
+    cut: SourceCut,
+    before: Position,
+    *,
+    shares_files: bool,
+    layer_of: Callable[[Sequence[PartitionOffset]], SegmentHandle],
+) -> SourceCut:
+    """*cut*, whose position is whole, as it is kept behind *before*.
+
+    Without *shares_files* no layer stays: the snapshot is to depend on no other.  None stays either
+    where partitions are gone, for a layer cannot say so.
+    """
+    now = {entry.partition: entry for entry in _complete(cut)}
+    old = before.entries
+    changed = {name for name, entry in now.items() if old.get(name) != entry}
+    gone = tuple(sorted(old.keys() - now.keys()))
+    kept = () if gone or not shares_files else before.handles
+    covered = (set(before.above) if kept or not before.handles else set(old)) - changed - {*gone}
+    layers, above = kept, changed | covered
+    if len(covered) > MAX_ABOVE:
+        kept, covered = _merged_with(before, covered, changed) if kept else (kept, covered)
+        layers, above = (*kept, layer_of([old[name] for name in sorted(covered)])), changed
+    if not layers:
+        return cut
+    return replace(
+        cut,
+        layers=layers,
+        gone=gone,
+        position=tuple(now[name] for name in sorted(above)),
+        waiting=tuple(name for name in cut.waiting if name in above),
+        has_waiting_below=not above.issuperset(cut.waiting),
+        active_at_ms={name: at for name, at in cut.active_at_ms.items() if name in above},
+        idle=tuple(name for name in cut.idle if name in above),
+    )
+
+
+def with_whole(cut: SourceCut, position: Position) -> SourceCut:
+    """*cut* with all partitions in it, as if it had no layers; *position* is its own."""
+    if not cut.layers:
+        return cut
+    below = {name: one for name, one in position.entries.items() if name not in position.above}
+    waiting = {name for name, one in below.items() if one.is_waiting}
+    whole = replace(
+        cut,
+        layers=(),
+        gone=(),
+        position=position.whole,
+        waiting=tuple(sorted({*cut.waiting, *waiting})),
+        has_waiting_below=False,
+    )
+    if cut.at_ms is None or cut.idle_after_ms is None:
+        return whole
+    active_at_ms = dict.fromkeys(waiting, cut.at_ms) | cut.active_at_ms
+    for name, one in below.items():
+        if one.active_at_ms is not None:
+            active_at_ms[name] = one.active_at_ms
+    idle = idle_at(cut.at_ms, active_at_ms, cut.idle_after_ms)
+    return replace(whole, active_at_ms=active_at_ms, idle=idle)
+
+
+def _complete(cut: SourceCut) -> Iterator[PartitionOffset]:
+    """The entries with what the cut says of them, so that a change of that is one of the entry."""
+    waiting = set(cut.waiting)
+    for entry in cut.position:
+        is_waiting = entry.partition in waiting
+        active_at_ms = None if is_waiting else cut.active_at_ms.get(entry.partition)
+        if (entry.is_waiting, entry.active_at_ms) == (is_waiting, active_at_ms):
+            yield entry
+        else:
+            yield replace(entry, is_waiting=is_waiting, active_at_ms=active_at_ms)
+
+
+def _merged_with(
+    before: Position, covered: set[str], changed: set[str]
+) -> tuple[tuple[SegmentHandle, ...], set[str]]:
+    """The layers that stay, and the names in the one that takes the place of the others."""
+    sizes = [len(layer) for layer in before.layers]
+    stay, names = len(sizes), set(covered)
+    while stay and sizes[stay - 1] < LAYER_GROWTH * len(names):
+        stay -= 1
+        names |= before.layers[stay].keys()
+    if sum(sizes[:stay]) + len(names) > MAX_STALE * len(before.entries):
+        stay, names = 0, set(before.entries)
+    return before.handles[:stay], names - changed

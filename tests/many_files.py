@@ -1,0 +1,66 @@
+"""A job that reads a folder of many small text files, in memory; tests and a benchmark share it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from sluice.config import Checkpointing
+from sluice.pipeline import Pipeline
+from sluice.runner.job import Job
+from sluice.runner.submission import configure, submit
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+from tests.builders import a_job
+
+STAGE = "keep"
+LINE = b"2026-01-01 x\n"
+
+
+class Folder:
+    """``location`` is where the files are; each has one line."""
+
+    def __init__(self, files: int) -> None:
+        root = f"memory://input-{secrets.token_hex(4)}"
+        self.location = f"{root}/"
+        self.store: ObjectStore = open_store(StoreLocation(root=root))
+        self._files = 0
+        self.add(files)
+
+    def add(self, files: int = 1) -> list[str]:
+        numbers = range(self._files, self._files + files)
+        return [self.write(f"day=2026-01-01/part-{number:09d}.log") for number in numbers]
+
+    def write(self, name: str, body: bytes = LINE) -> str:
+        self.store.put(name, body)
+        self._files += 1
+        return name
+
+
+def a_files_job(
+    folder: Folder,
+    *,
+    root: str | None = None,
+    idle_after: Any = None,
+    event_time: str | None = None,
+    **checkpointing: Any,
+) -> Job:
+    """One stage that hands on the lines of the folder, submitted."""
+    usual = {"data_inline_threshold": 0}
+    parallelism = checkpointing.pop("parallelism", None)
+    pipeline = Pipeline("auctions", checkpointing=Checkpointing(**usual | checkpointing))
+    pipeline.parallelism = parallelism or pipeline.parallelism
+    source = Files(folder.location, format="text", bounded=False)
+    has_event_time = event_time is not None or idle_after is not None
+    given = {"event_time": event_time or "at", "idle_after": idle_after} if has_event_time else {}
+    stream = pipeline.source("events", source, **given)
+    stream.transform(STAGE, _same).sink("results", FilesTable(""))
+    job = a_job(pipeline, root=root)
+    submit(job, configure(pipeline, {}))
+    return job
+
+
+def _same(rows: Any) -> Any:
+    return rows
