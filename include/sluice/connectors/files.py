@@ -183,7 +183,7 @@ class FilesSource(FileSource[FileCut]):
         ends_here = (self.bounded or (self.ordered and not asked.is_last)) and end == size
         if before.sealed or asked.most == 0 or end <= before.offset:
             is_read = before.sealed or (ends_here and before.offset == size)
-            after = replace(before, sealed=is_read)
+            after = before if before.sealed == is_read else replace(before, sealed=is_read)
             if not after.version and (is_read or before.offset > 0):
                 after = replace(after, version=self._mark_at(before.offset, b"", file))
             has_rest = not is_read and before.offset != size

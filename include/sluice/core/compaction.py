@@ -146,11 +146,15 @@ def with_compactions(
 
 def _merged(handles: list[StateHandle], one: MergedRuns) -> list[StateHandle] | None:
     """None where a part of what it replaces is not there."""
-    wanted = Counter(one.replaced)  # Equal small segments look alike: each counts.
-    found = [at for at, handle in enumerate(handles) if replaced_segment(handle) in wanted]
-    if Counter(replaced_segment(handles[at]) for at in found) != wanted:
+    wanted = set(one.replaced)
+    keys = [replaced_segment(handle) for handle in handles]
+    found = [at for at, key in enumerate(keys) if key in wanted]
+    if len(found) != len(one.replaced):
         return None
+    there = [keys[at] for at in found]
+    if there != [*one.replaced] and Counter(there) != Counter(one.replaced):
+        return None  # Equal small segments look alike: each counts.
     gone = set(found)
-    before = [handle for at, handle in enumerate(handles[: found[0]]) if at not in gone]
+    before = handles[: found[0]]
     behind = [handle for at, handle in enumerate(handles) if at > found[0] and at not in gone]
     return [*before, *one.merged, *behind]

@@ -74,7 +74,7 @@ def with_layers(
     """
     now = {entry.partition: entry for entry in _complete(cut)}
     old = before.entries
-    changed = {name for name, entry in now.items() if old.get(name) != entry}
+    changed = {name for name, entry in now.items() if not _is_same(old.get(name), entry)}
     gone = tuple(sorted(old.keys() - now.keys()))
     kept = () if gone or not shares_files else before.handles
     covered = (set(before.above) if kept or not before.handles else set(old)) - changed - {*gone}
@@ -130,6 +130,10 @@ def _complete(cut: SourceCut) -> Iterator[PartitionOffset]:
             yield entry
         else:
             yield replace(entry, is_waiting=is_waiting, active_at_ms=active_at_ms)
+
+
+def _is_same(old: PartitionOffset | None, entry: PartitionOffset) -> bool:
+    return old is entry or old == entry
 
 
 def _merged_with(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 import msgspec
@@ -38,9 +38,10 @@ from sluice.core.messages import (
     TablesRecovered,
     TriggerFailed,
 )
-from sluice.core.plan import CheckpointPlan, PartitionOffset
+from sluice.core.plan import CheckpointPlan, PartitionOffset, Slice
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation
+from sluice.protocol.slices import SliceColumns
 
 FORMAT_VERSION = 5
 COMPRESSED_ABOVE = 16_384  # Bytes; what is smaller can be read by people as it lies there.
@@ -79,6 +80,13 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 class _StageAcks(msgspec.Struct, frozen=True):
     acks: tuple[Ack, ...]
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """The slices of each source are beside the plan, which has none."""
+
+    plan: CheckpointPlan
+    slices: tuple[SliceColumns, ...]
 
 
 class _PositionLayer(msgspec.Struct, frozen=True):
@@ -135,11 +143,22 @@ def decode_entry(raw: bytes, key: str) -> JournalEntry:
 
 
 def encode_plan(plan: CheckpointPlan) -> bytes:
-    return _seal("plan", plan)
+    slices = tuple(SliceColumns.of_slices(cut.slices) for cut in plan.sources)
+    return _seal("plan", _Plan(plan=_with_slices(plan, [()] * len(slices)), slices=slices))
 
 
 def decode_plan(raw: bytes, key: str) -> CheckpointPlan:
-    return _open("plan", CheckpointPlan, raw, key)
+    """Raises ProtocolViolation when the bytes are no plan."""
+    found = _open("plan", _Plan, raw, key)
+    try:
+        return _with_slices(found.plan, [tuple(columns.slices()) for columns in found.slices])
+    except (AssertionError, IndexError, ValueError) as error:
+        raise ProtocolViolation(f"{key} cannot be read as a plan: {error}") from error
+
+
+def _with_slices(plan: CheckpointPlan, slices: Sequence[tuple[Slice, ...]]) -> CheckpointPlan:
+    cuts = zip(plan.sources, slices, strict=True)
+    return replace(plan, sources=tuple(replace(cut, slices=of) for cut, of in cuts))
 
 
 def encode_position_layer(entries: Sequence[PartitionOffset]) -> bytes:
@@ -230,7 +249,9 @@ def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:
     try:
         return cast("T", _DECODERS[cls].decode(raw))
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ProtocolViolation(f"{key} cannot be read as {cls.__name__}: {error}") from error
+        raise ProtocolViolation(
+            f"{key} cannot be read as {cls.__name__.lstrip('_')}: {error}"
+        ) from error
 
 
 # Built when this module is imported, which one thread does: msgspec studies a class at its first
@@ -241,7 +262,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         _Envelope,
         _EntryBody,
         CoordinatorState,
-        CheckpointPlan,
+        _Plan,
         CheckpointMetadata,
         Ack,
         _StageAcks,

@@ -85,8 +85,11 @@ def clean_up(job: Job, state: CoordinatorState) -> None:
         discard_claimed(job)
 
 
-def discard_subsumed(job: Job, state: CoordinatorState) -> tuple[CheckpointId, ...]:
-    """Delete the files of the checkpoints that left the store, but those still in use.
+def discard_subsumed(
+    job: Job, state: CoordinatorState, *, known: CheckpointMetadata | None = None
+) -> tuple[CheckpointId, ...]:
+    """Delete the files of the checkpoints that left the store, but those still in use.  A *known*
+    checkpoint is not read again.
 
     Fails closed: when a ``_metadata`` cannot be read nothing is deleted, and what is left behind is
     the garbage collector's to find.  It does not hold up the job.
@@ -94,7 +97,12 @@ def discard_subsumed(job: Job, state: CoordinatorState) -> tuple[CheckpointId, .
     if not state.discarding:
         return ()
     try:
-        retained = [job.metadata(c.checkpoint_id) for c in state.completed]
+        retained = [
+            known
+            if known is not None and known.checkpoint_id == c.checkpoint_id
+            else job.metadata(c.checkpoint_id)
+            for c in state.completed
+        ]
         if state.origin is not None:
             retained.append(job.origin_metadata(state.origin))
         for checkpoint in state.discarding:

@@ -126,7 +126,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     notify_complete(job, state, metadata.sources)
     if was_early:
         forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
-    discarded = discard_subsumed(job, state)
+    discarded = discard_subsumed(job, state, known=metadata)
     transition = job.journal.append(
         lambda current: CheckpointCommitted(
             generation=current.generation,

@@ -87,11 +87,11 @@ def _decoded(raw: bytes, handle: SegmentHandle) -> Mapping[str, PartitionOffset]
             f"{handle.key} is corrupt: its plan recorded checksum {handle.checksum}, its "
             f"{len(raw)} bytes have {found}; restore another checkpoint"
         )
-    return _entries(raw, handle.key)
+    return entries_of(raw, handle.key)
 
 
 @lru_cache(maxsize=LAYERS_KEPT)
-def _entries(raw: bytes, key: str) -> Mapping[str, PartitionOffset]:
+def entries_of(raw: bytes, key: str) -> Mapping[str, PartitionOffset]:
     return {entry.partition: entry for entry in decode_position_layer(raw, key)}
 
 

@@ -266,9 +266,9 @@ def test_an_event_of_a_newer_version_is_refused_with_what_to_run() -> None:
 
 def test_what_contradicts_itself_is_refused_by_key() -> None:
     envelope = json.loads(encode_plan(a_plan(5, parent=4)))
-    envelope["body"]["parent"] = 5
+    envelope["body"]["plan"]["parent"] = 5
 
-    with pytest.raises(ProtocolViolation, match=f"^{KEY} cannot be read as CheckpointPlan"):
+    with pytest.raises(ProtocolViolation, match=f"^{KEY} cannot be read as Plan"):
         decode_plan(json.dumps(envelope).encode(), KEY)
 
 

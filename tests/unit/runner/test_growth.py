@@ -11,7 +11,7 @@ from sluice.core.acks import Ack
 from sluice.runner.completion import commit, finalize
 from sluice.runner.job import Job
 from tests.builders import trigger_one
-from tests.many_files import Folder, a_files_job
+from tests.many_files import Folder, a_files_job, size_of
 from tests.operations import calls_of
 from tests.subtasks import acknowledge, take_checkpoint
 
@@ -26,11 +26,6 @@ class Cost:
     journal: int
     metadata: int
     calls: int
-
-
-def size_of(job: Job, key: str) -> int:
-    (listed,) = [one for one in job.store.list(key) if one.key == key]
-    return listed.size_bytes
 
 
 def journal_bytes(job: Job) -> int:

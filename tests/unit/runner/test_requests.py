@@ -25,7 +25,7 @@ BUDGET = {
     "stage count_bids": 5,
     "stage count_again": 6,
     "finalize": 10,  # One asks whether the table can take the rows.
-    "commit": 12,  # With one subsumed checkpoint to delete, and one to keep.
+    "commit": 11,  # With one subsumed checkpoint to delete, and one to keep.
 }
 
 
