@@ -58,7 +58,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test optimized coverage sim fuzz nexmark bench bench-finalize bench-flink bench-airflow bench-connectors chaos kills e2e check lock
+.PHONY: test optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-connectors chaos kills e2e check lock
 test: coverage optimized  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
 	@$(BIN)/pytest -q $(CORE_TESTS:%=--ignore=%)
 
@@ -86,6 +86,9 @@ bench: setup  ## Beside Spark Structured Streaming, Flink and Polars; WORKLOAD=n
 
 bench-finalize: setup  ## Finalize at 26 and 1,000 subtasks, in memory and on S3: time, requests, bytes
 	@$(BIN)/python -m bench.finalize
+
+bench-scaling: setup  ## What a checkpoint costs at 10 to 10,000 subtasks and 100 to 100,000 files; a quarter of an hour
+	@$(BIN)/python -m bench.scaling
 
 bench-flink: setup  ## Install Flink (750 MB) for make bench, into .sluice/flink-venv
 	@test -x .sluice/flink-venv/bin/python || $(PYTHON) -m venv .sluice/flink-venv
