@@ -36,7 +36,8 @@ class Position:
     above: Entries = field(default_factory=dict[str, PartitionOffset])
 
     def __post_init__(self) -> None:
-        assert len(self.handles) == len(self.layers)
+        if len(self.handles) != len(self.layers):
+            raise ValueError(f"{len(self.handles)} handles of {len(self.layers)} layers")
 
     @classmethod
     def of(cls, cut: SourceCut, layers: Sequence[Entries]) -> Position:

@@ -208,8 +208,6 @@ def _is_still(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
     return True
 
 
-
-
 def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
     """Nothing is completed before what it continues is, and is published; *head* once it is."""
     if pending is not head.state.pending[0]:
@@ -241,5 +239,3 @@ def _acknowledged(job: Job, pending: PendingCheckpoint) -> PendingCheckpoint:
         missing = ", ".join(str(subtask) for subtask in after.not_yet_acknowledged)
         raise NotYetAcknowledged(f"checkpoint {pending.checkpoint_id} lacks the acks of {missing}")
     return after
-
-

@@ -4,7 +4,6 @@ in full, and written under the id of the checkpoint that adds one.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -14,8 +13,10 @@ from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import PartitionOffset, SourceCut
 from sluice.core.position import Position, with_whole
-from sluice.errors import CorruptSegment, RestoreError
+from sluice.errors import RestoreError
+from sluice.protocol.checksums import checksum
 from sluice.protocol.records import decode_position_layer, encode_position_layer
+from sluice.runner.contents import verified
 from sluice.runner.job import Job
 
 LAYERS_KEPT = 8  # Decoded, in a process that takes many checkpoints: those of a source or two.
@@ -42,7 +43,7 @@ def layer_of(entries: Sequence[PartitionOffset]) -> SegmentHandle:
     """A layer of *entries*, inline: ``store_layers`` makes a file of it."""
     body = encode_position_layer(entries)
     return SegmentHandle(
-        key="", size_bytes=len(body), rows=len(entries), checksum=_checksum(body), inline=body
+        key="", size_bytes=len(body), rows=len(entries), checksum=checksum(body), inline=body
     )
 
 
@@ -81,20 +82,10 @@ def _layer(job: Job, handle: SegmentHandle) -> Mapping[str, PartitionOffset]:
 
 
 def _decoded(raw: bytes, handle: SegmentHandle) -> Mapping[str, PartitionOffset]:
-    found = _checksum(raw)
-    if found != handle.checksum:
-        raise CorruptSegment(
-            f"{handle.key} is corrupt: its plan recorded checksum {handle.checksum}, its "
-            f"{len(raw)} bytes have {found}; restore another checkpoint"
-        )
-    return entries_of(raw, handle.key)
+    whole = verified(handle, raw, "restore another checkpoint")
+    return entries_of(whole, handle.key)
 
 
 @lru_cache(maxsize=LAYERS_KEPT)
 def entries_of(raw: bytes, key: str) -> Mapping[str, PartitionOffset]:
     return {entry.partition: entry for entry in decode_position_layer(raw, key)}
-
-
-def _checksum(raw: bytes) -> str:
-    """As every ``SegmentHandle`` records it."""
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""What one process does when its job has failed over: go on, or stop for a person (ADR 23).
+"""What one process does when its job has failed over: go on, or stop for a person (ADR 24).
 
 The restart strategy says whether the job restarts, and when, as it does in Airflow.  A process that
 somebody waits for stops before that where a restart cannot help.

@@ -268,7 +268,7 @@ def test_what_contradicts_itself_is_refused_by_key() -> None:
     envelope = json.loads(encode_plan(a_plan(5, parent=4)))
     envelope["body"]["plan"]["parent"] = 5
 
-    with pytest.raises(ProtocolViolation, match=f"^{KEY} cannot be read as _Plan"):
+    with pytest.raises(ProtocolViolation, match=f"^{KEY} cannot be read as Plan"):
         decode_plan(json.dumps(envelope).encode(), KEY)
 
 
