@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
 from sluice.runner import commands
 from sluice.runner.commands import _discard_completed, discard_pending
 from sluice.runner.early import abort_staged, require_shown
-from sluice.runner.in_use import InUse, look_up
+from sluice.runner.in_use import InUse, files_in_use, look_up
 from sluice.runner.job import Job
 from sluice.runner.recovery import fail_checkpoint
 from sluice.runner.savepoints import export_savepoint, require_free_name
@@ -171,7 +171,11 @@ def delete_shared_files(patch: pytest.MonkeyPatch) -> None:
 @mutation(4)
 def delete_what_can_be_taken_over(patch: pytest.MonkeyPatch) -> None:
     """A subsumed checkpoint takes merged state with it that a record still hands out."""
-    patch.setattr(commands, "useful_compactions", lambda *_: set())
+
+    def without_merged(job: Job, kept: Iterable[CheckpointMetadata], **_: object) -> Any:
+        return files_in_use(job, kept, doomed=())
+
+    patch.setattr(commands, "files_in_use", without_merged)
 
 
 @mutation(5)

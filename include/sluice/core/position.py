@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sluice.core.handles import SegmentHandle
+from sluice.core.invariants import require
 from sluice.core.idleness import idle_at
 from sluice.core.plan import PartitionOffset, SourceCut
 
@@ -36,8 +37,7 @@ class Position:
     above: Entries = field(default_factory=dict[str, PartitionOffset])
 
     def __post_init__(self) -> None:
-        if len(self.handles) != len(self.layers):
-            raise ValueError(f"{len(self.handles)} handles of {len(self.layers)} layers")
+        require(len(self.handles) == len(self.layers), "every layer has a handle")
 
     @classmethod
     def of(cls, cut: SourceCut, layers: Sequence[Entries]) -> Position:

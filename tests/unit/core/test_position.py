@@ -27,7 +27,7 @@ class Bucket:
     written: int = 0
 
     def layer_of(self, entries: Sequence[PartitionOffset]) -> SegmentHandle:
-        name = f"layer-{len(self.layers)}"
+        name = f"layer{len(self.layers)}"
         self.layers[name] = {entry.partition: entry for entry in entries}
         self.written += len(entries)
         return SegmentHandle(key=name, size_bytes=1, rows=len(entries), checksum=name)
