@@ -27,7 +27,6 @@
  0. Not one of them, but without it they are cheap: when the faults end, the job comes to itself
     and takes checkpoints.  See ``liveness``.
 
-To add one, give it a number and a sentence in ``INVARIANTS``, and raise ``Broken`` where it shows.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from sluice.core.messages import (
     JobSubmitted,
     TablesRecovered,
 )
-from sluice.core.plan import CheckpointPlan
+from sluice.core.plan import CheckpointPlan, journaled
 from sluice.core.properties import ClaimMode
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Verdict
@@ -58,6 +57,7 @@ from sluice.protocol.records import (
     decode_compaction,
     decode_entry,
     decode_metadata,
+    decode_plan,
 )
 from tests.builders import SINK
 from tests.simulation.broken import Broken
@@ -234,9 +234,13 @@ class Invariants:
         checkpoint_id = plan.checkpoint_id
         if self.plans and checkpoint_id <= max(self.plans):
             raise Broken(6, "an id does not grow", f"{checkpoint_id}")
-        if self.read(PATHS.plan(checkpoint_id)) is None:
+        key = PATHS.plan(checkpoint_id)
+        raw = self.read(key)
+        if raw is None:
             raise Broken(2, "a checkpoint is pending without its plan", f"{checkpoint_id}")
-        self.plans[checkpoint_id] = plan
+        self.plans[checkpoint_id] = decode_plan(raw, key)
+        if journaled(self.plans[checkpoint_id]) != plan:
+            raise Broken(1, "the journal has another plan than the bucket", f"{checkpoint_id}")
 
     def _ended(self, before: CoordinatorState, after: CoordinatorState, event: Event) -> None:
         now = {pending.checkpoint_id for pending in after.pending}
