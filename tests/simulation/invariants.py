@@ -27,6 +27,7 @@
  0. Not one of them, but without it they are cheap: when the faults end, the job comes to itself
     and takes checkpoints.  See ``liveness``.
 
+To add one, give it a number and a sentence in ``INVARIANTS``, and raise ``Broken`` where it shows.
 """
 
 from __future__ import annotations
@@ -168,7 +169,6 @@ class Invariants:
             raise Broken(1, "committed, but not published", f"{checkpoint_id}")
         if checkpoint_id not in self.committed and not is_subsumed:
             raise Broken(1, "committed, but not journaled", f"{checkpoint_id}")
-
         is_noted = self.metadata[checkpoint_id].tables.get(NOTED) == checkpoint_id
         if is_noted:
             self.world.readers.was_told_committed(checkpoint_id)

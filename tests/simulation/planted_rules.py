@@ -213,7 +213,7 @@ def share_files_with_the_savepoint(patch: pytest.MonkeyPatch) -> None:
 @mutation(5)
 def publish_before_it_is_completed(patch: pytest.MonkeyPatch) -> None:
     """The sinks publish once the metadata is written, before it is journaled."""
-    write = completion._write_metadata
+    write = completion.write_metadata
 
     def write_and_publish(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
         written, state = write(job, metadata), job.state()
@@ -224,7 +224,7 @@ def publish_before_it_is_completed(patch: pytest.MonkeyPatch) -> None:
                 sink.commit(writer_of(state), written.checkpoint_id, before.get(uid), mine)
         return written
 
-    patch.setattr(completion, "_write_metadata", write_and_publish)
+    patch.setattr(completion, "write_metadata", write_and_publish)
 
 
 @mutation(5)
