@@ -20,8 +20,9 @@ from sluice.core.idleness import idle_at
 from sluice.core.plan import PartitionOffset, SourceCut
 
 MAX_ABOVE = 256  # Entries of earlier epochs above the layers: some 40 kB.
-LAYER_GROWTH = 4  # A layer has at least so many times the entries of the one above it.
-MAX_STALE = 2  # Layers hold at most so many times the entries that there are.
+# A layer has at least so many times the entries of the one above it; so all of them together hold
+# at most a third more than there are.
+LAYER_GROWTH = 4
 
 Entries = Mapping[str, PartitionOffset]
 
@@ -146,6 +147,4 @@ def _merged_with(
     while stay and sizes[stay - 1] < LAYER_GROWTH * len(names):
         stay -= 1
         names |= before.layers[stay].keys()
-    if sum(sizes[:stay]) + len(names) > MAX_STALE * len(before.entries):
-        stay, names = 0, set(before.entries)
     return before.handles[:stay], names - changed

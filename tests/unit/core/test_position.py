@@ -181,4 +181,4 @@ def test_a_file_that_grows_again_and_again_does_not_fill_the_layers() -> None:
         now |= {name: replace(now[name], offset=now[name].offset + 1) for name in growing}
         cut = SourceCut(uid="events", position=tuple(now[name] for name in names))
         kept = with_layers(cut, before, shares_files=True, layer_of=bucket.layer_of)
-        assert sum(layer.rows for layer in kept.layers) <= position.MAX_STALE * 1_000
+        assert sum(layer.rows for layer in kept.layers) <= 1_000 * 4 / 3
