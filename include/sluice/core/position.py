@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sluice.core.handles import SegmentHandle
-from sluice.core.invariants import require
 from sluice.core.idleness import idle_at
+from sluice.core.invariants import require
 from sluice.core.plan import PartitionOffset, SourceCut
 
 MAX_ABOVE = 256  # Entries of earlier epochs above the layers: some 40 kB.
