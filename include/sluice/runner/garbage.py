@@ -119,9 +119,8 @@ def collect_garbage(
     sinks = _sinks(job, used.head.state)
     orphans = _without_named(job, _find(job, used, sinks, grace_ms))
     own = [orphan.key for orphan in orphans.files if _is_object(orphan)]
-    discard_temporaries(
-        job.location, [o.key for o in orphans.files if o.reason is Reason.TEMPORARY]
-    )
+    temporary = [one.key for one in orphans.files if one.reason is Reason.TEMPORARY]
+    discard_temporaries(job.location, temporary)
     _delete(sorted(own, key=lambda key: _turn(job, key)), job.store.delete)
     for uid, sink in sinks.items():
         _delete([orphan.key for orphan in orphans.files if orphan.sink == uid], sink.discard)
@@ -189,7 +188,7 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
 
 def _without_named(job: Job, orphans: Orphans) -> Orphans:
     """Without merged state that was recorded since the look."""
-    merged = (one.key for one in orphans.files if one.reason is Reason.COMPACTION)
+    merged = [one.key for one in orphans.files if one.reason is Reason.COMPACTION]
     named = named_meanwhile(job, merged)
     return replace(orphans, files=tuple(one for one in orphans.files if one.key not in named))
 
@@ -211,7 +210,8 @@ def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) ->
 def _is_needed(job: Job, used: InUse, reason: Reason, key: str) -> bool:
     """A retained checkpoint keeps its folder whole, and of its other files those it names."""
     checkpoint_id = job.paths.checkpoint_of(key)
-    if checkpoint_id is None or not used.is_over(checkpoint_id):
+    is_over = used.is_settled if reason is Reason.COMPACTION else used.is_over
+    if checkpoint_id is None or not is_over(checkpoint_id):
         return True
     return checkpoint_id in used.folders if reason is Reason.CHECKPOINT else key in used.keys
 
@@ -285,14 +285,14 @@ def _is_object(orphan: Orphan) -> bool:
 
 
 def _turn(job: Job, key: str) -> int:
-    """A checkpoint's ``_metadata`` is deleted before all files, so that it never looks whole when
-    it is not; its plan after all, as when it is aborted.
+    """A checkpoint's ``_metadata``, and the record of merged state, go before all files, so that
+    nothing looks whole that is not; a checkpoint's plan after all, as when it is aborted.
     """
     checkpoint_id = job.paths.checkpoint_of(key)
     if checkpoint_id is None:
         return 1
     turns = {job.paths.metadata(checkpoint_id): 0, job.paths.plan(checkpoint_id): 2}
-    return turns.get(key, 1)
+    return turns.get(key, 0 if job.paths.is_compaction(key) else 1)
 
 
 def _delete(keys: Sequence[str], delete: Callable[[Sequence[str]], None]) -> None:

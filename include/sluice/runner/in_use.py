@@ -46,6 +46,13 @@ class InUse:
         is_begun = checkpoint_id < state.next_checkpoint_id
         return is_begun and state.pending_checkpoint(checkpoint_id) is None
 
+    def is_settled(self, checkpoint_id: int) -> bool:
+        """Whether it is over, and all before it.  A stage that runs again in one that is not may
+        write under names that were there before, and so have again what was merged behind a later.
+        """
+        pending = (one.checkpoint_id for one in self.head.state.pending)
+        return self.is_over(checkpoint_id) and all(checkpoint_id < one for one in pending)
+
 
 def look_up(job: Job) -> InUse:
     """Load the journal, then read everything that it says is retained.

@@ -115,6 +115,31 @@ def test_what_nobody_can_take_over_any_more_is_swept_with_its_record() -> None:
     assert keys_of(job, job.paths.all_compactions()) == []
 
 
+def test_what_a_pending_checkpoint_may_bring_back_is_no_garbage() -> None:
+    """Its stage runs again, and writes the same under the same name: that was merged behind 3."""
+    job = a_running_job(a_pipeline(max_concurrent_checkpoints=2, tolerable_failed_checkpoints=9))
+    take_checkpoint(job)
+    pending, later = trigger_one(job), trigger_one(job)
+    acknowledge(job, pending, STAGE)
+    acknowledge(job, later, STAGE)
+    acks = job.answers.acks(later.checkpoint_id, STAGE, attempt=1, parallelism=2)
+    runs = tuple(replaced_segment(handle) for handle in next(iter(acks)).state)
+    key = job.paths.compacted_segment(STAGE, later.checkpoint_id, "merged")
+    job.store.put(key, b"rows")
+    merged = StateHandle(segment=SegmentHandle(key=key, size_bytes=4, rows=1, checksum="c"))
+    merges = (MergedRuns(replaced=runs, merged=(merged,)),)
+    record_compaction(
+        job, Compaction(stage=STAGE, checkpoint_id=later.checkpoint_id, merged=merges)
+    )
+    fail_checkpoint(job, later.checkpoint_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "slow")
+
+    assert collect_garbage(job, grace_ms=0) == NOTHING
+    assert job.store.get(key) == b"rows"
+
+    fail_checkpoint(job, pending.checkpoint_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "slow")
+    assert key in [orphan.key for orphan in collect_garbage(job, grace_ms=0).files]
+
+
 def test_merged_state_that_was_swept_before_its_record_came_is_never_handed_out() -> None:
     """Who merged it slept between the upload and the record."""
     job = a_running_job()
