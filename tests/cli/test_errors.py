@@ -51,7 +51,7 @@ def _files(tmp_path: Path) -> list[str]:
         (["gc", "auctions", "--grace", "soon"], "--grace 'soon' is not understood; write 90s"),
         (["orphans", "auctions", "--root", "s3://b"], "cannot be a bucket's name"),
         (["journal", "nothing"], "there is no pipeline 'nothing'"),
-        (["checkpoints", "show", "auctions", "7"], "checkpoint 7 is not retained; retained are"),
+        (["checkpoints", "show", "auctions", "7"], "has no checkpoint 7: it has completed none"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_1(

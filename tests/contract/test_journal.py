@@ -259,7 +259,7 @@ def append_one(store: ObjectStore) -> object:
         (b'"version":5', b'"version":99', "000000000002 has format version 99; this version of sl"),
         (b'"JobRestored"', b'"JobTeleported"', "an event 'JobTeleported' that this version of sl"),
         (b'"journal entry"', b'"plan"', "000000000002 is a plan, not a journal entry"),
-        (b'"author"', b'"editor"', "000000000002 cannot be read as _EntryBody"),
+        (b'"author"', b'"editor"', "000000000002 cannot be read as EntryBody"),
     ],
 )
 def test_an_entry_that_cannot_be_understood_stops_everybody(
