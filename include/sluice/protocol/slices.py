@@ -12,11 +12,13 @@ from sluice.core.plan import Slice
 
 
 class SliceColumns(msgspec.Struct, frozen=True):
-    """``of`` are positions in ``partitions``.  ``gaps`` and ``record_gaps`` lie between a slice and
-    the one before it in its partition, or the partition's beginning.
+    """``of`` are positions in ``partitions``, which were cut in these ``versions``.  ``gaps`` and
+    ``record_gaps`` lie between a slice and the one before it in its partition, or the partition's
+    beginning.
     """
 
     partitions: tuple[str, ...]
+    versions: tuple[str, ...]
     of: tuple[int, ...]
     gaps: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -25,23 +27,25 @@ class SliceColumns(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_slices(cls, slices: Iterable[Slice]) -> SliceColumns:
-        numbers: dict[str, int] = {}
-        ends: dict[str, tuple[int, int]] = {}
+        numbers: dict[tuple[str, str], int] = {}
+        ends: dict[int, tuple[int, int]] = {}
         rows: list[tuple[int, int, int, int, int]] = []
         for piece in slices:
-            end, record = ends.get(piece.partition, (0, 0))
+            number = numbers.setdefault((piece.partition, piece.version), len(numbers))
+            end, record = ends.get(number, (0, 0))
             rows.append(
                 (
-                    numbers.setdefault(piece.partition, len(numbers)),
+                    number,
                     piece.start - end,
                     piece.end - piece.start,
                     piece.first_record - record,
                     piece.records,
                 )
             )
-            ends[piece.partition] = piece.end, piece.first_record + piece.records
+            ends[number] = piece.end, piece.first_record + piece.records
         columns = tuple(zip(*rows, strict=True)) or ((), (), (), (), ())
-        return cls(tuple(numbers), *columns)
+        partitions, versions = tuple(zip(*numbers, strict=True)) or ((), ())
+        return cls(partitions, versions, *columns)
 
     def slices(self) -> Iterator[Slice]:
         ends = [(0, 0)] * len(self.partitions)
@@ -56,4 +60,5 @@ class SliceColumns(msgspec.Struct, frozen=True):
                 end=start + length,
                 first_record=first_record,
                 records=records,
+                version=self.versions[number],
             )

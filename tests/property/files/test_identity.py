@@ -45,7 +45,7 @@ def test_files_of_any_name_are_read_once_in_the_order_of_their_names(
     for name, rows in files.items():
         write(folder, name, format_.encoded(rows))
     write(folder, "_ignored" + format_.suffix, format_.encoded(["never read"]))
-    write(folder, "a/.ignored" + format_.suffix, format_.encoded(["never read"]))
+    write(folder, "folder of its own/.ignored" + format_.suffix, format_.encoded(["never read"]))
 
     read = epochs(format_.source(folder), (), data.draw(CAPS))
 

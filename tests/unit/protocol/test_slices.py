@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 
 import pytest
@@ -16,25 +16,41 @@ from sluice.protocol.slices import SliceColumns
 from tests.builders import a_plan
 
 
-def a_slice(partition: str, start: int, length: int, first_record: int, records: int) -> Slice:
+def a_slice(
+    partition: str, start: int, length: int, first_record: int, records: int, version: str = ""
+) -> Slice:
     return Slice(
         partition=partition,
         start=start,
         end=start + length,
         first_record=first_record,
         records=records,
+        version=version,
     )
 
 
 numbers = st.integers(0, 2**60)
 slices = st.builds(
-    a_slice, st.sampled_from("abc"), numbers, st.integers(1, 2**60), numbers, st.integers(1, 2**60)
+    a_slice,
+    st.sampled_from("abc"),
+    numbers,
+    st.integers(1, 2**60),
+    numbers,
+    st.integers(1, 2**60),
+    st.sampled_from(["", "mark-1", "mark-2"]),
 )
 
 
 @given(st.lists(slices, max_size=8))
 def test_any_slices_come_back_in_their_order(given_slices: list[Slice]) -> None:
     assert [*SliceColumns.of_slices(given_slices).slices()] == given_slices
+
+
+def test_every_field_of_a_slice_travels() -> None:
+    """Who adds one to ``Slice`` has to add a column, and a part of ``slices`` above."""
+    assert [field.name for field in fields(Slice)] == [
+        *("partition", "start", "end", "first_record", "records", "version"),
+    ]
 
 
 def test_a_plan_of_10000_slices_of_no_regular_length_is_below_50_kb() -> None:
