@@ -62,47 +62,132 @@ SAVEPOINT_FORM = {
     ),
     "fault": FAULT,
 }
+_SNAPSHOT = {
+    "target": Param(
+        "latest",
+        type="string",
+        enum=["latest", "checkpoint", "savepoint"],
+        title="Restore from",
+        description=(
+            "latest: the checkpoint that the job stands at; the others are named below. "
+            "Everything is verified before anything changes"
+        ),
+    ),
+    "checkpoint_id": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="Checkpoint",
+        description="For target checkpoint: the id of a retained one",
+    ),
+    "savepoint": Param(
+        None,
+        type=_TEXT,
+        pattern=SAVEPOINT_NAME,
+        title="Savepoint",
+        description="For target savepoint: its name, of up to 128 of A-Z a-z 0-9 _ . -",
+    ),
+    "root": Param(
+        None,
+        type=_TEXT,
+        section=_ELSEWHERE,
+        pattern=_URI,
+        title="In another root",
+        description=(
+            "s3://bucket/prefix or file:///folder where the checkpoint or savepoint lies; "
+            "empty: in the job's own root"
+        ),
+    ),
+}
+_CONSENT = {
+    "allow_non_restored_state": Param(
+        default=False,
+        type="boolean",
+        title="Allow non-restored state",
+        description="Drop the state of stages that the pipeline no longer has",
+    ),
+    "roll_back_tables": Param(
+        default=False,
+        type="boolean",
+        title="Roll tables back",
+        description=(
+            "Put the sinks' tables back to what the checkpoint pinned, too, now. A dry run "
+            "says which are ahead, and which cannot go back"
+        ),
+    ),
+    "accept_tables": Param(
+        default=False,
+        type="boolean",
+        title="Accept tables",
+        description=(
+            "Take the sinks' tables as they are, where they lack rows, which stay missing, or "
+            "show those of another life of a job, behind which this one goes on"
+        ),
+    ),
+}
+_MANNER = {
+    "compare_checksums": Param(
+        default=True,
+        type="boolean",
+        title="Compare checksums",
+        description=(
+            "Read every file and compare its bytes with what was written. Without it the "
+            "first look at damaged state may be that of a later checkpoint"
+        ),
+    ),
+    "claim_mode": Param(
+        ClaimMode.NO_CLAIM.value,
+        type="string",
+        enum=[mode.value for mode in ClaimMode],
+        title="Claim mode",
+        description=(
+            "NO_CLAIM: the savepoint stays yours. CLAIM: the job owns it, and deletes it once "
+            "nothing uses it"
+        ),
+    ),
+    "then": Param(
+        RESUME,
+        type="string",
+        enum=[RESUME, STAY_SUSPENDED],
+        title="Then",
+        description=(
+            "resume: the next checkpoint goes on from there; stay suspended: look first, and "
+            "restore latest to go on"
+        ),
+    ),
+    "dry_run": Param(
+        default=False,
+        type="boolean",
+        title="Dry run",
+        description="Only say what would be restored, and what is missing; change nothing",
+    ),
+}
+_LAST_RESORTS = {
+    "ignore_in_flight_of": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        section=_SELDOM,
+        title="UNSAFE: ignore in-flight data of checkpoint",
+        description="Last resort: the rows that this checkpoint left in flight are lost",
+    ),
+    "only_generation": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        section=_SELDOM,
+        title="Only generation",
+        description="Set by a failure: a late or repeated restore does nothing; leave empty",
+    ),
+    "fault": FAULT,
+}
 
 
 def restore_form(pipeline: Pipeline) -> dict[str, Param]:
     """That of the pipeline's restore DAG: its stages are named where one may be chosen."""
     stages, example = ", ".join(pipeline.stages), next(iter(pipeline.stages), "stage")
     return {
-        "target": Param(
-            "latest",
-            type="string",
-            enum=["latest", "checkpoint", "savepoint"],
-            title="Restore from",
-            description=(
-                "latest: the checkpoint that the job stands at; the others are named below. "
-                "Everything is verified before anything changes"
-            ),
-        ),
-        "checkpoint_id": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Checkpoint",
-            description="For target checkpoint: the id of a retained one",
-        ),
-        "savepoint": Param(
-            None,
-            type=_TEXT,
-            pattern=SAVEPOINT_NAME,
-            title="Savepoint",
-            description="For target savepoint: its name, of up to 128 of A-Z a-z 0-9 _ . -",
-        ),
-        "root": Param(
-            None,
-            type=_TEXT,
-            section=_ELSEWHERE,
-            pattern=_URI,
-            title="In another root",
-            description=(
-                "s3://bucket/prefix or file:///folder where the checkpoint or savepoint lies; "
-                "empty: in the job's own root"
-            ),
-        ),
+        **_SNAPSHOT,
         "root_pipeline": Param(
             None,
             type=_TEXT,
@@ -121,80 +206,7 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
                 "Up to the max parallelism, which is fixed for life"
             ),
         ),
-        "allow_non_restored_state": Param(
-            default=False,
-            type="boolean",
-            title="Allow non-restored state",
-            description="Drop the state of stages that the pipeline no longer has",
-        ),
-        "roll_back_tables": Param(
-            default=False,
-            type="boolean",
-            title="Roll tables back",
-            description=(
-                "Put the sinks' tables back to what the checkpoint pinned, too, now. A dry run "
-                "says which are ahead, and which cannot go back"
-            ),
-        ),
-        "accept_tables": Param(
-            default=False,
-            type="boolean",
-            title="Accept tables",
-            description=(
-                "Take the sinks' tables as they are, where they lack rows, which stay missing, or "
-                "show those of another life of a job, behind which this one goes on"
-            ),
-        ),
-        "compare_checksums": Param(
-            default=True,
-            type="boolean",
-            title="Compare checksums",
-            description=(
-                "Read every file and compare its bytes with what was written. Without it the "
-                "first look at damaged state may be that of a later checkpoint"
-            ),
-        ),
-        "claim_mode": Param(
-            ClaimMode.NO_CLAIM.value,
-            type="string",
-            enum=[mode.value for mode in ClaimMode],
-            title="Claim mode",
-            description=(
-                "NO_CLAIM: the savepoint stays yours. CLAIM: the job owns it, and deletes it once "
-                "nothing uses it"
-            ),
-        ),
-        "then": Param(
-            RESUME,
-            type="string",
-            enum=[RESUME, STAY_SUSPENDED],
-            title="Then",
-            description=(
-                "resume: the next checkpoint goes on from there; stay suspended: look first, and "
-                "restore latest to go on"
-            ),
-        ),
-        "dry_run": Param(
-            default=False,
-            type="boolean",
-            title="Dry run",
-            description="Only say what would be restored, and what is missing; change nothing",
-        ),
-        "ignore_in_flight_of": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            section=_SELDOM,
-            title="UNSAFE: ignore in-flight data of checkpoint",
-            description="Last resort: the rows that this checkpoint left in flight are lost",
-        ),
-        "only_generation": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            section=_SELDOM,
-            title="Only generation",
-            description="Set by a failure: a late or repeated restore does nothing; leave empty",
-        ),
-        "fault": FAULT,
+        **_CONSENT,
+        **_MANNER,
+        **_LAST_RESORTS,
     }

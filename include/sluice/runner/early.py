@@ -24,6 +24,7 @@ from sluice.core.ids import CheckpointId
 from sluice.errors import StageFailed
 from sluice.protocol.records import decode_metadata
 from sluice.runner.job import Job
+from sluice.runner.sink_checks import of_sink
 from sluice.storage.foreign import ours
 from sluice.storage.object_store import AlreadyExists
 
@@ -58,7 +59,7 @@ def require_shown(job: Job, metadata: CheckpointMetadata) -> None:
     """
     for checkpoint_id, sink in early_publishes(job, metadata.checkpoint_id):
         noted = job.store.get(job.paths.early_publish(checkpoint_id, sink))
-        named = (one for one in metadata.committables if one.sink == sink)
+        named = of_sink(sink, metadata.committables)
         if noted not in (None, _mark(named)):  # None: it was committed meanwhile.
             raise StageFailed(_shown_by_another(checkpoint_id, sink))
 

@@ -21,6 +21,7 @@ from sluice.errors import ConfigurationError, CorruptSegment, ProtocolViolation,
 from sluice.runner.contents import checksums_of, segments_of
 from sluice.runner.job import Job
 from sluice.runner.positions import position_of
+from sluice.runner.sink_checks import of_sink
 from sluice.runner.table_standings import standings_to_restore, undeclared_tables
 from sluice.runner.upgrades import left_behind
 
@@ -111,7 +112,7 @@ def _staged_damage(
         return []
     found: list[str] = []
     for uid, sink in job.sinks(configuration.params).items():
-        damage = sink.damage_of(c for c in metadata.committables if c.sink == uid)
+        damage = sink.damage_of(of_sink(uid, metadata.committables))
         if damage and not sink.is_published(metadata.checkpoint_id):
             found += damage
     return found
