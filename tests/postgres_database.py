@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg2
 import psycopg2.extras
+import pytest
 
 from sluice.devstack import ports, postgres_server, processes
 
@@ -96,3 +97,10 @@ def running_postgres(folder: Path) -> Iterator[Database]:
 
 def _quoted_guest(*, sql: bool = False) -> str:
     return GUEST_PASSWORD.replace("'", "''" if sql else "\\'")
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """For the ``conftest`` of a folder whose tests need one; each module starts its own."""
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server

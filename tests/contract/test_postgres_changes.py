@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pytest
 
@@ -22,13 +20,7 @@ from tests.contract.sink_rules import (
     staged_rows,
 )
 from tests.contract.test_postgres_sink import COLUMNS, case_of, sink_of
-from tests.postgres_database import Database, running_postgres
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
+from tests.postgres_database import Database
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from sluice.core.timeline import Recovery, Timeline
@@ -13,13 +11,7 @@ from sluice.errors import ProtocolViolation, TableMismatch
 from sluice.storage.open import StoreLocation
 from tests.contract.sink_case import JOB, RESTORED, RESTORED_AGAIN, publish, rows
 from tests.contract.test_postgres_sink import COLUMNS, case_of, row_ids, sink_of
-from tests.postgres_database import Database, running_postgres
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
+from tests.postgres_database import Database
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
@@ -36,15 +36,9 @@ from tests.contract.sink_rules import (
     seen,
     staged_rows,
 )
-from tests.postgres_database import Database, running_postgres
+from tests.postgres_database import Database
 
 COLUMNS = "id bigint NOT NULL, name text, price double precision, at timestamptz"
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
 
 
 @pytest.fixture

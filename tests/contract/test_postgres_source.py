@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -21,15 +20,9 @@ from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.sources.postgres import PostgresTable
 from tests.contract.source_rules import check_replay
-from tests.postgres_database import Database, running_postgres
+from tests.postgres_database import Database
 
 IDENTITY = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text"
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
 
 
 @pytest.fixture

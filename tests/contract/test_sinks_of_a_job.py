@@ -30,18 +30,12 @@ from tests.contract.test_kafka_sink import records
 from tests.iceberg_catalog import TABLE, loaded, properties
 from tests.kafka_cluster import Place, place
 from tests.no_spark import stages_without_spark
-from tests.postgres_database import Database, running_postgres
+from tests.postgres_database import Database
 
 COUNT, EPOCHS = "per_auction", 3
 KEY = "bid_auction"  # Null in an event that is no bid, and a key like any other.
 KIND = "event_type"
 Change = tuple[str, int, int]
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

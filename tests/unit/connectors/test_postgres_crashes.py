@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -23,13 +22,7 @@ from sluice.storage.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
 from tests.contract.sink_rules import JOB, RESTORED, publish, rows, seen, staged_rows
 from tests.contract.test_postgres_sink import COLUMNS, case_of, sink_of
-from tests.postgres_database import Database, running_postgres
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
+from tests.postgres_database import Database
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -16,13 +15,7 @@ from sluice.connectors.postgres.source import Wait
 from sluice.connectors.source import SourcePosition
 from sluice.errors import ConfigurationError
 from tests.contract.test_postgres_source import IDENTITY, insert, names_of, plan, source_of
-from tests.postgres_database import Database, running_postgres
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
+from tests.postgres_database import Database
 
 
 @pytest.fixture

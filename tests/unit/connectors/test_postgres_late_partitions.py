@@ -11,13 +11,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from tests.contract.test_postgres_source import IDENTITY, names_of, plan, source_of
-from tests.postgres_database import Database, running_postgres
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
+from tests.postgres_database import Database
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -23,15 +22,9 @@ from sluice.sinks.postgres import PostgresTable as SinkTable
 from sluice.sources.postgres import PostgresTable as SourceTable
 from sluice.storage.open import StoreLocation
 from tests.contract.sink_case import JOB
-from tests.postgres_database import Database, running_postgres
+from tests.postgres_database import Database
 
 ALL = Slice(partition="p", start=0, end=1 << 62, first_record=0, records=1 << 62)
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
 
 
 @pytest.fixture
