@@ -6,12 +6,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-CORE_TESTS := tests/unit/core tests/unit/runner tests/property/coordinator tests/conformance
+CORE_TESTS := tests/unit/core tests/unit/coordinator tests/property/coordinator tests/conformance
 GUARDS := tests/unit/protocol tests/unit/storage tests/unit/core \
-  tests/unit/runner/test_outside.py tests/unit/runner/test_hostile_metadata.py \
+  tests/unit/coordinator/test_outside.py tests/unit/coordinator/test_hostile_metadata.py \
   tests/contract/test_object_store.py tests/contract/test_file_store.py \
   tests/contract/test_journal.py tests/contract/test_journal_strays.py \
   tests/contract/test_foreign_objects.py
+
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -q $(PARALLEL)
 
 SEEDS ?= 10000
 PLANS ?= 20000
@@ -58,15 +62,20 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-connectors chaos kills e2e check lock
-test: coverage optimized  ## Run the tests: unit, contract, simulation, Spark, Airflow, one run end to end
-	@$(BIN)/pytest -q $(CORE_TESTS:%=--ignore=%)
+.PHONY: test unit optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-connectors chaos kills e2e package check dist lock docs docs-lock tutorial
+test: coverage optimized  ## Run every tier once, WORKERS (2) files at a time
+	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
+
+unit: setup  ## Run tests/unit: no process, no server; for every save of a file
+	@$(PYTEST) tests/unit
 
 optimized: setup  ## Run the tests of keys, records and stores as python -O does, without assert
-	@PYTHONPATH=include:plugins:. $(BIN)/python -O -m pytest -q -W ignore::pytest.PytestConfigWarning $(GUARDS)
+	@PYTHONOPTIMIZE=1 $(PYTEST) -W ignore::pytest.PytestConfigWarning $(GUARDS)
 
 coverage: setup  ## Run the tests that prove the pure core; every branch of it is to be taken
-	@$(BIN)/coverage run --branch --source include/sluice/core -m pytest -q $(CORE_TESTS)
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q $(PARALLEL) $(CORE_TESTS)
+	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --fail-under=100 --skip-covered --show-missing
 
 sim: setup  ## Play SEEDS worlds (10,000) in which everything fails, and plant faults that it must see
@@ -109,12 +118,35 @@ bench-connectors: setup  ## Each connector beside its plain library, read and wr
 e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
 	@SLUICE_E2E=all $(BIN)/pytest -q tests/e2e
 
+package: setup  ## Install the wheel and all it may use, newest and oldest, and follow docs/own-airflow.md; minutes
+	@SLUICE_PACKAGE=highest $(BIN)/pytest -q tests/package
+	@SLUICE_PACKAGE=lowest $(BIN)/pytest -q tests/package/test_own_project.py
+
+dist: setup  ## Build the sdist and the wheel into dist/, and check them
+	@rm -rf dist
+	@$(BIN)/uv build --quiet --out-dir dist
+	@$(BIN)/uv tool run --quiet twine check --strict dist/*
+
 check: setup  ## Lint, types, import contracts, the lock
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@PYTHONPATH=plugins $(BIN)/lint-imports --no-logo
+	@PYTHONPATH=include:plugins $(BIN)/lint-imports --no-logo
 
 lock: setup  ## Compile requirements*.in into requirements*.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --override overrides.txt --no-annotate --no-header requirements.in -o requirements.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --override overrides.txt --no-annotate --no-header -c requirements.txt requirements-dev.in -o requirements-dev.txt
+
+DOCS := .sluice/docs-venv
+
+docs:  ## Build the documentation as a site, .sluice/site/index.html; every link is checked
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict  # With --quiet it would pass warnings over.
+	@echo "open .sluice/site/index.html"
+
+docs-lock: setup  ## Compile requirements-docs.in into requirements-docs.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header requirements-docs.in -o requirements-docs.txt
+
+tutorial: setup  ## Follow the tutorial to the letter, in a folder of its own; minutes
+	@SLUICE_TUTORIAL=all $(BIN)/pytest -q tests/docs/test_tutorial.py

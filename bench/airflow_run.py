@@ -1,8 +1,8 @@
-"""``make bench-airflow``: what a checkpoint costs beyond Spark's work, beside Airflow's own floor.
+"""``make bench-airflow``: the overhead of a checkpoint, compared with that of empty Airflow tasks.
 
 The same Airflow runs, in turn, a checkpoint of a three-stage pipeline and a DAG of as many tasks in
-a row that do nothing.  *Overhead* is a run's duration less what its snapshot tasks say that Spark
-worked; the aim is at most 1.5 times the floor, and at most 5 s.
+a row that do nothing, the floor.  *Overhead* is a run's duration less the time of Spark's work, as
+its snapshot tasks report it; the aim is at most 1.5 times the floor, and at most 5 s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CPU time of a process and of everything it started, the dead included.
+"""CPU time of a process and of all its descendants, including ended ones.
 
 Linux only: read from ``/proc``, so that it needs no package and can be asked in any engine.
 """
@@ -15,7 +15,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def adopt_orphans() -> None:
-    """Have processes whose parent dies become children of this one, so that they still count."""
+    """Make this process the parent of orphans among its descendants, so that they still count."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -27,7 +27,7 @@ def tree_cpu_s(root: int | None = None) -> float:
         try:
             text = stat.read_text()
         except OSError:
-            continue  # It has just ended; whoever waits for it has its time.
+            continue  # It has just ended; its parent has its time.
         fields = text.rpartition(")")[2].split()
         pid = int(stat.parent.name)
         children[int(fields[1])].append(pid)

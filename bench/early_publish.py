@@ -1,4 +1,4 @@
-"""How much sooner readers see an epoch with AT_LEAST_ONCE: a chain of two stages, in both modes.
+"""The time until readers see an epoch, with AT_LEAST_ONCE and EXACTLY_ONCE, of two stages.
 
     python -m bench.early_publish [EPOCHS]
 
@@ -13,18 +13,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing
+from sluice.coordinator.submission import configure, submit
 from sluice.core.properties import CheckpointingMode
-from sluice.pipeline import Pipeline
-from sluice.runner.history import history
-from sluice.runner.job import open_job
-from sluice.runner.submission import configure, submit
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job, open_job
+from sluice.local.run_loop import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.spark.epochs import run_epochs
 from sluice.spark.session import local_session
 from sluice.storage.open import StoreLocation
+from sluice.views.history import history
 
 EVENTS_PER_EPOCH = 300_000
 
@@ -51,7 +51,7 @@ def main() -> None:
         )
 
 
-def _a_job(mode: CheckpointingMode, folder: Path, epochs: int):  # noqa: ANN202 - a job
+def _a_job(mode: CheckpointingMode, folder: Path, epochs: int) -> Job:
     pipeline = Pipeline(mode.value.lower(), checkpointing=Checkpointing(mode=mode))
     events = pipeline.source("events", Nexmark((epochs + 1) * EVENTS_PER_EPOCH))
     bids = events.key_by("bidder").aggregate("bids_of", n=agg.count(), spent=agg.sum("price"))

@@ -1,4 +1,4 @@
-"""How long a finalize takes, and what a checkpoint costs in requests and bytes.
+"""The time of a finalize, and the requests and bytes of a checkpoint.
 
     python -m bench.finalize [--rounds N]
 
@@ -21,22 +21,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.counting_store import CountingStore
+from harness.jobs import ManualClock, a_pipeline
+from harness.s3_server import running_s3_server
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.acks import Ack
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.plan import CheckpointPlan
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job, open_job
-from sluice.runner.submission import configure, submit
-from sluice.runner.trigger import Triggered, trigger
+from sluice.job.job import Job, open_job
 from sluice.storage.answers import AnswerStore
 from sluice.storage.journal import Journal
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation
-from tests.builders import ManualClock, a_pipeline
-from tests.counting import CountingStore
-from tests.s3_server import running_s3_server
 
-INLINE_BYTES = 1_000  # State of a subtask that travels in its ack.
+INLINE_BYTES = 1_000  # State of a subtask that is stored in its ack.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def a_job(location: StoreLocation, subtasks: int) -> tuple[Job, CountingStore]:
 
 
 def acknowledge(job: Job, plan: CheckpointPlan, *, bundles: bool) -> int:
-    """Every subtask's ack, and each stage's acks in one object; return the size of one ack."""
+    """Write every subtask's ack, and each stage's acks as one object; the size of one ack."""
     segment = SegmentHandle(
         key="", size_bytes=INLINE_BYTES, rows=1, checksum="0" * 32, inline=os.urandom(INLINE_BYTES)
     )
@@ -130,7 +130,7 @@ def sizes(job: Job, subtasks: int) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--subtasks", type=int, nargs="+", default=[26, 1_000])
     given = parser.parse_args()

@@ -1,7 +1,7 @@
 """The input of a workload, made once per scale and kept: seeded, so everybody has the same.
 
 keyed-5000000-5000000-3/epochs/00000/part-0.parquet    key bigint, value bigint, ts timestamp
-nexmark-1000000-6/epochs/00000/events-000000.parquet   as sluice.connectors.nexmark_files
+nexmark-1000000-6/epochs/00000/events-000000.parquet   as sluice.connectors.nexmark.event_files
 nexmark-1000000-6/flush/events-000000.parquet          a bid a day later, with negative ids
 .../about.json                                         rows and changed keys of each epoch
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.workloads import KEYED_ROW_BYTES, NEXMARK_RATE, OUT_OF_ORDER_GROUP, Workload
-from sluice.connectors.nexmark import NexmarkSource
-from sluice.connectors.nexmark_files import write_parquet
+from sluice.connectors.nexmark.event_files import write_parquet
+from sluice.connectors.nexmark.source import NexmarkSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +133,7 @@ def _nexmark(folder: Path, events: int, count: int) -> Input:
 
 
 def _write_flush(folder: Path, like: Path, at_ms: int) -> None:
-    """One bid that nobody made, later than all others: every window before it is complete."""
+    """An additional bid, later than all others, which completes every window before it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

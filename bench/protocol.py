@@ -1,4 +1,4 @@
-"""What the harness asks of an engine, and what the engine answers.
+"""The protocol between the harness and an engine: a request, and a report.
 
 Every engine runs in a process of its own, ``python -m bench.engine REQUEST REPORT``: it reads the
 request as JSON, works through the epochs one by one, each made durable before the next one starts,
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
-    """``bytes_uploaded`` is what was written for the checkpoint; None when nothing is durable."""
+    """An epoch; ``bytes_uploaded`` were written for its checkpoint, None without durability."""
 
     epoch: int
     wall_s: float
@@ -71,7 +71,7 @@ class Engine(Protocol):
     """A module of ``bench/engines``."""
 
     def refusal(self, workload: Workload) -> str | None:
-        """Why it cannot run here, or not this workload; None when it can."""
+        """Why the engine cannot run here, or not this workload; None when it can."""
         ...
 
     def run(self, request: Request) -> Report: ...
@@ -79,7 +79,7 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class Meter:
-    """Measures epochs: wall and CPU seconds of this process and all that it started."""
+    """A meter of epochs: wall and CPU seconds of this process and its descendants."""
 
     records: list[EpochRecord] = field(default_factory=list[EpochRecord])
     _bytes: int | None = None
@@ -101,7 +101,7 @@ class Meter:
         )
 
     def uploaded(self, size_bytes: int) -> None:
-        """To be called inside of ``epoch``, or after it for the last one."""
+        """Add written bytes, within ``epoch``, or after it to the last one."""
         self._bytes = size_bytes
 
     def uploaded_later(self, size_bytes: int) -> None:

@@ -24,7 +24,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One repetition, as of *events* events: the mean epoch, or the sum of all of them."""
+    """One repetition, for *events* events: the mean of its epochs, or their sum."""
 
     wall_s: float
     cpu_s: float
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """``agrees`` is None where nobody else has a result."""
+    """A row of the table; ``agrees`` is None if no other engine has a result."""
 
     workload: str
     engine: str
@@ -82,7 +82,7 @@ class Row:
 
 
 def unit_of(workload: Workload, found: Input) -> int:
-    """The number of events that a figure stands for, at the scale of *found*."""
+    """The number of events of a figure, at the scale of *found*."""
     return found.epochs[-1].rows * workload.events // workload.events_per_epoch
 
 
@@ -129,7 +129,7 @@ def row_of(
 
 
 def digest_of(result: str, workload: Workload) -> Digest:
-    """Of the workload's columns as 64-bit integers, whatever the order of rows."""
+    """The digest of the workload's columns as 64-bit integers, in any order of rows."""
     from pathlib import Path
 
     import polars as pl
@@ -183,7 +183,7 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def _agrees(digest: Digest | None, digests: Mapping[str, Digest]) -> bool | None:
-    """Whether the result is that of most engines; of two that differ none is right."""
+    """Whether the result is that of most engines; two that differ are both wrong."""
     if digest is None or len(digests) < 2:
         return None
     (common, votes), *others = Counter(digests.values()).most_common()

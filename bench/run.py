@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench.engines.registry import ENGINES, engine_of
@@ -30,7 +31,7 @@ from bench.workloads import WORKLOADS, Workload
 REPOSITORY = Path(__file__).resolve().parents[1]
 CACHE = REPOSITORY / ".sluice" / "bench"
 RESULTS = REPOSITORY / "bench" / "results" / "latest.json"
-GROWING = ("sluice", "polars")  # Who takes part where only the size of the state grows.
+GROWING = ("sluice", "polars")  # The engines of workloads where only the size of the state grows.
 TIMEOUT_S = 3_600  # The slowest peer needs ten minutes for its largest workload on two cores.
 
 
@@ -62,7 +63,7 @@ def measure(
     digests: dict[str, Digest] = {}
     errors: dict[str, str] = {}
     for repetition in range(repetitions):
-        turn = repetition % max(len(taking_part), 1)  # Nobody is always the first, and cold.
+        turn = repetition % max(len(taking_part), 1)  # No engine is always first, and cold.
         for name in taking_part[turn:] + taking_part[:turn]:
             if name in errors:
                 continue
@@ -107,7 +108,7 @@ def _refusal(workload: Workload, name: str) -> str | None:
 
 
 def run_engine(workload: Workload, name: str, found: Input, folder: Path) -> Report:
-    """Run it once; a restore is prepared in one process and measured in another."""
+    """Run an engine once; a restore is prepared in one process and measured in another."""
     epochs = tuple(epoch.folder for epoch in found.epochs)
     if workload.kind != "restore":
         return _process(workload, name, "run", epochs, found.flush, folder)
@@ -158,7 +159,7 @@ def _process(
 
 
 def _stop_group(process: subprocess.Popen[bytes]) -> None:
-    """Stop what the engine left behind: all of it is in a process group of its own."""
+    """Stop the engine's leftover processes, which are in a process group of their own."""
     import signal
 
     try:
@@ -184,7 +185,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     environment = os.environ
 
-    def names(known: dict[str, object]) -> object:
+    def names(known: Iterable[str]) -> Callable[[str], list[str]]:
         def parsed(text: str) -> list[str]:
             chosen = [name for name in text.replace(",", " ").split() if name] or list(known)
             for name in chosen:
@@ -195,11 +196,9 @@ def _arguments() -> argparse.Namespace:
         return parsed
 
     parser.add_argument(
-        "--workload", type=names({**WORKLOADS}), default=environment.get("WORKLOAD", "")
+        "--workload", type=names(WORKLOADS), default=environment.get("WORKLOAD", "")
     )
-    parser.add_argument(
-        "--engines", type=names({**ENGINES}), default=environment.get("ENGINES", "")
-    )
+    parser.add_argument("--engines", type=names(ENGINES), default=environment.get("ENGINES", ""))
     parser.add_argument("--repetitions", type=int, default=int(environment.get("REPETITIONS") or 3))
     parser.add_argument("--scale", type=float, default=float(environment.get("SCALE") or 1))
     parser.add_argument("--cache", type=Path, default=CACHE)

@@ -1,4 +1,4 @@
-"""How what a checkpoint costs the coordinator and a stage's driver grows, with subtasks and files.
+"""The growth of a checkpoint's cost, for coordinator and drivers, with subtasks and files.
 
     python -m bench.scaling [--subtasks N ...] [--files N ...] [--stores memory file]
 
@@ -22,22 +22,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from harness.jobs import a_pipeline, a_running_job, trigger_one
+from harness.many_files import Folder, a_files_job, size_of
+from sluice.coordinator.completion import commit, finalize
 from sluice.core.acks import Ack
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.runner.assignment import assigned_state
-from sluice.runner.compactions import record_compaction
-from sluice.runner.completion import commit, finalize
-from sluice.runner.event_time import stage_watermark
-from sluice.runner.job import Job
-from sluice.runner.lineage import lineage_of
-from sluice.runner.positions import entries_of
-from sluice.spark.compaction import take_over_compactions
-from tests.builders import a_pipeline, a_running_job, trigger_one
-from tests.many_files import Folder, a_files_job, size_of
+from sluice.epoch.assignment import assigned_state
+from sluice.epoch.compactions import record_compaction
+from sluice.epoch.event_time import stage_watermark
+from sluice.epoch.lineage import lineage_of
+from sluice.job.job import Job
+from sluice.job.positions import entries_of
+from sluice.spark.compaction_job import take_over_compactions
 
 RUNS = 4
 SUBTASKS = (10, 100, 1_000, 10_000)
@@ -53,7 +53,7 @@ class Cost:
     @contextmanager
     def act(self, name: str) -> Iterator[None]:
         gc.collect()
-        gc.freeze()  # What the store in memory and the acks before hold is another process's.
+        gc.freeze()  # In production the store's memory and earlier acks are in another process.
         started = time.process_time()
         yield
         self.cpu_s[name] = time.process_time() - started
@@ -67,7 +67,7 @@ class Cost:
 
 
 def checkpoint(job: Job, acks_of: Callable[[Job, CheckpointPlan, TaskPlan], list[Ack]]) -> Cost:
-    """In a process of long ago nothing is cached: an Airflow task begins anew."""
+    """Take a checkpoint with empty caches, as each Airflow task is a new process."""
     cost = Cost()
     entries = {listed.key for listed in job.store.list(job.paths.journal())}
     entries_of.cache_clear()
@@ -96,7 +96,7 @@ def checkpoint(job: Job, acks_of: Callable[[Job, CheckpointPlan, TaskPlan], list
 
 
 def drive(job: Job, plan: CheckpointPlan, task: TaskPlan) -> None:
-    """What ``spark/deployment.py`` computes before the Spark job starts."""
+    """Compute what ``spark/deployment.py`` does before the Spark job starts."""
     read = job.plan(plan.checkpoint_id)
     assert read is not None
     state = job.state()
@@ -107,7 +107,7 @@ def drive(job: Job, plan: CheckpointPlan, task: TaskPlan) -> None:
 
 
 def keyed_acks(job: Job, plan: CheckpointPlan, task: TaskPlan) -> list[Ack]:
-    """Each subtask adds a run to what it was assigned, up to ``RUNS``; then one replaces them."""
+    """Acks where each subtask adds a run to its state, up to ``RUNS``; then one replaces all."""
     before = lineage_of(job, job.state(), plan).stage(task.uid)
     states = take_over_compactions(job, task.uid, assigned_state(before, task))
     return [
@@ -173,7 +173,7 @@ def of_files(files: int, store: str) -> Cost:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--subtasks", type=int, nargs="*", default=SUBTASKS)
     parser.add_argument("--files", type=int, nargs="*", default=FILES)
     parser.add_argument("--stores", nargs="*", default=["memory", "file"])

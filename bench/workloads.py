@@ -1,4 +1,4 @@
-"""What is measured: the input of each epoch, and what the result is.
+"""The workloads: the input of each epoch, and the expected result.
 
 A *keyed* workload computes count, sum and largest value per key.  Its first epoch brings every key
 once, so that the state has its size before anything is measured.  A *nexmark* one answers a query
@@ -13,7 +13,7 @@ from typing import Literal
 
 Kind = Literal["keyed", "nexmark", "restore"]
 
-# Of the state: the key, and three numbers.  What a checkpoint must write for a changed key.
+# A row of state, a key and three numbers: the least that a checkpoint writes for a changed key.
 KEYED_ROW_BYTES = 4 * 8
 
 KEYED_RESULT = ("key", "count", "sum", "max")

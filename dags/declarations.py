@@ -1,8 +1,5 @@
 """No DAG: an import error here names each declaration that is broken or changed under its job."""
 
-from __future__ import annotations
+from sluice_airflow.dags import require_sound_pipelines
 
-from sluice.declarations import load_declarations
-from sluice_airflow.upgrades import require_sound
-
-require_sound(load_declarations())
+require_sound_pipelines()

@@ -1,10 +1,10 @@
-"""What the demo's pipeline is to find: one query over all events in memory."""
+"""The expected result of the demo's pipeline: one query over all events in memory."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from sluice.connectors.nexmark import NexmarkSource
+from sluice.connectors.nexmark.source import NexmarkSource
 
 
 def best_auctions(number_of_events: int) -> list[dict[str, object]]:

@@ -1,88 +1,33 @@
-"""How many requests a checkpoint costs: a store that counts, ``measure``, and a table for people.
-
-Tests and the benchmark share it.
-"""
+"""The number of requests of a checkpoint: ``measure``, and a table for people."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
 
 import pytest
 
-from sluice.pipeline import Pipeline
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job, open_job
-from sluice.runner.submission import configure, submit
-from sluice.runner.trigger import Triggered, trigger
+from harness.counting_store import CountingStore
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job, open_job
 from sluice.spark.stage import run_stage
 from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import CreateResult, Listed, ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 from tests.no_spark import stages_without_spark
 
 KINDS = ("get", "put", "create", "list", "delete")
-PAGE = 1_000  # What S3 lists, or deletes, in one request.
-
-
-class CountingStore:
-    """Counts requests as S3 charges them: a listing by its pages, a deletion by its batches."""
-
-    def __init__(self, store: ObjectStore, requests: Counter[str] | None = None) -> None:
-        self._store = store
-        self._lock = Lock()
-        self.requests: Counter[str] = Counter() if requests is None else requests
-
-    @property
-    def root(self) -> str:
-        return self._store.root
-
-    def get(self, key: str) -> bytes | None:
-        self._count("get")
-        return self._store.get(key)
-
-    def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        self._count("get")
-        return self._store.get_range(key, start, end)
-
-    def put(self, key: str, body: bytes) -> None:
-        self._count("put")
-        self._store.put(key, body)
-
-    def create(self, key: str, body: bytes) -> CreateResult:
-        self._count("create")
-        return self._store.create(key, body)
-
-    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
-        listed = [*self._store.list(prefix, start_after=start_after)]
-        self._count("list", 1 + len(listed) // PAGE)
-        return iter(listed)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        doomed = [*keys]
-        self._count("delete", -(-len(doomed) // PAGE))
-        self._store.delete(doomed)
-
-    @contextmanager
-    def counted(self) -> Iterator[Counter[str]]:
-        """What is asked of the store in the block; the counter is complete behind it."""
-        before, asked = Counter(self.requests), Counter[str]()
-        yield asked
-        asked.update(self.requests - before)
-
-    def _count(self, kind: str, requests: int = 1) -> None:
-        with self._lock:
-            self.requests[kind] += requests
 
 
 OPENERS = (  # Who opens stores: a name that was imported at the top is its module's own.
     "sluice.storage.open",
-    "sluice.runner.job",
-    "sluice.runtime.subtask",
-    "sluice.runtime.state.cache",
+    "sluice.job.job",
+    "sluice.subtask.subtask",
+    "sluice.subtask.state.cache",
 )
 
 

@@ -16,8 +16,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
+from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.sink import IcebergSink
-from sluice.sinks.iceberg import IcebergTable
 from sluice.storage.open import StoreLocation
 from tests.contract.sink_rules import SCHEMA, Row, SinkCase, rows
 
@@ -62,13 +62,13 @@ def interfere(
     *,
     before_the_catalog_looks: bool = False,
 ) -> Interference:
-    """Have somebody commit within the next commits: before the catalog swaps the metadata it has
+    """Let another writer commit in the next commits: before the catalog swaps the metadata it has
     loaded, or before it loads them.  The conflict is its own.
     """
     seen = Interference()
     if before_the_catalog_looks:
         return _interfere_before(patch, commit_another, times, seen)
-    prepare = SqlCatalog._update_and_stage_table
+    prepare = SqlCatalog._update_and_stage_table  # noqa: SLF001 - where pyiceberg commits
     is_inside = False
 
     def prepared(*arguments: Any) -> Any:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
+from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import overtake
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job
-from sluice.runner.recovery import overtake
-from tests.builders import (
-    ManualClock,
-    a_pipeline,
-    a_running_job,
-    trigger_one,
-)
+from sluice.job.job import Job
 from tests.subtasks import (
     acknowledge,
     in_flight_records,
@@ -28,7 +24,7 @@ ONE, TWO = CheckpointId(1), CheckpointId(2)
 TIMEOUT_MS = 5_000
 
 
-def an_unaligned_job(*stages: str, **checkpointing: object) -> Job:
+def an_unaligned_job(*stages: str, **checkpointing: Any) -> Job:
     """Unaligned from the start."""
     return a_running_job(
         a_pipeline(
@@ -40,9 +36,9 @@ def an_unaligned_job(*stages: str, **checkpointing: object) -> Job:
     )
 
 
-def a_patient_job(clock: ManualClock | None = None, **checkpointing: object) -> Job:
+def a_patient_job(clock: ManualClock | None = None, **checkpointing: Any) -> Job:
     """Aligned, until the timeout passes."""
-    given = {"unaligned": True, "tolerable_failed_checkpoints": 9} | checkpointing
+    given: dict[str, Any] = {"unaligned": True, "tolerable_failed_checkpoints": 9} | checkpointing
     timeout = timedelta(milliseconds=TIMEOUT_MS)
     return a_running_job(a_pipeline(aligned_checkpoint_timeout=timeout, **given), clock=clock)
 
@@ -53,7 +49,7 @@ def complete(job: Job, plan: CheckpointPlan) -> CheckpointId:
     return plan.checkpoint_id
 
 
-def an_overtaken_checkpoint(job: Job, **given: object) -> CheckpointId:
+def an_overtaken_checkpoint(job: Job, **given: Any) -> CheckpointId:
     """Stage RANK is behind when the timeout passes."""
     plan = trigger_one(job, **given)
     acknowledge(job, plan, COUNT)
@@ -81,7 +77,7 @@ def is_one_cut(job: Job, checkpoint_id: CheckpointId) -> bool:
     )
 
 
-def last_stage_first(job: Job, **given: object) -> CheckpointId:
+def last_stage_first(job: Job, **given: Any) -> CheckpointId:
     plan = trigger_one(job, **given)
     for task in reversed(plan.tasks):
         acknowledge(job, plan, task.uid)

@@ -4,6 +4,7 @@ cluster ends them without a word.  One node, in memory, without replicas or grou
 
 from __future__ import annotations
 
+import secrets
 import socketserver
 import struct
 import threading
@@ -17,9 +18,10 @@ from typing import Any
 OUT_OF_RANGE, UNKNOWN_TOPIC, UNSUPPORTED, UNSTABLE = 1, 3, 35, 88
 INVALID_EPOCH, INVALID_TXN_STATE = 47, 48
 # Key: first and last version that is spoken; the newest ones before "flexible" encoding, but for
-# OffsetFetch, which can ask for stable offsets since version 7 (KIP-447).
+# OffsetFetch, which can ask for stable offsets since version 7 (KIP-447), and Metadata, which has
+# topics' ids since version 10 (KIP-516).
 VERSIONS = {
-    0: (3, 3), 1: (4, 4), 2: (2, 2), 3: (4, 4), 8: (2, 2), 9: (7, 7), 10: (1, 1), 18: (0, 0),
+    0: (3, 3), 1: (4, 4), 2: (2, 2), 3: (12, 12), 8: (2, 2), 9: (7, 7), 10: (1, 1), 18: (0, 0),
     21: (0, 0), 22: (0, 0), 24: (0, 0), 25: (0, 0), 26: (0, 0), 28: (0, 0),
 }  # fmt: skip
 NAMES = {0: "Produce", 26: "EndTxn", 22: "InitProducerId", 1: "Fetch"}
@@ -95,6 +97,7 @@ class Broker:
         self.port = 0
         self.partitions = partitions
         self.topics: dict[str, list[Log]] = {}
+        self.ids: dict[str, bytes] = {}
         self.transactions: dict[str, Transaction] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.offsets_come_late = 0
@@ -116,6 +119,8 @@ class Broker:
         return logs[partition] if partition < len(logs) else None
 
     def grow(self, topic: str, partitions: int) -> None:
+        if topic not in self.topics:
+            self.ids[topic] = secrets.token_bytes(16)
         logs = self.topics.setdefault(topic, [])
         logs += [Log() for _ in range(partitions - len(logs))]
 
@@ -224,20 +229,27 @@ class Broker:
         return _i32(0) + ask.per_partition(find)
 
     def _on_3(self, ask: Reader) -> bytes:
-        count = ask.i32()
-        names = [ask.text() for _ in range(count)] if count >= 0 else [*self.topics]
-        if ask.i8():
+        """Flexible, see ``_on_9``."""
+        ask.u8()
+        count = ask.u8()
+        named = [(ask.take(16), ask.compact_text(), ask.u8())[1] for _ in range(count - 1)]
+        names = named if count else [*self.topics]
+        if ask.u8():
             for name in set(names) - set(self.topics):
                 self.grow(name, self.partitions)
-        topics = [
-            _i16(0 if name in self.topics else UNKNOWN_TOPIC) + _text(name) + b"\0" + _array(
-                [_i16(0) + _i32(n) + _i32(1) + _array([_i32(1)]) * 2
-                 for n in range(len(self.topics.get(name, [])))]
-            )
-            for name in names
-        ]  # fmt: skip
-        node = _i32(1) + _text("127.0.0.1") + _i32(self.port) + _i16(-1)
-        return _i32(0) + _array([node]) + _text("tests") + _i32(1) + _array(topics)
+        node = _i32(1) + _compact_text("127.0.0.1") + _i32(self.port) + b"\0\0"
+        head = b"\0" + _i32(0) + _compact_array([node]) + _compact_text("tests") + _i32(1)
+        return head + _compact_array([self._described(name) for name in names]) + b"\0"
+
+    def _described(self, topic: str) -> bytes:
+        replicas = _compact_array([_i32(1)]) * 2 + _compact_array([])
+        partitions = [
+            _i16(0) + _i32(number) + _i32(1) + _i32(0) + replicas + b"\0"
+            for number in range(len(self.topics.get(topic, [])))
+        ]
+        error = _i16(0 if topic in self.topics else UNKNOWN_TOPIC)
+        known = error + _compact_text(topic) + self.ids.get(topic, bytes(16)) + b"\0"
+        return known + _compact_array(partitions) + _i32(-(2**31)) + b"\0"
 
     def _on_8(self, ask: Reader) -> bytes:
         group = ask.text()

@@ -44,7 +44,8 @@ class Place:
     def create(self, partitions: int = 4) -> str:
         """A new topic; librdkafka's mock gives each four partitions."""
         from confluent_kafka import Producer
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
 
         topic = f"t-{secrets.token_hex(4)}"
         properties: dict[str, Any] = {"bootstrap.servers": self.servers, "log_level": 0}

@@ -8,26 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.source import Source
+from sluice.connectors.contracts.source import Source
 from sluice.core.handles import SegmentHandle
-from sluice.core.key_groups import key_group_of, subtask_of
 from sluice.core.plan import Slice, TaskPlan
-from sluice.nodes import StageNode
-from sluice.runtime.changes import without_pairs
-from sluice.runtime.operators.build import build_operator
-from sluice.runtime.operators.operator import WEIGHT
-from sluice.runtime.output import SOURCE
-from sluice.runtime.state.cache import SegmentCache
-from sluice.runtime.state.segments import HASH
+from sluice.declaration.nodes import StageNode
 from sluice.spark.keying import KeyedRows
-from sluice.spark.reading import _with_origin, share, with_origin
+from sluice.spark.reading import rows_with_origin, share, with_origin
 from sluice.storage.open import StoreLocation
+from sluice.subtask.change_rows import without_pairs
+from sluice.subtask.operators.build import build_operator
+from sluice.subtask.operators.operator import WEIGHT
+from sluice.subtask.side_rows import SOURCE
+from sluice.subtask.state.cache import SegmentCache
+from sluice.subtask.state.segments import HASH
+from tests.key_groups import key_group_of, subtask_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Around = Callable[[str], AbstractContextManager[Any]]
 Subtask = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -76,7 +79,7 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
         schema = with_origin(source.schema())
         with around("read"):
             batches = [
-                _with_origin(batch, piece.partition, record, schema)
+                rows_with_origin(batch, piece.partition, record, schema)
                 for piece in slices
                 for batch, record in _numbered(source, piece)
             ]
@@ -168,7 +171,8 @@ def _keyed_rows(inputs: Sequence[Rows], node: StageNode, task: TaskPlan, _: obje
     ]
     schema = partitions[0].schema.serialize().to_pybytes()
     tables = build_operator(node, [placed.drop("owner").schema]).tables
-    return KeyedRows(rows=Rows(partitions, rows.around), schemas=(schema,), tables=tables)
+    placed_rows = cast("DataFrame", Rows(partitions, rows.around))
+    return KeyedRows(rows=placed_rows, schemas=(schema,), tables=tables)
 
 
 @contextmanager

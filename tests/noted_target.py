@@ -13,12 +13,12 @@ from threading import Lock
 
 import pyarrow as pa
 
-from sluice.connectors.sink import RollBack
-from sluice.connectors.staged_files import StagedFiles
-from sluice.connectors.staged_sink import EpochRows, StagedSink
+from sluice.connectors.contracts.sink import RollBack
+from sluice.connectors.staging.staged_files import StagedFiles
+from sluice.connectors.staging.staged_sink import EpochRows, StagedSink
 from sluice.core.timeline import Recovery, Timeline, Writer
+from sluice.declaration.params import Param
 from sluice.errors import ConfigurationError
-from sluice.params import Param
 from sluice.storage.open import StoreLocation, open_store
 
 
@@ -55,7 +55,7 @@ class NotedTable:
     def place(self) -> Place:
         return _PLACES.setdefault(self.name, Place())
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, rows: EpochRows) -> None:
         if "record" not in schema.names:
             raise ConfigurationError("the noted table keeps the column record")
 

@@ -14,32 +14,35 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from harness.jobs import trigger_one
+from sluice.connectors.opening import open_sink
+from sluice.coordinator.completion import commit, finalize
 from sluice.core.acks import Ack, Committable, Decline, SubtaskMetrics
-from sluice.core.compaction import with_compactions
+from sluice.core.compaction import Merges
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.key_groups import hash_range, key_group_of, key_group_range, subtask_of
+from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.core.properties import CheckpointType
+from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.state import CoordinatorState
+from sluice.epoch.assignment import assigned_state
+from sluice.epoch.compactions import compactions_of
+from sluice.epoch.lineage import lineage_of
+from sluice.epoch.stage_input import StageInput, stage_input
+from sluice.job.job import Job
+from sluice.job.owed_work import still_pending
 from sluice.protocol.records import decode_ack
-from sluice.runner.assignment import assigned_state
-from sluice.runner.compactions import compactions_of
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job
-from sluice.runner.lineage import lineage_of
-from sluice.runner.stage_input import StageInput, stage_input
-from sluice.runtime.state.segments import HASH, checksum, decode_segment, encode_segment
-from sluice.sinks.opening import open_sink
-from tests.builders import trigger_one
+from sluice.subtask.state.segments import HASH, checksum, decode_segment, encode_segment
+from tests.key_groups import key_group_of, subtask_of
 
 RECORDS = pa.schema([(HASH, pa.int64()), ("record", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """What all subtasks of one execution attempt are told: what ``run_stage`` hands to Spark."""
+    """The input of all subtasks of one execution attempt, as ``run_stage`` passes it to Spark."""
 
     job: Job
     plan: CheckpointPlan
@@ -95,7 +98,7 @@ def acknowledge(
         told = _deploy(job, plan, task, attempt, writes_state=writes_state, compacts=compacts)
         if takes_over:
             merged = compactions_of(job, task.uid)
-            told = replace(told, state=tuple(with_compactions(s, merged) for s in told.state))
+            told = replace(told, state=tuple(map(Merges(merged).applied_to, told.state)))
         answered = [
             decode_ack(job.answers.write_ack(_snapshot(told, index)), "ack")
             for index in (range(task.parallelism) if only is None else only)
@@ -107,7 +110,7 @@ def acknowledge(
 
 
 def is_overtaken(job: Job, plan: CheckpointPlan, task: TaskPlan) -> bool:
-    return task.uid in _pending(job, plan).overtaken
+    return task.uid in still_pending(_state(job, plan), plan.checkpoint_id).overtaken
 
 
 def decline(job: Job, checkpoint_id: int, subtask: SubtaskId, *, attempt: int = 1) -> None:
@@ -156,9 +159,18 @@ def hash_of(record: int) -> int:
     return int.from_bytes(digest) + MIN_HASH
 
 
-def _pending(job: Job, plan: CheckpointPlan) -> PendingCheckpoint:
+def _state(job: Job, plan: CheckpointPlan) -> CoordinatorState:
     """As the journal has it; to a zombie the checkpoint still looks as it was triggered."""
-    return job.state().pending_checkpoint(plan.checkpoint_id) or PendingCheckpoint.of(plan)
+    state = job.state()
+    if state.pending_checkpoint(plan.checkpoint_id) is not None:
+        return state
+    return replace(
+        state,
+        status=JobStatus.RUNNING,
+        pending=(PendingCheckpoint.of(plan),),
+        base=plan.parent,
+        restart_at_ms=None,
+    )
 
 
 def _deploy(
@@ -166,7 +178,7 @@ def _deploy(
 ) -> _Stage:
     state = job.state()
     lineage = lineage_of(job, state, plan)
-    given = stage_input(job, plan, _pending(job, plan), task.uid, lineage)
+    given = stage_input(job, _state(job, plan), plan, task.uid, lineage)
     records = [
         piece.first_record + number
         for source in job.pipeline.sources_of(task.uid)
@@ -194,7 +206,7 @@ def _deploy(
 
 
 def _snapshot(told: _Stage, index: int) -> Ack:
-    """What it inherits, and one new segment of the records whose key groups it owns."""
+    """The inherited segments, and a new one of the records whose key groups the subtask owns."""
     task, state = told.task, told.state[index]
     blank = Ack(
         checkpoint_id=told.plan.checkpoint_id,
@@ -207,8 +219,8 @@ def _snapshot(told: _Stage, index: int) -> Ack:
         return blank  # No stage before it has run yet.
     mine = [record for record in told.records if _owner(record, task) == index]
     if told.compacts:
-        state, kept = (), [n for handle in state for n in handle_records(told.job, handle)]
-        state = _with_segment(told, index, state, [*kept, *mine])
+        kept = [n for handle in state for n in handle_records(told.job, handle)]
+        state = _with_segment(told, index, (), [*kept, *mine])
     elif told.writes_state:
         state = _with_segment(told, index, state, mine)
     if told.plan.is_full:
@@ -219,7 +231,7 @@ def _snapshot(told: _Stage, index: int) -> Ack:
         state=state,
         output=_output(told, index, rows),
         schema=RECORDS.serialize().to_pybytes(),
-        committables=_staged(told, index, rows),
+        committables=staged_for_sinks(told, index, rows),
         metrics=SubtaskMetrics(checkpointed_bytes=10, full_bytes=10 * len(state)),
     )
 
@@ -283,7 +295,7 @@ def _output(told: _Stage, index: int, rows: pa.Table) -> tuple[SegmentHandle, ..
     )
 
 
-def _staged(told: _Stage, index: int, rows: pa.Table) -> tuple[Committable, ...]:
+def staged_for_sinks(told: _Stage, index: int, rows: pa.Table) -> tuple[Committable, ...]:
     job, params = told.job, told.job.state().configuration.params
     staged = [
         open_sink(node, params, job.location, job.paths).stage(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from harness.jobs import a_pipeline, a_running_job, published_records, trigger_one
+from sluice.coordinator.completion import finalize
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, RestoreOptions
-from sluice.runner.completion import finalize
-from sluice.runner.job import Job
-from sluice.sinks.spec import SinkSpec
-from tests.builders import a_pipeline, a_running_job, published_records, trigger_one
+from sluice.job.job import Job
 from tests.noted_target import NotedTable
 from tests.subtasks import acknowledge, state_records
 
@@ -28,10 +28,10 @@ class Case:
     noted: NotedTable | None
 
 
-def a_case(kind: str, **given: object) -> Case:
+def a_case(kind: str, **given: Any) -> Case:
     noted = NotedTable() if kind == "noted" else None
-    sink: SinkSpec | None = noted
-    job = a_running_job(a_pipeline(**{"num_retained": 9, "sink": sink} | given))
+    usual: dict[str, Any] = {"num_retained": 9, "sink": noted}
+    job = a_running_job(a_pipeline(**usual | given))
     if noted is not None:
         return Case(job, lambda: noted.place.records, noted)
     return Case(job, lambda: published_records(job), None)
@@ -42,7 +42,7 @@ def to(checkpoint_id: int) -> FromCheckpoint:
 
 
 def complete(job: Job) -> CheckpointId:
-    """Up to the commit, which nobody does."""
+    """Complete a checkpoint without committing it."""
     plan = trigger_one(job)
     acknowledge(job, plan)
     finalize(job, plan.checkpoint_id)

@@ -1,19 +1,19 @@
-"""An airflow dag file: the pipeline, and a DAG of as many tasks in a row that do nothing."""
+"""An Airflow DAG file: the pipeline, and a DAG of as many empty tasks in a row."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG, BaseOperator, chain
-from bench.airflow.three_stages import three_stages
 
+from bench.airflow.three_stages import three_stages
 from sluice_airflow.dag_factory import build_dags
 
 HOPS = ("trigger", "stage_1", "stage_2", "stage_3", "finalize", "commit")
 
 
 class Nothing(BaseOperator):  # type: ignore[misc]  # Airflow's annotations are skipped.
-    """Runs in a worker, as every task of ours does; an EmptyOperator would not."""
+    """An empty task that runs in a worker, as ours do; an EmptyOperator does not."""
 
     def execute(self, context: object) -> None:
         pass

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing
-from sluice.pipeline import Pipeline
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 

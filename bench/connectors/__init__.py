@@ -1,1 +1,1 @@
-"""Each connector beside its own library, doing the same."""
+"""Benchmarks of each connector against its plain library."""

@@ -1,4 +1,4 @@
-"""Files as a source beside the plain libraries: rows per CPU-second, and what a plan costs.
+"""Files as a source, compared with plain libraries: rows per CPU-second, and the cost of a plan.
 
     PYTHONPATH=include:. .venv/bin/python -m bench.connectors.files [--rows 500000] [--rounds 5]
     PYTHONPATH=include:. .venv/bin/python -m bench.connectors.files --plans [--files 100000]
@@ -25,17 +25,17 @@ from typing import Any, TextIO
 
 import fastavro
 import msgspec
-import polars as pl  # noqa: TID253 - a benchmark is nobody's import
+import polars as pl  # noqa: TID253 - no other module imports a benchmark
 import pyarrow as pa  # noqa: TID253
 import pyarrow.csv  # noqa: TID253
 import pyarrow.json  # noqa: TID253
 import pyarrow.parquet as pq  # noqa: TID253
 import zstandard
 
-from sluice.connectors.avro import AvroSource
-from sluice.connectors.files import FilesSource
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import Source, SourcePosition
+from sluice.connectors.contracts.source import Source, SourcePosition
+from sluice.connectors.files.avro_source import AvroSource
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.text_source import FilesSource
 from sluice.storage.file import FileStore
 from sluice.storage.memory import InMemoryStore, named_store
 
@@ -69,7 +69,8 @@ def measure_formats(folder: Path, rows: int, rounds: int) -> None:
                 start = time.process_time()
                 found = read(folder / name)
                 spent[reader].append(time.process_time() - start)
-                assert found in {rows, rows + 1}, (name, reader, found)  # With a header, or not.
+                # With and without a header.
+                assert found in {rows, rows + 1}, (name, reader, found)
         best = {reader: rows / min(times) for reader, times in spent.items()}
         middle = {reader: rows / statistics.median(times) for reader, times in spent.items()}
         for reader in readers:
@@ -120,7 +121,7 @@ def by_sluice(kind: Callable[[str], Source], parallelism: int = 4) -> Reader:
 
 
 def lines_by_python(path: Path) -> int:
-    """A loop over the file's lines, which become Arrow's."""
+    """A loop over the file's lines, converted to Arrow."""
     with opened(path) as file:
         return sum(len(pa.array(lines)) for lines in batches(line.rstrip("\n") for line in file))
 
@@ -130,7 +131,8 @@ def opened(path: Path) -> TextIO:
         case ".gz":
             return gzip.open(path, "rt", encoding="utf-8")
         case ".zst":
-            return zstandard.open(path, "rt", encoding="utf-8")
+            text: TextIO = zstandard.open(path, "rt", encoding="utf-8")
+            return text
         case _:
             return path.open(encoding="utf-8")
 
@@ -245,7 +247,7 @@ def counted(kind: type[FileStore | InMemoryStore]) -> Iterator[Counts]:
         counts.reads += 1
         return read(store, key, start, end)
 
-    kind.list, kind.get_range = counted_list, counted_read  # type: ignore[method-assign]
+    kind.list, kind.get_range = counted_list, counted_read  # type: ignore[method-assign, assignment]
     try:
         yield counts
     finally:
@@ -253,7 +255,7 @@ def counted(kind: type[FileStore | InMemoryStore]) -> Iterator[Counts]:
 
 
 def measure_plans(folder: Path, files: int) -> None:
-    """An idle plan, and one with ten new files, after *files* files were read."""
+    """Measure an idle plan, and one with ten new files, after *files* files were read."""
     name = "bench-files"
     memory = named_store(name)
     for number in range(files):

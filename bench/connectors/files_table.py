@@ -1,4 +1,4 @@
-"""A FilesTable beside plain pyarrow: the same rows, the same folder, the same compression.
+"""A FilesTable, compared with plain pyarrow: the same rows, folder and compression.
 
     python -m bench.connectors.files_table
 
@@ -14,12 +14,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa  # noqa: TID253
 import pyarrow.parquet as pq  # noqa: TID253
 
-from sluice.connectors.files_table import FilesTable
+from sluice.connectors.files_table.table import FilesTable
 from sluice.core.timeline import Writer
 from sluice.storage.file import FileStore
 
@@ -74,11 +75,11 @@ def main() -> None:
             plain, synced, ours = place / "plain", place / "synced", place / "ours"
             files = [str(plain / f"{n}.parquet") for n in range(FILES)]
             acts: dict[str, Callable[[], object]] = {
-                "write plain": lambda plain=plain: write_plain(plain, parts, synced=False),
-                "write plain, synced": lambda to=synced: write_plain(to, parts, synced=True),
-                "stage and commit": lambda ours=ours: write_table(ours, parts),
-                "read plain": lambda files=files: pq.read_table(files),
-                "read": lambda ours=ours: FilesTable("bench", FileStore(ours)).read(),
+                "write plain": partial(write_plain, plain, parts, synced=False),
+                "write plain, synced": partial(write_plain, synced, parts, synced=True),
+                "stage and commit": partial(write_table, ours, parts),
+                "read plain": partial(pq.read_table, files),
+                "read": FilesTable("bench", FileStore(ours)).read,
             }
             for name, act in acts.items():
                 took.setdefault(name, []).append(timed(act))

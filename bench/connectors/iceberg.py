@@ -1,4 +1,4 @@
-"""Iceberg: rows read and published per second, beside pyiceberg doing the same by itself.
+"""Iceberg: rows read and published per second, compared with plain pyiceberg.
 
     PYTHONPATH=include:. python -m bench.connectors.iceberg [rows] [repetitions]
 
@@ -25,18 +25,18 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
+from sluice.connectors.iceberg.declared_sink import IcebergTable as Sink
+from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.connectors.iceberg.sink import IcebergSink
 from sluice.core.timeline import Writer
-from sluice.sinks.iceberg import IcebergTable as Sink
-from sluice.sources.iceberg import IcebergTable as Source
 from sluice.storage.open import StoreLocation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 WRITER = Writer(life="bench", generation=1)
-ROWS_PER_FILE = 262_144  # As stages write wide rows.
-UPSERTED = 10  # One key in so many.
+ROWS_PER_FILE = 262_144  # The size of files that stages write.
+UPSERTED = 10  # One in this many keys is upserted.
 FEW = 2_000
 
 
@@ -120,7 +120,7 @@ class Bench:
 
         def run() -> None:
             with table.transaction() as transaction:
-                transaction.delete(In("id", keys))
+                transaction.delete(In("id", keys))  # type: ignore[call-arg, arg-type]  # of pydantic
                 transaction.append(self._upserts)
 
         return cpu(run)

@@ -1,4 +1,4 @@
-"""How fast Kafka's connector reads and publishes, beside plain loops of confluent-kafka.
+"""The speed of Kafka's connector, reading and publishing, compared with plain confluent-kafka.
 
     PYTHONPATH=include python -m bench.connectors.kafka [ROWS] [RUNS]
 
@@ -24,7 +24,7 @@ VALUE_BYTES = 100
 
 
 def host(answer: Connection) -> None:
-    """Hold a mock cluster until somebody says that it is enough."""
+    """Run a mock cluster until the parent process ends it."""
     from confluent_kafka import Producer
 
     quiet = logging.getLogger("bench.kafka")
@@ -58,8 +58,8 @@ def plain_read(servers: str, topic: str, rows: int) -> int:
 
 
 def our_read(servers: str, topic: str, rows: int) -> int:
+    from sluice.connectors.kafka.declared_source import Kafka
     from sluice.core.plan import Slice
-    from sluice.sources.kafka import Kafka
 
     source = Kafka(servers, topic).open({}, None)
     piece = Slice(partition=f"{topic}/0", start=0, end=rows, first_record=0, records=rows)
@@ -82,7 +82,7 @@ def plain_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
     producer.init_transactions(10)
     producer.begin_transaction()
     encode = msgspec.json.Encoder().encode
-    header = [("sluice-checkpoint-id", b"1")]
+    header: list[tuple[str, str | bytes | None]] = [("sluice-checkpoint-id", b"1")]
     for row in pq.read_table(io.BytesIO(parquet)).to_pylist():
         while True:
             try:
@@ -97,8 +97,8 @@ def plain_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
 def our_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
     import pyarrow.parquet as pq
 
+    from sluice.connectors.kafka.declared_sink import KafkaTopic
     from sluice.core.timeline import Writer
-    from sluice.sinks.kafka import KafkaTopic
     from sluice.storage.open import StoreLocation
 
     spec = KafkaTopic(servers, topic, key="id", transactional_id=f"ours-{run}")

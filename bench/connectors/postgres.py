@@ -1,4 +1,4 @@
-"""PostgreSQL: rows a second through the connector, and by plain psycopg in its best way (COPY).
+"""PostgreSQL: rows per second, compared with plain psycopg in its fastest way (COPY).
 
     python -m bench.connectors.postgres [--rows 400000] [--runs 7]
 
@@ -28,14 +28,14 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from bench.cpu import tree_cpu_s
-from sluice.connectors.source import RECORD
-from sluice.connectors.staged_sink import StagedSink
+from harness.postgres_database import Database, running_postgres
+from sluice.connectors.contracts.source import RECORD
+from sluice.connectors.postgres.declared_sink import PostgresTable as SinkTable
+from sluice.connectors.postgres.declared_source import PostgresTable as SourceTable
+from sluice.connectors.staging.staged_sink import StagedSink
 from sluice.core.acks import Committable
 from sluice.core.timeline import Writer
-from sluice.sinks.postgres import PostgresTable as SinkTable
-from sluice.sources.postgres import PostgresTable as SourceTable
 from sluice.storage.open import StoreLocation
-from tests.postgres_database import Database, running_postgres
 
 WRITER = Writer(life="bench", generation=1)
 FILES = 4  # Of a checkpoint: one per subtask.
@@ -111,7 +111,7 @@ class Bench:
         return sum(one.rows for one in staged)
 
     def plain_publish(self, kind: str, staged: list[Committable]) -> int:
-        """What one writes by hand: Parquet, CSV, COPY, and a temporary table to upsert."""
+        """The same by hand: Parquet, CSV, COPY, and a temporary table for upserts."""
         root = self.folder / f"bench.{kind}ed_sluice"
         into = f"bench.{kind}ed_plain"
         written = 0
@@ -198,7 +198,7 @@ def run(bench: Bench, runs: int) -> dict[str, Times]:
                 return sum(one.rows for one in staged)
 
             measure(f"stage {kind}", stage)
-            # By turns also who comes first; the plain one needs the files, which a commit deletes.
+            # The order alternates, too; the plain one needs the files, which a commit deletes.
             keep = [(one, _path(bench, kind, one).read_bytes()) for one in staged]
             order = ("plain", "sluice") if number % 2 else ("sluice", "plain")
             for who in order:

@@ -1,1 +1,1 @@
-"""The engines that are measured: one module each, see ``bench.protocol.Engine``."""
+"""The measured engines: one module each, see ``bench.protocol.Engine``."""

@@ -76,7 +76,7 @@ def run(request: Request) -> Report:
 
 
 def _restored(request: Request, driver: Driver, meter: Meter) -> None:
-    """From the cluster that is ready, and has run the job on nothing, to the first result."""
+    """Measure a restore: from a ready cluster, which has run the job on no rows, to a result."""
     work = Path(request.work)
     [folder] = request.epochs
     staged = work / "input" / ".99999"
@@ -166,7 +166,7 @@ def _home() -> Path | None:
 
 
 def _java_options(home: Path) -> list[str]:
-    """What Flink's own scripts pass to its processes."""
+    """The Java options that Flink's own scripts pass to its processes."""
     return re.findall(r"--add-(?:opens|exports)=\S+", (home / "conf" / "config.yaml").read_text())
 
 

@@ -1,4 +1,4 @@
-"""What the Flink jobs read, write and answer: rows of big-endian longs, and SQL."""
+"""The input and output of the Flink jobs: rows of big-endian longs, and SQL."""
 
 from __future__ import annotations
 

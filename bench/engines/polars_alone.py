@@ -1,7 +1,7 @@
-"""The limit: Polars over the same files, in memory, with nothing durable and nothing to restore.
+"""The limit: Polars over the same files, in memory, without durable state or restores.
 
-No engine of this comparison is like it: it keeps its state in one process that must not fail.  It
-tells how far the others are from what the machine can do.
+It is no peer, as it keeps its state in one process that must not fail, but shows how far the
+engines are from the speed of the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def refusal(workload: Workload) -> str | None:
 
 
 def run(request: Request) -> Report:
-    """``POLARS_MAX_THREADS`` is set by who starts the process."""
+    """Run the workload; the parent process has set ``POLARS_MAX_THREADS``."""
     return _keyed(request) if request.spec.kind == "keyed" else _nexmark(request)
 
 

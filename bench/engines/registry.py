@@ -1,4 +1,4 @@
-"""Which engines there are, and what each one is in the comparison."""
+"""The engines, and the role of each in the comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Role = Literal["ours", "peer", "limit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A ``peer`` is exactly-once, as ours is; the ``limit`` promises nothing."""
+    """An engine: a ``peer`` is exactly-once, as ours is; the ``limit`` has no guarantees."""
 
     module: str
     role: Role

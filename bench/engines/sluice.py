@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 from bench.protocol import Meter, Report, Request
 from bench.workloads import Workload
+from sluice.job.places import open_result_table
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from sluice.pipeline import Pipeline
-    from sluice.runner.job import Job
-    from sluice.spark.epochs import EpochDriver
+    from sluice.declaration.pipeline import Pipeline
+    from sluice.job.job import Job
+    from sluice.local.epochs import EpochDriver
     from sluice.storage.open import StoreLocation
 
 # Stages whose state is the result, and what its columns are called there.
@@ -34,9 +35,9 @@ def refusal(workload: Workload) -> str | None:  # noqa: ARG001 - it can do them 
 
 
 def run(request: Request) -> Report:
+    from sluice.coordinator.recovery import restore
     from sluice.core.restoring import Latest
-    from sluice.runner.recovery import restore
-    from sluice.spark.epochs import EpochDriver
+    from sluice.local.epochs import EpochDriver
     from sluice.spark.session import local_session
 
     work = Path(request.work)
@@ -73,16 +74,16 @@ def run(request: Request) -> Report:
 
 
 def _take(driver: EpochDriver) -> int:
-    """One epoch, until it is committed; the bytes that its checkpoint wrote."""
-    assert driver.begin(drain=False), "there are new files"
-    epoch = driver.end_oldest()
+    """Take one epoch, until it is committed; the bytes that its checkpoint wrote."""
+    epoch = driver.take()
+    assert epoch is not None, "there are new files"
     assert epoch.completed is not None, epoch.failure
     return epoch.completed.checkpointed_bytes
 
 
 def _job(request: Request, arrived: Path, location: StoreLocation) -> Job:
-    from sluice.runner.job import open_job
-    from sluice.runner.submission import configure, submit
+    from sluice.coordinator.submission import configure, submit
+    from sluice.job.job import open_job
 
     pipeline = _pipeline(request.spec, arrived)
     job = open_job(pipeline, location)
@@ -95,10 +96,10 @@ def _job(request: Request, arrived: Path, location: StoreLocation) -> Job:
 
 
 def _pipeline(workload: Workload, arrived: Path) -> Pipeline:
-    from sluice import aggregates as agg
-    from sluice.config import Checkpointing
-    from sluice.declarations import load_pipeline
-    from sluice.pipeline import Pipeline
+    from sluice.declaration import aggregates as agg
+    from sluice.declaration.config import Checkpointing
+    from sluice.declaration.discovery import load_pipeline
+    from sluice.declaration.pipeline import Pipeline
     from sluice.sources import Files
 
     if workload.kind != "nexmark":
@@ -118,7 +119,7 @@ def _pipeline(workload: Workload, arrived: Path) -> Pipeline:
 def _result(request: Request, job: Job) -> pl.DataFrame:
     import polars as pl
 
-    from sluice.runner.state import open_state
+    from sluice.views.keyed_state import open_state
 
     workload = request.spec
     if workload.kind != "nexmark":
@@ -127,12 +128,12 @@ def _result(request: Request, job: Job) -> pl.DataFrame:
         stage, renames = IN_THE_STATE[workload.query]
         frame = open_state(job, "latest", stage, None).frame().rename(renames)
     else:
-        table = pl.from_arrow(job.result_table(job.state().configuration.params).read())
+        table = pl.from_arrow(open_result_table(job, job.state().configuration.params).read())
         assert isinstance(table, pl.DataFrame)
         frame = table
     instants = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime)]
     rows = frame.with_columns(pl.col(instants).dt.epoch("ms")).select(workload.result)
-    return rows if workload.kind != "nexmark" else rows.filter(pl.nth(1) >= 0)  # Not the flush.
+    return rows if workload.kind != "nexmark" else rows.filter(pl.nth(1) >= 0)  # Without the flush.
 
 
 @contextmanager
@@ -145,7 +146,7 @@ def _location(request: Request, notes: dict[str, str]) -> Iterator[StoreLocation
         return
     import boto3
 
-    from tests.s3_server import running_s3_server
+    from harness.s3_server import running_s3_server
 
     # Spark's workers inherit them; the server checks none.
     os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
@@ -159,7 +160,7 @@ def _location(request: Request, notes: dict[str, str]) -> Iterator[StoreLocation
 
 
 def _bare_upload_mb_s(location: StoreLocation) -> float:
-    """What the server takes of one client, 16 MB at a time."""
+    """The upload rate of a single client, with 16 MB at a time."""
     from sluice.storage.open import open_store
 
     store, body, times = open_store(location), os.urandom(16_000_000), 4
@@ -170,10 +171,10 @@ def _bare_upload_mb_s(location: StoreLocation) -> float:
 
 
 def _rehearse(request: Request, spark: object) -> None:
-    """A session is ready when it has run the query, on a few rows: its classes are loaded."""
+    """Run the query on a few rows, so that the session has loaded its classes."""
     import polars as pl
 
-    from sluice.spark.epochs import EpochDriver
+    from sluice.local.epochs import EpochDriver
     from sluice.storage.open import StoreLocation
 
     folder = Path(request.work) / "rehearsal"
@@ -187,7 +188,7 @@ def _rehearse(request: Request, spark: object) -> None:
 
 
 def _arrive(folder: str, arrived: Path, number: int) -> None:
-    """The files of an epoch appear, all at once, behind those before them."""
+    """Make the files of an epoch appear at once, with names behind the earlier ones."""
     staged = arrived.parent / f"staged-{number:05}"
     staged.mkdir()
     for file in sorted(Path(folder).iterdir()):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bench.workloads import Workload
-from sluice.connectors.nexmark_files import EVENT_DDL
+from sluice.connectors.nexmark.event_files import EVENT_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from bench.workloads import Workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 DRIVER_MEMORY = "8g"  # The HDFS-backed store keeps 5 M keys on the heap, twice while it copies.
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -65,7 +65,7 @@ def run(request: Request) -> Report:
 
 
 def _restored(spark: SparkSession, query: Query, request: Request, meter: Meter) -> None:
-    """From the session that is ready to the first micro-batch that is committed."""
+    """Measure a restore: from a ready session to the first committed micro-batch."""
     work = Path(request.work)
     [folder] = request.epochs
     rows = _count(folder)
@@ -104,7 +104,7 @@ def _session(request: Request) -> Iterator[SparkSession]:
 
 
 def _rehearse(spark: SparkSession, query: Query, work: Path) -> None:
-    """A session is ready when it has run the query, on no row: its classes are loaded."""
+    """Run the query on no rows, so that the session has loaded its classes."""
     for name in ("input/00000", "checkpoint"):
         (work / "rehearsal" / name).mkdir(parents=True, exist_ok=True)
     empty = spark.createDataFrame([], query.schema)
@@ -128,7 +128,7 @@ def _start(spark: SparkSession, query: Query, work: Path) -> StreamingQuery:
 
 
 def _stage(folder: str, arrived: Path, number: int) -> Path:
-    """The files of an epoch in a folder that is not looked at until it is renamed."""
+    """Put the files of an epoch into a folder that is not read until it is renamed."""
     staged = arrived / f".{number:05}"
     staged.mkdir(parents=True)
     for file in sorted(Path(folder).iterdir()):
@@ -139,7 +139,7 @@ def _stage(folder: str, arrived: Path, number: int) -> Path:
 
 
 def _written_since(seen: set[tuple[str, int]], folder: Path) -> int:
-    """The bytes of the files that were not there, or not as long, when this was last asked."""
+    """The bytes that were added to the files since the last call."""
     now = {
         (str(path.relative_to(folder)), path.stat().st_size)
         for path in folder.glob("**/*")

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from sluice import Checkpointing, Pipeline, param
 from sluice import aggregates as agg
-from sluice.config import Checkpointing
-from sluice.params import param
-from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 

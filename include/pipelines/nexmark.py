@@ -1,9 +1,9 @@
-"""The Nexmark queries: an auction site's people, auctions and bids, asked the classic questions.
+"""The Nexmark queries, over the people, auctions and bids of an auction site.
 
     sluice run nexmark_q5 --param events=/data/nexmark
 
 ``events`` are files in the reference generator's format: JSON lines, or Parquet of that schema.
-Taken by hand only, as there are many of them; each is a pipeline like any other.
+They have no schedule, as there are many of them; each is a pipeline like any other.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from sluice import Attached, Checkpointing, Hopping, Pipeline, Session, Stream, Tumbling, param
 from sluice import aggregates as agg
-from sluice.config import Checkpointing
-from sluice.params import param
-from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.streams import Stream
-from sluice.windows import Attached, Hopping, Session, Tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +32,7 @@ CHEAP, MEDIUM, DEAR = "price < 10000", "price >= 10000 AND price < 1000000", "pr
 
 
 def query(number: int, description: str) -> tuple[Pipeline, Stream]:
-    """A pipeline without stages yet, and the events that it reads."""
+    """A pipeline without stages yet, and the stream of events that it reads."""
     pipeline = Pipeline(
         f"nexmark_q{number}",
         checkpointing=Checkpointing(interval=None),
@@ -52,7 +48,7 @@ def query(number: int, description: str) -> tuple[Pipeline, Stream]:
 
 
 def of_kind(events: Stream, kind: str, *columns: str) -> Stream:
-    """The people, auctions or bids among the events, with these of their columns and ``at``."""
+    """The people, auctions or bids among the events, with the given columns and ``at``."""
     number = ("person", "auction", "bid").index(kind)
     return events.where(f"event_type = {number}").select(
         *(f"{kind}.{column}" for column in columns), f"timestamp_millis({kind}.dateTime) AS at"

@@ -1,4 +1,4 @@
-"""SSH password guessing: who failed at least five times within ten minutes.
+"""SSH password guessing: addresses with at least five failures within ten minutes.
 
 threat_log ─> parse ─> allowlist_filter ─> window_rule ─> alerts
              allowlist ──────┘
@@ -9,14 +9,11 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
+from sluice import Checkpointing, Pipeline, Tumbling, param
 from sluice import aggregates as agg
-from sluice.config import Checkpointing
 from sluice.errors import ConfigurationError
-from sluice.params import param
-from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.windows import Tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,10 +26,11 @@ FAILED = (
 
 
 def parse_sshd(lines: DataFrame, *, since: str, year: str = "") -> DataFrame:
-    """Failed passwords: when, from where, as whom, how often.  Classic syslog lines lack the year:
-    each is of the first one that does not put it before the day *since*, or the begin of *year*.
+    """Failed passwords: time, address, user and count.
 
-    A line that is not one of sshd's goes to the side output with its file and number.
+    Classic syslog lines lack the year: each line gets the first year in which it is not before the
+    day *since*, or the beginning of *year*.  Lines of other programs go to the side output, with
+    their file and number.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 

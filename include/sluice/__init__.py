@@ -1,1 +1,123 @@
-"""Consistent checkpoints, savepoints and restore for chains of Spark stages on Airflow."""
+"""Consistent checkpoints, savepoints and restore for chains of Spark stages on Airflow.
+
+What a declaration is written with: ``from sluice import Pipeline, Tumbling, aggregates``, beside
+the places of ``sluice.sources`` and ``sluice.sinks``.  A name is imported when it is first used, so
+that ``import sluice`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from sluice import moved
+
+if TYPE_CHECKING:
+    from sluice.declaration import aggregates
+    from sluice.declaration.config import (
+        Checkpointing,
+        StateBackend,
+        exponential_delay,
+        failure_rate,
+        fixed_delay,
+        no_restart,
+    )
+    from sluice.declaration.hooks import MasterHook, RestoreHook, TriggerHook
+    from sluice.declaration.keyed_process import (
+        Context,
+        KeyedProcessFunction,
+        ListState,
+        MapState,
+        OnTimerContext,
+        ValueState,
+    )
+    from sluice.declaration.keyed_streams import KeyedStream
+    from sluice.declaration.params import Env, Param, env, param
+    from sluice.declaration.pipeline import Pipeline
+    from sluice.declaration.schedules import (
+        Continuous,
+        Cron,
+        OnAsset,
+        Orchestration,
+        Submit,
+        Watcher,
+    )
+    from sluice.declaration.streams import Stream
+    from sluice.declaration.windows import Attached, Hopping, Session, Tumbling
+
+_MODULES = {
+    "config": (
+        "Checkpointing",
+        "StateBackend",
+        "exponential_delay",
+        "failure_rate",
+        "fixed_delay",
+        "no_restart",
+    ),
+    "hooks": ("MasterHook", "RestoreHook", "TriggerHook"),
+    "keyed_process": (
+        "Context",
+        "KeyedProcessFunction",
+        "ListState",
+        "MapState",
+        "OnTimerContext",
+        "ValueState",
+    ),
+    "keyed_streams": ("KeyedStream",),
+    "params": ("Env", "Param", "env", "param"),
+    "pipeline": ("Pipeline",),
+    "schedules": ("Continuous", "Cron", "OnAsset", "Orchestration", "Submit", "Watcher"),
+    "streams": ("Stream",),
+    "windows": ("Attached", "Hopping", "Session", "Tumbling"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "Attached",
+    "Checkpointing",
+    "Context",
+    "Continuous",
+    "Cron",
+    "Env",
+    "Hopping",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "ListState",
+    "MapState",
+    "MasterHook",
+    "OnAsset",
+    "OnTimerContext",
+    "Orchestration",
+    "Param",
+    "Pipeline",
+    "RestoreHook",
+    "Session",
+    "StateBackend",
+    "Stream",
+    "Submit",
+    "TriggerHook",
+    "Tumbling",
+    "ValueState",
+    "Watcher",
+    "aggregates",
+    "env",
+    "exponential_delay",
+    "failure_rate",
+    "fixed_delay",
+    "no_restart",
+    "param",
+]
+
+moved.install()
+
+
+def __getattr__(name: str) -> object:
+    if name == "aggregates":
+        return import_module("sluice.declaration.aggregates")
+    if name in _MODULE_OF:
+        return getattr(import_module(f"sluice.declaration.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"module 'sluice' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

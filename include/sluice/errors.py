@@ -8,7 +8,7 @@
     ├── RestoreError          there is nothing to restore, or something it needs is missing
     ├── TableMismatch         a table does not show what the job continues: a person decides
     ├── StageFailed           a stage's execution attempt failed: the job fails over
-    │   └── NotYetAcknowledged  what was asked for still runs: look again
+    ├── NotYetAcknowledged    nothing failed: a stage that is waited for still runs; ask again
     └── StoreUnavailable      the store could not answer: retry
 
 Expected outcomes (a duplicate ack, a lost race, a dropped request) are return values, not errors.
@@ -38,7 +38,7 @@ class CorruptSegment(ProtocolViolation):
 
 
 class FencedError(SluiceError):
-    """A newer generation owns the job; whoever sees this must stop."""
+    """A newer generation owns the job; the process that gets this error must stop."""
 
 
 class RestoreError(SluiceError):
@@ -52,7 +52,7 @@ class TableMismatch(SluiceError):
 class StageFailed(SluiceError):
     """A stage's execution attempt failed; the message names the stage, and ends with ``cause``.
 
-    ``is_transient``: who raised the cause expects the same call to succeed later.
+    ``is_transient``: the cause may pass, and the same call succeed later.
     """
 
     def __init__(
@@ -64,11 +64,18 @@ class StageFailed(SluiceError):
         self.is_transient = is_transient
 
 
-class NotYetAcknowledged(StageFailed):
-    """A stage was asked for before all its subtasks had acknowledged."""
+class NotYetAcknowledged(SluiceError):
+    """Nothing failed: a stage was asked for before all its subtasks had acknowledged.
+
+    The same call succeeds once they have; if they never do, the checkpoint's timeout ends it.
+    """
 
 
 class StoreUnavailable(SluiceError):
     """The store did not answer, or answered that it cannot; the same call may succeed later."""
 
     retryable: ClassVar[bool] = True
+
+
+class ObjectVanished(StoreUnavailable):
+    """An object was in the way of a create, and was deleted before it could be read."""

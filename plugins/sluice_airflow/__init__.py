@@ -1,5 +1,5 @@
-"""Airflow's view of sluice: it translates and delegates; every decision is the coordinator's.
+"""The Airflow provider: DAGs and operators that delegate every decision to the coordinator.
 
-Importing from here is cheap, because every task imports the DAG file: what needs the bucket, Spark
-or a provider is imported inside the method that uses it.
+Importing from here is cheap, because every task imports the DAG file: the bucket's client, Spark
+and providers are imported inside the methods that use them.
 """

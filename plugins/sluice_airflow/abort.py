@@ -1,8 +1,8 @@
-"""The other end of a checkpoint: abort it once, for one reason, and have the job restored.
+"""The abort of a checkpoint: once, for one reason, followed by a restore of the job.
 
 Two paths lead here, and both may run, in any order, any number of times: the ``abort`` task, which
-works however a task died, and a failed task's own callback, which is half a second faster when its
-process lived to run it.  Neither is trusted: the watchdog finds what both missed.
+runs however a task died, and a failed task's own callback, which is half a second faster if its
+process survived.  Neither is relied on: the watchdog aborts what both missed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
+from sluice.core.pages import page_of
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
-from sluice.pipeline import Pipeline
-from sluice.redaction import redacted
+from sluice.declaration.pipeline import Pipeline
+from sluice.storage.redaction import redacted
+from sluice_airflow.dag_switch import switch_off_if_ended
 from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator
 from sluice_airflow.ownership import cause_of, pending_of
@@ -28,16 +30,16 @@ from sluice_airflow.settings import Settings
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.runner.job import Job
+    from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
 
-MAX_MESSAGE = 500  # Characters of an exception that the journal keeps; the task's log has the rest.
+MAX_MESSAGE = 500  # Characters of an exception that are journaled; the task's log has all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a checkpoint ends.  A task failure fails the job over at once."""
+    """The reason of an abort.  A task failure fails the job over at once."""
 
     reason: CheckpointFailureReason
     message: str
@@ -47,7 +49,7 @@ class Failure:
 def classify(
     failed_tasks: frozenset[str], *, pending: PendingCheckpoint, is_declined: bool, now_ms: int
 ) -> Failure:
-    """The one reason, from the ids of the tasks that failed and what the bucket shows.
+    """The reason of the abort, from the ids of the failed tasks and the state of the bucket.
 
     A decline comes first, because the snapshot task of a stage that declines fails, too, and the
     reason may not depend on which of the two was noticed first.  *failed_tasks* may be empty.
@@ -89,7 +91,7 @@ def classify(
 
 
 class AbortOperator(CheckpointOperator):
-    """Afterwards the run's checkpoint is not pending, whoever ended it; there may be none."""
+    """Aborts the run's checkpoint, unless it has ended already or was never triggered."""
 
     def act(self, job: Job, context: Context) -> str:
         ti = context["ti"]
@@ -100,25 +102,27 @@ class AbortOperator(CheckpointOperator):
         else:
             states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
             state = _fail(job, pending, _failed(states.get(ti.run_id, {})))
+        switch_off_if_ended(context, self.pipeline, state.status)
         failed = next((f for f in reversed(state.failed) if f.cause == cause_of(ti)), None)
         if failed is not None:
             note(
                 context,
                 f"checkpoint {failed.checkpoint_id} aborted, {failed.reason.value}: "
-                f"{failed.message}; the job is {state.status.value}{_advice(self.pipeline, state)}",
+                f"{failed.message}; the job is {state.status.value}"
+                f"{_advice(self.pipeline, state)}; see {page_of(failed.reason)}",
             )
         return state.status.value
 
 
 class RestartOperator(CheckpointOperator):
-    """Start the restore DAG if the job is to restart; once per failure, by the run's id."""
+    """Starts the restore DAG if the job is to restart; the run's id makes it once per failure."""
 
     def act(self, job: Job, context: Context) -> None:
         state = job.state()
         if state.status is not JobStatus.RESTARTING:
             raise AirflowSkipException(f"the job is {state.status.value}: nothing to restore")
         log.info("restore requested generation=%d from=%s", state.generation, context["run_id"])
-        # What TriggerDagRunOperator raises; the operator itself costs every task 0.3 s of imports.
+        # As TriggerDagRunOperator does; importing that operator would cost every task 0.3 s.
         raise DagRunTriggerException(
             trigger_dag_id=f"{self.pipeline.uid}__restore",
             dag_run_id=failover_run_id(state),
@@ -134,18 +138,18 @@ class RestartOperator(CheckpointOperator):
 
 
 def failover_run_id(state: CoordinatorState) -> str:
-    """Equal for all who see the same failure; new for each, also in a root that was emptied."""
+    """The id of the restore run: one for each failure, also in a root that was emptied."""
     return f"failover__generation-{state.generation}__{state.restart_at_ms}"
 
 
 def abort_on_failure(pipeline: Pipeline) -> Callable[[Mapping[str, Any]], None]:
     """An ``on_failure_callback``: the same abort, from the failed task's own process.
 
-    After a lost worker Airflow runs it elsewhere, late and perhaps twice; then it changes nothing.
+    When a worker is lost Airflow runs it elsewhere, late and perhaps twice, without harm.
     """
 
     def abort(context: Mapping[str, Any]) -> None:
-        from sluice.runner.job import open_job
+        from sluice.job.job import open_job
 
         ti = context["ti"]
         job = open_job(pipeline, Settings.from_environment().location)
@@ -162,7 +166,7 @@ def _fail(
     failed_tasks: frozenset[str],
     error: BaseException | str | None = None,
 ) -> CoordinatorState:
-    from sluice.runner.recovery import fail_checkpoint
+    from sluice.coordinator.recovery import fail_checkpoint
 
     is_declined = bool(job.answers.observe(pending.checkpoint_id).declined)
     failure = classify(failed_tasks, pending=pending, is_declined=is_declined, now_ms=job.clock())
@@ -183,5 +187,5 @@ def _advice(pipeline: Pipeline, state: CoordinatorState) -> str:
 
 
 def _failed(states: Mapping[str, str | None]) -> frozenset[str]:
-    """Those that failed themselves, not those that never ran because another did."""
+    """The tasks that failed themselves, without those that never ran because of them."""
     return frozenset(task for task, state in states.items() if state == "failed")

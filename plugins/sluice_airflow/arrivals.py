@@ -1,6 +1,6 @@
-"""An event when files arrive: lets a pipeline's checkpoints follow its input (see ``OnAsset``).
+"""The trigger for new files, by which a pipeline's checkpoints follow its input (``OnAsset``).
 
-Light on purpose: the triggerer imports this module.
+The module is light, as the triggerer imports it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 class NewFilesTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's annotations are skipped.
     """Fires whenever the listing of *uri* (s3://bucket/prefix or file:///folder) has changed.
 
-    One LIST per poll.  What arrived while no triggerer ran is not known, so the first look fires,
-    too: a checkpoint that finds nothing new is skipped.  The class path and the keyword names are
+    One LIST per poll.  Files may have arrived while no triggerer ran, so the first poll fires, too;
+    a checkpoint without new input is skipped.  The class path and the keyword names are
     stored in Airflow's database: rename neither.
     """
 
@@ -60,5 +60,5 @@ class NewFilesTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's anno
 
 
 def _listing(store: ObjectStore) -> dict[str, int]:
-    """Key -> size: a file that grows is news, too."""
+    """The size of each file: growing counts as a change, too."""
     return {listed.key: listed.size_bytes for listed in store.list("")}

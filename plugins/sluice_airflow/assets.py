@@ -1,12 +1,12 @@
-"""What a pipeline tells other DAGs: an event per completed checkpoint, and one per table with it.
+"""Asset events for other DAGs: one per completed checkpoint, and one per table of it.
 
     sluice://{pipeline}/checkpoints        extra: checkpoint_id, records, bytes, watermark
     sluice://{pipeline}/tables/{sink}      extra: checkpoint_id, rows, bytes, watermark
 
-An event follows the commit, so who is scheduled on one reads exactly-once epochs.  It may come
-twice (a task that died after its commit runs again): the id says so.  Losing one loses nothing, for
-the next names the newest id.  A table's event comes with every epoch, without rows too, since its
-watermark may have moved.
+An event follows the commit, so a DAG that is scheduled by it reads exactly-once epochs.  An event
+may be repeated, with the same id, if a task died after its commit.  A lost event does no harm, as
+the next one names the newest id.  A table has an event for every epoch, also without rows, since
+its watermark may have moved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 if TYPE_CHECKING:
     from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
-    from sluice.pipeline import Pipeline
+    from sluice.declaration.pipeline import Pipeline
 
 Extra: TypeAlias = dict[str, int | str | None]
 
@@ -75,5 +75,5 @@ def _shown(watermark_ms: int | None) -> str | None:
 
 
 def _is_known(watermark_ms: int) -> bool:
-    """A stage without event time has none; it holds nobody back."""
+    """Whether a stage has event time; one without does not hold the watermark back."""
     return watermark_ms != MIN_WATERMARK

@@ -1,4 +1,4 @@
-"""One declaration, all its DAGs.
+"""The DAG factory: all DAGs of a declared pipeline.
 
     {pipeline}, {pipeline}__savepoint
 
@@ -11,9 +11,9 @@
     {pipeline}__restore: verify --> restore
     {pipeline}__cancel: cancel
 
-A run is judged by its leaves.  ``commit`` is one, or before the leaf ``export``: it succeeds only
-after the checkpoint became true, so the colour of a run is the truth about its checkpoint, and
-``abort`` has no say in it.
+Airflow derives a run's state from its leaves.  ``commit`` is one, or is before the leaf ``export``,
+and succeeds only when the checkpoint is completed.  So the colour of a run shows the outcome of its
+checkpoint; ``abort`` does not affect it.
 """
 
 from __future__ import annotations
@@ -22,39 +22,40 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, BaseOperator, TaskGroup, TriggerRule
+from airflow.sdk import DAG, BaseOperator, TriggerRule
 
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
-from sluice.nodes import StageNode
-from sluice.pipeline import Pipeline
 from sluice_airflow import documentation as docs
 from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
-from sluice_airflow.awaiting import AwaitAcksSensor
-from sluice_airflow.cancelling import CancelOperator
-from sluice_airflow.exporting import ExportOperator
-from sluice_airflow.forms import CHECKPOINT_FORM, SAVEPOINT_FORM, restore_form
+from sluice_airflow.ack_sensor import AwaitAcksSensor
+from sluice_airflow.cancel_task import CancelOperator
+from sluice_airflow.export_task import ExportOperator
+from sluice_airflow.forms import checkpoint_form, restore_form, savepoint_form
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
-from sluice_airflow.restoring import RestoreOperator, VerifyOperator
+from sluice_airflow.restore_tasks import RestoreOperator, VerifyOperator
 from sluice_airflow.schedules import airflow_schedule
-from sluice_airflow.snapshot import CancelStagesOperator, SnapshotOperator
-from sluice_airflow.triggering import TriggerOperator, TriggerSavepointOperator
+from sluice_airflow.snapshot import CancelStagesOperator
+from sluice_airflow.stage_tasks import RETRY_DELAY, stage_tasks
+from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WATCHDOG_DAG_ID
 
-START = datetime(2026, 1, 1, tzinfo=UTC)  # Any past moment: nothing is caught up.
+START = datetime(2026, 1, 1, tzinfo=UTC)  # Any past moment, as there is no catch-up.
 TASK_IDS = ("trigger", "finalize", "commit", "export", "abort", "restart", "cancel_stages")
-IDEMPOTENT: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
-# A snapshot task that succeeds knows of the acks a second or two before its sensor does; one that
-# merges state behind them, or that was lost, is overtaken by the sensor.  The bucket says which
-# acks there are: whoever starts too early finds that, and waits.
+IDEMPOTENT: dict[str, Any] = {"retries": 2, "retry_delay": RETRY_DELAY}
+# A snapshot task ends a second or two after the last ack, before its sensor; but if it still merges
+# state, or was lost, its sensor succeeds first.  A task that starts too early reads in the bucket
+# that acks are missing, and waits.
 SOONER = TriggerRule.ONE_SUCCESS
-CANCEL_TIMEOUT = timedelta(minutes=1)  # A Spark that does not answer has nothing to cancel.
+CANCEL_TIMEOUT = timedelta(minutes=1)  # Spark that does not answer has nothing to cancel.
 
 
 def build_dags(pipelines: Mapping[str, Pipeline]) -> dict[str, DAG]:
     """Every DAG of every pipeline, by id.
 
     Raises:
-        ConfigurationError: two would have the same id, or a stage is called like a task.
+        ConfigurationError: two have the same id, or a stage has the name of a task.
     """
     dags: dict[str, DAG] = {}
     for pipeline in pipelines.values():
@@ -68,10 +69,10 @@ def build_dags(pipelines: Mapping[str, Pipeline]) -> dict[str, DAG]:
 
 
 def dags_of(pipeline: Pipeline) -> tuple[DAG, ...]:
-    """Checkpoint, savepoint, restore, cancel.
+    """The DAGs for checkpoints, savepoints, restore and cancel.
 
     Raises:
-        ConfigurationError: a stage is called like a task, or the schedule cannot be built.
+        ConfigurationError: a stage has the name of a task, or the schedule cannot be built.
     """
     return (
         _checkpoint_dag(pipeline),
@@ -82,13 +83,13 @@ def dags_of(pipeline: Pipeline) -> tuple[DAG, ...]:
 
 
 def _checkpoint_dag(pipeline: Pipeline) -> DAG:
-    """Paused until a person starts the job by switching it on."""
+    """The checkpoint DAG, created paused: unpausing it starts the job."""
     with _dag(
         pipeline,
         pipeline.uid,
         schedule=airflow_schedule(pipeline),
         max_active_runs=pipeline.checkpointing.max_concurrent_checkpoints,
-        params=CHECKPOINT_FORM,
+        params=checkpoint_form(),
         doc_md=docs.describe(pipeline),
     ) as dag:
         _checkpoint_tasks(pipeline, TriggerOperator, is_savepoint=False)
@@ -99,7 +100,7 @@ def _savepoint_dag(pipeline: Pipeline) -> DAG:
     with _dag(
         pipeline,
         f"{pipeline.uid}__savepoint",
-        params=SAVEPOINT_FORM,
+        params=savepoint_form(),
         is_paused_upon_creation=False,
         doc_md=docs.SAVEPOINT,
     ) as dag:
@@ -134,9 +135,8 @@ def _cancel_dag(pipeline: Pipeline) -> DAG:
 def _checkpoint_tasks(
     pipeline: Pipeline, trigger_class: type[TriggerOperator], *, is_savepoint: bool
 ) -> None:
-    on_failure = abort_on_failure(pipeline)
-    common: dict[str, Any] = {"pipeline": pipeline, "on_failure_callback": on_failure}
-    trigger = trigger_class(task_id="trigger", **common, **IDEMPOTENT)
+    failing: dict[str, Any] = {"on_failure_callback": abort_on_failure(pipeline)}
+    trigger = trigger_class(task_id="trigger", pipeline=pipeline, **failing, **IDEMPOTENT)
     tasks: list[BaseOperator] = [trigger]
     acknowledged: dict[str, AwaitAcksSensor] = {}
     snapshots: dict[str, BaseOperator] = {}
@@ -149,25 +149,8 @@ def _checkpoint_tasks(
                 "DAG; give it another uid"
             )
         sealed = [] if from_the_start else pipeline.upstream_of(stage.uid)
-        with TaskGroup(stage.uid):
-            snapshot = _stage_operator(
-                trigger_rule=SOONER if len(sealed) == 1 else TriggerRule.ALL_SUCCESS,
-                task_id="snapshot",
-                stage=stage.uid,
-                execution_timeout=pipeline.checkpointing.timeout,  # Or a hung one blocks the next.
-                pool=pipeline.orchestration.pool,
-                doc_md=docs.stage(pipeline, stage),
-                **common,
-            )
-            # No callback: for a task that ends in the triggerer Airflow would run it in the DAG
-            # processor, seconds later than the abort task.
-            await_acks = AwaitAcksSensor(
-                task_id="await_acks",
-                pipeline=pipeline,
-                stage=stage.uid,
-                retries=0,
-                doc_md=docs.AWAIT_ACKS,
-            )
+        rule = SOONER if len(sealed) == 1 else TriggerRule.ALL_SUCCESS
+        snapshot, await_acks = stage_tasks(pipeline, stage, trigger_rule=rule, **failing)
         # All sensors start at once: starting one takes the triggerer up to two seconds, which
         # otherwise every stage would add to the checkpoint.
         trigger >> await_acks
@@ -177,7 +160,7 @@ def _checkpoint_tasks(
             snapshots[sealed[0]] >> snapshot
         acknowledged[stage.uid], snapshots[stage.uid] = await_acks, snapshot
         tasks += [snapshot, await_acks]
-    finalize = _finalize_task(pipeline, acknowledged, snapshots, on_failure_callback=on_failure)
+    finalize = _finalize_task(pipeline, acknowledged, snapshots, **failing)
     commit = CommitOperator(task_id="commit", pipeline=pipeline, **IDEMPOTENT)
     finalize >> commit
     if is_savepoint:
@@ -203,7 +186,7 @@ def _finalize_task(
     snapshots: Mapping[str, BaseOperator],
     **kwargs: Any,  # noqa: ANN401 - Airflow's
 ) -> BaseOperator:
-    """Behind the last stage, if there is one that began when all others had ended."""
+    """The finalize task, after all stages, or after the last one if it waits for all others."""
     last = [uid for uid in pipeline.stages if not pipeline.consumers_of(uid)]
     is_chain = len(last) == 1 and not pipeline.checkpointing.unaligned
     finalize = FinalizeOperator(
@@ -220,21 +203,8 @@ def _finalize_task(
     return finalize
 
 
-def _stage_operator(*, pipeline: Pipeline, **kwargs: Any) -> BaseOperator:  # noqa: ANN401
-    """The failure of a job in the session fails the whole job over: the epoch is what is repeated.
-    An application outlives the worker that submitted it, so its task is retried, to find it.
-    """
-    if pipeline.orchestration.submit is None:
-        return SnapshotOperator(pipeline=pipeline, retries=0, **kwargs)
-    from sluice_airflow.submitting import SubmitOperator
-
-    retry: dict[str, Any] = {"retries": 1, "retry_delay": IDEMPOTENT["retry_delay"]}
-    submit = pipeline.orchestration.submit
-    return SubmitOperator(pipeline=pipeline, submit=submit, **retry, **kwargs)
-
-
 def _topological(pipeline: Pipeline) -> list[StageNode]:
-    """Declaration order already is: a stage can only read what was declared before it."""
+    """The stages in declaration order, which is topological: a stage reads earlier ones only."""
     return [*pipeline.stages.values()]
 
 
@@ -254,7 +224,7 @@ def _dag(
         schedule=schedule,
         start_date=START,
         catchup=False,
-        auto_register=False,  # Who builds it decides: half a DAG must not be shown after an error.
+        auto_register=False,  # The caller registers it when it is complete.
         max_active_runs=max_active_runs,
         default_args=default_args,
         tags=["sluice", pipeline.uid, *pipeline.orchestration.tags],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sluice.nodes import StageNode
-from sluice.pipeline import Pipeline
-from sluice.schedules import Continuous, Cron, OnAsset
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.schedules import Continuous, Cron, OnAsset
 
 SAVEPOINT = """\
 A checkpoint that a person asks for and owns: no retention deletes it. *Then stop the job* makes it
@@ -22,7 +22,7 @@ TASKS = {
     "restart": "Starts the restore DAG, if the restart strategy says so.",
     "cancel_stages": "Frees Spark's cores of the aborted checkpoint's stages.",
     "verify": "Changes nothing: names what would be restored, or everything that is missing.",
-    "restore": "Fences whoever works for the job, replays an unfinished commit, and resumes.",
+    "restore": "Fences the older coordinators, replays an unfinished commit, and resumes.",
     "cancel": "Ends the job.",
 }
 AWAIT_ACKS = (
@@ -31,7 +31,7 @@ AWAIT_ACKS = (
 
 
 def describe(pipeline: Pipeline) -> str:
-    """Markdown: the drawing on the whiteboard, how checkpoints are taken, the parameters."""
+    """The page of a pipeline, in Markdown: its graph, its checkpoints and its parameters."""
     lines = [
         f"## {pipeline.uid}",
         pipeline.description,

@@ -1,31 +1,31 @@
-"""The forms of the DAGs: what a person may choose, each with a description, a default, a check."""
+"""The forms of the DAGs: each field has a description, a default and a check."""
 
 from __future__ import annotations
 
 from airflow.sdk import Param
 
 from sluice.core.properties import ClaimMode
-from sluice.faults import FORM as FAULT_FORM
-from sluice.pipeline import Pipeline
+from sluice.declaration.pipeline import Pipeline
 from sluice.protocol.names import SAVEPOINT_NAME as _SAVEPOINT_NAME
 from sluice.protocol.names import UID as _UID
-from sluice_airflow.restoring import RESUME, STAY_SUSPENDED
-from sluice_airflow.triggering import SAVEPOINT_TYPES
+from sluice.subtask.faults import FORM as FAULT_FORM
+from sluice_airflow.restore_tasks import RESUME, STAY_SUSPENDED
+from sluice_airflow.settings import Settings
+from sluice_airflow.trigger_task import SAVEPOINT_TYPES
 
 _TEXT = ["null", "string"]  # Airflow asks for a value where a plain string is empty.
 _URI = r"^((s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]|file:///).*)$"
 SAVEPOINT_NAME, UID = f"^{_SAVEPOINT_NAME}$", f"^{_UID}$"
 _ELSEWHERE, _SELDOM = "From another root", "Seldom needed"
 
-FAULT = Param(
+_FAULT = Param(
     None,
     type=_TEXT,
     section=_SELDOM,
     title="Fault (for drills)",
     description=f"Empty: none. Otherwise {FAULT_FORM}. E.g. kill-task task=finalize",
 )
-CHECKPOINT_FORM = {"fault": FAULT}
-SAVEPOINT_FORM = {
+_SAVEPOINT = {
     "name": Param(
         None,
         type=_TEXT,
@@ -60,7 +60,6 @@ SAVEPOINT_FORM = {
         title="Copy to another root",
         description="s3://bucket/prefix or file:///folder; empty: it stays in the job's own root",
     ),
-    "fault": FAULT,
 }
 _SNAPSHOT = {
     "target": Param(
@@ -179,12 +178,20 @@ _LAST_RESORTS = {
         title="Only generation",
         description="Set by a failure: a late or repeated restore does nothing; leave empty",
     ),
-    "fault": FAULT,
 }
 
 
+def checkpoint_form() -> dict[str, Param]:
+    """The form of a checkpoint DAG, which is empty unless drills are allowed."""
+    return _drill()
+
+
+def savepoint_form() -> dict[str, Param]:
+    return {**_SAVEPOINT, **_drill()}
+
+
 def restore_form(pipeline: Pipeline) -> dict[str, Param]:
-    """That of the pipeline's restore DAG: its stages are named where one may be chosen."""
+    """The form of the pipeline's restore DAG, in which stages can be chosen by name."""
     stages, example = ", ".join(pipeline.stages), next(iter(pipeline.stages), "stage")
     return {
         **_SNAPSHOT,
@@ -209,4 +216,9 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
         **_CONSENT,
         **_MANNER,
         **_LAST_RESORTS,
+        **_drill(),
     }
+
+
+def _drill() -> dict[str, Param]:
+    return {"fault": _FAULT} if Settings.from_environment().allows_drills else {}

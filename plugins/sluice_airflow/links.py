@@ -1,4 +1,4 @@
-"""From a snapshot task to Spark's own pages: its jobs, and the logs of its executors."""
+"""The link from a snapshot task to Spark's UI, with its jobs and its executors' logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice_airflow.settings import Settings
 
 
 class SparkLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's annotations are skipped.
-    """Airflow asks for it when the task ends, and keeps the answer."""
+    """The link to Spark's UI; Airflow reads and stores it when the task ends."""
 
     name = "Spark"
 

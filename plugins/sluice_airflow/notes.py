@@ -1,8 +1,8 @@
-"""What a run did, in a sentence: a task says it, and the run's note shows it.
+"""Notes of runs: a task writes one sentence, which Airflow shows as the run's note.
 
-A task cannot write a note itself (Airflow's execution API has no call for it), so it leaves the
-sentence as an XCom, and the scheduler, which hears when a run ends, makes it the note
-(``run_notes``).  For people only: nothing reads a note.
+A task cannot set a note itself (Airflow's execution API has no call for it), so it stores the
+sentence as an XCom, and a listener in the scheduler makes it the note when the run ends
+(``run_notes``).  Notes are for people: sluice does not read them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-from sluice.redaction import redacted
+from sluice.storage.redaction import redacted
 
 log = logging.getLogger(__name__)
 
 NOTE_KEY = "sluice_note"
-MAX_NOTE = 1_000  # Characters: what Airflow's note column holds.
+MAX_NOTE = 1_000  # Characters that Airflow's column of notes holds.
 
 
 def note(context: Context, sentence: str) -> None:
-    """The last task of a run that says something has the last word."""
-    said = redacted(sentence)  # Before it is cut: half of a secret is one, too.
+    """Set the run's note; a later task of the run replaces it."""
+    said = redacted(sentence)  # Before it is cut, as half of a secret is secret, too.
     log.info("%s", said)
     context["ti"].xcom_push(key=NOTE_KEY, value=said[:MAX_NOTE])

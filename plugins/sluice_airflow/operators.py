@@ -1,4 +1,4 @@
-"""The tasks of one checkpoint: each opens the job, finds its checkpoint, and lets the runner act.
+"""The tasks of one checkpoint: each finds it in the journal, and calls the coordinator.
 
 trigger -> per stage: snapshot | await_acks -> finalize -> commit
 """
@@ -16,34 +16,36 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
-from sluice.errors import FencedError, NotYetAcknowledged, SluiceError
-from sluice.faults import Fault, fault_from_environment, parse_fault
-from sluice.pipeline import Pipeline
-from sluice.units import duration, size
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, SluiceError
+from sluice.subtask.faults import Fault, fault_from_environment, parse_fault
+from sluice.views.units import duration, size
 from sluice_airflow.assets import assets_of, events_of
+from sluice_airflow.dag_switch import switch_off_if_ended
 from sluice_airflow.documentation import TASKS
-from sluice_airflow.failures import airflow_failures
 from sluice_airflow.notes import note
 from sluice_airflow.ownership import cause_of, checkpoint_of, pending_of
-from sluice_airflow.settings import Settings
+from sluice_airflow.retry_policy import airflow_failures
+from sluice_airflow.settings import DRILLS_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sluice.core.completed import CompletedCheckpoint
-    from sluice.runner.job import Job
+    from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
 
-QUEUE_POLL_S = 0.5  # How often a queued request is looked after, and an unsealed input.
+QUEUE_POLL_S = 0.5  # The interval at which a queued request, or an unsealed input, is checked.
 
 T = TypeVar("T")
 Summary: TypeAlias = dict[str, int | str | None]
 
 
 class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotations are skipped.
-    """Part of a run that owns one checkpoint of *pipeline*.  What it may not do is trust itself to
-    run once, or to its end: ``act`` may be killed at any moment, and repeated.
+    """A task of a run that owns one checkpoint of *pipeline*.
+
+    ``act`` must be idempotent: it may be killed at any moment, and repeated.
     """
 
     def __init__(self, *, pipeline: Pipeline, task_id: str, **kwargs: Any) -> None:  # noqa: ANN401
@@ -53,19 +55,21 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
     def execute(self, context: Context) -> Any:  # noqa: ANN401 - what is shown as its result
         with airflow_failures():
             try:
+                if not self.upstream_task_ids:  # The first task speaks for its run.
+                    require_no_forbidden_drill(context)
                 job = self.open_job()
                 self._strike(job, context, is_after=False)
                 result = self.act(job, context)
                 self._strike(job, context, is_after=True)
-            except AirflowException:  # It was said already, where it was raised.
+            except AirflowException:  # The note was written where it was raised.
                 raise
-            except Exception as error:  # The run ends in red or pink; its note says why.
+            except Exception as error:  # The run fails or is skipped; its note says why.
                 note(context, self.told(error))
                 raise
             return result
 
     def told(self, error: Exception) -> str:
-        """What the note of a run says whose task failed by *error*."""
+        """The note of a run whose task failed with *error*."""
         what = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
         return f"{self.task_id} failed: {what}" if not isinstance(error, FencedError) else what
 
@@ -74,7 +78,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
         ...
 
     def open_job(self) -> Job:
-        from sluice.runner.job import open_job
+        from sluice.job.job import open_job
 
         return open_job(self.pipeline, Settings.from_environment().location)
 
@@ -101,10 +105,10 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
 
 
 class FinalizeOperator(CheckpointOperator):
-    """Make the checkpoint true.  Repeating it finds that it is."""
+    """Completes the checkpoint.  A repetition finds it completed."""
 
     def act(self, job: Job, context: Context) -> Summary:
-        from sluice.runner.completion import finalize
+        from sluice.coordinator.completion import finalize
 
         checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
         completed = once_sealed(lambda: finalize(job, checkpoint_id))
@@ -118,18 +122,19 @@ class FinalizeOperator(CheckpointOperator):
 
 
 class CommitOperator(CheckpointOperator):
-    """Have the sinks publish; then the checkpoint and its tables are events for other DAGs."""
+    """Commits the checkpoint at the sinks, and emits the asset events for other DAGs."""
 
     def __init__(self, *, pipeline: Pipeline, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's
         super().__init__(pipeline=pipeline, outlets=assets_of(pipeline), **kwargs)
 
     def act(self, job: Job, context: Context) -> Summary:
-        from sluice.runner.completion import commit, finalize
+        from sluice.coordinator.completion import commit, finalize
 
         checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
-        completed = finalize(job, checkpoint_id)  # Which has happened: this tells of it.
+        completed = finalize(job, checkpoint_id)  # The commit itself is done.
         metadata = job.metadata(checkpoint_id)
-        commit(job, checkpoint_id)
+        after = commit(job, checkpoint_id)
+        switch_off_if_ended(context, self.pipeline, after.status)
         for asset, extra in events_of(self.pipeline, completed, metadata).items():
             context["outlet_events"][asset].extra = dict(extra)
         note(context, _told(completed))
@@ -142,7 +147,7 @@ class CommitOperator(CheckpointOperator):
 
 
 def _told(completed: CompletedCheckpoint) -> str:
-    """Like "checkpoint 42 completed, 3.2 MB, 1.8 s, 10,000 records"."""
+    """The run's note, such as "checkpoint 42 completed, 3.2 MB, 1.8 s, 10,000 records"."""
     what = f"checkpoint {completed.checkpoint_id}"
     if completed.savepoint_name is not None:
         what = f"savepoint {completed.savepoint_name} ({what})"
@@ -154,9 +159,9 @@ def _told(completed: CompletedCheckpoint) -> str:
 
 
 def once_sealed(act: Callable[[], T]) -> T:
-    """Repeat *act* while what it reads or continues still runs, as concurrent checkpoints do.
+    """Repeat *act* while its inputs or its parent checkpoint are not sealed yet.
 
-    It ends: a checkpoint that stays pending is aborted by its timeout, which *act* then meets.
+    It ends at the latest with the checkpoint's timeout: *act* then finds it aborted.
     """
     while True:
         try:
@@ -167,5 +172,22 @@ def once_sealed(act: Callable[[], T]) -> T:
 
 
 def fault_of(context: Context) -> Fault | None:
-    """What the run's form asks for, else what the environment does."""
-    return parse_fault(context["params"].get("fault") or "") or fault_from_environment()
+    """The fault to inject: that of the run's form, if drills are allowed, or of the environment."""
+    planted = _planted(context) if Settings.from_environment().allows_drills else ""
+    return parse_fault(planted) or fault_from_environment()
+
+
+def require_no_forbidden_drill(context: Context) -> None:
+    """Raises ConfigurationError for a run whose configuration plants a fault without leave.
+
+    The form has no such field then, but Airflow passes on whatever a run's ``conf`` has.
+    """
+    if _planted(context) and not Settings.from_environment().allows_drills:
+        raise ConfigurationError(
+            f"this run's configuration plants the fault {_planted(context)!r}, and drills are off "
+            f"here; set {DRILLS_VARIABLE}=1 in every Airflow component, or leave fault out"
+        )
+
+
+def _planted(context: Context) -> str:
+    return str(context["params"].get("fault") or "")

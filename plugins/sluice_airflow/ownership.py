@@ -1,7 +1,7 @@
-"""Which checkpoint a DAG run owns: the one whose journaled ``cause`` names the run.
+"""The checkpoint that a DAG run owns: the one whose journaled ``cause`` names the run.
 
-Nothing else says so.  XCom and Airflow's database may be lost, cleared or late; the journal holds
-the cause from the moment the checkpoint is pending, and the triggerer reads it as well as a task.
+Nothing else is used.  XCom and Airflow's database may be lost, cleared or late; the journal has the
+cause from the moment the checkpoint is pending, and both the triggerer and tasks can read it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def pending_of(state: CoordinatorState, cause: str) -> PendingCheckpoint | None:
 
 
 def completed_of(state: CoordinatorState, cause: str) -> CompletedCheckpoint | None:
-    """The newest one: a run that a person cleared after its end triggers another."""
+    """The newest completed checkpoint of a run; one that was cleared may have several."""
     return next((c for c in reversed(state.completed) if c.cause == cause), None)
 
 
 def checkpoint_of(state: CoordinatorState, cause: str) -> CheckpointId:
-    """The checkpoint this run still has a say in.
+    """The pending or retained checkpoint of this run.
 
     Raises:
         FencedError: it was aborted, or subsumed; or the run never triggered one.

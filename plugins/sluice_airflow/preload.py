@@ -1,8 +1,8 @@
-"""Imports paid once, in the scheduler, instead of in every stage task.
+"""Preloading: imports that are done once, in the scheduler, and not in every stage task.
 
 LocalExecutor forks its workers from the scheduler and each task from a worker, so a module the
-scheduler has imported is there in every task.  Promises to import and nothing else: no gRPC channel
-and no thread may exist before the fork, or the task would hang in it.
+scheduler has imported is loaded in every task.  This module only imports: a gRPC channel or thread
+from before the fork would make the task hang.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 
 log = logging.getLogger(__name__)
 
-# What a stage task would import before its session exists, and what Airflow's own task runner
-# imports after the fork.  Polars comes along with the stage: importing it before a fork is safe as
-# long as nobody uses it there, for its thread pool starts with its first use.
+# The imports of a stage task before its session exists, and those of Airflow's own task runner
+# after the fork.  The stage imports Polars, too: that is safe before a fork as long as it is not
+# used there, as its thread pool starts with its first use.
 _MODULES = (
     "pyspark.sql",
     "pyspark.sql.functions",
@@ -28,7 +28,7 @@ _MODULES = (
     "sluice.spark.stage",
     "sluice.spark.session",
     "sluice_airflow.dag_factory",
-    "sluice_airflow.upgrades",
+    "sluice_airflow.declarations",
     "sluice_airflow.watchdog",
     "airflow.sdk.execution_time.supervisor",
     "airflow.sdk.execution_time.task_runner",
@@ -36,7 +36,7 @@ _MODULES = (
 
 
 def preload_spark_client() -> None:
-    """Import the Spark Connect client; a missing module is left for the task to complain about."""
+    """Import the Spark Connect client; a missing module is logged, and the task's error."""
     begin = time.perf_counter()
     for name in _MODULES:
         try:

@@ -1,7 +1,8 @@
-"""A listener: when a run of one of our DAGs ends, what its tasks said becomes its note.
+"""The listener that acts on what a run's tasks stored, when the run ends: it sets the run's note,
+and turns the switch of the checkpoint DAG.
 
 It runs in the scheduler, or in the API server when a person ends a run, with their session, and
-reads one row.  Whatever goes wrong here must not hold up either of them.
+reads one row for each.  An error here must not affect either of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 
+from sluice_airflow.dag_switch import turn
 from sluice_airflow.notes import NOTE_KEY
 
 if TYPE_CHECKING:
@@ -22,11 +24,27 @@ log = logging.getLogger(__name__)
 @hookimpl  # type: ignore[untyped-decorator]
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:  # noqa: ARG001 - Airflow's signature
     _take_note(dag_run)
+    _turn_switch(dag_run)
 
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:  # noqa: ARG001 - Airflow's signature
     _take_note(dag_run)
+    _turn_switch(dag_run)
+
+
+def _turn_switch(dag_run: Any) -> None:  # noqa: ANN401 - Airflow's annotations are skipped
+    from sqlalchemy.orm import object_session
+
+    session = object_session(dag_run)
+    if session is None:
+        return
+    try:
+        with session.no_autoflush:
+            turn(dag_run, session)
+    except Exception:  # A DAG that runs on in vain must not stop the scheduler.
+        log.warning("switch not turned dag_id=%s run_id=%s", dag_run.dag_id, dag_run.run_id,
+                    exc_info=True)  # fmt: skip
 
 
 def _take_note(dag_run: Any) -> None:  # noqa: ANN401 - Airflow's annotations are skipped
@@ -36,7 +54,7 @@ def _take_note(dag_run: Any) -> None:  # noqa: ANN401 - Airflow's annotations ar
 
     session = object_session(dag_run)
     if session is None or dag_run.note:
-        return  # A person's own note stays.
+        return  # Keep a note that a person wrote.
     newest = (
         select(XComModel)
         .where(
@@ -52,6 +70,6 @@ def _take_note(dag_run: Any) -> None:  # noqa: ANN401 - Airflow's annotations ar
             found = session.scalars(newest).first()
         if found is not None:
             dag_run.note = str(XComModel.deserialize_value(found))
-    except Exception:  # A note is no reason to stop a scheduler.
+    except Exception:  # An error of a note must not stop the scheduler.
         log.warning("run without a note dag_id=%s run_id=%s", dag_run.dag_id, dag_run.run_id,
                     exc_info=True)  # fmt: skip

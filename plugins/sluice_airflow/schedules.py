@@ -1,4 +1,4 @@
-"""What Airflow makes of a pipeline's schedule."""
+"""Airflow's schedule of a pipeline: a timetable, a cron expression or assets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, assert_never
 
 from airflow.sdk import Asset, AssetWatcher, CronTriggerTimetable
 
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.schedules import Continuous, Cron, OnAsset, Watcher
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
-from sluice.schedules import Continuous, Cron, OnAsset, Watcher
 from sluice_airflow.timetable import CheckpointTimetable
 
 
 def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DAG takes
-    """The ``schedule`` of the checkpoint DAG; None is by hand only.
+    """The ``schedule`` of the checkpoint DAG; None means by hand only.
 
     Raises:
         ConfigurationError: a watcher's trigger cannot be built.

@@ -1,4 +1,4 @@
-"""Where the bucket and Spark are: read from the environment of an Airflow component, here only."""
+"""The deployment's settings: bucket and Spark, read from the environment only here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ ROOT_VARIABLE = "SLUICE_ROOT"
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
 SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
 SPARK_UI_VARIABLE = "SLUICE_SPARK_UI"
+DRILLS_VARIABLE = "SLUICE_DRILLS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the deployment fixed; each property says what to set when it is missing."""
+    """The deployment's settings; the error of a missing one names the variable to set."""
 
     env: Mapping[str, str]
 
@@ -41,8 +42,13 @@ class Settings:
 
     @property
     def spark_ui(self) -> str:
-        """Where a person sees Spark's jobs and executors' logs; empty when nobody said."""
+        """The address of Spark's UI for people; empty when it is not set."""
         return self.env.get(SPARK_UI_VARIABLE, "").rstrip("/")
+
+    @property
+    def allows_drills(self) -> bool:
+        """Whether a run's form may plant a fault."""
+        return self.env.get(DRILLS_VARIABLE) == "1"
 
     def _required(self, name: str, meaning: str) -> str:
         value = self.env.get(name, "")

@@ -1,4 +1,4 @@
-"""One stage of a checkpoint through Spark Connect: the pipeline's own warm session works."""
+"""The snapshot task: one stage of a checkpoint in the pipeline's warm Spark Connect session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.core.pending import PendingCheckpoint
 from sluice.errors import FencedError
-from sluice.faults import FAULT_VARIABLE
+from sluice.subtask.faults import FAULT_VARIABLE
 from sluice_airflow.links import SparkLink
 from sluice_airflow.operators import CheckpointOperator, Summary, fault_of, once_sealed
 from sluice_airflow.ownership import cause_of, pending_of
@@ -18,14 +18,15 @@ from sluice_airflow.settings import Settings
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.runner.job import Job
+    from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
 
 
 class StageOperator(CheckpointOperator):
-    """Has the subtasks of one stage take their snapshots.  Their acks count, in the bucket; the
-    exit code of whatever runs them does not.
+    """Has the subtasks of one stage take their snapshots.
+
+    It succeeds by their acks in the bucket, and not by the exit code of the Spark job.
     """
 
     operator_extra_links = (SparkLink(),)
@@ -48,7 +49,7 @@ class StageOperator(CheckpointOperator):
                 attempt = self._next_attempt(job, pending)
         fault = fault_of(context)
         if fault is not None and fault.strikes_subtask(self.stage, pending.checkpoint_id):
-            os.environ[FAULT_VARIABLE] = str(fault)  # The subtasks are handed it.
+            os.environ[FAULT_VARIABLE] = str(fault)  # It is passed to the subtasks.
         stage_s = self.run(job, pending, attempt, context)
         return {
             "checkpoint_id": pending.checkpoint_id,
@@ -60,16 +61,18 @@ class StageOperator(CheckpointOperator):
         return str(error) if isinstance(error, FencedError) else f"stage {self.stage}: {error}"
 
     def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
-        """Return once every subtask has acknowledged as *attempt*; the seconds Spark worked."""
+        """Run until every subtask has acknowledged as *attempt*; the seconds that Spark worked."""
         raise NotImplementedError
 
     def goes_on(self, context: Context) -> bool:  # noqa: ARG002 - for who submits
-        """Whether a retry finds the attempt of the try before it still at work."""
+        """Whether the attempt of the previous try still runs, and a retry can continue it."""
         return False
 
     def _is_done(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
-        """Then it does not run again: stages behind it may have read what it wrote, and would have
-        to run again, too, which Airflow does not know.
+        """Whether the stage has fully acknowledged, and must not run again.
+
+        Stages behind it may have read its output, and would have to run again, too, which Airflow
+        does not know.
         """
         takes_part = any(task.uid == self.stage for task in pending.tasks)
         return takes_part and not self.missing(job, pending, attempt)
@@ -81,14 +84,14 @@ class StageOperator(CheckpointOperator):
         return [str(subtask) for subtask in answers.missing(task.subtasks, attempt)]
 
     def _next_attempt(self, job: Job, pending: PendingCheckpoint) -> int:
-        """The execution attempt of a retry; all earlier ones are fenced in the journal first."""
-        from sluice.runner.recovery import start_attempt
+        """Journal the execution attempt of a retry, which fences all earlier ones."""
+        from sluice.coordinator.recovery import start_attempt
 
         return start_attempt(job, pending.checkpoint_id, self.stage)
 
 
 class SnapshotOperator(StageOperator):
-    """Runs the stage in the session, and has Spark drop it when the task ends before its stage."""
+    """Runs the stage in the session, and interrupts it on Spark when the task ends first."""
 
     def run(
         self,
@@ -104,7 +107,7 @@ class SnapshotOperator(StageOperator):
         if settings.spark_ui:
             log.info("spark ui: %s", settings.spark_ui)
         spark = connect(settings.spark_remote, self.pipeline.uid)
-        # Of a timeout, or SIGTERM: what nobody waits for any more must not keep the cores.
+        # Also for a timeout or SIGTERM: an abandoned stage must not keep the cores.
         tag = stage_tag(self.pipeline.uid, pending.checkpoint_id, self.stage)
         started = time.monotonic()
         with interrupted_with(spark, tag):
@@ -112,15 +115,15 @@ class SnapshotOperator(StageOperator):
                 lambda: run_stage(job, spark, pending.checkpoint_id, self.stage, attempt=attempt)
             )
         stage_s = time.monotonic() - started
-        acknowledged.compact()  # The checkpoint goes on meanwhile: it waits for the acks alone.
+        acknowledged.compact()  # The checkpoint goes on meanwhile, as it waits for acks only.
         return stage_s
 
 
 class CancelStagesOperator(CheckpointOperator):
-    """After an abort: have Spark drop the stages of the run's checkpoint that still run.
+    """Interrupts the stages of an aborted checkpoint that still run on Spark.
 
-    The task that started one may have been killed, and then nobody else would.  For the cores'
-    sake only: fenced as they are, they can do no harm.
+    The task that started a stage may have been killed before it could do so.  This only frees the
+    cores: the stages are fenced, and their acks do not count.
     """
 
     def act(self, job: Job, context: Context) -> list[str]:

@@ -1,11 +1,11 @@
-"""One stage of one checkpoint, watched in the bucket: what a single look shows.
+"""``StageWatch``: the progress of one stage of one checkpoint, read from the bucket.
 
     Waiting --every subtask acknowledged--> Acknowledged
        |
        +----a decline, the timeout, or the checkpoint gone----> Lost
 
 A look is one LIST.  The journal is read before the first, for the checkpoint that the DAG run owns,
-and again before a verdict, because only it knows which execution attempt counts.
+and again before a verdict, because only it has the current execution attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sluice_airflow.ownership import completed_of, pending_of
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """``progress`` is for people: "11 of 12, waiting for window_rule/3"."""
+    """Subtasks are outstanding; ``progress`` is for people: "11 of 12, waiting for parse/3"."""
 
     progress: str
 
@@ -44,13 +44,13 @@ class Lost:
     reason: str
 
 
-LOOKS_PER_JOURNAL = 20  # An abort whose author died before it deleted the plan shows only there.
+LOOKS_PER_JOURNAL = 20  # An abort that died before it deleted the plan shows only in the journal.
 
 Sight: TypeAlias = Waiting | Acknowledged | Lost
 
 
 class StageWatch:
-    """Holds no connection that must be closed; every look may raise StoreUnavailable."""
+    """A watch of one stage, without resources to close; every look may raise StoreUnavailable."""
 
     def __init__(self, location: StoreLocation, *, pipeline: str, stage: str, cause: str) -> None:
         store, paths = _shared_store(location), PipelinePaths(pipeline)
@@ -94,7 +94,7 @@ class StageWatch:
         return Lost(f"the checkpoint of {self._cause} was aborted")
 
     def _overtake(self, pending: PendingCheckpoint) -> bool:
-        """The aligned checkpoint timeout passed: whether the coordinator acknowledged for it."""
+        """Have the coordinator overtake the stage after the aligned timeout; whether it did."""
         transition = self._journal.append(
             lambda state: AlignmentTimedOut(
                 generation=state.generation,
@@ -107,7 +107,7 @@ class StageWatch:
         return after is not None and self._stage in after.overtaken
 
     def _has_newer_attempt(self, pending: PendingCheckpoint, answers: Answers) -> bool:
-        """An attempt is journaled before it runs, so its answers show that we are behind."""
+        """Whether *answers* has a newer attempt: it is journaled first, so our state is old."""
         known = pending.attempt_of(self._stage)
         return any(
             subtask.stage == self._stage and attempt > known
@@ -150,5 +150,5 @@ class StageWatch:
 
 @cache
 def _shared_store(location: StoreLocation) -> ObjectStore:
-    """One client for all watches of a triggerer: building one costs more than a look."""
+    """One client for all watches of a triggerer, as building one costs more than a look."""
     return open_store(location)

@@ -1,11 +1,10 @@
-"""The interval of a checkpoint DAG: a fixed rate that begins at the pipeline's own phase.
+"""The timetable of a checkpoint DAG: a fixed rate, with a phase for each pipeline.
 
 Flink's first periodic trigger comes after a random delay between ``min_pause`` and the interval
 (``CheckpointCoordinator.getRandomInitDelay``), so that jobs that start together do not checkpoint
-together.  A timetable is asked many times for the same run and has to answer alike, so the delay is
-drawn from the pipeline's uid: the first run comes at the next moment that lies at *phase* within
-the interval.  Later runs follow at the interval; one that is late starts at once, and none is
-caught up.
+together.  A timetable has to give the same answer each time, so the delay is derived from the
+pipeline's uid: the first run starts at the next moment at *phase* within the interval.  Later runs
+follow at the interval; a late one starts at once, and missed ones are not caught up.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotat
 
     @classmethod
     def of(cls, uid: str, interval: timedelta) -> Self:
-        """That of the pipeline *uid*: its phase is as good as random, and always the same."""
+        """The timetable of the pipeline *uid*, with a pseudo-random phase that never changes."""
         drawn = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big")
         return cls(interval, phase=timedelta(microseconds=drawn % (interval // _MICROSECOND)))
 
@@ -75,7 +74,7 @@ class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotat
 
     def _next_phase(self, moment: datetime) -> datetime:
         """The first moment from *moment* on that lies at the phase."""
-        plain = datetime.fromtimestamp(moment.timestamp(), UTC)  # Pendulum's know no remainder.
+        plain = datetime.fromtimestamp(moment.timestamp(), UTC)  # Pendulum's have no remainder.
         return plain + (self._phase - (plain - _EPOCH)) % self._interval
 
 

@@ -1,4 +1,4 @@
-"""Every minute, one look at every job: what callbacks make fast, the watchdog makes certain."""
+"""The watchdog DAG: a look at every job each minute, for what callbacks have missed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.core.properties import JobStatus
-from sluice.pipeline import Pipeline
+from sluice.declaration.pipeline import Pipeline
 from sluice_airflow.notes import note
 from sluice_airflow.ownership import run_of
 from sluice_airflow.settings import Settings
@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 WATCHDOG_DAG_ID = "sluice__watchdog"
 WATCHDOG_INTERVAL = timedelta(minutes=1)
 RETRY_DELAY = timedelta(seconds=5)
-SHORT_PAUSE_MS = 15_000  # The other jobs wait so long for this one at most.
+SHORT_PAUSE_MS = 15_000  # The longest that one job delays the others.
 
 DOC = """\
 Reads the bucket: expires checkpoints past their timeout, aborts declined ones and those whose DAG
 run has ended or was deleted, commits what was completed and not committed, restores a job whose
-restart nobody carried out; once in about 100 checkpoints collects garbage.  Every action is
+restart was not carried out; once in about 100 checkpoints collects garbage.  Every action is
 idempotent.  A job that was never submitted is left alone.
 """
 
 
 class WatchOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotations are skipped.
-    """Looks at each pipeline; those that cannot be watched fail the task after all others."""
+    """Watches each pipeline; errors fail the task only after all have been looked at."""
 
     def __init__(self, *, load: Callable[[], Mapping[str, Pipeline]], **kwargs: object) -> None:
         super().__init__(**kwargs)
@@ -65,9 +65,9 @@ class WatchOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotation
 
 
 def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, ...]:  # noqa: ANN401
-    """Look once; after an abort wait out a short pause of the restart strategy, and look again."""
-    from sluice.runner.job import open_job
-    from sluice.runner.watch import watch
+    """Look once, and after an abort again, when a short pause of the restart strategy is over."""
+    from sluice.coordinator.watch import watch
+    from sluice.job.job import open_job
 
     job = open_job(pipeline, location)
     watched = watch(job, is_abandoned=lambda cause: has_ended(ti, cause))
@@ -81,8 +81,9 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
 
 
 def pause_to_wait_out(state: CoordinatorState, now_ms: int) -> float | None:
-    """The seconds until the job may restart, if it is to and they are few; else the next look does
-    it.  The first look took its time, so the pause may be over already.
+    """The seconds until the job restarts; None if it does not, or only after the next look.
+
+    They may be 0, as the first look takes time.
     """
     pause_ms = max(0, (state.restart_at_ms or 0) - now_ms)
     if state.status is not JobStatus.RESTARTING or pause_ms > SHORT_PAUSE_MS:
@@ -91,7 +92,7 @@ def pause_to_wait_out(state: CoordinatorState, now_ms: int) -> float | None:
 
 
 def has_ended(ti: Any, cause: str) -> bool:  # noqa: ANN401 - Airflow has four classes of them
-    """Whether the DAG run behind *cause* neither runs nor waits to.  No, if Airflow cannot say."""
+    """Whether the DAG run behind *cause* has ended; False if Airflow does not answer."""
     run = run_of(cause)
     if run is None:
         return False
@@ -100,13 +101,13 @@ def has_ended(ti: Any, cause: str) -> bool:  # noqa: ANN401 - Airflow has four c
         return bool(
             ti.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=["queued", "running"]) == 0
         )
-    except Exception:  # Airflow's own; the timeout of the checkpoint is what counts.
+    except Exception:  # Any error of Airflow: the checkpoint's timeout decides then.
         log.warning("airflow does not tell of run dag_id=%s run_id=%s", *run, exc_info=True)
         return False
 
 
 def build_watchdog(load: Callable[[], Mapping[str, Pipeline]]) -> DAG:
-    """*load* is called in the task, so a new pipeline is watched without a change of the DAG."""
+    """The watchdog DAG; its task calls *load*, so new pipelines are watched without a change."""
     with DAG(
         WATCHDOG_DAG_ID,
         schedule=WATCHDOG_INTERVAL,

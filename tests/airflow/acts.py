@@ -1,17 +1,22 @@
-"""The tasks as functions: each builds its operator and executes it in a made-up context."""
+"""The tasks as functions: each builds its operator and executes it in a made-up context.
+
+They return what Airflow would keep as the task's result.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 from sluice_airflow.abort import AbortOperator
 from sluice_airflow.assets import assets_of
+from sluice_airflow.dag_switch import SWITCH_KEY, Switch
 from sluice_airflow.notes import NOTE_KEY
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
-from sluice_airflow.restoring import VerifyOperator
+from sluice_airflow.restore_tasks import VerifyOperator
 from sluice_airflow.snapshot import SnapshotOperator
-from sluice_airflow.triggering import TriggerOperator
+from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.stand_in import a_pipeline
 
 PIPELINE = a_pipeline()
@@ -25,17 +30,18 @@ class ATaskInstance:
     try_number: int = 1
     states: dict[str, str] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    switches: list[Switch] = field(default_factory=list)
 
-    def xcom_push(self, *, key: str, value: str) -> None:
-        assert key == NOTE_KEY
-        self.said.append(value)
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        assert key in (NOTE_KEY, SWITCH_KEY)
+        (self.said if key == NOTE_KEY else self.switches).append(value)
 
     def get_task_states(self, *, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
         assert (dag_id, run_ids) == (self.dag_id, [self.run_id])
         return {self.run_id: self.states}
 
 
-def a_context(**changes: object) -> dict[str, object]:
+def a_context(**changes: Any) -> dict[str, Any]:
     ti = ATaskInstance(**{k: v for k, v in changes.items() if k in ATaskInstance.__annotations__})
     return {
         "ti": ti,
@@ -56,28 +62,28 @@ RESTORE = {
 }
 
 
-def trigger(**context: object) -> object:
+def trigger(**context: Any) -> Any:
     return TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(a_context(**context))
 
 
-def snapshot(stage: str, **context: object) -> object:
+def snapshot(stage: str, **context: Any) -> Any:
     task = SnapshotOperator(task_id="snapshot", pipeline=PIPELINE, stage=stage)
     return task.execute(a_context(**context))
 
 
-def finalize(**context: object) -> object:
+def finalize(**context: Any) -> Any:
     return FinalizeOperator(task_id="finalize", pipeline=PIPELINE).execute(a_context(**context))
 
 
-def commit(**context: object) -> object:
+def commit(**context: Any) -> Any:
     return CommitOperator(task_id="commit", pipeline=PIPELINE).execute(a_context(**context))
 
 
-def abort(**context: object) -> str:
+def abort(**context: Any) -> Any:
     return AbortOperator(task_id="abort", pipeline=PIPELINE).execute(a_context(**context))
 
 
-def verify(**context: object) -> object:
+def verify(**context: Any) -> Any:
     return VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(a_context(**context))
 
 

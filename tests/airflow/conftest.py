@@ -66,6 +66,7 @@ def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SLUICE_SPARK_REMOTE", "sc://127.0.0.1:1")
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     monkeypatch.delenv("SLUICE_FAULT", raising=False)
+    monkeypatch.delenv("SLUICE_DRILLS", raising=False)
     return root
 
 

@@ -8,19 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing
 from sluice.core.acks import Ack, Decline
 from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.params import param
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.sink_spec import SinkSpec
 from sluice.errors import ConfigurationError
-from sluice.params import param
-from sluice.pipeline import Pipeline
-from sluice.runner.job import Job, open_job
+from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
-from sluice.sinks.spec import SinkSpec
 from sluice.sources import Nexmark
 from sluice.storage.open import StoreLocation
 
@@ -28,14 +29,13 @@ CAUSE = "airflow:demo/run-1"
 
 
 def a_pipeline(
-    uid: str = "demo", *, sink: SinkSpec | None = None, **checkpointing: object
+    uid: str = "demo", *, sink: SinkSpec | None = None, **checkpointing: Any
 ) -> Pipeline:
     """events -> bids -> by_auction -> counts, two subtasks each."""
+    usual: dict[str, Any] = {"interval": timedelta(seconds=15), "max_records_per_epoch": 1_000}
     pipeline = Pipeline(
         uid,
-        checkpointing=Checkpointing(
-            **{"interval": timedelta(seconds=15), "max_records_per_epoch": 1_000} | checkpointing
-        ),
+        checkpointing=Checkpointing(**usual | checkpointing),
         description="Bids per auction.",
     )
     events = pipeline.source("events", Nexmark(param("events", default=0, help="how many")))
@@ -80,7 +80,7 @@ class AcknowledgedStage:
 
 @dataclass
 class StandInSpark:
-    """In the place of ``sluice.spark``: every subtask acknowledges, unless a stage is to fail."""
+    """A stand-in for ``sluice.spark``: every subtask acknowledges, unless a stage is to fail."""
 
     failing: dict[str, Exception] = field(default_factory=dict)
     ran: list[tuple[int, str, int]] = field(default_factory=list)
@@ -92,12 +92,14 @@ class StandInSpark:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         session, stage = ModuleType("sluice.spark.session"), ModuleType("sluice.spark.stage")
         checking = ModuleType("sluice.spark.checking")
-        checking.check_pipeline = self.check_pipeline
+        vars(checking)["check_pipeline"] = self.check_pipeline
         patch.setitem(sys.modules, "sluice.spark.checking", checking)
-        session.connect = lambda remote, pipeline: self
-        session.interrupted_with = lambda spark, tag: contextlib.nullcontext()
-        session.stage_tag = lambda pipeline, checkpoint_id, stage: f"{checkpoint_id}-{stage}"
-        stage.run_stage = self.run_stage
+        vars(session).update(
+            connect=lambda remote, pipeline: self,
+            interrupted_with=lambda spark, tag: contextlib.nullcontext(),
+            stage_tag=lambda pipeline, checkpoint_id, stage: f"{checkpoint_id}-{stage}",
+        )
+        vars(stage)["run_stage"] = self.run_stage
         patch.setitem(sys.modules, "sluice.spark.session", session)
         patch.setitem(sys.modules, "sluice.spark.stage", stage)
 

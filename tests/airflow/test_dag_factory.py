@@ -12,9 +12,9 @@ import pytest
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
-from sluice import aggregates as agg
+from sluice.declaration import aggregates as agg
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice_airflow.dag_factory import build_dags
@@ -121,7 +121,7 @@ def test_the_sensor_starts_in_the_triggerer_and_names_no_checkpoint() -> None:
     sensor = the_dags()["demo"].get_task("bids.await_acks")
 
     assert sensor.start_from_trigger
-    assert sensor.start_trigger_args.trigger_cls == "sluice_airflow.triggers.AwaitAcksTrigger"
+    assert sensor.start_trigger_args.trigger_cls == "sluice_airflow.ack_trigger.AwaitAcksTrigger"
     assert sensor.start_trigger_args.trigger_kwargs == {"pipeline": "demo", "stage": "bids"}
     assert sensor.start_trigger_args.timeout == timedelta(minutes=11)
 
@@ -183,15 +183,10 @@ print(seconds, ",".join(heavy) or "none", ",".join(dags))
 """
 
 
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [("pipelines.py", "auctions__restore"), ("watchdog.py", "sluice__watchdog")],
-)
-def test_a_dag_file_is_parsed_within_a_second_and_imports_nothing_heavy(
-    file: str, expected: str
-) -> None:
+def test_a_dag_file_is_parsed_within_a_second_and_imports_nothing_heavy() -> None:
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PARSE, str(REPOSITORY / "dags" / file)],
+        [sys.executable, "-W", "ignore", "-c", PARSE, str(REPOSITORY / "dags" / "sluice_dags.py")],
+        check=False,
         env={"PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}/plugins", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
@@ -201,5 +196,5 @@ def test_a_dag_file_is_parsed_within_a_second_and_imports_nothing_heavy(
     assert run.returncode == 0, run.stderr
     seconds, heavy, dags = run.stdout.splitlines()[-1].split()
     assert heavy == "none"
-    assert expected in dags.split(",")
+    assert {"auctions__restore", "sluice__watchdog"} <= {*dags.split(",")}
     assert float(seconds) < 1.0

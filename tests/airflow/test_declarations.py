@@ -1,4 +1,4 @@
-"""One broken declaration takes no other one away, and says what is wrong in a place of its own."""
+"""A broken declaration leaves the others alone, and is an import error of a separate file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.declarations import load_declarations, load_pipeline, load_pipelines
+from sluice.declaration.discovery import load_declarations, load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
-from sluice_airflow.upgrades import build_each, load_watched
+from sluice_airflow.declarations import build_each, load_watched
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import a_context
 from tests.airflow.conftest import REPOSITORY
@@ -20,7 +20,7 @@ from tests.airflow.stand_in import a_pipeline
 
 MODULE = """
 from sluice import aggregates as agg
-from sluice.pipeline import Pipeline
+from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 
@@ -38,7 +38,7 @@ Declare = Callable[..., Path]
 
 @pytest.fixture(name="declare")
 def _declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare]:
-    """Writes a package ``pipelines`` that is found before the repository's."""
+    """Writes a package ``pipelines``, which is the project's, as the environment says."""
     package = tmp_path / "declared" / "pipelines"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -51,7 +51,9 @@ def _declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declar
     before = {name: module for name, module in sys.modules.items() if is_ours(name)}
     for name in before:
         del sys.modules[name]
-    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("sluice.declaration.project._imported", {})
+    monkeypatch.setenv("SLUICE_PIPELINES", str(package))
     yield declare
     for name in [name for name in sys.modules if is_ours(name)]:
         del sys.modules[name]
@@ -88,7 +90,7 @@ def test_a_broken_module_takes_no_other_one_away(declare: Declare, mistake: str)
 
 
 def test_of_two_modules_that_declare_one_uid_neither_counts(declare: Declare) -> None:
-    """The state is one of theirs, and nobody can say whose."""
+    """The state could be that of either."""
     declare(a=MODULE.format(uid="same"), b=MODULE.format(uid="same"), c=MODULE.format(uid="c"))
 
     declarations = load_declarations()
@@ -131,7 +133,11 @@ def test_a_command_on_a_healthy_pipeline_does_not_mind(
 
 
 def test_a_pipeline_that_cannot_be_loaded_is_told_alone(declare: Declare) -> None:
-    declare(a="from sluice.pipeline import Pipeline\np = Pipeline('a')\n", b="x = 1 / 0\n", c="x =")
+    declare(
+        a="from sluice.declaration.pipeline import Pipeline\np = Pipeline('a')\n",
+        b="x = 1 / 0\n",
+        c="x =",
+    )
 
     with pytest.raises(ConfigurationError) as error:
         load_pipeline("b")
@@ -161,12 +167,12 @@ def test_the_watchdog_watches_the_others_and_names_the_broken(
     watched: list[str] = []
 
     def watch(job: object, **_: object) -> object:
-        from sluice.runner.watch import Watched
+        from sluice.coordinator.watch import Watched
 
         watched.append(job.pipeline.uid)  # type: ignore[attr-defined]
         return Watched(())
 
-    monkeypatch.setattr("sluice.runner.watch.watch", watch)
+    monkeypatch.setattr("sluice.coordinator.watch.watch", watch)
 
     with pytest.raises(AirflowFailException, match=r"cannot watch pipelines/broken.py: line 1: Mo"):
         WatchOperator(task_id="watch", load=load_watched).execute(a_context())
@@ -188,11 +194,13 @@ print("FILES", *sorted({Path(dag.fileloc).name for dag in bag.dags.values()}))
 
 
 def python(script: str, folder: Path, argument: Path, **env: str) -> str:
-    """What *script* prints, in a process of its own that finds *folder* first."""
+    """The output of *script* in a process of its own, with the pipelines of *folder*."""
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, str(argument)],
+        check=False,
         env={
-            "PYTHONPATH": f"{folder}:{REPOSITORY}/include:{REPOSITORY}/plugins",
+            "PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}/plugins",
+            "SLUICE_PIPELINES": str(folder / "pipelines"),
             "PATH": "/usr/bin:/bin",
             "AIRFLOW_HOME": str(folder / "airflow"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -234,7 +242,7 @@ def test_without_a_problem_there_is_no_error_and_every_dag_has_one_file(declare:
     found = imported(declare(a=MODULE.format(uid="a")))
 
     assert "ERROR" not in found
-    assert found["FILES"] == "pipelines.py watchdog.py"
+    assert found["FILES"] == "sluice_dags.py"
 
 
 PARSE = """
@@ -258,7 +266,7 @@ def test_a_hundred_pipelines_are_parsed_within_thirty_seconds(
     """In seconds of CPU, with the serialization that Airflow's DAG processor does behind it."""
     folder = declare(**{f"p{n:03}": MODULE.format(uid=f"p{n:03}") for n in range(100)})
 
-    run = python(PARSE, folder, REPOSITORY / "dags" / "pipelines.py")
+    run = python(PARSE, folder, REPOSITORY / "dags" / "sluice_dags.py")
 
     dags, parsed_s, serialized_s = run.splitlines()[-1].split()
     record_property("parsed_s", parsed_s)

@@ -1,4 +1,4 @@
-"""What a red run says in its note: the failures that people meet most."""
+"""The notes of failed runs, for the most frequent failures."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint
-from sluice_airflow.exporting import ExportOperator
-from sluice_airflow.forms import SAVEPOINT_FORM, restore_form
+from sluice.job.job import Job
+from sluice_airflow.export_task import ExportOperator
+from sluice_airflow.forms import restore_form, savepoint_form
 from sluice_airflow.operators import FinalizeOperator
-from sluice_airflow.restoring import STAY_SUSPENDED, RestoreOperator, VerifyOperator
-from sluice_airflow.triggering import TriggerOperator, TriggerSavepointOperator
+from sluice_airflow.restore_tasks import STAY_SUSPENDED, RestoreOperator, VerifyOperator
+from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import SHORT_PAUSE_MS, pause_to_wait_out
 from tests.airflow.acts import (
     PIPELINE,
@@ -34,7 +35,7 @@ SAVEPOINT = {"name": "mine", "stop": "none", "format": "native", "target": None}
 
 
 def note_of(operator: type, **context: object) -> str:
-    """Of a run whose task fails."""
+    """The note of a run whose task fails."""
     made = a_context(**context)
     with pytest.raises(AirflowFailException):
         operator(task_id="a_task", pipeline=PIPELINE).execute(made)
@@ -44,7 +45,7 @@ def note_of(operator: type, **context: object) -> str:
 
 def a_savepoint(run_id: str, **form: object) -> dict[str, object]:
     params = SAVEPOINT | form
-    context = {"run_id": run_id, "params": params}
+    context: dict[str, object] = {"run_id": run_id, "params": params}
     TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE).execute(a_context(**context))
     for stage in PIPELINE.stages:
         snapshot(stage, **context)
@@ -67,7 +68,7 @@ CONTRADICTIONS = [
     ({"target": "checkpoint"}, "target is 'checkpoint', but checkpoint_id is empty"),
     ({"target": "savepoint"}, "target is 'savepoint', but savepoint is empty"),
     ({"target": "newest"}, "target is 'newest'; choose latest, checkpoint or savepoint"),
-    ({"root_pipeline": "other"}, "root_pipeline needs root"),
+    ({"root_pipeline": "other"}, "pipeline 'other' needs the root"),
     ({"claim_mode": "CLAIM"}, "only a savepoint can be claimed"),
     ({"dry_run": True, "then": STAY_SUSPENDED}, "a dry run changes nothing"),
 ]
@@ -102,7 +103,7 @@ def test_a_form_value_that_becomes_a_path_is_refused_with_its_limits(
 
 
 def test_the_forms_hold_the_limits_too() -> None:
-    names = [restore_form(PIPELINE)["savepoint"], SAVEPOINT_FORM["name"]]
+    names = [restore_form(PIPELINE)["savepoint"], savepoint_form()["name"]]
 
     assert {one.schema["pattern"] for one in names} == {r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$"}
     uid = restore_form(PIPELINE)["root_pipeline"]
@@ -179,7 +180,9 @@ def test_a_pause_that_is_over_is_no_reason_to_wait_for_the_next_look(
 ) -> None:
     trigger()
     job = a_job(root)
-    fail_checkpoint(job, 1, CheckpointFailureReason.TASK_FAILURE, "no disk", is_task_failure=True)
+    fail_checkpoint(
+        job, CheckpointId(1), CheckpointFailureReason.TASK_FAILURE, "no disk", is_task_failure=True
+    )
     state = job.state()
     due_ms = state.restart_at_ms or 0
 

@@ -1,11 +1,10 @@
-"""Each task on its own, on a real job in a folder: what it asks of the runner, and how it ends."""
+"""Each task by itself, on a real job in a folder: what it asks for, and how it ends."""
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import (
@@ -14,17 +13,19 @@ from airflow.sdk.exceptions import (
     DagRunTriggerException,
 )
 
-from sluice.config import no_restart
+from sluice.coordinator.recovery import fail_checkpoint, stop
+from sluice.coordinator.submission import configure, submit
+from sluice.core.ids import CheckpointId
+from sluice.core.pages import page_of
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.declaration.config import no_restart
+from sluice.declaration.params import param
 from sluice.errors import StageFailed
-from sluice.params import param
-from sluice.runner.recovery import fail_checkpoint, stop
-from sluice.runner.submission import configure, submit
 from sluice.sources import Nexmark
 from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
-from sluice_airflow.triggering import TriggerOperator
+from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,
     a_checkpoint,
@@ -146,7 +147,7 @@ def test_a_concurrent_checkpoint_is_finalized_after_the_one_it_continues(
         trigger(run_id=run_id)
         for stage in ("bids", "by_auction"):
             snapshot(stage, run_id=run_id)
-    order: list[object] = []
+    order: list[dict[str, Any]] = []
 
     def meanwhile(_: float) -> None:
         order.append(finalize(run_id="run-1"))
@@ -154,7 +155,7 @@ def test_a_concurrent_checkpoint_is_finalized_after_the_one_it_continues(
     monkeypatch.setattr("sluice_airflow.operators.time.sleep", meanwhile)
     order.append(finalize(run_id="run-2"))
 
-    assert [getattr(one, "get", dict)("checkpoint_id") for one in order] == [1, 2]
+    assert [one["checkpoint_id"] for one in order] == [1, 2]
     assert [c.is_committed for c in a_job(root).state().completed] == [True, False]
 
 
@@ -212,7 +213,7 @@ def test_a_retried_snapshot_fences_the_attempt_before(root: str, spark: StandInS
 
 
 def test_a_stage_that_has_acknowledged_does_not_run_again(root: str, spark: StandInSpark) -> None:
-    """Whoever clears its task changes nothing: the stage behind it has read what it wrote."""
+    """Clearing its task changes nothing, as the stage behind it has read its output."""
     trigger()
     snapshot("bids")
     snapshot("by_auction")
@@ -222,13 +223,13 @@ def test_a_stage_that_has_acknowledged_does_not_run_again(root: str, spark: Stan
 
     assert again == {"checkpoint_id": 1, "attempt": 1, "stage_ms": 0}
     assert spark.ran == [(1, "bids", 1), (1, "by_auction", 1)]
-    assert a_job(root).metadata(1).checkpoint_id == 1
+    assert a_job(root).metadata(CheckpointId(1)).checkpoint_id == 1
 
 
 def test_a_snapshot_of_an_aborted_checkpoint_is_skipped(root: str, spark: StandInSpark) -> None:
     trigger()
     job = a_job(root)
-    fail_checkpoint(job, 1, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+    fail_checkpoint(job, CheckpointId(1), CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
 
     with pytest.raises(AirflowSkipException):
         snapshot("bids")
@@ -237,39 +238,15 @@ def test_a_snapshot_of_an_aborted_checkpoint_is_skipped(root: str, spark: StandI
 
 def test_a_run_whose_checkpoint_somebody_else_ended_says_so(root: str) -> None:
     trigger()
-    fail_checkpoint(a_job(root), 1, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+    fail_checkpoint(
+        a_job(root), CheckpointId(1), CheckpointFailureReason.CHECKPOINT_EXPIRED, "late"
+    )
     context = a_context()
 
     with pytest.raises(AirflowSkipException):
         FinalizeOperator(task_id="finalize", pipeline=PIPELINE).execute(context)
 
     assert context["ti"].said == ["checkpoint 1 was aborted, CHECKPOINT_EXPIRED: late"]
-
-
-@pytest.mark.parametrize("run_id", ["run-1", "run-2"])
-def test_a_fault_kills_the_task_it_names(
-    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch, run_id: str
-) -> None:
-    struck: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: struck.append((pid, number)))
-    trigger(run_id=run_id)
-
-    fault = {"fault": "kill-task stage=bids checkpoint=1"}
-    snapshot("bids", run_id=run_id, task_id="bids.snapshot", params=fault)
-    snapshot("by_auction", run_id=run_id, task_id="by_auction.snapshot", params=fault)
-
-    assert struck == [(os.getpid(), signal.SIGKILL)]
-
-
-def test_a_worker_fault_is_handed_on(
-    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLUICE_FAULT", "")
-    trigger()
-
-    snapshot("bids", params={"fault": "kill-worker stage=bids"})
-
-    assert os.environ["SLUICE_FAULT"] == "kill-worker stage=bids"
 
 
 @pytest.mark.parametrize(
@@ -294,6 +271,17 @@ def test_abort_journals_one_reason(
     abort(states=states)
 
     assert [(f.checkpoint_id, f.reason) for f in job.state().failed] == [(1, reason)]
+
+
+def test_the_note_of_an_aborted_run_names_the_page_about_its_reason(root: str) -> None:
+    trigger()
+    context = a_context(states={"finalize": "failed"})
+
+    AbortOperator(task_id="abort", pipeline=PIPELINE).execute(context)
+
+    reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+    said = f"checkpoint 1 aborted, {reason.value}: the finalize task failed; the job is RESTARTING"
+    assert context["ti"].said == [f"{said}; see {page_of(reason)}"]
 
 
 def test_abort_finds_an_expired_checkpoint(root: str) -> None:
@@ -358,7 +346,8 @@ def test_when_the_restart_strategy_gives_up_the_note_says_what_to_do(
     assert status == "FAILED"
     said = context["ti"].said[-1]
     assert "the job is FAILED: the restart strategy gave up" in said
-    assert said.endswith("mend the cause, then run demo__restore")
+    page = page_of(CheckpointFailureReason.TASK_FAILURE)
+    assert said.endswith(f"mend the cause, then run demo__restore; see {page}")
     assert [c.checkpoint_id for c in a_job(root).state().completed] == [1]
     with pytest.raises(AirflowSkipException, match="the job is FAILED: nothing to restore"):
         RestartOperator(task_id="restart", pipeline=pipeline).execute(context)

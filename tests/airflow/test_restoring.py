@@ -8,12 +8,12 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from sluice.coordinator.recovery import stop
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.timeline import Timeline, Writer
-from sluice.runner.recovery import stop
-from sluice_airflow.restoring import RestoreOperator, VerifyOperator
-from sluice_airflow.triggering import TriggerOperator, TriggerSavepointOperator
+from sluice_airflow.restore_tasks import RestoreOperator, VerifyOperator
+from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import (
     PIPELINE,
@@ -56,6 +56,17 @@ def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
     }  # fmt: skip
     assert context["ti"].said[0] == "restored checkpoint 1, generation 2; RUNNING"
     assert a_job(root).state().status is JobStatus.RUNNING
+
+
+def test_the_jobs_own_root_is_not_another_one(root: str, spark: StandInSpark) -> None:
+    """As on the command line: its checkpoint is continued, not copied as a stranger's."""
+    a_checkpoint("run-1")
+    context = a_context(params=RESTORE | {"target": "latest", "root": f"{root}/"})
+
+    RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(context)
+
+    state = a_job(root).state()
+    assert (state.base, state.origin, state.generation) == (1, None, 2)
 
 
 def test_a_job_whose_table_another_life_wrote_begins_once_a_person_accepts_it(

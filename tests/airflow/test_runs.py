@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import StageFailed
-from sluice.runner.job import Job
+from sluice.job.job import Job
 from tests.airflow.conftest import DAGS, HOME
 from tests.airflow.stand_in import StandInSpark, a_job, decline
 
@@ -49,7 +49,7 @@ def _dags() -> Iterator[dict[str, DAG]]:
 
 
 def run(dag: DAG, **conf: object) -> tuple[str, dict[str, str]]:
-    """The run's state, and that of every task."""
+    """The run's state, and that of every task.  ``dag.test()`` keeps earlier runs' conf."""
     done: Any = dag.test(run_conf=conf)
     return done.state, {ti.task_id: ti.state for ti in done.get_task_instances()}
 
@@ -67,7 +67,28 @@ def note_of(dag_id: str) -> str | None:
         ended = session.scalars(newest).one()
         run_notes.on_dag_run_success(ended, "")
         session.commit()
-        return session.scalars(newest).one().note
+        note: str | None = session.scalars(newest).one().note
+        return note
+
+
+def is_paused(dag_id: str) -> bool:
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        return bool(
+            session.scalars(select(DagModel).where(DagModel.dag_id == dag_id)).one().is_paused
+        )
+
+
+def pause(dag_id: str, *, paused: bool) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == dag_id).values(is_paused=paused))
 
 
 def queued_runs(dag_id: str) -> list[tuple[str, dict[str, object]]]:
@@ -155,6 +176,56 @@ def test_a_savepoint_that_drains_finishes_the_job_and_later_runs_are_skipped(
     assert a_job(root).savepoint_metadata("last").checkpoint_id == 2
     assert later == "success"
     assert set(tasks.values()) == {"skipped"}
+
+
+def test_the_schedule_ends_with_the_job_and_begins_again_with_its_restore(
+    dags: dict[str, DAG], root: str, spark: StandInSpark
+) -> None:
+    run(dags["demo"])
+    pause("demo", paused=False)
+    note_of("demo")
+    while_running = is_paused("demo")
+    run(dags["demo__savepoint"], name="on_hold", stop="suspend")
+    note_of("demo__savepoint")
+    after_the_savepoint = is_paused("demo")
+    _, skipped = run(dags["demo"])
+    note_of("demo")
+    once_skipped = is_paused("demo")
+    run(dags["demo__restore"], target="savepoint", savepoint="on_hold", only_generation=None)
+    note_of("demo__restore")
+    resumed = is_paused("demo")
+    note_of("demo")  # The end of the skipped run, told late: it is from before the restore.
+
+    assert resumed is False
+    assert set(skipped.values()) == {"skipped"}
+    assert (while_running, after_the_savepoint, once_skipped) == (False, False, True)
+    assert a_job(root).state().status is JobStatus.RUNNING
+    assert is_paused("demo") is False
+
+
+def test_the_run_that_finishes_a_job_is_the_last_one(
+    dags: dict[str, DAG], root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_PARAM_EVENTS", "1000")
+    state, _ = run(dags["demo"])
+    pause("demo", paused=False)
+    note_of("demo")
+
+    assert state == "success"
+    assert a_job(root).state().status is JobStatus.FINISHED
+    assert is_paused("demo")
+
+
+def test_a_restore_of_a_running_job_leaves_a_dag_that_a_person_paused(
+    dags: dict[str, DAG], root: str, spark: StandInSpark
+) -> None:
+    run(dags["demo"])
+    pause("demo", paused=True)
+    run(dags["demo__restore"], target="latest", savepoint=None, only_generation=None)
+    note_of("demo__restore")
+
+    assert a_job(root).state().generation == 2
+    assert is_paused("demo")
 
 
 def test_a_trigger_that_fails_fails_the_run_and_restores_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,20 +18,21 @@ from airflow.timetables.base import DataInterval, TimeRestriction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing
+from sluice.coordinator.recovery import restore, stop
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.schedules import Continuous, Cron, OnAsset, Orchestration, Watcher
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
-from sluice.runner.recovery import restore, stop
-from sluice.schedules import Continuous, Cron, OnAsset, Orchestration, Watcher
+from sluice.job.places import open_source
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice_airflow.arrivals import NewFilesTrigger
 from sluice_airflow.dag_factory import dags_of
 from sluice_airflow.timetable import CheckpointTimetable
-from sluice_airflow.triggering import TriggerOperator
+from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_context, trigger
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
 
@@ -40,7 +42,8 @@ ANY_TIME = TimeRestriction(earliest=None, latest=None, catchup=False)
 def first_run(timetable: CheckpointTimetable) -> datetime:
     info = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=ANY_TIME)
     assert info is not None
-    return info.run_after
+    run_after: datetime = info.run_after
+    return run_after
 
 
 @given(uid=st.text("abcdefgh_", min_size=1), milliseconds=st.integers(10, 10**8))
@@ -80,7 +83,8 @@ def test_later_runs_keep_the_interval_and_a_late_one_starts_at_once() -> None:
             last_automated_data_interval=DataInterval.exact(last), restriction=ANY_TIME
         )
         assert info is not None
-        return info.run_after
+        run_after: datetime = info.run_after
+        return run_after
 
     assert after(now) == now + timedelta(seconds=10)
     assert timedelta(0) <= after(now.subtract(hours=3)) - now < timedelta(seconds=5)
@@ -147,12 +151,14 @@ def test_a_watcher_that_cannot_be_built_is_named(path: str) -> None:
             lambda: Checkpointing(schedule=Continuous(), max_concurrent_checkpoints=2),
             "Airflow runs one continuous run at a time",
         ),
-        (lambda: Checkpointing(schedule="@daily"), "use a Schedule"),
+        (lambda: Checkpointing(schedule="@daily"), "use a Schedule"),  # type: ignore[arg-type]  # on purpose
     ],
 )  # fmt: skip
-def test_a_bad_declaration_is_refused_with_the_fix(build: object, sentence: str) -> None:
+def test_a_bad_declaration_is_refused_with_the_fix(
+    build: Callable[[], object], sentence: str
+) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        build()  # type: ignore[operator]
+        build()
 
 
 def test_pool_priority_queue_and_tags_reach_the_tasks() -> None:
@@ -190,7 +196,7 @@ def an_induced_pipeline() -> Pipeline:
 def test_an_asset_event_decides_the_barrier(root: str, spark: StandInSpark, wrapped: bool) -> None:
     pipeline = an_induced_pipeline()
     task = TriggerOperator(task_id="trigger", pipeline=pipeline)
-    source = a_job(root, pipeline).source("events", {})
+    source = open_source(a_job(root, pipeline), "events", {})
     partition = source.plan((), max_records=1, parallelism=1).position[0].partition
     barriers = {"barriers": {"events": {partition: 300}}}
     event = an_event(payload=barriers) if wrapped else an_event(**barriers)
@@ -225,7 +231,8 @@ def test_a_continuous_run_looks_again_before_it_is_skipped(
     job = a_job(root, pipeline)
     stop(job, JobStatus.SUSPENDED)
     monkeypatch.setattr(
-        "sluice_airflow.triggering.time.sleep", lambda _: restore(job, Latest(), only_generation=1)
+        "sluice_airflow.trigger_task.time.sleep",
+        lambda _: restore(job, Latest(), only_generation=1),
     )
     task = TriggerOperator(task_id="trigger", pipeline=pipeline)
 

@@ -1,25 +1,27 @@
-"""What a look at a stage shows, on a real folder with real acks."""
+"""A look at a stage, on a real folder with real acks."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.ids import CheckpointId
 from sluice.core.messages import AttemptStarted
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint
-from sluice.runner.submission import configure, submit
-from sluice.runner.trigger import Triggered, trigger
+from sluice.job.job import Job
 from sluice_airflow.stage_watch import LOOKS_PER_JOURNAL, Acknowledged, Lost, StageWatch, Waiting
 from tests.airflow.stand_in import CAUSE, a_job, a_pipeline, acknowledge, decline
 
 
-def a_pending_checkpoint(root: str, **checkpointing: object) -> Job:
+def a_pending_checkpoint(root: str, **checkpointing: Any) -> Job:
     job = a_job(root, a_pipeline(**checkpointing))
     submit(job, configure(job.pipeline, {}))
     assert isinstance(trigger(job, cause=CAUSE), Triggered)
@@ -63,7 +65,9 @@ def test_an_aborted_checkpoint_is_lost(root: str) -> None:
     watch = a_watch(job)
     watch.look()
 
-    fail_checkpoint(job, 1, CheckpointFailureReason.TASK_FAILURE, "boom", is_task_failure=True)
+    fail_checkpoint(
+        job, CheckpointId(1), CheckpointFailureReason.TASK_FAILURE, "boom", is_task_failure=True
+    )
 
     assert watch.look() == Lost(f"the checkpoint of {CAUSE} was aborted")
 
@@ -73,7 +77,9 @@ def test_an_abort_whose_author_died_before_the_discard_is_found(root: str) -> No
     watch = a_watch(job)
     watch.look()
     plan = job.store.get(job.paths.plan(1))
-    fail_checkpoint(job, 1, CheckpointFailureReason.TASK_FAILURE, "boom", is_task_failure=True)
+    fail_checkpoint(
+        job, CheckpointId(1), CheckpointFailureReason.TASK_FAILURE, "boom", is_task_failure=True
+    )
     assert plan is not None
     job.store.put(job.paths.plan(1), plan)
 
@@ -102,7 +108,7 @@ def test_only_the_newest_attempt_counts(root: str) -> None:
 
     job.journal.append(
         lambda state: AttemptStarted(
-            generation=state.generation, checkpoint_id=1, stage="bids", attempt=2
+            generation=state.generation, checkpoint_id=CheckpointId(1), stage="bids", attempt=2
         )
     )
     acknowledge(job, 1, "bids", 1)  # The overtaken attempt completes its set,
@@ -121,7 +127,7 @@ def test_answers_of_a_newer_attempt_make_it_read_the_journal(root: str) -> None:
 
     job.journal.append(
         lambda state: AttemptStarted(
-            generation=state.generation, checkpoint_id=1, stage="bids", attempt=2
+            generation=state.generation, checkpoint_id=CheckpointId(1), stage="bids", attempt=2
         )
     )
     acknowledge(job, 1, "bids", 0, 1, attempt=2)
@@ -133,7 +139,7 @@ def test_a_sensor_that_was_cleared_finds_the_completed_checkpoint(root: str) -> 
     job = a_pending_checkpoint(root)
     acknowledge(job, 1, "bids", 0, 1)
     acknowledge(job, 1, "by_auction", 0, 1)
-    finalize(job, 1)
+    finalize(job, CheckpointId(1))
 
     assert a_watch(job).look() == Acknowledged("checkpoint 1 is completed")
 
@@ -148,8 +154,8 @@ def test_a_sensor_behind_the_end_of_the_job_finds_nothing_wrong(root: str) -> No
     watch.look()
     for stage in ("bids", "by_auction"):
         acknowledge(job, 1, stage, 0, 1)
-    finalize(job, 1)
-    commit(job, 1)
+    finalize(job, CheckpointId(1))
+    commit(job, CheckpointId(1))
     job.store.delete([key.key for key in job.store.list(job.paths.checkpoint(1))])
 
     assert isinstance(a_watch(job).look(), Acknowledged)

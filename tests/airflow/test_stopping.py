@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import (
@@ -13,13 +14,14 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
-from sluice_airflow.cancelling import CancelOperator
-from sluice_airflow.exporting import ExportOperator
-from sluice_airflow.restoring import STAY_SUSPENDED, RestoreOperator, VerifyOperator
+from sluice_airflow.cancel_task import CancelOperator
+from sluice_airflow.export_task import ExportOperator
+from sluice_airflow.restore_tasks import STAY_SUSPENDED, RestoreOperator, VerifyOperator
 from sluice_airflow.snapshot import CancelStagesOperator
-from sluice_airflow.triggering import WAIT_IN_SLOT_S, TriggerOperator, TriggerSavepointOperator
+from sluice_airflow.trigger_task import WAIT_IN_SLOT_S, TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import (
     PIPELINE,
@@ -39,7 +41,7 @@ from tests.airflow.stand_in import StandInSpark, a_job
 RUNS = itertools.count(1)
 
 
-def restore(**form: object) -> tuple[object, str]:
+def restore(**form: object) -> tuple[dict[str, Any], str]:
     context = a_context(run_id=f"restore-{next(RUNS)}", params=RESTORE | form)
     result = RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(context)
     return result, context["ti"].said[-1]
@@ -138,7 +140,7 @@ def test_parallelism_is_given_per_stage_and_stays(root: str, spark: StandInSpark
         ({"parallelism": "counts=2"}, "'counts', which is no stage"),
         ({"parallelism": "bids=many"}, "write a whole number"),
         ({"parallelism": "bids=0"}, "has parallelism 0"),
-        ({"root_pipeline": "other"}, "root_pipeline needs root"),
+        ({"root_pipeline": "other"}, "pipeline 'other' needs the root"),
         ({"root": "ftp://nowhere"}, "ftp"),
     ],
 )
@@ -206,7 +208,7 @@ def test_a_canonical_savepoint_asks_for_merged_state(root: str, spark: StandInSp
 
     save.execute(a_context(run_id="save", params=form))
 
-    plan = a_job(root).plan(2)
+    plan = a_job(root).plan(CheckpointId(2))
     assert plan is not None
     assert plan.is_canonical
 
@@ -214,8 +216,8 @@ def test_a_canonical_savepoint_asks_for_merged_state(root: str, spark: StandInSp
 def test_who_waits_for_long_gives_its_slot_back(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trigger(run_id="run-1")
     clock = iter(n * WAIT_IN_SLOT_S / 3 for n in range(100))
-    monkeypatch.setattr("sluice_airflow.triggering.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("sluice_airflow.triggering.time.sleep", lambda _: None)
+    monkeypatch.setattr("sluice_airflow.trigger_task.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("sluice_airflow.trigger_task.time.sleep", lambda _: None)
     context = a_context(run_id="run-2")
 
     with pytest.raises(AirflowRescheduleException):
@@ -239,7 +241,7 @@ def test_stages_of_an_aborted_checkpoint_are_cancelled_on_spark(
 
 @dataclass
 class AnAirflow(ATaskInstance):
-    """As the watchdog asks it: how many of these runs are active."""
+    """An Airflow that answers the watchdog's question, how many of these runs are active."""
 
     active: tuple[str, ...] = ()
 

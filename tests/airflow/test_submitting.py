@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sluice.declarations import load_pipeline
-from sluice.runner.job import Job, open_job
-from sluice.runner.submission import configure, submit
-from sluice.runner.trigger import Triggered, trigger
-from sluice.schedules import Orchestration, Submit
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.ids import CheckpointId
+from sluice.declaration.discovery import load_pipeline
+from sluice.declaration.schedules import Orchestration, Submit
+from sluice.job.job import Job, open_job
 from sluice.storage.open import StoreLocation
 from sluice_airflow.dag_factory import dags_of
-from sluice_airflow.submitting import SubmitOperator
+from sluice_airflow.declarations import build_each
+from sluice_airflow.spark_application import SubmitOperator
 from tests.airflow.acts import a_context
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -53,7 +55,25 @@ def test_who_failed_is_another_attempt_and_who_acknowledged_is_not_run_again(
     an_operator(job, stage).execute(a_context(**context, try_number=3))  # Its worker was lost.
 
     assert job.state().pending[0].attempt_of(stage) == 2
-    assert job.answers.observe(1).missing(job.plan(1).task(stage).subtasks, 2) == ()
+    plan = job.plan(CheckpointId(1))
+    assert plan is not None
+    assert job.answers.observe(plan.checkpoint_id).missing(plan.task(stage).subtasks, 2) == ()
+
+
+def test_a_provider_that_is_missing_is_named_with_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = load_pipeline("auctions")
+    monkeypatch.setattr(pipeline, "orchestration", Orchestration(submit=SUBMIT))
+    monkeypatch.setitem(sys.modules, "airflow.providers.apache.spark", None)
+
+    dags, problems = build_each({"auctions": pipeline})
+
+    assert dags == {}
+    assert problems == {
+        "pipeline auctions": "orchestration with submit= needs the library "
+        "airflow.providers.apache.spark, which is not installed; run: pip install 'sluice[submit]'"
+    }
 
 
 def test_a_pipeline_that_submits_retries_its_stages() -> None:

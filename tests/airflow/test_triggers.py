@@ -9,20 +9,21 @@ from dataclasses import dataclass
 import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent
 
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.ids import CheckpointId
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import StoreUnavailable
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint
-from sluice.runner.submission import configure, submit
-from sluice.runner.trigger import Triggered, trigger
+from sluice.job.job import Job
 from sluice.storage.object_store import Listed, ObjectStore
-from sluice_airflow.triggers import AwaitAcksTrigger
+from sluice_airflow.ack_trigger import AwaitAcksTrigger
 from tests.airflow.stand_in import CAUSE, a_job, acknowledge, decline
 
 
 @dataclass
 class ATaskInstance:
-    """What the triggerer sets on a trigger, as far as ours looks at it."""
+    """The task instance that the triggerer sets on a trigger, with the fields that ours reads."""
 
     dag_id: str = "demo"
     run_id: str = "run-1"
@@ -83,7 +84,7 @@ async def event_after(act: Callable[[], object]) -> TaskSuccessEvent | TaskFaile
 def test_the_wire_format_does_not_change() -> None:
     path, kwargs = AwaitAcksTrigger(pipeline="demo", stage="bids").serialize()
 
-    assert path == "sluice_airflow.triggers.AwaitAcksTrigger"
+    assert path == "sluice_airflow.ack_trigger.AwaitAcksTrigger"
     assert kwargs == {
         "pipeline": "demo",
         "stage": "bids",
@@ -125,7 +126,9 @@ def test_it_fails_when_the_checkpoint_is_aborted(root: str) -> None:
     job = a_pending_checkpoint(root)
     reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
 
-    event = asyncio.run(event_after(lambda: fail_checkpoint(job, 1, reason, "by the watchdog")))
+    event = asyncio.run(
+        event_after(lambda: fail_checkpoint(job, CheckpointId(1), reason, "by the watchdog"))
+    )
 
     assert isinstance(event, TaskFailedEvent)
 

@@ -25,7 +25,7 @@ OUTAGE_S = 60
 IN_SPARK = ("snapshot", "await")  # Where subtasks are at work, and may decline or die.
 TASK = {
     "trigger": "task=trigger when=after",  # The checkpoint is pending.
-    "snapshot": f"stage={FIRST_STAGE}",  # Nobody has acknowledged.
+    "snapshot": f"stage={FIRST_STAGE}",  # No subtask has acknowledged.
     "await": f"stage={SECOND_STAGE}",  # The first stage has; the second's sensor waits.
     "finalize": "task=finalize",  # All have acknowledged.
     "commit": "task=commit",  # It is completed, and nothing is published.
@@ -39,7 +39,7 @@ TASK_ID = {
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """One run that stands still, or was hit, at its point."""
+    """One run that was stopped, or struck, at its point."""
 
     point: str
     dag_id: str
@@ -48,7 +48,7 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a strike may reach for."""
+    """The processes and jobs that a strike may use."""
 
     running: Stack
     airflow: AirflowApi

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sluice.cli.result import final_table
+from sluice.coordinator.recovery import stop
+from sluice.coordinator.submission import configure, submit
+from sluice.core.completed import CompletedCheckpoint
+from sluice.core.pending import PendingCheckpoint
 from sluice.core.properties import JobStatus
-from sluice.core.state import CoordinatorState
+from sluice.core.state import CoordinatorState, FailedCheckpoint
 from sluice.errors import StoreUnavailable
-from sluice.runner.history import history
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import stop
-from sluice.runner.submission import configure, submit
+from sluice.job.job import Job, open_job
+from sluice.views.history import history
 from tests.chaos.kinds import Field, Kind, Struck, dag_of, task_id_of
 from tests.chaos.under_fire import EPOCHS, EVENTS, pipeline_at, uid_of
 
@@ -37,7 +39,7 @@ class Cell:
 
 @dataclass(slots=True)
 class _Watched:
-    """One job, from the moment at which it was submitted."""
+    """A job that is watched from its submission on."""
 
     point: str
     job: Job
@@ -61,7 +63,7 @@ class _Watched:
         )
 
     def _is_healed(self, state: CoordinatorState) -> bool:
-        """What was hit has ended, one way or the other, and the job goes on."""
+        """Whether the struck checkpoint has ended, completed or not, and the job goes on."""
         if state.status not in HEALTHY:
             return False
         if self.point == "restore":
@@ -143,7 +145,11 @@ def _was_begun(_: Field, one: _Watched) -> bool:
     if one.hit is None:
         cause = f"airflow:{one.struck.dag_id}/{one.struck.run_id}"
         state = one.job.state()
-        known = (*state.pending, *state.completed, *state.failed)
+        known: list[PendingCheckpoint | CompletedCheckpoint | FailedCheckpoint] = [
+            *state.pending,
+            *state.completed,
+            *state.failed,
+        ]
         one.hit = next((c.checkpoint_id for c in known if c.cause == cause), None)
     return one.hit is not None or one.point == "restore"
 

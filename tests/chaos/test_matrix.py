@@ -1,6 +1,6 @@
 """The failure matrix: each kind of failure at each point of a checkpoint's and a restore's life.
 
-Nothing but Airflow drives the jobs; nobody helps them.  Each row is played on one Airflow by six
+Airflow alone drives the jobs.  Each row is played on one Airflow by six
 jobs at once.  ``make chaos`` plays every row and prints the table; here it is a sample.
 """
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runner.job import open_job
+from sluice.job.job import open_job
+from sluice.job.places import open_result_table
 from tests.best_auctions import best_auctions
 from tests.chaos.kinds import KINDS, SAMPLE, Field
 from tests.chaos.play import Cell, play, until
@@ -55,7 +56,7 @@ def test_files_that_arrive_are_an_event_and_the_event_is_a_checkpoint(field: Fie
     def counted(lines: int) -> bool:
         state = job.state()
         done = [c for c in state.completed if c.is_committed]
-        return bool(done) and sum(job.result_table({}).read()["n"].to_pylist()) == lines
+        return bool(done) and sum(open_result_table(job, {}).read()["n"].to_pylist()) == lines
 
     (folder / "one.txt").write_text("a\nb\na\n")
     until(lambda: counted(3), 120, "to the first file's checkpoint")
@@ -68,7 +69,7 @@ def test_files_that_arrive_are_an_event_and_the_event_is_a_checkpoint(field: Fie
 
 
 def _report(name: str, cells: dict[str, Cell]) -> None:
-    """A row of the table in docs/failures.md."""
+    """A row of the table in docs/explanation/failures.md."""
     columns = [_shown(cells.get(point)) for point in POINTS]
     line = f"| {name} | {' | '.join(columns)} |"
     sys.stdout.write(line + "\n")

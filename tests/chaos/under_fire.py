@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing
-from sluice.params import param
-from sluice.pipeline import Pipeline
-from sluice.schedules import OnAsset, Watcher
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.params import param
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.schedules import OnAsset, Watcher
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from harness.jobs import a_job, a_pipeline, a_running_job
 from sluice.cli.main import main
-from sluice.runner.job import Job
-from tests.builders import a_job, a_pipeline, a_running_job
+from sluice.job.job import Job
 
 
 @dataclass(frozen=True)

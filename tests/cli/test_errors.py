@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.s3_server import free_port
+from harness.s3_server import free_port
 
 
 def sluice(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from sluice.cli.main import main; main()", *arguments],
+        check=False,
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -92,3 +93,51 @@ def test_a_missing_java_says_what_to_install(tmp_path: Path) -> None:
 
     assert result.returncode == 1
     assert "openjdk-17" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["pipelines"], 0),
+        (["--version"], 0),
+        (["pipelines", "--help"], 0),
+        (["journal", "auctions", "--root", "ftp://x/y"], 1),
+        (["journal"], 2),
+        (["journal", "auctions", "--lst", "5"], 2),
+        (["journal", "auctions", "--last", "many"], 2),
+        (["jurnal", "auctions"], 2),
+    ],
+)
+def test_the_exit_code_tells_done_from_refused_from_not_understood(
+    arguments: list[str], code: int, tmp_path: Path
+) -> None:
+    assert sluice(*arguments, SLUICE_ROOT=f"file://{tmp_path}").returncode == code
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("sluice do", ["doctor"]),
+        ("sluice restore au", ["auctions"]),
+        ("sluice checkpoints list ssh", ["ssh_threats"]),
+        ("sluice doctor au", ["auctions"]),
+        ("sluice restore nothing", []),
+    ],
+)
+def test_a_shell_completes_commands_and_pipelines(words: str, offered: list[str]) -> None:
+    code = "import sys\nsys.argv[0] = 'sluice'\nfrom sluice.cli.main import main\nmain()"
+    asked = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        env=os.environ
+        | {
+            "_SLUICE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert (asked.stdout.split(), asked.stderr) == (offered, "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from harness.jobs import SINK, STAGES, keys_of, results
 from sluice.core.ids import CheckpointId
-from sluice.runner.job import Job
-from tests.builders import SINK, STAGES, keys_of, results
+from sluice.job.job import Job
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 

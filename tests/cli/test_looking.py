@@ -6,16 +6,17 @@ from datetime import timedelta
 
 import pytest
 
+from harness.jobs import STAGES, a_pipeline, a_running_job, keys_of, trigger_one
 from sluice.cli.options import period_ms
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
+from sluice.coordinator.restore_targets import savepoint_target
 from sluice.core.ids import CheckpointId
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, overtake, restore
-from sluice.runner.restore_targets import savepoint_target
-from sluice.units import moment, watermark
-from tests.builders import STAGES, SUBTASKS, a_pipeline, a_running_job, keys_of, trigger_one
+from sluice.job.job import Job
+from sluice.views.units import moment, watermark
+from tests.builders import SUBTASKS
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, acknowledge, decline, take_checkpoint
 
@@ -101,8 +102,8 @@ def test_a_checkpoint_is_shown_stage_by_stage_and_file_by_file(job: Job, sluice:
 def test_an_overtaken_stage_is_shown_with_what_is_in_flight(
     sluice: Sluice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aligned = {"unaligned": True, "aligned_checkpoint_timeout": timedelta(seconds=1)}
-    job = a_running_job(a_pipeline(**aligned))
+    timeout = timedelta(seconds=1)
+    job = a_running_job(a_pipeline(unaligned=True, aligned_checkpoint_timeout=timeout))
     monkeypatch.setenv("SLUICE_ROOT", job.store.root)
     plan = trigger_one(job)
     acknowledge(job, plan, STAGES[0])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from harness.jobs import STAGES, a_pipeline, keys_of, published_records, trigger_one
+from sluice.coordinator.recovery import stop
+from sluice.coordinator.submission import configure, submit
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import stop
-from sluice.runner.submission import configure, submit
+from sluice.job.job import Job, open_job
 from sluice.storage.open import StoreLocation
-from tests.builders import STAGES, a_pipeline, ids_of, keys_of, published_records, trigger_one
+from tests.builders import ids_of
 from tests.cli.conftest import Sluice
 from tests.noted_target import NotedTable
 from tests.subtasks import a_savepoint, take_checkpoint
@@ -223,11 +224,11 @@ def test_mistakes_are_refused_in_one_sentence(job: Job, new_job: Job, sluice: Sl
         return sluice("restore", "auctions", *arguments).error
 
     assert "exclude one another" in error("--checkpoint", 1, "--savepoint", "mine")
-    assert "--from-pipeline needs --from-root" in error("--from-pipeline", "bids")
+    assert "pipeline 'bids' needs the root where" in error("--from-pipeline", "bids")
     assert "checkpoint 9 is not retained; retained are: 1" in error("--checkpoint", 9)
     assert "savepoints/mine/_metadata does not exist" in error("--savepoint", "mine")
     assert "has no completed checkpoint in memory://else" in error("--from-root", "memory://else")
-    assert "cannot be claimed" in error("--from-root=memory://else", "--checkpoint=1",
+    assert "only a savepoint can be claimed" in error("--from-root=memory://else", "--checkpoint=1",
                                         "--claim-mode=CLAIM")  # fmt: skip
     assert "has no parameter 'dryrun'" in error("--dryrun", "yes")
     assert "write s3://" in error("--from-root", "nowhere")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from harness.jobs import a_pipeline, a_running_job, trigger_one
+from sluice.coordinator.recovery import fail_checkpoint, restore, stop
 from sluice.core.ids import CheckpointId
+from sluice.core.pages import FAILURE_REASONS
 from sluice.core.properties import JobStatus, Retention
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, restore, stop
-from tests.builders import a_pipeline, a_running_job, trigger_one
+from sluice.job.job import Job
 from tests.cli.conftest import Sluice
-from tests.subtasks import take_checkpoint
+from tests.subtasks import a_savepoint, take_checkpoint
 
-ONE = CheckpointId(1)
+ONE, TWO = CheckpointId(1), CheckpointId(2)
 
 
 def test_the_latest_checkpoint_is_found_by_that_name(job: Job, sluice: Sluice) -> None:
@@ -85,3 +86,30 @@ def test_a_failed_checkpoint_is_one_line_of_the_list(job: Job, sluice: Sluice) -
     assert [line.split()[0] for line in lines[1:]] == ["id", "1", "2"]
     assert max(map(len, lines[1:])) <= 80
     assert "CHECKPOINT_EXP" in lines[2]
+
+
+def test_a_list_with_a_failure_names_the_page_about_failures(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    before = sluice("checkpoints", "list", "auctions").err
+    trigger_one(job)
+    fail_checkpoint(job, TWO, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+
+    after = sluice("checkpoints", "list", "auctions").err
+
+    assert (before, after) == ("", f"what the reasons mean: {FAILURE_REASONS}\n")
+
+
+def test_a_savepoint_that_cannot_be_taken_is_refused_before_the_run(
+    job: Job, sluice: Sluice
+) -> None:
+    a_savepoint(job)
+    before = job.state()
+
+    taken = sluice("run", "auctions", "--savepoint", "mine").error
+    drained = sluice("run", "auctions", "--savepoint", "last", "--drain").error
+    named = sluice("run", "auctions", "--savepoint", "a/b").error
+
+    assert "savepoint 'mine' exists" in taken
+    assert "--drain ends the job and --savepoint suspends it; give one of the two" in drained
+    assert "use up to 128 of A-Z a-z 0-9 _ . -" in named
+    assert job.state() == before

@@ -1,4 +1,4 @@
-"""Where the traces go that nobody reads at a terminal."""
+"""The log file of a run, which keeps long traces off the terminal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_mistake_that_says_everything_leaves_no_log() -> None:
 
 def test_an_error_that_nobody_expects_is_one_sentence_with_its_place() -> None:
     with pytest.raises(SluiceError) as error, run_log("bids"):
-        _ = {}["price"]
+        raise KeyError("price")
 
     (path,) = logs()
     said = str(error.value)

@@ -1,11 +1,10 @@
-"""One function per area: it puts the case to the real core, and answers in the case's own form."""
+"""One function per area: it runs a case on the real core, and answers in the case's own form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from sluice.config import Checkpointing
 from sluice.core.completed import CompletedCheckpoint, subsumed
 from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
 from sluice.core.failures import FailureCount
@@ -27,6 +26,7 @@ from sluice.core.plan_calculator import (
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention, is_discarded
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.shared_state import SharedStateRegistry, SnapshotKind
+from sluice.declaration.config import Checkpointing
 from sluice.errors import ConfigurationError
 from tests.conformance.pending import pending_ack
 
@@ -55,12 +55,13 @@ def request_decider(case: Case) -> object:
 
 def failure_counter(case: Case) -> object:
     count, failures = FailureCount(), 0
-    for kind, *details in case["when"]:
+    steps: list[list[Any]] = case["when"]
+    for kind, *details in steps:
         if kind == "ok":
             count = count.succeed(details[0])
             continue
-        defaults = (None, None, "job", False, False)
-        reason, checkpoint_id, level, savepoint, stop = (*details, *defaults[len(details) :])
+        defaults: list[Any] = [None, None, "job", False, False]
+        reason, checkpoint_id, level, savepoint, stop = [*details, *defaults[len(details) :]]
         count, fails_the_job = count.fail(
             checkpoint_id,
             CheckpointFailureReason(reason),
@@ -182,7 +183,8 @@ def key_groups(case: Case) -> object:
                 {"p": row["p"], "default_max": default_max_parallelism(row["p"])}
                 for row in case["then"]
             ]
-    raise NotImplementedError(f"key-groups: {case['when']!r}")
+        case _:
+            raise NotImplementedError(f"key-groups: {case['when']!r}")
 
 
 def id_counter(case: Case) -> object:

@@ -15,7 +15,7 @@ from sluice.core.coordinator import step
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation, SubtaskId
 from sluice.core.messages import (
-    AckReceived,
+    AcksReceived,
     CheckpointCompleted,
     CheckpointFailed,
     DiscardPending,
@@ -83,7 +83,8 @@ class _Play:
             case "coord":
                 return self.acknowledge_coordinator(name, state)
             case "master":
-                return self.acknowledge_master(name)
+                self.acknowledge_master(name)
+                return None
             case "full":
                 return self.pending is not None and self.pending.is_fully_acknowledged
             case "sub":
@@ -104,8 +105,7 @@ class _Play:
             attempt=FIRST_ATTEMPT,
             state=() if state is None else (StateHandle(segment=_segment(state)),),
         )
-        result = self.step(AckReceived(ack=ack)).ack_result
-        assert result is not None
+        (result,) = self.step(AcksReceived(checkpoint_id=ID, acks=(ack,))).ack_results
         return self.settle(result, state)
 
     def acknowledge_coordinator(self, name: str, state: str | None) -> str:

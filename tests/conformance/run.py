@@ -24,7 +24,7 @@ def cases(paths: Iterable[Path]) -> list[Case]:
 
 
 def answer(case: Case) -> object:
-    """What the core says to a case; raises NotImplementedError for what it does not have."""
+    """The core's answer to a case; NotImplementedError for a feature that it does not have."""
     if case["area"] not in AREAS:
         raise NotImplementedError(f"the core has no area {case['area']!r}")
     return AREAS[case["area"]](case)
@@ -43,7 +43,8 @@ def agrees(expected: object, actual: object) -> bool:
             )
         case list(), list():
             return len(expected) == len(actual) and all(map(agrees, expected, actual))
-    return expected == actual
+        case _:
+            return expected == actual
 
 
 def main(arguments: list[str]) -> int:

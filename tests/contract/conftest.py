@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.s3_server import running_s3_server
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 from tests.postgres_database import database  # noqa: F401 - a fixture
-from tests.s3_server import running_s3_server
 
 BUCKET = "sluice-contract"
 

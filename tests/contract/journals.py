@@ -44,7 +44,7 @@ def append_many(store: ObjectStore, count: int) -> list[int]:
 
 
 def number_of(store: ObjectStore) -> int:
-    """What the journal says now, to somebody who knows nothing."""
+    """The number in the journal's newest state, for a reader without a cache."""
     return a_journal(store).load().state.generation
 
 

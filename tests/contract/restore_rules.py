@@ -1,4 +1,4 @@
-"""What every sink promises of restores: readers see what the job continues, or somebody was told.
+"""The rules of restores for every sink: readers see what the job continues, or a person was told.
 
 A sink goes back by its next commit, on request, or never (``RollBack``); the rules hold for all.
 """
@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from sluice.connectors.sink import RollBack, Sink
+from sluice.connectors.contracts.sink import RollBack, Sink
 from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery, Standing, Writer
 from sluice.errors import ConfigurationError, FencedError, TableMismatch
@@ -45,7 +45,7 @@ def what_is_ahead_of_a_version_is_named(case: SinkCase) -> None:
 
 
 def a_commit_that_a_restore_left_behind_shows_nothing(case: SinkCase) -> None:
-    """The job was put back to 1 while somebody was about to commit 2, and goes on with 4."""
+    """The job was restored to 1 while another coordinator was committing 2, and goes on with 4."""
     publish(case.open(), 1, None, rows(1))
     late = staged_rows(case.open(), 2, 2)
     for _ in range(2):

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.connectors.sink import DELETED, Sink
+from sluice.connectors.contracts.sink import DELETED, Sink
+from sluice.connectors.staging.staged_sink import StagedSink
 from sluice.core.acks import Committable
 from sluice.core.timeline import Writer
 
@@ -54,6 +55,13 @@ def rows(*ids: int, name: str | None = "n") -> list[Row]:
         }
         for number in ids
     ]
+
+
+def open_staged(case: SinkCase) -> StagedSink:
+    """A handle on a table whose rows are staged below the job's root."""
+    sink = case.open()
+    assert isinstance(sink, StagedSink)
+    return sink
 
 
 def stage(

@@ -1,4 +1,4 @@
-"""What every sink promises, checked by reading its table from outside with another tool.
+"""The rules for every sink, checked by reading its table from outside with another tool.
 
 ``APPEND_RULES`` and ``UPSERT_RULES`` are to be run each on a fresh table.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-from sluice.connectors.sink import Sink
+from sluice.connectors.contracts.sink import Sink
 from sluice.core.acks import Committable
 from tests.contract.restore_rules import RESTORE_RULES
 from tests.contract.sink_case import (

@@ -1,4 +1,4 @@
-"""What every source promises, checked against the rows that are really there.
+"""The rules for every source, checked against the rows in its place.
 
 Used with any connector on any store: epochs of any size, put together, are the whole input; a
 slice read again is the same; nothing is read twice.
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.source import Barrier, Source, SourcePosition
+from sluice.connectors.contracts.source import Barrier, Source, SourcePosition
 
 Row = dict[str, Any]
 Cut = tuple[int | None, int]  # max_records, parallelism

@@ -7,7 +7,7 @@ import io
 import fastavro
 import pytest
 
-from sluice.connectors.avro import AvroSource
+from sluice.connectors.files.avro_source import AvroSource
 from sluice.errors import ConfigurationError
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store

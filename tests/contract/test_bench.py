@@ -1,4 +1,4 @@
-"""The benchmark runs, on a small checkpoint; its figures are nobody's business here."""
+"""The benchmark runs, on a small checkpoint; its figures are not checked."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def test_the_benchmark_says_what_a_finalize_costs() -> None:
 
     result = subprocess.run(
         command,
+        check=False,
         cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,
@@ -24,8 +25,8 @@ def test_the_benchmark_says_what_a_finalize_costs() -> None:
     assert result.returncode == 0, result.stderr
     table = [line.split("|")[1:3] for line in result.stdout.splitlines() if "subtasks, " in line]
     assert [(name.strip(), int(requests)) for name, requests in table] == [
-        ("4 subtasks, memory", 8),
-        ("4 subtasks, memory, acks read one by one", 13),
-        ("4 subtasks, S3 server", 8),
-        ("4 subtasks, S3 server, acks read one by one", 13),
+        ("4 subtasks, memory", 9),
+        ("4 subtasks, memory, acks read one by one", 15),
+        ("4 subtasks, S3 server", 9),
+        ("4 subtasks, S3 server, acks read one by one", 15),
     ]

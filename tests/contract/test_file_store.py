@@ -1,4 +1,4 @@
-"""What only the store in a folder promises: temporary files, folders, permissions, a full disk."""
+"""The rules for a store in a folder only: temporary files, folders, permissions, a full disk."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ except StoreUnavailable:
 def test_a_file_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK_SCRIPT, str(tmp_path)],
+        check=False,
         capture_output=True,
         text=True,
         env=environment_with_sluice(),

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.connectors.files import FilesSource
-from sluice.connectors.source import SourcePosition
+from sluice.connectors.contracts.source import SourcePosition
+from sluice.connectors.files.text_source import FilesSource
 from sluice.core.plan import PartitionOffset
 from sluice.errors import ConfigurationError
 from sluice.storage.open import StoreLocation, open_store

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.connectors.files_table import FilesTable
-from sluice.connectors.sink import Sink
+from sluice.connectors.contracts.sink import Sink
+from sluice.connectors.files_table.table import FilesTable
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.protocol.checksums import checksum

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.files_table import FilesTable
-from sluice.connectors.sink import Sink
+from harness.counting_store import CountingStore
+from sluice.connectors.contracts.sink import Sink
+from sluice.connectors.files_table.table import FilesTable
 from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import ObjectStore
 from tests.contract.sink_rules import JOB, RESTORED, Row, publish, rows, stage, stage_deletes
-from tests.counting import CountingStore
 
 FORMS: list[dict[str, Any]] = [
     {},

@@ -1,4 +1,4 @@
-"""``_latest`` follows the manifests, whoever writes it, and in whatever order."""
+"""``_latest`` follows the manifests, whichever process writes it, and in any order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.files_table import FilesTable
-from sluice.connectors.table_latest import LATEST
+from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table_latest import LATEST
 from sluice.core.timeline import Recovery
 from sluice.errors import FencedError
 from sluice.storage.memory import InMemoryStore

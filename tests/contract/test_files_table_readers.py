@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table import FilesTable
+from sluice.connectors.files_table.table import FilesTable
 from sluice.core.timeline import Recovery
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
@@ -44,14 +44,16 @@ def by_duckdb(table: FilesTable, name: str) -> list[Row]:
         *first, last = code.replace("TABLE", table.store.root[7:]).rstrip(";\n ").split(";\n")
         for statement in first:
             connection.execute(statement)
-        return connection.sql(last).to_arrow_table().to_pylist()
+        found: list[dict[str, Any]] = connection.sql(last).to_arrow_table().to_pylist()
+        return found
 
 
 def by_polars(location: str, name: str, **given: Any) -> list[Row]:
     names: dict[str, Any] = {"pl": pl, **given}
     code = (snippet("polars-files") + snippet(name)).replace('"TABLE', f'"{location}')
     exec(code, names)  # noqa: S102 - the documentation's own
-    return names["rows"].collect().to_arrow().to_pylist()
+    found: list[dict[str, Any]] = names["rows"].collect().to_arrow().to_pylist()
+    return found
 
 
 def test_what_is_staged_or_rolled_back_is_not_seen(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.files_table import FilesTable
+from sluice.connectors.files_table.table import FilesTable
 from sluice.storage.open import StoreLocation, open_store
 from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES, Row, SinkCase
 
@@ -37,7 +37,8 @@ def case_at(location: StoreLocation, form: Form, *key: str) -> SinkCase:
         return FilesTable("alerts", open_store(location), upsert_key=key, **form.options)
 
     def read() -> list[Row]:
-        return open_().read().to_pylist()
+        found: list[Row] = open_().read().to_pylist()
+        return found
 
     return SinkCase(open_, read)
 

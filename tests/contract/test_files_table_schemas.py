@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table import FilesTable
+from harness.counting_store import CountingStore
+from sluice.connectors.files_table.table import FilesTable
 from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import ObjectStore
 from tests.contract.sink_case import JOB, RESTORED
-from tests.counting import CountingStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -26,9 +26,9 @@ def stage(table: FilesTable, checkpoint_id: int, rows: pa.Table) -> Committable:
 
 
 def publish(table: FilesTable, checkpoint_id: int, parent: int | None, rows: pa.Table) -> None:
-    """As a coordinator does."""
+    """Check and commit the rows, as a coordinator does."""
     staged = stage(table, checkpoint_id, rows)
-    table.check(parent, rows.schema)
+    table.check(parent, rows.schema, ())
     table.commit(JOB, checkpoint_id, parent, [staged])
 
 
@@ -88,7 +88,7 @@ def test_wider_types_and_other_columns_are_read_and_merged_together(
     publish(table, 4, 3, pa.table({"id": [5]}))
     assert table.read().num_rows == 4
     with pytest.raises(ConfigurationError, match=r"column 'id' of the table .* is int64"):
-        table.check(4, pa.schema([("id", pa.string())]))
+        table.check(4, pa.schema([("id", pa.string())]), ())
 
 
 def test_a_type_that_was_rolled_back_or_aborted_is_no_hindrance(store: ObjectStore) -> None:
@@ -99,7 +99,7 @@ def test_a_type_that_was_rolled_back_or_aborted_is_no_hindrance(store: ObjectSto
     rows = pa.table({"v": [3], "x": [3]})
 
     staged = stage(table, 3, rows)
-    table.check(1, rows.schema)
+    table.check(1, rows.schema, ())
     table.commit(RESTORED, 3, 1, [staged])
 
     assert table.read().to_pylist() == [{"v": 1, "x": None}, {"v": 3, "x": 3}]
@@ -110,19 +110,19 @@ def test_a_type_of_an_aborted_checkpoint_is_no_hindrance_and_no_licence(store: O
     publish(table, 1, None, of(1))
     text, number = (pa.table({"v": [1], "x": [x]}) for x in ("a text", 2))
     stage(table, 2, text)
-    table.check(1, text.schema)
+    table.check(1, text.schema, ())
     table.abort(2)
 
     publish(table, 3, 1, number)
 
     with pytest.raises(ConfigurationError, match=r"column 'x' of the table .* is int64"):
-        table.check(3, text.schema)
+        table.check(3, text.schema, ())
 
 
 def test_a_table_that_already_has_two_types_is_named_where_it_is_read_and_still_committed_to(
     store: ObjectStore,
 ) -> None:
-    """Nobody asked before: it was written by an older build."""
+    """It was written by an older build, which did not check."""
     table = FilesTable("alerts", store, compact_when_files=2)
     for checkpoint_id, rows in enumerate((of(1), of("two"), of("three")), start=1):
         table.commit(
@@ -132,7 +132,7 @@ def test_a_table_that_already_has_two_types_is_named_where_it_is_read_and_still_
     with pytest.raises(ConfigurationError, match=r"column 'v' of the table .* is int64"):
         table.read()
     with pytest.raises(ConfigurationError, match=r"column 'v' of the table .* is int64"):
-        table.check(3, pa.schema([("v", pa.string())]))
+        table.check(3, pa.schema([("v", pa.string())]), ())
     assert table.versions() == (1, 2, 3)
 
 
@@ -143,6 +143,6 @@ def test_asking_costs_one_request_however_large_the_table_is() -> None:
         publish(table, checkpoint_id, checkpoint_id - 1 or None, of(checkpoint_id))
 
     store.requests.clear()
-    table.check(8, of(9).schema)
+    table.check(8, of(9).schema, ())
 
     assert dict(store.requests) == {"get": 1}

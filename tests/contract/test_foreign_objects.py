@@ -8,8 +8,10 @@ import pytest
 
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.errors import ProtocolViolation
+from sluice.protocol.records import encode_ack, encode_stage_acks
 from sluice.storage.answers import Answers, AnswerStore
 from sluice.storage.object_store import ObjectStore
+from tests.builders import an_ack
 from tests.contract.journals import PATHS, a_journal, append, append_many, number_of, numbers_in
 
 COPIED = ("auctions/savepoints/mine/_metadata", "README.txt", "zzz", "0000", "000000000002.bak")
@@ -48,6 +50,17 @@ def test_a_foreign_object_is_no_answer(store: ObjectStore) -> None:
         acknowledged=frozenset({(SubtaskId("parse", 0), 1)}), declined=frozenset(), has_plan=False
     )
     assert answers.declines(CheckpointId(3)) == []
+
+
+def test_an_ack_under_the_key_of_another_is_refused(store: ObjectStore) -> None:
+    """It was copied there by hand, or restored from a backup of another checkpoint."""
+    answers, ack = AnswerStore(store, PATHS), an_ack(SubtaskId("parse", 0), checkpoint_id=3)
+    store.put(PATHS.ack(3, SubtaskId("parse", 0), 2), encode_ack(ack))
+    store.put(PATHS.stage_acks(4, "parse", 1), encode_stage_acks([ack]))
+
+    for checkpoint_id, attempt in ((3, 2), (4, 1)):
+        with pytest.raises(ProtocolViolation, match=r"the ack that belongs under .*/0000000003/"):
+            answers.acks(CheckpointId(checkpoint_id), "parse", attempt=attempt, parallelism=1)
 
 
 @pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/hostname", "", "a/.sluice-tmp-1"])

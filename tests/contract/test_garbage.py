@@ -6,15 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness.jobs import STAGES, ManualClock, a_pipeline, keys_of, published_records, results
+from sluice.coordinator.garbage import collect_garbage, find_orphans
+from sluice.coordinator.orphans import Orphans, Reason
+from sluice.coordinator.restore_plan import plan_restore
+from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.submission import configure, submit
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, Restore, RestoreTarget
-from sluice.runner.garbage import Orphans, Reason, collect_garbage, find_orphans
-from sluice.runner.job import Job, open_job
-from sluice.runner.restore_plan import plan_restore
-from sluice.runner.restore_targets import savepoint_target
-from sluice.runner.submission import configure, submit
+from sluice.job.job import Job, open_job
 from sluice.storage.open import StoreLocation
-from tests.builders import STAGES, ManualClock, a_pipeline, keys_of, published_records, results
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
 MORE_THAN_A_BATCH = 1_050  # S3 lists, and deletes, at most 1,000 keys per request.

@@ -11,10 +11,10 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from sluice.connectors.sink import DELETED
+from sluice.connectors.contracts.sink import DELETED
+from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, TableMismatch
-from sluice.sources.iceberg import IcebergTable as Source
 from tests.contract.sink_rules import JOB, Row
 from tests.contract.source_rules import rows_of
 from tests.iceberg_catalog import TABLE, a_catalog, a_sink, a_table, loaded, properties
@@ -292,15 +292,17 @@ def test_a_made_table_that_was_dropped_before_its_first_commit_is_made_of_what_i
 def test_a_change_is_told_before_the_checkpoint_completes(tmp_path: Path) -> None:
     table = a_table(tmp_path, SCHEMA)
     sink = a_sink(tmp_path)
-    sink.check(None, SCHEMA)
+    sink.check(None, SCHEMA, ())
     required(table)
 
     with pytest.raises(
         ConfigurationError, match=r"'z' .* is required, and the rows have only id, v"
     ):
-        sink.check(None, SCHEMA)
+        sink.check(None, SCHEMA, ())
     with pytest.raises(ConfigurationError, match="has no column 'x'; add it"):
-        sink.check(None, pa.schema([("id", pa.int32()), ("x", pa.string()), ("z", pa.string())]))
+        sink.check(
+            None, pa.schema([("id", pa.int32()), ("x", pa.string()), ("z", pa.string())]), ()
+        )
 
 
 def test_who_passes_over_overwrites_sees_no_row_twice_after_the_partitions_changed(

@@ -10,11 +10,12 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.types import StringType
 
+from sluice.connectors.iceberg.declared_sink import IcebergTable
+from sluice.connectors.iceberg.declared_source import IcebergTable as Rows
 from sluice.connectors.iceberg.sink import IcebergSink
 from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError
-from sluice.sinks.iceberg import IcebergTable
-from sluice.sources.iceberg import IcebergTable as Rows
+from sluice.protocol.checksums import checksum
 from sluice.storage.open import StoreLocation
 from tests.contract.conftest import BUCKET
 from tests.contract.sink_rules import (
@@ -192,6 +193,32 @@ def test_a_branch_is_written_and_main_stays_as_it_is(tmp_path: Path) -> None:
     nowhere = IcebergTable(TABLE, properties(tmp_path), branch="nowhere")
     with pytest.raises(ConfigurationError, match="no branch 'nowhere'"):
         publish(nowhere.open("sales", {}, StoreLocation(root=ROOT)), 1, None, rows(9))
+
+
+def test_a_staged_file_is_known_by_its_checksum_whichever_byte_is_another(tmp_path: Path) -> None:
+    a_table(tmp_path, SCHEMA)
+    sink = a_sink(tmp_path)
+    whole, flipped, gone = (
+        stage(sink, 1, rows(*range(number, number + 50)), subtask=number) for number in range(3)
+    )
+    assert whole is not None
+    assert flipped is not None
+    assert gone is not None
+    files = {one.file: next(tmp_path.rglob(one.file)) for one in (whole, flipped, gone)}
+    place, body = files[flipped.file], files[flipped.file].read_bytes()
+    assert (flipped.checksum, flipped.size_bytes) == (checksum(body), len(body))
+    assert sink.damage_of([whole, flipped, gone]) == []
+    files[gone.file].unlink()
+
+    for position in range(0, len(body), 7):
+        place.write_bytes(body[:position] + bytes([body[position] ^ 1]) + body[position + 1 :])
+
+        found = sink.damage_of([whole, flipped, gone])
+
+        assert [one.rpartition("/")[2] for one in found] == [
+            f"{flipped.file}, staged for sink 'sales', is damaged",
+            f"{gone.file}, staged for sink 'sales', is missing",
+        ]
 
 
 @pytest.mark.s3

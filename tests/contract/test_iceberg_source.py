@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import StringType
 
+from sluice.connectors.contracts.source import Source, SourcePosition
+from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.iceberg.source import SNAPSHOTS
-from sluice.connectors.source import Source, SourcePosition
 from sluice.core.plan import PartitionOffset
 from sluice.errors import ConfigurationError
-from sluice.sources.iceberg import IcebergTable
 from tests.contract.source_rules import check_replay, rows_of
-from tests.iceberg_catalog import TABLE, a_table, loaded, properties
+from tests.iceberg_catalog import TABLE, a_catalog, a_table, loaded, properties
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("tags", pa.list_(pa.string()))])
 
@@ -234,3 +235,53 @@ def test_a_position_of_another_table_of_that_name_is_refused(folder: Path) -> No
     )
     with pytest.raises(ConfigurationError, match="was made anew"):
         source.plan(strange, max_records=None, parallelism=1)
+
+
+def test_a_table_that_was_made_anew_is_refused_however_many_snapshots_it_has(folder: Path) -> None:
+    for start in range(0, 6, 3):
+        append(folder, start, start + 3)
+    source = a_source(folder)
+    some = source.plan((), max_records=4, parallelism=1)
+    whole = source.plan((), max_records=None, parallelism=1)
+    a_catalog(folder).drop_table(TABLE)
+    a_table(folder, SCHEMA)
+    for start in range(100, 112, 3):
+        append(folder, start, start + 3)
+
+    for barrier in (some, whole):
+        with pytest.raises(ConfigurationError, match=r"shop\.sales .*(made anew|rolled back)"):
+            source.plan(barrier.position, max_records=None, parallelism=1)
+    assert read_after(source) == [*range(100, 112)]
+    # The files of what was planned are there still, and are those of that table.
+    assert [row["n"] for row in rows_of(source, some)] == [0, 1, 2, 3]
+
+
+def test_a_null_list_or_map_of_structs_is_not_an_empty_one(tmp_path: Path) -> None:
+    """Nor one within a struct, in any slice, after the table has got another column."""
+    pair = pa.struct([("a", pa.int64())])
+    schema = pa.schema(
+        [
+            ("list", pa.list_(pair)),
+            ("map", pa.map_(pa.string(), pair)),
+            ("struct", pa.struct([("list", pa.list_(pair))])),
+        ]
+    )
+    values: list[dict[str, Any]] = [
+        {"list": None, "map": None, "struct": {"list": None}},
+        {"list": [], "map": [], "struct": None},
+        {"list": [None, {"a": 1}], "map": [("k", None)], "struct": {"list": []}},
+        {"list": None, "map": [("k", {"a": None})], "struct": {"list": None}},
+    ]
+    a_table(tmp_path, schema)
+    pq.write_table(pa.Table.from_pylist(values, schema), tmp_path / "a.parquet")
+    loaded(tmp_path).add_files([f"file://{tmp_path}/a.parquet"])
+    with loaded(tmp_path).update_schema() as update:
+        update.add_column(("list", "b"), StringType())
+    source = a_source(tmp_path, bounded=True, columns=("map", "struct"))
+    expected = [{name: row[name] for name in ("map", "struct")} for row in values]
+
+    for cuts in ([], [(1, 1)] * 4, [(2, 2)] * 2):
+        check_replay(source, cuts, expected, files=1)
+    whole = a_source(tmp_path)
+    found = rows_of(whole, whole.plan((), max_records=None, parallelism=1))
+    assert [row["list"] for row in found] == [None, [], [None, {"a": 1, "b": None}], None]

@@ -1,4 +1,4 @@
-"""The journal on every kind of store: whoever races, dies, sleeps or loses an answer, one log."""
+"""The journal on every kind of store: it stays one log under races, crashes and lost answers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness.counting_store import CountingStore
 from sluice.core.ids import Generation
 from sluice.core.messages import HooksRestored, JobRestored
 from sluice.core.transition import Verdict
 from sluice.errors import ProtocolViolation, StoreUnavailable
 from sluice.storage.journal import KEPT_ENTRIES, MAX_STEPS, Head
-from sluice.storage.object_store import ObjectStore
+from sluice.storage.object_store import CreateResult, ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 from sluice.storage.patience import PatientStore
 from tests.contract.conftest import environment_with_sluice
@@ -30,7 +31,7 @@ from tests.contract.journals import (
     number_of,
     numbers_in,
 )
-from tests.counting import CountingStore
+from tests.resealed import resealed
 
 THREADS, EACH = 6, 6
 PROCESSES, EACH_PROCESS = 3, 8
@@ -134,7 +135,7 @@ def test_who_always_loses_the_race_says_so_in_the_end() -> None:
     store = open_store(StoreLocation(root="memory://always-loses"))
 
     class Loser(Interrupted):
-        def create(self, key: str, body: bytes) -> object:
+        def create(self, key: str, body: bytes) -> CreateResult:
             append(a_journal(self.store))
             return super().create(key, body)
 
@@ -163,7 +164,7 @@ def test_a_listing_of_what_is_kept_is_one_request() -> None:
 
 
 def test_truncating_while_others_append_loses_nothing(store: ObjectStore) -> None:
-    """Who does not find his entry any more to check it decides again, on the newest state."""
+    """A coordinator that cannot confirm its entry any more steps again, on the newest state."""
 
     def appends_and_truncates(_: int) -> tuple[list[int], int]:
         taken: list[int] = []
@@ -182,6 +183,26 @@ def test_truncating_while_others_append_loses_nothing(store: ObjectStore) -> Non
     newest, history = number_of(store), numbers_in(store)
     assert max(taken) <= newest
     assert history == list(range(newest - len(history) + 1, newest + 1))
+
+
+def test_an_entry_in_the_way_that_is_truncated_before_it_is_read_was_a_race(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that slept with an old head: its number was taken, and is gone."""
+    append_many(store, 2)
+    old = a_journal(store).load()
+    append_many(store, 6)
+    get, keys = type(store).get, [PATHS.journal_entry(number) for number in range(1, 7)]
+
+    def truncated_before(self: ObjectStore, key: str) -> bytes | None:
+        if key == PATHS.journal_entry(old.seq + 1):
+            self.delete(keys)
+        return get(self, key)
+
+    monkeypatch.setattr(type(store), "get", truncated_before)
+
+    assert a_journal(store).append(next_number, head=old).state.generation == 9
+    assert keys_in(store)[-3:] == [7, 8, 9]
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 9, 10])
@@ -256,7 +277,7 @@ def append_one(store: ObjectStore) -> object:
 @pytest.mark.parametrize(
     ("found", "replaced", "message"),
     [
-        (b'"version":5', b'"version":99', "000000000002 has format version 99; this version of sl"),
+        (b'"version":6', b'"version":99', "000000000002 has format version 99; this version of sl"),
         (b'"JobRestored"', b'"JobTeleported"', "an event 'JobTeleported' that this version of sl"),
         (b'"journal entry"', b'"plan"', "000000000002 is a plan, not a journal entry"),
         (b'"author"', b'"editor"', "000000000002 cannot be read as EntryBody"),
@@ -269,7 +290,7 @@ def test_an_entry_that_cannot_be_understood_stops_everybody(
     store.delete([listed.key for listed in store.list("")])
     append_many(store, 2)
     key = PATHS.journal_entry(2)
-    store.put(key, (store.get(key) or b"").replace(found, replaced))
+    store.put(key, resealed((store.get(key) or b"").replace(found, replaced)))
 
     with pytest.raises(ProtocolViolation, match=message):
         act(store)

@@ -1,4 +1,4 @@
-"""Who loses every race for the journal: waits between them, and says so in the end."""
+"""A coordinator that loses every race for the journal waits, and fails with an error at last."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 
 import pytest
 
+from harness.jobs import a_job
 from sluice.errors import StoreUnavailable
 from sluice.storage.journal import MAX_RACES, Journal
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import CreateResult
 from sluice.storage.pauses import FIRST_S, LONGEST_S, jittered_pause
-from tests.builders import a_job
 from tests.contract.journals import PATHS, Through, append, next_number
 
 
 class Busy(Through):
-    """So many times somebody else appends right before us."""
+    """A store where another coordinator appends right before us, a number of times."""
 
     def __init__(self, races: int) -> None:
         super().__init__(InMemoryStore())
@@ -65,4 +65,4 @@ def test_pauses_differ_and_are_bounded_by_twice_the_last(monkeypatch: pytest.Mon
 
 
 def test_a_job_waits_so_unless_it_is_told_otherwise() -> None:
-    assert a_job().journal._pause is jittered_pause
+    assert a_job().journal.pause is jittered_pause

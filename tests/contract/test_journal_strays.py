@@ -1,4 +1,4 @@
-"""A coordinator that slept through a truncation: what it then writes is believed by nobody."""
+"""A coordinator that slept through a truncation: its stray entries never count."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BEFORE = 3  # Entries there are when the sleeper falls asleep.
 
 
 def others_go_on(store: ObjectStore, count: int, keep: int) -> list[int]:
-    """Others append, and truncate, while somebody sleeps."""
+    """Others append and truncate, while one coordinator sleeps."""
     taken = append_many(store, count)
     a_journal(store).truncate(keep=keep)
     return taken
 
 
 def is_one_log(store: ObjectStore, newest: int) -> bool:
-    """Whatever strays there are, the log that everybody sees is the unbroken row to the newest."""
+    """Whether readers see one unbroken log up to *newest*, whatever strays there are."""
     history = numbers_in(store)
     return (
         number_of(store) == newest

@@ -9,9 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from sluice.connectors.kafka.declared_sink import AvroValue, KafkaTopic
+from sluice.connectors.kafka.topic_target import KafkaTarget
 from sluice.errors import ConfigurationError
-from sluice.sinks.kafka import AvroValue, KafkaTopic
 from sluice.storage.open import StoreLocation
+from tests.contract.sink_case import SinkCase, open_staged
 from tests.contract.sink_rules import JOB, SCHEMA, publish, rows, seen, staged_rows
 from tests.contract.test_kafka_sink import transactional
 from tests.kafka_cluster import Place, place
@@ -23,20 +25,26 @@ def kafka() -> Iterator[Place]:
         yield found
 
 
+def target_of(case: SinkCase) -> KafkaTarget:
+    target = open_staged(case).target
+    assert isinstance(target, KafkaTarget)
+    return target
+
+
 def test_a_topic_that_is_gone_is_refused_and_published_to_when_it_is_back(
     kafka: Place, tmp_path: Path
 ) -> None:
     assert kafka.broker is not None
     case = transactional(kafka, tmp_path)
     sink = case.open()
-    sink.check(None, SCHEMA)
+    sink.check(None, SCHEMA, ())
     publish(sink, 1, None, rows(1))
     staged = staged_rows(sink, 2, 2, 3)
-    (topic,) = [name for name in kafka.broker.topics if case.open().target.topic.name == name]
+    (topic,) = [name for name in kafka.broker.topics if target_of(case).topic.name == name]
     gone = kafka.broker.topics.pop(topic)
 
     with pytest.raises(ConfigurationError, match=f"has no topic '{topic}'; create it"):
-        case.open().check(1, SCHEMA)
+        case.open().check(1, SCHEMA, ())
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=f"has no topic '{topic}'; create it"):
             case.open().commit(JOB, 2, 1, [staged])
@@ -81,7 +89,7 @@ def test_columns_of_which_no_message_can_be_made_are_refused_before_the_checkpoi
     sink = spec.open("alerts", {}, StoreLocation(root=f"file://{tmp_path}"))
 
     with pytest.raises(ConfigurationError, match=says):
-        sink.check(None, pa.schema([*schema.items()]))
+        sink.check(None, pa.schema([*schema.items()]), ())
 
 
 def test_a_field_that_may_be_null_or_has_a_default_needs_no_column(
@@ -90,4 +98,4 @@ def test_a_field_that_may_be_null_or_has_a_default_needs_no_column(
     spec = KafkaTopic(kafka.servers, kafka.create(), key="id", value=AvroValue(AVRO))
     sink = spec.open("alerts", {}, StoreLocation(root=f"file://{tmp_path}"))
 
-    sink.check(None, pa.schema([("id", pa.int64())]))
+    sink.check(None, pa.schema([("id", pa.int64())]), ())

@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from sluice.connectors.sink import DELETED, RollBack
-from sluice.connectors.staged_sink import EpochRows
+from sluice.connectors.contracts.sink import DELETED, RollBack
+from sluice.connectors.kafka.declared_sink import KafkaTopic
+from sluice.connectors.staging.staged_sink import EpochRows
 from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
-from sluice.sinks.kafka import KafkaTopic
 from sluice.storage.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
+from tests.contract.sink_case import open_staged
 from tests.contract.sink_rules import (
     APPEND_RULES,
     JOB,
@@ -61,7 +62,7 @@ def any_kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def records(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
-    """What a stranger's consumer gets, in the order of partitions and offsets."""
+    """The records that a plain consumer gets, in the order of partitions and offsets."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -75,13 +76,15 @@ def records(servers: str, topic: str, isolation: str = "read_committed") -> list
     )
     numbers = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
-    found, ended = [], set()
+    found: list[Message] = []
+    ended: set[int | None] = set()
     while len(ended) < len(numbers):
         for one in consumer.consume(1_000, timeout=0.05):
-            if one.error() is None:
+            error = one.error()
+            if error is None:
                 found.append(one)
             else:
-                assert one.error().code() == KafkaError._PARTITION_EOF
+                assert error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's own name
                 ended.add(one.partition())
     consumer.close()
     return sorted(found, key=lambda one: (one.partition(), one.offset()))
@@ -140,7 +143,7 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
     case = transactional(kafka, tmp_path)
     sink = case.open()
     publish(sink, 1, None, rows(1))
-    zombie, has_sent, may_go_on = case.open(), threading.Event(), threading.Event()
+    zombie, has_sent, may_go_on = open_staged(case), threading.Event(), threading.Event()
     problems: list[Exception] = []
 
     class SlowRows(EpochRows):
@@ -176,7 +179,7 @@ def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -
         case = transactional(Place(broker.servers, broker), tmp_path)
         staged = staged_rows(case.open(), 1, 1, 2)
         is_about_to, may_commit = threading.Event(), threading.Event()
-        other = case.open()
+        other = open_staged(case)
         mine = EpochRows(other.files, (staged,))  # So that what was staged stays there.
         first = threading.Thread(target=other.target.publish, args=(JOB, 1, None, mine))
 
@@ -289,7 +292,7 @@ def test_a_note_that_the_broker_shows_late_is_waited_for(tmp_path: Path) -> None
     """As brokers before KAFKA-17507: the transaction has ended, and its offset is not there yet."""
     with running_broker() as broker:
         case = transactional(Place(broker.servers, broker), tmp_path)
-        first = case.open()
+        first = open_staged(case)
         staged = staged_rows(first, 1, 1, 2)
         broker.offsets_come_late = 3
         first.target.publish(JOB, 1, None, EpochRows(first.files, (staged,)))
@@ -306,7 +309,7 @@ import sys, time
 from sluice.connectors.kafka.transactions import NotedTopic
 from sluice.core.acks import Committable
 from sluice.core.timeline import Writer
-from sluice.sinks.kafka import KafkaTopic
+from sluice.connectors.kafka.declared_sink import KafkaTopic
 from sluice.storage.open import StoreLocation
 
 servers, topic, root, moment, is_transactional, file, size = sys.argv[1:]

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from sluice.connectors.contracts.source import RECORD, Barrier, SourcePosition
+from sluice.connectors.kafka.cluster import Cluster
+from sluice.connectors.kafka.declared_source import Json, Kafka, Raw
 from sluice.connectors.kafka.source import KafkaSource
-from sluice.connectors.source import RECORD, Barrier, SourcePosition
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.sources.kafka import Json, Kafka, Raw
 from tests.contract.source_rules import Row, checked
 from tests.kafka_cluster import REAL, Place, place
 
@@ -29,7 +30,9 @@ real = pytest.param(
 
 @pytest.fixture(scope="module", params=["mock", "broker", real])
 def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with place(request.param) as found:
+    with place(request.param) as found, pytest.MonkeyPatch.context() as patch:
+        if request.param == "mock":  # Its controller, which knows the ids, is none of its brokers.
+            patch.setattr(Cluster, "topic_ids", lambda _, topics: dict.fromkeys(topics, ""))
         yield found
 
 
@@ -42,7 +45,7 @@ def transactional(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture
 def broker() -> Iterator[Place]:
-    """One that does what a client may not ask a real one for, at once."""
+    """A mock broker, which can do at once what clients cannot request of a real one."""
     with place("broker") as found:
         yield found
 
@@ -110,7 +113,8 @@ def values(rows: list[Row]) -> list[str]:
 def test_epochs_of_any_size_are_the_whole_topic_once(kafka: Place, seed: int) -> None:
     random = Random(seed)
     topic, expected = kafka.create(), []
-    one, position = source(kafka, topic), ()
+    one = source(kafka, topic)
+    position: SourcePosition = ()
     rows: list[Row] = []
     for round_ in range(4):
         for partition in range(4):
@@ -363,6 +367,38 @@ def test_a_topic_that_was_made_anew_is_noticed(broker: Place) -> None:
         plan(one, barrier.position)
     with pytest.raises(ConfigurationError, match="planned to offset 3 and ends at 0 now"):
         list(one.read(barrier.slices[0]))
+
+
+def test_a_topic_that_was_made_anew_is_refused_however_many_records_it_has(broker: Place) -> None:
+    """Also by an epoch that was planned before: its offsets would be those of other records."""
+    assert broker.broker is not None
+    one, topic, _ = expiring(broker)
+    first = plan(one, (), 4)
+    assert len(values(read(one, first))) == 4
+    del broker.broker.topics[topic]
+    broker.broker.grow(topic, 1)
+    send(broker, topic, 0, *"uvwxyz")
+
+    with pytest.raises(ConfigurationError, match=r"'t-.*/0' of .* was made anew since then \("):
+        plan(one, first.position)
+    with pytest.raises(ConfigurationError, match=r"topic 't-.*' .* made anew after this epoch was"):
+        read(one, first)
+    assert values(read(one, plan(one))) == [*"uvwxyz"]
+
+
+def test_a_broker_that_knows_topics_by_no_id_goes_by_the_offsets_alone(broker: Place) -> None:
+    """Those before 2.8; when it learns of ids the position does, too."""
+    assert broker.broker is not None
+    one, topic, _ = expiring(broker)
+    known, broker.broker.ids[topic] = broker.broker.ids[topic], bytes(16)
+    first = plan(one, (), 2)
+    assert [part.version for part in first.position] == [""]
+    assert values(read(one, first)) == ["a", "b"]
+    broker.broker.ids[topic] = known
+
+    second = plan(one, first.position)
+    assert values(read(one, second)) == [*"cdef"]
+    assert second.position[0].version
 
 
 def test_a_broker_that_stops_in_the_middle_is_tried_again(broker: Place) -> None:

@@ -1,4 +1,4 @@
-"""What every store promises, on memory, on a folder, and on a real S3 server."""
+"""The rules for every store, on memory, on a folder, and on a real S3 server."""
 
 from __future__ import annotations
 

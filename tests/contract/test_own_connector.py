@@ -23,14 +23,14 @@ import sqlite3
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 import pyarrow as pa
-from sluice.connectors.offsets import OffsetSource, Readable
-from sluice.connectors.sink import RollBack
-from sluice.connectors.staged_files import StagedFiles
-from sluice.connectors.staged_sink import StagedSink
-from sluice.connectors.timeline_note import decoded, encoded
+from sluice.connectors.contracts.offsets import OffsetSource, Readable
+from sluice.connectors.contracts.sink import RollBack
+from sluice.connectors.staging.staged_files import StagedFiles
+from sluice.connectors.staging.staged_sink import StagedSink
+from sluice.connectors.contracts.timeline_note import decoded, encoded
 from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError
-from sluice.params import Param
+from sluice.declaration.params import Param
 from sluice.storage.open import open_store
 """
 LONGEST = 70
@@ -67,7 +67,7 @@ def test_the_sink_keeps_every_sinks_promises(
     sqlite3.register_adapter(datetime, datetime.isoformat)
 
     def read() -> list[Row]:
-        with spec._db() as db:
+        with closing(sqlite3.connect(tmp_path / "db")) as db:
             rows = db.execute("SELECT id, name, price, at FROM copy").fetchall()
         names = ("id", "name", "price", "at")
         found = [dict(zip(names, row, strict=True)) for row in rows]

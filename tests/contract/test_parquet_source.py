@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import SourcePosition
+from sluice.connectors.contracts.source import SourcePosition
+from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.core.plan import PartitionOffset
 from sluice.errors import ConfigurationError
 from sluice.storage.object_store import ObjectStore

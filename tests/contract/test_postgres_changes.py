@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
+from harness.postgres_database import Database
 from sluice.errors import ConfigurationError
 from sluice.storage.open import StoreLocation
 from tests.contract.sink_rules import (
@@ -20,7 +23,6 @@ from tests.contract.sink_rules import (
     staged_rows,
 )
 from tests.contract.test_postgres_sink import COLUMNS, case_of, sink_of
-from tests.postgres_database import Database
 
 
 @pytest.fixture
@@ -29,11 +31,11 @@ def table(database: Database) -> str:
 
 
 @pytest.fixture
-def root(tmp_path) -> StoreLocation:
+def root(tmp_path: Path) -> StoreLocation:
     return StoreLocation(root=f"file://{tmp_path}/staged")
 
 
-# What somebody does to the table, what is said of it, and what mends it.
+# A change of the table, the error's message, and the fix.
 CHANGES = {
     "a column renamed": (
         "ALTER TABLE {0} RENAME price TO amount",
@@ -93,10 +95,14 @@ CHANGES_OF_A_KEY = {
     ],
 )
 def test_a_table_changed_after_rows_were_staged_is_refused_and_published_when_mended(
-    key, change, database, table, root
+    key: tuple[str, ...],
+    change: tuple[str, str, str],
+    database: Database,
+    table: str,
+    root: StoreLocation,
 ) -> None:
     does, says, mends = (
-        one if one is says_ else one.format(table, table.split(".")[0])
+        one if one is says_ else one.format(table, table.partition(".")[0])
         for says_ in [change[1]]
         for one in change
     )
@@ -104,13 +110,13 @@ def test_a_table_changed_after_rows_were_staged_is_refused_and_published_when_me
     database.run(f"CREATE UNIQUE INDEX by_id ON {table} (id)")
     case = case_of(database, table, root, upsert_key=key)
     sink = case.open()
-    sink.check(None, SCHEMA)
+    sink.check(None, SCHEMA, ())
     publish(sink, 1, None, rows(1))
     staged = staged_rows(sink, 2, 2, 3)
     database.run(does)
 
     with pytest.raises(ConfigurationError, match=says):
-        case.open().check(1, SCHEMA)  # What a checkpoint is told that is not complete yet.
+        case.open().check(1, SCHEMA, ())  # What a checkpoint is told that is not complete yet.
     for _ in range(2):  # And what is owed: it is tried again.
         with pytest.raises(ConfigurationError, match=says):
             case.open().commit(JOB, 2, 1, [staged])
@@ -125,13 +131,13 @@ def test_a_table_changed_after_rows_were_staged_is_refused_and_published_when_me
 
 @pytest.mark.parametrize("is_empty", [False, True], ids=["alone", "with rows"])
 def test_a_table_is_made_by_a_first_checkpoint_that_takes_rows_away(
-    is_empty, database, table, root
+    is_empty: bool, database: Database, table: str, root: StoreLocation
 ) -> None:
     case = case_of(database, table, root, upsert_key=("id",), create=True)
     sink = case.open()
     staged = [stage_deletes(sink, 1, rows(7))]
     written = stage(sink, 1, rows(1, 2), subtask=1) if is_empty else None
-    sink.check(None, SCHEMA)
+    sink.check(None, SCHEMA, ())
 
     sink.commit(JOB, 1, None, [*staged, *([written] if written is not None else [])])
     publish(sink, 2, 1, rows(3))
@@ -140,7 +146,7 @@ def test_a_table_is_made_by_a_first_checkpoint_that_takes_rows_away(
 
 
 def test_a_table_that_was_made_and_is_gone_is_not_made_anew_over_the_loss(
-    database, table, root
+    database: Database, table: str, root: StoreLocation
 ) -> None:
     case = case_of(database, table, root, create=True)
     publish(case.open(), 1, None, rows(1, 2))
@@ -150,7 +156,7 @@ def test_a_table_that_was_made_and_is_gone_is_not_made_anew_over_the_loss(
     with pytest.raises(ConfigurationError, match=r"is gone, and 2 rows of earlier .*; put it back"):
         case.open().commit(JOB, 2, 1, [staged])
     with pytest.raises(ConfigurationError, match=r"is gone, and 2 rows of earlier .*; put it back"):
-        case.open().check(1, SCHEMA)
+        case.open().check(1, SCHEMA, ())
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     case.open().commit(JOB, 2, 1, [staged])
 
@@ -177,7 +183,7 @@ NESTED = {
     ids=[*NESTED],
 )
 def test_nested_values_are_in_jsonb_as_postgresql_says_them(
-    kind, expected, database, table, root
+    kind: str, expected: object, database: Database, table: str, root: StoreLocation
 ) -> None:
     type_, value = NESTED[kind]
     database.run(f"CREATE TABLE {table} (j jsonb)")
@@ -192,13 +198,13 @@ def test_nested_values_are_in_jsonb_as_postgresql_says_them(
 
 
 def test_a_database_that_was_put_back_while_its_commit_is_owed_is_told_again(
-    database, table, root
+    database: Database, table: str, root: StoreLocation
 ) -> None:
     """The journal does not say *committed* yet, so what was staged is still there."""
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     case = case_of(database, table, root)
     publish(case.open(), 1, None, rows(1))
-    schema = table.split(".")[0]
+    schema = table.partition(".")[0]
     names = ("orders", "sluice_ledger", "sluice_sinks")
     for name in names:
         database.run(f"CREATE TABLE {schema}.backup_{name} AS TABLE {schema}.{name}")

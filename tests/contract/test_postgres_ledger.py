@@ -1,17 +1,19 @@
-"""What is noted in a PostgreSQL database of the checkpoints that its tables show."""
+"""The ledger in a PostgreSQL database: the notes of published checkpoints."""
 
 # ruff: noqa: S608 - the names of tables are the tests' own
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from harness.postgres_database import Database
 from sluice.core.timeline import Recovery, Timeline
 from sluice.errors import ProtocolViolation, TableMismatch
 from sluice.storage.open import StoreLocation
 from tests.contract.sink_case import JOB, RESTORED, RESTORED_AGAIN, publish, rows
-from tests.contract.test_postgres_sink import COLUMNS, case_of, row_ids, sink_of
-from tests.postgres_database import Database
+from tests.contract.test_postgres_sink import COLUMNS, case_of, row_ids, sink_of, target_of
 
 
 @pytest.fixture
@@ -20,12 +22,14 @@ def table(database: Database) -> str:
 
 
 @pytest.fixture
-def root(tmp_path) -> StoreLocation:
+def root(tmp_path: Path) -> StoreLocation:
     return StoreLocation(root=f"file://{tmp_path}/staged")
 
 
-def test_notes_of_an_older_sluice_are_refused_by_name(database, table, root) -> None:
-    schema = table.split(".")[0]
+def test_notes_of_an_older_sluice_are_refused_by_name(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    schema = table.partition(".")[0]
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     publish(sink_of(database, table, root), 1, None, rows(1))
     database.run(f"DROP TABLE {schema}.sluice_sinks")
@@ -38,10 +42,12 @@ def test_notes_of_an_older_sluice_are_refused_by_name(database, table, root) -> 
             look()
 
 
-def test_a_database_that_was_put_back_is_not_published_to(database, table, root) -> None:
+def test_a_database_that_was_put_back_is_not_published_to(
+    database: Database, table: str, root: StoreLocation
+) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     case = case_of(database, table, root)
-    schema = table.split(".")[0]
+    schema = table.partition(".")[0]
     names = (table, f"{schema}.sluice_ledger", f"{schema}.sluice_sinks")
     for checkpoint_id in (1, 2, 3, 4):
         publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
@@ -63,14 +69,16 @@ def test_a_database_that_was_put_back_is_not_published_to(database, table, root)
     assert row_ids(case) == [1, 2, 3, 4, 5, 6]
 
 
-def test_each_checkpoint_is_a_row_that_says_who_published_it(database, table, root) -> None:
+def test_each_checkpoint_is_a_row_that_says_who_published_it(
+    database: Database, table: str, root: StoreLocation
+) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     case = case_of(database, table, root)
     publish(case.open(), 1, None, rows(1))
     case.open().recover(RESTORED, Recovery(version=1, through=2, continues=2))
     publish(case.open(), 2, 1, rows(2, 3), RESTORED)
     case.open().recover(RESTORED_AGAIN, Recovery(version=1, through=4))
-    schema = table.split(".")[0]
+    schema = table.partition(".")[0]
 
     ledger = f"SELECT checkpoint_id, rows, life, generation FROM {schema}.sluice_ledger ORDER BY 1"
     assert database.run(ledger) == [(1, 1, JOB.life, 1), (2, 2, JOB.life, 2)]
@@ -78,18 +86,20 @@ def test_each_checkpoint_is_a_row_that_says_who_published_it(database, table, ro
         f"SELECT life, generation, fenced_by, through, continues, past FROM {schema}.sluice_sinks"
     )
     assert database.run(sinks) == [(JOB.life, 3, 3, 4, None, [])]
-    assert case.open().target.timeline() == Timeline(
+    assert target_of(case.open()).timeline() == Timeline(
         life=JOB.life, generation=3, fenced_by=3, through=4, published=((1, 2),)
     )
 
 
-def test_a_long_time_line_is_not_read_whole_to_publish(database, table, root) -> None:
+def test_a_long_time_line_is_not_read_whole_to_publish(
+    database: Database, table: str, root: StoreLocation
+) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     publish(sink_of(database, table, root), 1, None, rows(1))
-    target = sink_of(database, table, root).target
+    target = target_of(sink_of(database, table, root))
     database.run(
-        f"INSERT INTO {table.split('.')[0]}.sluice_ledger SELECT sink, one, 0, life, 1"
-        f" FROM {table.split('.')[0]}.sluice_sinks, generate_series(3, 300000, 2) AS one"
+        f"INSERT INTO {table.partition('.')[0]}.sluice_ledger SELECT sink, one, 0, life, 1"
+        f" FROM {table.partition('.')[0]}.sluice_sinks, generate_series(3, 300000, 2) AS one"
     )
 
     with target.server.session(read_only=True) as connection:

@@ -9,19 +9,23 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.sink import RollBack
-from sluice.connectors.staged_sink import StagedSink
+from harness.postgres_database import Database
+from sluice.connectors.contracts.sink import RollBack, Sink
+from sluice.connectors.postgres.declared_sink import PostgresTable
+from sluice.connectors.postgres.target import PostgresTarget
+from sluice.connectors.staging.staged_sink import StagedSink
 from sluice.core.timeline import Recovery, Standing
 from sluice.errors import (
     ConfigurationError,
     ProtocolViolation,
     StoreUnavailable,
 )
-from sluice.sinks.postgres import PostgresTable
 from sluice.storage.open import StoreLocation
 from tests.contract.sink_rules import (
     APPEND_RULES,
@@ -29,14 +33,12 @@ from tests.contract.sink_rules import (
     RESTORED,
     RESTORED_AGAIN,
     UPSERT_RULES,
-    Row,
     SinkCase,
     publish,
     rows,
     seen,
     staged_rows,
 )
-from tests.postgres_database import Database
 
 COLUMNS = "id bigint NOT NULL, name text, price double precision, at timestamptz"
 
@@ -47,11 +49,11 @@ def table(database: Database) -> str:
 
 
 @pytest.fixture
-def root(tmp_path) -> StoreLocation:
+def root(tmp_path: Path) -> StoreLocation:
     return StoreLocation(root=f"file://{tmp_path}/staged")
 
 
-def case_of(database: Database, table: str, root: StoreLocation, **options: object) -> SinkCase:
+def case_of(database: Database, table: str, root: StoreLocation, **options: Any) -> SinkCase:
     spec = PostgresTable(database.dsn, table, **options)
     return SinkCase(
         lambda: spec.open("orders", {}, root),
@@ -59,32 +61,44 @@ def case_of(database: Database, table: str, root: StoreLocation, **options: obje
     )
 
 
-def sink_of(database: Database, table: str, root: StoreLocation, **options: object) -> StagedSink:
+def sink_of(database: Database, table: str, root: StoreLocation, **options: Any) -> StagedSink:
     return PostgresTable(database.dsn, table, **options).open("orders", {}, root)
+
+
+def target_of(sink: Sink) -> PostgresTarget:
+    assert isinstance(sink, StagedSink)
+    assert isinstance(sink.target, PostgresTarget)
+    return sink.target
 
 
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
 def test_appended_with_a_checkpoint_column(
-    rule: Callable[[SinkCase], None], database, table, root
+    rule: Callable[[SinkCase], None], database: Database, table: str, root: StoreLocation
 ) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS}, epoch bigint)")
     rule(case_of(database, table, root, checkpoint_column="epoch"))
 
 
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
-def test_appended(rule: Callable[[SinkCase], None], database, table, root) -> None:
+def test_appended(
+    rule: Callable[[SinkCase], None], database: Database, table: str, root: StoreLocation
+) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     rule(case_of(database, table, root))
 
 
 @pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
-def test_upserted(rule: Callable[[SinkCase], None], database, table, root) -> None:
+def test_upserted(
+    rule: Callable[[SinkCase], None], database: Database, table: str, root: StoreLocation
+) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS}, PRIMARY KEY (id))")
     rule(case_of(database, table, root, upsert_key=("id",)))
 
 
 @pytest.mark.parametrize("key", [(), ("id",)], ids=["appended", "upserted"])
-def test_a_missing_table_is_made_when_that_is_declared(key, database, table, root) -> None:
+def test_a_missing_table_is_made_when_that_is_declared(
+    key: tuple[str, ...], database: Database, table: str, root: StoreLocation
+) -> None:
     case = case_of(database, table, root, upsert_key=key, create=True, checkpoint_column="epoch")
 
     publish(case.open(), 1, None, rows(1, 7))
@@ -95,7 +109,7 @@ def test_a_missing_table_is_made_when_that_is_declared(key, database, table, roo
 
 
 def test_coordinators_that_make_ledger_and_table_at_once_do_not_disturb_each_other(
-    database, root
+    database: Database, root: StoreLocation
 ) -> None:
     schema = database.new_schema()
     problems: list[BaseException] = []
@@ -123,7 +137,7 @@ def test_coordinators_that_make_ledger_and_table_at_once_do_not_disturb_each_oth
 
 
 def test_a_roll_back_leaves_rows_of_nobody_and_refuses_a_table_that_two_sinks_write(
-    database, table, root
+    database: Database, table: str, root: StoreLocation
 ) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS}, epoch bigint)")
     database.run(f"INSERT INTO {table} (id) VALUES (0)")
@@ -143,7 +157,9 @@ def test_a_roll_back_leaves_rows_of_nobody_and_refuses_a_table_that_two_sinks_wr
     assert [row["id"] for row in seen(case)] == [0, 1, 3, 8]
 
 
-def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(database, table, root) -> None:
+def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(
+    database: Database, table: str, root: StoreLocation
+) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     case = case_of(database, table, root)
     sink = case.open()
@@ -200,7 +216,12 @@ NUMBERS = pa.table({"id": pa.array([1], pa.int64()), "price": pa.array([1.5])})
     ],
 )
 def test_rows_that_do_not_fit_are_refused_by_column_and_type(
-    columns, options, words, database, table, root
+    columns: str,
+    options: dict[str, Any],
+    words: str,
+    database: Database,
+    table: str,
+    root: StoreLocation,
 ) -> None:
     database.run(f"CREATE TABLE {table} ({columns})")
     sink = sink_of(database, table, root, **options)
@@ -214,7 +235,9 @@ def test_rows_that_do_not_fit_are_refused_by_column_and_type(
     assert not sink.is_published(1)
 
 
-def test_a_column_with_a_default_and_a_wider_one_are_fine(database, table, root) -> None:
+def test_a_column_with_a_default_and_a_wider_one_are_fine(
+    database: Database, table: str, root: StoreLocation
+) -> None:
     database.run(
         f"CREATE TABLE {table} (price numeric, id numeric(30, 2), made timestamptz NOT NULL"
         " DEFAULT now(), number bigint GENERATED ALWAYS AS IDENTITY)"
@@ -222,6 +245,7 @@ def test_a_column_with_a_default_and_a_wider_one_are_fine(database, table, root)
     sink = sink_of(database, table, root)
     given = NUMBERS.set_column(1, "price", pa.array(["1.25"]).cast(pa.decimal128(10, 4)))
     staged = sink.stage(given, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
+    assert staged is not None
     sink.commit(JOB, 1, None, [staged])
 
     assert database.run(f"SELECT id::text, price::text, number FROM {table}") == [
@@ -229,20 +253,24 @@ def test_a_column_with_a_default_and_a_wider_one_are_fine(database, table, root)
     ]
 
 
-def test_a_missing_table_and_a_missing_privilege_name_the_fix(database, table, root) -> None:
+def test_a_missing_table_and_a_missing_privilege_name_the_fix(
+    database: Database, table: str, root: StoreLocation
+) -> None:
     sink = sink_of(database, table, root)
     with pytest.raises(ConfigurationError, match=r"no table .*; make it, or declare create=True"):
         publish(sink, 1, None, rows(1))
 
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    database.run(f"GRANT USAGE ON SCHEMA {table.split('.')[0]} TO guest")
+    database.run(f"GRANT USAGE ON SCHEMA {table.partition('.')[0]} TO guest")
     guest = PostgresTable(database.guest_dsn, table).open("orders", {}, root.below("guest"))
     with pytest.raises(ConfigurationError, match=r"\(42501\).*GRANT"):
         publish(guest, 1, None, rows(1))
 
 
-def test_a_guest_with_the_documented_privileges_can_write(database, table, root) -> None:
-    schema = table.split(".")[0]
+def test_a_guest_with_the_documented_privileges_can_write(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    schema = table.partition(".")[0]
     database.run(f"CREATE TABLE {table} ({COLUMNS}, PRIMARY KEY (id))")
     publish(sink_of(database, table, root.below("owner")), 1, None, [])  # Makes the ledger.
     database.run(f"GRANT USAGE ON SCHEMA {schema} TO guest")
@@ -257,7 +285,7 @@ def test_a_guest_with_the_documented_privileges_can_write(database, table, root)
     assert seen(case_of(database, table, root)) == rows(1, 2, name="new")
 
 
-def test_no_message_shows_a_password(database, table, root) -> None:
+def test_no_message_shows_a_password(database: Database, table: str, root: StoreLocation) -> None:
     secret = f"hush{secrets.token_hex(8)}"
     said = []
     for dsn in (
@@ -281,16 +309,20 @@ def test_no_message_shows_a_password(database, table, root) -> None:
     assert not [one for one in said if secret in str(one)]
 
 
-def test_a_look_at_a_table_that_was_never_written_makes_nothing(database, table, root) -> None:
+def test_a_look_at_a_table_that_was_never_written_makes_nothing(
+    database: Database, table: str, root: StoreLocation
+) -> None:
     sink = sink_of(database, table, root)
 
     assert (sink.is_published(1), sink.standing(JOB.life, None)) == (False, Standing())
     with closing(database.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass(%s)", [f"{table.split('.')[0]}.sluice_ledger"])
+        cursor.execute("SELECT to_regclass(%s)", [f"{table.partition('.')[0]}.sluice_ledger"])
         assert cursor.fetchone() == (None,)
 
 
-def test_sinks_of_one_schema_keep_their_notes_apart(database, root) -> None:
+def test_sinks_of_one_schema_keep_their_notes_apart(
+    database: Database, root: StoreLocation
+) -> None:
     schema = database.new_schema()
     first, second = (
         case_of(database, f"{schema}.{name}", root.below(name), create=True)
@@ -305,5 +337,5 @@ def test_sinks_of_one_schema_keep_their_notes_apart(database, root) -> None:
     assert [row_ids(one) for one in (first, second)] == [[1, 5], [2]]
 
 
-def row_ids(case: SinkCase) -> list[Row]:
+def row_ids(case: SinkCase) -> list[int]:
     return [row["id"] for row in seen(case)]

@@ -1,10 +1,11 @@
-"""A PostgreSQL table keeps every source's promises, whoever writes it meanwhile."""
+"""A PostgreSQL table keeps the rules of a source, while other sessions write it."""
 
 # ruff: noqa: S608 - the names of tables are the tests' own
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -14,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.postgres_database import Database
+from sluice.connectors.contracts.source import RECORD, Barrier, SourcePosition
+from sluice.connectors.postgres.declared_source import PostgresTable
 from sluice.connectors.postgres.source import PostgresTableSource, Wait
-from sluice.connectors.source import RECORD, Barrier, SourcePosition
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.sources.postgres import PostgresTable
 from tests.contract.source_rules import check_replay
-from tests.postgres_database import Database
 
 IDENTITY = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text"
 
@@ -73,13 +74,15 @@ def hundred(database: Database) -> str:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(cuts=st.lists(st.tuples(st.integers(1, 40) | st.none(), st.integers(1, 3)), max_size=2))
-def test_epochs_of_any_size_are_the_whole_table(cuts, database, hundred) -> None:
+def test_epochs_of_any_size_are_the_whole_table(
+    cuts: list[tuple[int | None, int]], database: Database, hundred: str
+) -> None:
     expected = [{"id": n, "name": f"n{n}", RECORD: n} for n in range(1, 101)]
 
     check_replay(source_of(database, hundred, bounded=True), cuts, expected, files=1)
 
 
-def test_rows_that_are_added_are_the_next_epoch(database, table) -> None:
+def test_rows_that_are_added_are_the_next_epoch(database: Database, table: str) -> None:
     source = source_of(database, table)
     empty = plan(source)
     insert(database, table, "a", "b")
@@ -92,7 +95,9 @@ def test_rows_that_are_added_are_the_next_epoch(database, table) -> None:
     assert not plan(source, second.position).slices
 
 
-def test_a_gap_is_passed_in_one_step_and_the_record_is_the_offset(database, table) -> None:
+def test_a_gap_is_passed_in_one_step_and_the_record_is_the_offset(
+    database: Database, table: str
+) -> None:
     insert(database, table, "a")
     first = plan(source_of(database, table))
     database.run(f"ALTER TABLE {table} ALTER COLUMN id RESTART WITH 5000000000")
@@ -110,7 +115,7 @@ def test_a_gap_is_passed_in_one_step_and_the_record_is_the_offset(database, tabl
     assert row[RECORD] == 5000000001
 
 
-def test_a_table_of_large_numbers_is_not_read_from_0(database, table) -> None:
+def test_a_table_of_large_numbers_is_not_read_from_0(database: Database, table: str) -> None:
     database.run(f"ALTER TABLE {table} ALTER COLUMN id RESTART WITH 7000000000")
     insert(database, table, "a")
     source = source_of(database, table)
@@ -119,7 +124,7 @@ def test_a_table_of_large_numbers_is_not_read_from_0(database, table) -> None:
 
 
 def test_deleted_rows_that_were_read_are_no_matter_and_a_table_made_anew_is(
-    database, table
+    database: Database, table: str
 ) -> None:
     insert(database, table, *"abc")
     source = source_of(database, table)
@@ -137,8 +142,10 @@ def test_deleted_rows_that_were_read_are_no_matter_and_a_table_made_anew_is(
         plan(source, first.position)
 
 
-def test_a_guest_needs_select_on_table_and_sequence_and_is_told_so(database, table) -> None:
-    schema = table.split(".")[0]
+def test_a_guest_needs_select_on_table_and_sequence_and_is_told_so(
+    database: Database, table: str
+) -> None:
+    schema = table.partition(".")[0]
     insert(database, table, "a")
     source = PostgresTable(database.guest_dsn, table, "id").open({}, None)
     database.run(f"GRANT USAGE ON SCHEMA {schema} TO guest")
@@ -152,7 +159,9 @@ def test_a_guest_needs_select_on_table_and_sequence_and_is_told_so(database, tab
     assert names_of(source, plan(source)) == ["a"]
 
 
-def test_a_condition_leaves_rows_out_and_an_unread_region_is_passed(database, hundred) -> None:
+def test_a_condition_leaves_rows_out_and_an_unread_region_is_passed(
+    database: Database, hundred: str
+) -> None:
     source = source_of(database, hundred, where="name LIKE '%7'", bounded=True)
     first = plan(source, most=10)
 
@@ -162,10 +171,11 @@ def test_a_condition_leaves_rows_out_and_an_unread_region_is_passed(database, hu
     assert rest.exhausted
 
 
-def test_a_slice_read_half_way_leaves_no_session_behind(database, hundred) -> None:
+def test_a_slice_read_half_way_leaves_no_session_behind(database: Database, hundred: str) -> None:
     source = replace(source_of(database, hundred), batch_bytes=1)
     piece = plan(source).slices[0]
     batches = source.read(piece)
+    assert isinstance(batches, Generator)
     assert next(batches).to_pylist()[0]["name"] == "n1"
     batches.close()
 
@@ -177,7 +187,9 @@ def test_a_slice_read_half_way_leaves_no_session_behind(database, hundred) -> No
     assert database.run(left) == [(0,)]
 
 
-def test_a_session_that_breaks_while_it_reads_is_unavailable(database, hundred) -> None:
+def test_a_session_that_breaks_while_it_reads_is_unavailable(
+    database: Database, hundred: str
+) -> None:
     database.run(
         f"CREATE TABLE {hundred}_wide AS SELECT id, repeat(name, 20000) AS name FROM {hundred}"
     )
@@ -196,9 +208,9 @@ def test_a_session_that_breaks_while_it_reads_is_unavailable(database, hundred) 
 
 
 def test_a_declaration_is_picklable_and_light_and_its_source_is_its_like(
-    database, hundred, monkeypatch
+    database: Database, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.params import env, param
+    from sluice.declaration.params import env, param
 
     monkeypatch.setenv("SHOP_DSN", database.dsn)
     spec = PostgresTable(env("SHOP_DSN"), param("table"), "id", columns=("name",))
@@ -212,9 +224,98 @@ def test_a_declaration_is_picklable_and_light_and_its_source_is_its_like(
         spec.open({"table": "orders"}, None)
 
 
-def test_slices_share_an_epoch_without_a_gap_between_them(database, hundred) -> None:
+def test_slices_share_an_epoch_without_a_gap_between_them(database: Database, hundred: str) -> None:
     barrier = source_of(database, hundred).plan((), max_records=None, parallelism=3)
 
     assert len(barrier.slices) == 3
     assert all(one.end == two.start for one, two in pairwise(barrier.slices))
     assert barrier.records == 100
+
+
+def test_a_table_that_was_made_anew_is_refused_however_far_its_numbers_are(
+    database: Database, table: str
+) -> None:
+    """Also by an epoch that was planned before: its rows would be those of another table."""
+    insert(database, table, *"abc")
+    source = source_of(database, table)
+    first = plan(source)
+    database.run(f"DROP TABLE {table}")
+    database.run(f"CREATE TABLE {table} ({IDENTITY})")
+    insert(database, table, *"uvwxyz")
+
+    with pytest.raises(ConfigurationError, match="truncated or made anew after it was read to 4"):
+        plan(source, first.position)
+    with pytest.raises(ConfigurationError, match="truncated or made anew after it was planned"):
+        names_of(source, first)
+    assert names_of(source, plan(source)) == [*"uvwxyz"]
+
+
+@pytest.mark.parametrize("parts", ["", "PARTITION BY LIST (name)"], ids=["one", "partitions"])
+def test_a_table_whose_numbers_began_anew_is_refused_and_one_that_was_rewritten_is_not(
+    database: Database, table: str, parts: str
+) -> None:
+    name = f"{table}_again"
+    database.run(f"CREATE TABLE {name} (id bigint GENERATED ALWAYS AS IDENTITY, name text) {parts}")
+    if parts:
+        database.run(f"CREATE TABLE {name}_rest PARTITION OF {name} DEFAULT")
+    insert(database, name, *"abc")
+    source = source_of(database, name)
+    first = plan(source)
+    database.run(f"VACUUM FULL {name}")
+    insert(database, name, "d")
+    assert names_of(source, first) == [*"abc"]
+    second = plan(source, first.position)
+    database.run(f"ALTER SEQUENCE {name}_id_seq MAXVALUE 1000000")
+    third = plan(source, second.position)
+
+    database.run(f"TRUNCATE {name} RESTART IDENTITY")
+    insert(database, name, *"uvwxyz")
+    with pytest.raises(ConfigurationError, match="truncated or made anew after it was read to 5"):
+        plan(source, third.position)
+    with pytest.raises(ConfigurationError, match="truncated or made anew after it was planned"):
+        names_of(source, second)
+
+
+def test_rows_without_a_number_are_refused(database: Database, table: str) -> None:
+    database.run(f"ALTER TABLE {table} DROP CONSTRAINT orders_pkey")
+    database.run(f"ALTER TABLE {table} ALTER COLUMN id DROP IDENTITY")
+    database.run(f"ALTER TABLE {table} ALTER COLUMN id DROP NOT NULL")
+    sequence = f"{table}_numbers"
+    database.run(f"CREATE SEQUENCE {sequence} OWNED BY {table}.id")
+    database.run(f"ALTER TABLE {table} ALTER COLUMN id SET DEFAULT nextval('{sequence}')")
+    source = source_of(database, table)
+    insert(database, table, "a")
+    assert names_of(source, plan(source)) == ["a"]
+
+    database.run(f"INSERT INTO {table} (id, name) VALUES (NULL, 'lost')")
+
+    with pytest.raises(ConfigurationError, match="has rows whose 'id' is null, which are never"):
+        plan(source)
+
+
+@pytest.mark.parametrize("name", ["_malformed", "_record", "_Source"])
+def test_a_column_with_a_name_of_ours_is_refused(database: Database, table: str, name: str) -> None:
+    database.run(f'ALTER TABLE {table} ADD COLUMN "{name}" text')
+
+    with pytest.raises(ConfigurationError, match=f"table {table} has a column '{name}', a name"):
+        source_of(database, table).schema()
+    assert source_of(database, table, columns=("name",)).schema().names == ["name", RECORD]
+
+
+def test_names_may_have_any_letters_and_a_text_begins_with_any(
+    database: Database, table: str
+) -> None:
+    """A byte order mark at the begin of what COPY sends is a letter of the first row's text."""
+    schema, _, _ = table.partition(".")
+    name, columns = "The %s orders", '"100%" text, "%(n)s" bigint GENERATED ALWAYS AS IDENTITY'
+    at = "timestamptz DEFAULT now() - interval '1 hour'"
+    database.run(f'CREATE TABLE {schema}."{name}" ({columns}, "%" {at})')
+    database.run(f"INSERT INTO {schema}.\"{name}\" (\"100%\") VALUES ('\ufeffmark'), ('')")
+
+    lagging: dict[str, Any] = {"late_commits": timedelta(seconds=1), "lag_column": "%"}
+    for how in ({}, lagging):
+        spec = PostgresTable(database.dsn, f"{schema}.{name}", "%(n)s", columns=("100%",), **how)
+        source = spec.open({}, None)
+        barrier = plan(source)
+        found = [row for one in barrier.slices for b in source.read(one) for row in b.to_pylist()]
+        assert [row["100%"] for row in found] == ["\ufeffmark", ""]

@@ -1,4 +1,4 @@
-"""How the S3 store reports servers that are away, lie, or lose their answers.
+"""The errors of the S3 store for servers that are away, answer wrongly, or lose answers.
 
 The servers are real: ministack, a proxy before it that drops answers, and a small HTTP server that
 ignores ``If-None-Match``, as some S3 servers do.
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from harness.s3_server import S3Server, free_port
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.storage.object_store import (
     AlreadyExists,
@@ -25,7 +26,6 @@ from sluice.storage.object_store import (
 )
 from sluice.storage.open import StoreLocation, open_store
 from tests.contract.conftest import BUCKET, create_bucket
-from tests.s3_server import S3Server, free_port
 
 pytestmark = [pytest.mark.s3, pytest.mark.usefixtures("aws_credentials")]
 

@@ -12,25 +12,26 @@ from typing import Any
 
 import pytest
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing
+from harness.jobs import a_running_job
+from harness.postgres_database import Database
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.ids import CheckpointId
 from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint
-from sluice.runner.trigger import Triggered, trigger
+from sluice.job.job import Job
+from sluice.job.places import open_sinks
 from sluice.sinks import FilesTable, IcebergTable, KafkaTopic, PostgresTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from tests.builders import a_running_job
 from tests.contract.test_kafka_sink import records
 from tests.iceberg_catalog import TABLE, loaded, properties
 from tests.kafka_cluster import Place, place
 from tests.no_spark import stages_without_spark
-from tests.postgres_database import Database
 
 COUNT, EPOCHS = "per_auction", 3
 KEY = "bid_auction"  # Null in an event that is no bid, and a key like any other.
@@ -59,7 +60,7 @@ def changes(rows: list[dict[str, Any]]) -> list[Change]:
 
 
 def what_is_left(found: list[Change]) -> dict[int, int]:
-    """What the changes of a running count lead to: of each key the row that nobody took back."""
+    """The result of a running count's changes: the row of each key that was not taken back."""
     left: dict[int, set[int]] = {}
     for kind, auction, n in sorted(found, key=lambda one: (one[0] in ("-U", "-D"), one)):
         if kind in ("+I", "+U"):
@@ -97,7 +98,7 @@ def test_every_change_of_a_count_is_in_each_place_once(
         finalize(job, checkpoint_id)
         commit(job, checkpoint_id)
 
-    sinks = job.sinks({})
+    sinks = open_sinks(job, {})
     files = changes(sinks["files"].read().to_pylist())  # type: ignore[attr-defined]
     totals = sinks["totals"].read().to_pylist()  # type: ignore[attr-defined]
     assert what_is_left(files) == {row[KEY] or 0: row["n"] for row in totals}
@@ -110,8 +111,20 @@ def test_every_change_of_a_count_is_in_each_place_once(
     assert keys == {row[KEY]: row[KEY] and str(row[KEY]).encode() for row in totals}
 
 
+@pytest.mark.parametrize(
+    ("changes", "says", "mends"),
+    [
+        ("RENAME n TO bids", "table {} has no column 'n', and the rows", "RENAME bids TO n"),
+        (
+            "ADD CONSTRAINT few CHECK (n < 20) NOT VALID",
+            r"table {} would refuse the rows of checkpoint 2: one violates constraint 'few', CHECK",
+            "DROP CONSTRAINT few",
+        ),
+    ],
+    ids=["a column", "a value"],
+)
 def test_a_place_that_was_changed_aborts_the_checkpoint_and_its_rows_come_when_it_is_mended(
-    database: Database,
+    changes: str, says: str, mends: str, database: Database
 ) -> None:
     table = f"{database.new_schema()}.totals"
     database.run(f"CREATE TABLE {table} ({KIND} smallint NOT NULL UNIQUE, n bigint)")
@@ -128,19 +141,19 @@ def test_a_place_that_was_changed_aborts_the_checkpoint_and_its_rows_come_when_i
     first = an_epoch(job)
     finalize(job, first)
     commit(job, first)
-    database.run(f"ALTER TABLE {table} RENAME n TO bids")
+    database.run(f"ALTER TABLE {table} {changes}")
 
     second = an_epoch(job)
-    with pytest.raises(ConfigurationError, match=f"table {table} has no column 'n', and the rows"):
+    with pytest.raises(ConfigurationError, match=says.format(table)):
         finalize(job, second)
     fail_checkpoint(job, second, Reason.FINALIZE_CHECKPOINT_FAILURE, "told")
-    database.run(f"ALTER TABLE {table} RENAME bids TO n")
+    database.run(f"ALTER TABLE {table} {mends}")
     for _ in range(EPOCHS - 1):
         checkpoint_id = an_epoch(job)
         finalize(job, checkpoint_id)
         commit(job, checkpoint_id)
 
-    files = job.sinks({})["files"].read().to_pylist()  # type: ignore[attr-defined]
+    files = open_sinks(job, {})["files"].read().to_pylist()  # type: ignore[attr-defined]
     found = database.rows(f"SELECT {KIND}, n FROM {table}")
     assert sorted(map(str, found)) == sorted(str(dict(row)) for row in files)
     assert sum(row["n"] for row in found) == 450

@@ -1,15 +1,17 @@
-"""What a table's store holds and no manifest names: found, and deleted when somebody says so."""
+"""Files of a table's store that no manifest names: they are found, and deleted on request."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table import FilesTable
+from sluice.connectors.files_table.table import FilesTable
 from sluice.core.acks import Committable
 from sluice.errors import ProtocolViolation
 from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import ObjectStore
+from sluice.storage.object_store import Listed, ObjectStore
 from tests.contract.sink_case import JOB
 
 
@@ -66,7 +68,7 @@ def test_a_file_whose_name_is_not_of_a_table_is_nobodys(store: ObjectStore) -> N
 
 def test_a_commit_during_the_look_is_seen() -> None:
     class CommittedMeanwhile(InMemoryStore):
-        def list(self, prefix, *, start_after=""):
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
             yield from super().list(prefix, start_after=start_after)
             if prefix == "data/":
                 table.commit(JOB, 1, None, [staged])

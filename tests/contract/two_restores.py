@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from sluice.connectors.sink import RollBack
+from sluice.connectors.contracts.sink import RollBack
 from sluice.core.timeline import Recovery, Writer
 from sluice.errors import ConfigurationError, TableMismatch
 from tests.contract.sink_case import JOB, SinkCase, publish, rows, seen

@@ -11,10 +11,11 @@ COMPOSE = Path(__file__).resolve().parents[2] / "docker-compose.yaml"
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    return yaml.safe_load(COMPOSE.read_text())["services"]
+    services: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return services
 
 
-def test_whatever_serves_is_watched_and_started_again(services) -> None:
+def test_whatever_serves_is_watched_and_started_again(services: dict[str, Any]) -> None:
     for name, service in services.items():
         if name == "airflow-init":
             assert service["restart"] == "on-failure"
@@ -23,7 +24,7 @@ def test_whatever_serves_is_watched_and_started_again(services) -> None:
         assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}, name
 
 
-def test_airflow_waits_for_a_migrated_postgres(services) -> None:
+def test_airflow_waits_for_a_migrated_postgres(services: dict[str, Any]) -> None:
     parts = [name for name in services if name.startswith("airflow-") and name != "airflow-init"]
 
     assert len(parts) == 4
@@ -37,14 +38,14 @@ def test_airflow_waits_for_a_migrated_postgres(services) -> None:
         assert environment["AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK"] == "True"
 
 
-def test_kafka_comes_only_when_it_is_asked_for(services) -> None:
+def test_kafka_comes_only_when_it_is_asked_for(services: dict[str, Any]) -> None:
     """For the tests that want a real broker; Sluice itself needs none."""
     assert services["kafka"]["profiles"] == ["kafka"]
     assert "127.0.0.1:9092" in services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     assert not [s for s in services.values() if "kafka" in s.get("depends_on", {})]
 
 
-def test_nothing_is_published_beyond_loopback(services) -> None:
+def test_nothing_is_published_beyond_loopback(services: dict[str, Any]) -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
 
     assert published

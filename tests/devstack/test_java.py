@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.devstack.java import Java, find_java
 from sluice.errors import ConfigurationError
+from sluice.spark.java import Java, find_java
 
 DEBIAN = "sudo apt-get install openjdk-17-jre-headless"
 

@@ -59,7 +59,7 @@ def test_a_connection_to_oneself_is_not_a_listener(monkeypatch: pytest.MonkeyPat
     with socket.socket() as lonely:
         lonely.bind((ports.LOOPBACK, 0))
         port = lonely.getsockname()[1]
-        lonely.connect((ports.LOOPBACK, port))  # As happens by chance to whoever polls.
+        lonely.connect((ports.LOOPBACK, port))  # As happens by chance to a client that polls.
         monkeypatch.setattr(socket, "create_connection", lambda *_, **__: lonely)
 
         assert not ports.accepts_connections(port)

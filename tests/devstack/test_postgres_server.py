@@ -74,7 +74,9 @@ def postgres_processes(sluice_dir: Path) -> list[int]:
     return [pid for pid, where in seen.items() if where is not None and where[1] == data]
 
 
-def test_data_outlives_a_stop_and_a_kill_9_and_no_process_does(tmp_path, port, start) -> None:
+def test_data_outlives_a_stop_and_a_kill_9_and_no_process_does(
+    tmp_path: Path, port: int, start: Start
+) -> None:
     first = start()
     query(tmp_path, port, "CREATE TABLE kept AS SELECT 7 AS value")
     assert len(postgres_processes(tmp_path)) > 1
@@ -95,7 +97,9 @@ def test_data_outlives_a_stop_and_a_kill_9_and_no_process_does(tmp_path, port, s
     assert postgres_processes(tmp_path) == []
 
 
-def test_only_airflow_gets_in_with_its_password_and_is_no_superuser(tmp_path, port, start) -> None:
+def test_only_airflow_gets_in_with_its_password_and_is_no_superuser(
+    tmp_path: Path, port: int, start: Start
+) -> None:
     start()
 
     assert query(
@@ -114,7 +118,7 @@ def test_only_airflow_gets_in_with_its_password_and_is_no_superuser(tmp_path, po
             )
 
 
-def test_the_password_is_ours_alone(tmp_path) -> None:
+def test_the_password_is_ours_alone(tmp_path: Path) -> None:
     postgres_server.prepare(tmp_path)
 
     assert (tmp_path / "postgres" / "passwords").stat().st_mode & 0o777 == 0o600

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -60,7 +60,7 @@ def started(folder: Path, code: str, stack_id: str) -> ProcessRecord:
     return record
 
 
-def wait_until(is_true, timeout_s: float = 20.0) -> None:
+def wait_until(is_true: Callable[[], object], timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_true():
         assert time.monotonic() < deadline, "it never happened"
@@ -72,7 +72,7 @@ def marked(stack_id: str) -> list[int]:
     return [i.pid for i in process_table.all_processes() if process_table.carries(i.pid, mark)]
 
 
-def test_a_child_leads_its_own_session_and_is_stopped(tmp_path, stack_id) -> None:
+def test_a_child_leads_its_own_session_and_is_stopped(tmp_path: Path, stack_id: str) -> None:
     record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
     info = process_table.inspect(record.pid)
     assert info is not None
@@ -85,7 +85,7 @@ def test_a_child_leads_its_own_session_and_is_stopped(tmp_path, stack_id) -> Non
     assert not processes.is_alive(record)
 
 
-def test_stopping_twice_and_stopping_the_dead_is_harmless(tmp_path, stack_id) -> None:
+def test_stopping_twice_and_stopping_the_dead_is_harmless(tmp_path: Path, stack_id: str) -> None:
     record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
     os.kill(record.pid, signal.SIGKILL)
     wait_until(lambda: not processes.is_alive(record))
@@ -94,7 +94,7 @@ def test_stopping_twice_and_stopping_the_dead_is_harmless(tmp_path, stack_id) ->
     assert processes.stop_all([record], stack_id=stack_id, grace_s=0.1) == 0
 
 
-def test_a_child_that_ignores_sigterm_is_killed(tmp_path, stack_id) -> None:
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path, stack_id: str) -> None:
     record = started(tmp_path, STUBBORN, stack_id)
 
     killed = processes.stop_all([record], stack_id=None, grace_s=0.3)
@@ -104,7 +104,7 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path, stack_id) -> None:
 
 
 def test_descendants_in_other_process_groups_are_stopped_after_their_leader_died(
-    tmp_path, stack_id
+    tmp_path: Path, stack_id: str
 ) -> None:
     record = started(tmp_path, OWN_GROUP, stack_id)
     os.kill(record.pid, signal.SIGKILL)
@@ -116,7 +116,9 @@ def test_descendants_in_other_process_groups_are_stopped_after_their_leader_died
     assert marked(stack_id) == []
 
 
-def test_descendants_that_left_the_session_are_found_by_their_mark(tmp_path, stack_id) -> None:
+def test_descendants_that_left_the_session_are_found_by_their_mark(
+    tmp_path: Path, stack_id: str
+) -> None:
     record = started(tmp_path, OWN_SESSION, stack_id)
     assert len(marked(stack_id)) == 2
 
@@ -125,7 +127,7 @@ def test_descendants_that_left_the_session_are_found_by_their_mark(tmp_path, sta
     assert marked(stack_id) == []
 
 
-def test_a_recycled_pid_is_never_stopped(tmp_path, stack_id) -> None:
+def test_a_recycled_pid_is_never_stopped(tmp_path: Path, stack_id: str) -> None:
     stranger = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
     stale = replace(stranger, started_ticks=stranger.started_ticks - 1)
 
@@ -135,7 +137,7 @@ def test_a_recycled_pid_is_never_stopped(tmp_path, stack_id) -> None:
     assert processes.is_alive(stranger)
 
 
-def test_another_stack_is_left_alone(tmp_path, stack_id) -> None:
+def test_another_stack_is_left_alone(tmp_path: Path, stack_id: str) -> None:
     theirs = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
     ours = processes.start(a_launch(tmp_path, SLEEPER, other := uuid4().hex))
 
@@ -144,7 +146,7 @@ def test_another_stack_is_left_alone(tmp_path, stack_id) -> None:
     assert processes.is_alive(theirs)
 
 
-def test_a_record_is_valid_in_another_process(tmp_path, stack_id) -> None:
+def test_a_record_is_valid_in_another_process(tmp_path: Path, stack_id: str) -> None:
     record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
     script = (
         "from sluice.devstack import processes\n"
@@ -159,14 +161,14 @@ def test_a_record_is_valid_in_another_process(tmp_path, stack_id) -> None:
     assert not processes.is_alive(record)
 
 
-def test_waiting_for_a_child_that_exits_names_its_log(tmp_path, stack_id) -> None:
+def test_waiting_for_a_child_that_exits_names_its_log(tmp_path: Path, stack_id: str) -> None:
     record = processes.start(a_launch(tmp_path, "raise SystemExit(3)", stack_id))
 
     with pytest.raises(ConfigurationError, match=r"child exited while starting.*child\.log"):
         processes.wait_until_ready(record, lambda: False, timeout_s=20, cancelled=Event())
 
 
-def test_waiting_ends_when_time_is_up_or_when_cancelled(tmp_path, stack_id) -> None:
+def test_waiting_ends_when_time_is_up_or_when_cancelled(tmp_path: Path, stack_id: str) -> None:
     record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
     cancelled = Event()
     cancelled.set()

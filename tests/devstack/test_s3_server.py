@@ -52,7 +52,9 @@ def request(
         connection.close()
 
 
-def test_objects_survive_kill_9_and_stay_create_only(tmp_path, port, records) -> None:
+def test_objects_survive_kill_9_and_stay_create_only(
+    tmp_path: Path, port: int, records: list[ProcessRecord]
+) -> None:
     first = start(tmp_path, port, records)
     key = f"/{s3_server.BUCKET}/jobs/a/journal/0000000001"
     assert request(port, "PUT", key, b"entry", If_None_Match="*")[0] == 200
@@ -69,7 +71,7 @@ def test_objects_survive_kill_9_and_stay_create_only(tmp_path, port, records) ->
 
 
 def test_the_data_lies_in_our_folder_and_nothing_listens_beyond_loopback(
-    tmp_path, port, records
+    tmp_path: Path, port: int, records: list[ProcessRecord]
 ) -> None:
     record = start(tmp_path, port, records)
 

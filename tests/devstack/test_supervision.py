@@ -4,9 +4,10 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Event
 from uuid import uuid4
@@ -44,7 +45,7 @@ class RunningAirflow:
         return marked(f"{STACK_ID_VARIABLE}={self.stack_id}")
 
     def heartbeats(self) -> dict[str, datetime]:
-        """Return when each component last beat; nothing while nobody answers."""
+        """The last heartbeat of each component; empty while the API does not answer."""
         try:
             answer = httpx.get(f"{self.settings.url}/api/v2/monitor/health", trust_env=False)
             health = answer.json()
@@ -65,7 +66,7 @@ def marked(assignment: str) -> set[int]:
     }
 
 
-def wait_until(is_true, what: str) -> None:
+def wait_until(is_true: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + RESTART_TIMEOUT_S
     while not is_true():
         assert time.monotonic() < deadline, f"{what} within {RESTART_TIMEOUT_S:.0f} s"
@@ -117,7 +118,7 @@ def kill_and_see_return(airflow: RunningAirflow, *components: str) -> None:
         return name in beats and beats[name] > at if name != "api-server" else bool(beats)
 
     for name in components:
-        wait_until(lambda name=name: is_back(name), f"{name} did not come back")
+        wait_until(partial(is_back, name), f"{name} did not come back")
         assert not before[name] & airflow.processes_of(name), f"{name} left processes behind"
 
 

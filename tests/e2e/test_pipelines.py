@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.result import final_table
+from sluice.coordinator.recovery import stop
+from sluice.coordinator.submission import configure, submit
 from sluice.core.properties import JobStatus
-from sluice.declarations import load_pipeline
+from sluice.declaration.discovery import load_pipeline
 from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.stack import Stack
-from sluice.runner.history import CheckpointRecord, history
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import stop
-from sluice.runner.submission import configure, submit
+from sluice.job.job import Job, open_job
 from sluice.storage.open import StoreLocation
-from tests.spark.sshd_log import write_allowlist, write_log
+from sluice.views.history import CheckpointRecord, history
+from tests.spark.sshd_log import Alert, write_allowlist, write_log
 
 PIPELINE = "ssh_threats"
 DAGS = (PIPELINE, f"{PIPELINE}__restore", f"{PIPELINE}__savepoint", "sluice__watchdog")
@@ -31,8 +31,10 @@ ENDS_WITHIN_S = 600
 
 def started(
     running: Stack, airflow: AirflowApi, tmp_path: Path, *, epochs: int
-) -> tuple[Job, list]:
-    """Submit the job on a new log; return it, and the alerts it must find."""
+) -> tuple[Job, list[Alert], int]:
+    """Submit the job on a new log; return it, the alerts it must find, and an id below which no
+    checkpoint of it is: a run that was scheduled before the DAG was paused may begin at once.
+    """
     expected = write_log(tmp_path / "auth.log", lines=epochs * 100, seed=epochs)
     pipeline = load_pipeline(PIPELINE)
     job = open_job(
@@ -48,8 +50,9 @@ def started(
     airflow.pause(PIPELINE)
     if job.state().status in (JobStatus.RUNNING, JobStatus.RESTARTING):
         stop(job, JobStatus.CANCELED)
+    first_id = job.state().next_checkpoint_id
     submit(job, configure(pipeline, params, max_records_per_epoch=100))
-    return job, expected
+    return job, expected, first_id
 
 
 def wait_for_the_end(job: Job) -> JobStatus:
@@ -73,8 +76,7 @@ def of_this_life(job: Job, first_id: int) -> list[CheckpointRecord]:
 def test_a_kill_in_a_snapshot_restores_and_changes_nothing(
     running: Stack, airflow: AirflowApi, tmp_path: Path, fault: str
 ) -> None:
-    job, expected = started(running, airflow, tmp_path, epochs=3)
-    first_id = job.state().next_checkpoint_id
+    job, expected, first_id = started(running, airflow, tmp_path, epochs=3)
     run_id = f"e2e-{fault.partition(' ')[0]}-{first_id}"
 
     airflow.unpause(PIPELINE)
@@ -98,8 +100,7 @@ def test_a_kill_in_a_snapshot_restores_and_changes_nothing(
 def test_a_savepoint_is_taken_and_restored_through_airflow(
     running: Stack, airflow: AirflowApi, tmp_path: Path
 ) -> None:
-    job, expected = started(running, airflow, tmp_path, epochs=4)
-    first_id = job.state().next_checkpoint_id
+    job, expected, first_id = started(running, airflow, tmp_path, epochs=4)
     name = f"before-{first_id}"
 
     airflow.unpause(f"{PIPELINE}__savepoint")
@@ -120,8 +121,7 @@ def test_a_savepoint_is_taken_and_restored_through_airflow(
 def test_a_savepoint_waits_without_a_slot_and_a_cancelled_job_comes_back(
     running: Stack, airflow: AirflowApi, tmp_path: Path
 ) -> None:
-    job, expected = started(running, airflow, tmp_path, epochs=4)
-    first_id = job.state().next_checkpoint_id
+    job, expected, first_id = started(running, airflow, tmp_path, epochs=4)
     savepoint_dag = f"{PIPELINE}__savepoint"
     for dag in (savepoint_dag, f"{PIPELINE}__cancel"):
         airflow.unpause(dag)

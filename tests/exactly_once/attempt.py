@@ -1,4 +1,4 @@
-"""One process that drives a job to its end, and dies or freezes at a line of our own code.
+"""One process that runs a job to its end, and dies or freezes at a given line of our code.
 
 Everything that touches the bucket and the places outside is real, and so is the death: SIGKILL.
 Rows go past Spark in Python (``tests.no_spark``), so that a process is up within a second.
@@ -20,22 +20,25 @@ from types import FrameType
 from typing import Any
 
 import sluice
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import FencedError, RestoreError, SluiceError, StageFailed
-from sluice.pipeline import Pipeline
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import fail_checkpoint, restore
-from sluice.runner.submission import configure, submit
-from sluice.runner.trigger import Triggered, trigger
+from sluice.job.job import Job, open_job
 from sluice.spark.stage import run_stage
 from sluice.storage.open import StoreLocation
 from tests.no_spark import stages_without_spark
 
 PACKAGE = Path(sluice.__file__).parent
-WATCHED = ("runner", "connectors", "runtime/subtask.py", "runtime/output.py", "storage/journal.py")
+WATCHED = (
+    *("coordinator", "epoch", "job", "connectors"),
+    *("subtask/subtask.py", "subtask/output.py", "storage/journal.py"),
+)
 RECORDS_PER_EPOCH = 10
 
 
@@ -43,7 +46,7 @@ RECORDS_PER_EPOCH = 10
 class Line:
     """The *occurrence*-th time that a process is about to run this line, within a commit or not."""
 
-    place: str  # connectors/files_table.py:93
+    place: str  # connectors/files_table/table.py:93
     occurrence: int
 
     def __str__(self) -> str:
@@ -80,7 +83,7 @@ def drive(attempt: Attempt) -> None:
                 _give_up(job, error)
     if attempt.counts:
         Path(attempt.counts).write_text(json.dumps(watch.counts))
-    os._exit(0)  # Without the goodbyes of whoever still has a thread.
+    os._exit(0)  # Without the exit handlers of libraries with threads.
 
 
 def _has_ended(job: Job) -> bool:

@@ -1,4 +1,4 @@
-"""Where records come from: real places, each filled with the same number of records."""
+"""The sources: real places, each filled with the same number of records."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from pyiceberg.catalog import load_catalog
 
+from sluice.connectors.iceberg.declared_source import IcebergTable
+from sluice.connectors.kafka.declared_source import Kafka, Raw
+from sluice.connectors.postgres.declared_source import PostgresTable
 from sluice.sources import Files
-from sluice.sources.iceberg import IcebergTable
-from sluice.sources.kafka import Kafka, Raw
-from sluice.sources.postgres import PostgresTable
 from tests.exactly_once.pairs import GROUPS, RECORDS, Row, SourcePlace
 from tests.exactly_once.places import Places
 
@@ -38,7 +38,7 @@ def text_files(places: Places) -> SourcePlace:
 
 
 def postgres_table(places: Places) -> SourcePlace:
-    """With numbers that were taken and never committed."""
+    """A PostgreSQL table, with gaps in its numbers from transactions that were rolled back."""
     database, table = places.database, f"{places.schema}.events"
     if not database.run("SELECT to_regclass(%s)", table)[0][0]:
         database.run(f"CREATE TABLE {table} (id bigint GENERATED ALWAYS AS IDENTITY, grp text)")

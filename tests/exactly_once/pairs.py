@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing, fixed_delay
-from sluice.pipeline import Pipeline
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing, fixed_delay
+from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import SinkSpec
 from sluice.sources import SourceSpec
 
@@ -75,7 +75,7 @@ def declared(source: SourcePlace, sink: SinkPlace) -> Declared:
 
 
 def check(source: SourcePlace, sink: SinkPlace) -> None:
-    """Each record's effect is there exactly once, for whoever looks from outside."""
+    """Check, from outside, that each record's effect is there exactly once."""
     rows = sink.read()
     if sink.upserts:
         counts = Counter(row[source.group] for row in source.expected)

@@ -1,4 +1,4 @@
-"""The servers that records come from and go to, each started when somebody asks for it."""
+"""The servers of sources and sinks, each started at its first use."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pyiceberg.catalog import load_catalog
 
+from harness.postgres_database import Database, running_postgres
 from tests import iceberg_catalog
 from tests.kafka_cluster import Place, place
-from tests.postgres_database import Database, running_postgres
 
 
 class Places:

@@ -46,7 +46,7 @@ def drawn(name: str, seed: int, counts: Mapping[str, int]) -> Schedule:
 
 
 def lines_of(source: SourcePlace, sink: SinkPlace, folder: Path) -> dict[str, int]:
-    """How often each line is run when nothing happens; the output is checked, too."""
+    """The number of times that each line runs without failures; the output is checked, too."""
     folder.mkdir(parents=True, exist_ok=True)
     counts = counted(
         Attempt(

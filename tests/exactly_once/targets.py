@@ -1,4 +1,4 @@
-"""Where records go to: real places, each read from outside with another tool."""
+"""The sinks: real places, each read from outside with another tool."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from pyiceberg.catalog import load_catalog
 
+from sluice.connectors.iceberg.declared_sink import IcebergTable
+from sluice.connectors.kafka.declared_sink import KafkaTopic
+from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.sinks import FilesTable
-from sluice.sinks.iceberg import IcebergTable
-from sluice.sinks.kafka import KafkaTopic
-from sluice.sinks.postgres import PostgresTable
 from tests.exactly_once.pairs import Row, SinkPlace
 from tests.exactly_once.places import Places
 
@@ -80,7 +80,7 @@ def upserted_iceberg_sink(places: Places, name: str, group: str) -> SinkPlace:
 
 
 def _by_manifests(location: Path, key: str | None) -> list[Row]:
-    """What DuckDB sees in the files that the manifests name, followed by hand."""
+    """The rows that DuckDB reads from the files that the manifests name."""
     manifests = {
         file.stem: json.loads(file.read_text())
         for file in sorted((location / "_manifests").glob("*.json"))
@@ -120,13 +120,13 @@ def consumed(servers: str, topic: str) -> list[Row]:
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     rows: list[Row] = []
     while (message := consumer.poll(10)) is not None and message.error() is None:
-        rows.append(json.loads(message.value()))
+        rows.append(json.loads(message.value() or b""))
     consumer.close()
     return rows
 
 
 def scanned(places: Places, name: str) -> list[Row]:
-    """By Polars, from the metadata file that the catalog names."""
+    """The rows that Polars reads from the metadata file that the catalog names."""
     table = load_catalog("default", **places.catalog).load_table(f"shop.{name}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # Its own plans by a plugin.

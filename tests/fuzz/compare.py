@@ -33,7 +33,7 @@ def added_up(changelog: pa.Table) -> pa.Table:
 
 
 def difference(expected: pa.Table, got: pa.Table) -> str | None:
-    """What is wrong, in words; None if nothing is."""
+    """The difference in words; None if the frames are equal."""
     if not got.column_names and not expected.num_rows:
         return None  # Nothing was ever published.
     names = expected.column_names
@@ -48,7 +48,7 @@ def difference(expected: pa.Table, got: pa.Table) -> str | None:
 
 
 def left_out_difference(expected: pa.Table, got: pa.Table) -> str | None:
-    """Of a side output: its rows may say more, such as where they came from."""
+    """The difference of a side output, whose rows may have more columns, such as the origin."""
     if got.num_rows != expected.num_rows:
         return f"{got.num_rows} rows, expected {expected.num_rows}"
     shared = [name for name in expected.column_names if name in got.column_names]
@@ -142,7 +142,7 @@ def _plain(value: Any) -> Any:
 
 
 def _kind(of: pa.DataType) -> str:
-    """Large and small texts and lists are one type to everybody who reads them."""
+    """The kind of a type; large and small texts and lists are the same to readers."""
     if pa.types.is_large_string(of) or pa.types.is_string(of) or pa.types.is_string_view(of):
         return "string"
     if pa.types.is_list(of) or pa.types.is_large_list(of):

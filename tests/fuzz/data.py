@@ -82,7 +82,7 @@ def schema_of(source: SourcePlan) -> pa.Schema:
 
 
 def _column(name: str, kind: str, batch: int) -> Callable[[Random, int], Any]:
-    """How a column is drawn; ``id`` is unique, a small domain makes keys meet."""
+    """The function that draws a column's values; ``id`` is unique, a small domain repeats keys."""
     match name:
         case "id":
             return lambda _, number: batch * 1_000 + number

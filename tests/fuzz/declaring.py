@@ -1,4 +1,4 @@
-"""From a plan to the pipeline that it describes, through the public declaration alone."""
+"""Declares the pipeline that a plan describes, with the public API alone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing, StateBackend, fixed_delay
-from sluice.pipeline import Pipeline
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing, StateBackend, fixed_delay
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.windows import Attached, Hopping, Session, Tumbling, Window
 from sluice.sinks import FilesTable
 from sluice.sources import SourceSpec
-from sluice.windows import Attached, Hopping, Session, Tumbling, Window
 from tests.fuzz import functions
 from tests.fuzz.plans import InputPlan, Plan, SinkPlan, StagePlan
 
@@ -58,14 +58,18 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
 
 
 def spec_of(sink: SinkPlan) -> FilesTable:
-    more = {"changelog": True} if sink.changelog else {}
-    return FilesTable(upsert_key=sink.upsert_key, format=sink.format, **more)
+    return FilesTable(upsert_key=sink.upsert_key, format=sink.format, changelog=sink.changelog)
 
 
 def window_of(given: tuple[Any, ...] | list[Any]) -> Window:
     kind, *lengths = given
     sizes = [timedelta(milliseconds=length) for length in lengths]
-    kinds = {"tumbling": Tumbling, "hopping": Hopping, "session": Session, "attached": Attached}
+    kinds: dict[str, type[Window]] = {
+        "tumbling": Tumbling,
+        "hopping": Hopping,
+        "session": Session,
+        "attached": Attached,
+    }
     return kinds[kind](*sizes)
 
 

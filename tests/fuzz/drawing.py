@@ -98,7 +98,7 @@ def _table(drawing: Drawing) -> None:
 
 
 def _sinks(drawing: Drawing) -> None:
-    """Every stage that nobody reads has one, others have one at times."""
+    """Draw the sinks: every stage without readers has one, others have one at times."""
     random = drawing.random
     read: set[Any] = {given.producer for stage in drawing.stages for given in stage.inputs}
     for stage in drawing.stages:

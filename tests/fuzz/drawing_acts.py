@@ -1,4 +1,4 @@
-"""What happens in a play: rows arrive, checkpoints are taken, something dies, jobs are restored."""
+"""The acts of a play, drawn: rows arrive, checkpoints are taken, processes die, jobs restore."""
 
 from __future__ import annotations
 

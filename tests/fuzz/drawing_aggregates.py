@@ -32,7 +32,7 @@ def draw_aggregates(
 
 
 def _one(random: Random, stream: Stream, *, is_running: bool) -> tuple[str, str | None, str | None]:
-    kinds = (
+    kinds: tuple[str, ...] = (
         *ADDED, "min", "max", "first", "last", "count_distinct", "collect", "stddev", "variance",
         "percentile", "string_agg",
     )  # fmt: skip

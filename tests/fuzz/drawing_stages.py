@@ -24,7 +24,7 @@ Drawn = tuple[StagePlan, Stream] | None
 
 
 def add_stage(drawing: Any) -> None:
-    """One more stage, if what was drawn fits together."""
+    """Add one more stage, if the drawn parts fit together."""
     random: Random = drawing.random
     uid = f"s{len(drawing.stages)}"
     source = random.random() < 0.3
@@ -79,8 +79,8 @@ def transform(drawing: Any, uid: str, stream: Stream) -> Drawn:
             columns[f"{name}_t"] = new_kind
     is_filter = random.random() < 0.3 and (is_drawn("D2") or stream.event_time is None)
     args = {"columns": "\n".join(expressions)}
-    if is_filter and (text := condition(random, stream)):
-        args["condition"] = text
+    if is_filter and (where := condition(random, stream)):
+        args["condition"] = where
     stage = StagePlan(uid=uid, op="transform", inputs=(given,), args=args)
     return stage, replace(stream, uid=uid, columns=columns)
 
@@ -123,7 +123,7 @@ def union(drawing: Any, uid: str, stream: Stream) -> Drawn:
 
 def lookup(drawing: Any, uid: str, stream: Stream) -> Drawn:
     random: Random = drawing.random
-    if not drawing.tables or stream.is_retract or (stream.updates and _has_sums(stream)):
+    if not drawing.tables or stream.is_retract or (stream.updates and has_sums(stream)):
         return None
     given, stream = read(drawing, stream)
     pairs = [(n, "tk") for n in stream.of(["int"])] + [(n, "tg") for n in stream.of(["text"])]
@@ -170,7 +170,7 @@ def latest(drawing: Any, uid: str, stream: Stream) -> Drawn:
     given, stream = read(drawing, stream)
     given, stream, key = keyed(random, given, stream)
     orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
-    if not key or not orders or _has_sums(stream) or _hides_rank(stream):
+    if not key or not orders or has_sums(stream) or _hides_rank(stream):
         return None
     by = random.sample(orders, min(len(orders), random.choice((1, 1, 2))))
     stage = StagePlan(uid=uid, op="latest", inputs=(given,), args={"by": by})
@@ -184,7 +184,7 @@ def top_n(drawing: Any, uid: str, stream: Stream) -> Drawn:
     given, stream = read(drawing, stream)
     given, stream, key = keyed(random, given, stream)
     orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
-    if not key or not orders or _has_sums(stream):
+    if not key or not orders or has_sums(stream):
         return None
     args: dict[str, Any] = {"n": random.choice((1, 2, 3)), "by": random.choice(orders)}
     if len(orders) > 1 and random.random() < 0.4:
@@ -205,7 +205,7 @@ def deduplicate(drawing: Any, uid: str, stream: Stream) -> Drawn:
     given, stream = read(drawing, stream)
     given, stream, key = keyed(random, given, stream)
     orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
-    if not key or _has_sums(stream) or _hides_rank(stream):
+    if not key or has_sums(stream) or _hides_rank(stream):
         return None
     args = {"by": random.choice(orders)} if orders and random.random() < 0.5 else {}
     stage = StagePlan(uid=uid, op="deduplicate", inputs=(given,), args=args)
@@ -217,7 +217,7 @@ def process(drawing: Any, uid: str, stream: Stream) -> Drawn:
         return None
     given, stream = read(drawing, stream)
     names = [n for n in stream.of(("int", "text", "long")) if n not in ("id", "rows", "total")]
-    if not names or _has_sums(stream):
+    if not names or has_sums(stream):
         return None
     key = drawing.random.choice(names)
     kind = stream.columns[key]
@@ -235,7 +235,7 @@ def process(drawing: Any, uid: str, stream: Stream) -> Drawn:
 
 
 def sink_for(random: Random, stream: Stream) -> SinkPlan:
-    """Of those that can show what the stream's rows mean."""
+    """A drawn sink, of those that accept the stream's kind of changes."""
     sink = SinkPlan(uid=f"{stream.uid}_out", producer=stream.uid)
     if stream.is_retract or random.random() < 0.15:
         return replace(sink, changelog=True)
@@ -276,7 +276,7 @@ def _hides_rank(stream: Stream) -> bool:
     return "rank" in stream.columns and not is_drawn("F2")
 
 
-def _has_sums(stream: Stream) -> bool:
+def has_sums(stream: Stream) -> bool:
     """Sums of floats may differ in the last bits, and so decide nothing."""
     return any("fsum" in name for name in stream.columns)
 

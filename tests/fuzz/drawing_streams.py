@@ -1,4 +1,4 @@
-"""What a drawing knows of a stream, and what can be drawn of its columns: conditions and keys."""
+"""A stream in a drawing, and the conditions and keys that can be drawn of its columns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stream:
 
 
 def plain_condition(random: Random, stream: Stream) -> str | None:
-    """Of the SQL that needs no JVM."""
+    """A condition in plain SQL, which needs no JVM."""
     parts = []
     for name in random.sample([*stream.columns], min(len(stream.columns), 4)):
         kind = stream.columns[name]
@@ -60,7 +60,7 @@ def plain_condition(random: Random, stream: Stream) -> str | None:
 
 
 def rich_condition(random: Random, stream: Stream) -> str | None:
-    """Of the SQL that only the JVM understands, and DuckDB reads alike."""
+    """A condition in SQL that needs the JVM, and means the same in DuckDB."""
     choices = []
     for name, kind in stream.columns.items():
         if kind in ("int", "long"):

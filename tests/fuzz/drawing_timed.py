@@ -54,14 +54,14 @@ def window(drawing: Any, uid: str, stream: Stream) -> Any:
 
 
 def window_top_n(drawing: Any, uid: str, stream: Stream) -> Any:
-    from tests.fuzz.drawing_stages import _has_sums, read
+    from tests.fuzz.drawing_stages import has_sums, read
 
     random: Random = drawing.random
     if not stream.is_append or (stream.has_nested and not is_drawn("D10")):
         return None
     given, stream = read(drawing, stream, is_timed=True)
     found = draw_window(random, stream)
-    if found is None or "rank" in stream.columns or _has_sums(stream):
+    if found is None or "rank" in stream.columns or has_sums(stream):
         return None
     key = keys(random, stream) if random.random() < 0.7 else ()
     orders = [n for n in stream.of(ORDERED) if n not in key]

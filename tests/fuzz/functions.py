@@ -12,7 +12,13 @@ from typing import Any
 
 import polars as pl
 
-from sluice.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row, ValueState
+from sluice.declaration.keyed_process import (
+    Context,
+    KeyedProcessFunction,
+    OnTimerContext,
+    Row,
+    ValueState,
+)
 
 OURS = ("_source", "_malformed", "_raw", "_weight")
 

@@ -1,4 +1,4 @@
-"""What only Spark's JVM does, done by DuckDB and Polars: to key rows, to measure, to look up.
+"""The work of Spark's JVM, done by DuckDB and Polars: keying, event times, lookups.
 
 ``replace`` puts it in the place of the functions that speak to Catalyst; nothing else of the
 product is touched.
@@ -9,28 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pyarrow as pa
 
-from sluice.connectors.source import MALFORMED_COLUMN
-from sluice.core.key_groups import key_group_of, subtask_of
+from sluice.connectors.contracts.source import MALFORMED_COLUMN
 from sluice.core.plan import TaskPlan
-from sluice.nodes import Input, StageNode
-from sluice.operations import KeyedLookup, Lookup, WindowTopN
-from sluice.runtime.key_hash import can_hash, key_hash
-from sluice.runtime.operators.build import build_operator
-from sluice.runtime.operators.computed import to_compute, wanted
-from sluice.runtime.operators.operator import WEIGHT
-from sluice.runtime.output import SOURCE
-from sluice.runtime.snapshot import SIDE, column_of
-from sluice.runtime.state.segments import HASH
+from sluice.declaration.nodes import Input, StageNode
+from sluice.declaration.operations import KeyedLookup, Lookup, WindowTopN
+from sluice.declaration.windows import Attached, Tumbling
 from sluice.spark import exchange, keying
 from sluice.spark.keying import KeyedRows, needed_columns
-from sluice.windows import Attached, Tumbling
+from sluice.subtask.key_hash import can_hash, key_hash
+from sluice.subtask.operators.build import build_operator
+from sluice.subtask.operators.computed import to_compute, wanted
+from sluice.subtask.operators.operator import WEIGHT
+from sluice.subtask.side_rows import SOURCE
+from sluice.subtask.snapshot import SIDE, column_of
+from sluice.subtask.state.segments import HASH
 from tests.fuzz.functions import OURS
 from tests.fuzz.session import Frame, set_column
+from tests.key_groups import key_group_of, subtask_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 MS = 1_000
 
@@ -38,7 +41,7 @@ MS = 1_000
 def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.deployment.keyed_rows", keyed_rows)
     patch.setattr("sluice.spark.deployment.looked_up", looked_up)
-    patch.setattr("sluice.spark.event_time._measured", measure)
+    patch.setattr("sluice.spark.event_time_measurement._measured", measure)
     patch.setattr("sluice.spark.deployment.exchange_of", exchange_of)
     patch.setattr("sluice.spark.rows._look_up", look_up)
     patch.setattr("sluice.spark.rows._united", united)
@@ -53,7 +56,7 @@ def exchange_of(run: Any) -> Any:
 
 
 def united(inputs: Sequence[Frame]) -> Frame:
-    """Where one input has columns of ours, the others get them, too."""
+    """The rows of all inputs; reserved columns of one input are added to the others, too."""
     ours = {
         field.name: field.type
         for rows in inputs
@@ -83,7 +86,7 @@ def measure(rows: Frame, event_time: str) -> dict[str, tuple[int, int]]:
 
 
 def looked_up(node: StageNode, inputs: Sequence[Frame], table: Frame | None) -> Sequence[Frame]:
-    """Of a lookup of updates the new rows, and what is taken back, which is not looked up."""
+    """The input of a keyed lookup: new rows that are looked up, and deletes that are not."""
     if not isinstance(node.operation, KeyedLookup):
         return inputs
     assert table is not None
@@ -100,7 +103,7 @@ def looked_up(node: StageNode, inputs: Sequence[Frame], table: Frame | None) -> 
 
 
 def look_up(lookup: Lookup, rows: Frame, table: Frame) -> Frame:
-    """By DuckDB, partition by partition, as a broadcast join does."""
+    """A lookup by DuckDB, partition by partition, as with a broadcast join."""
     wanted = ", ".join(f'{e} AS "_t_{c}"' for c, e in {**lookup.on, **lookup.add}.items())
     on = " AND ".join(f'r."{column}" = t."_t_{column}"' for column in lookup.on)
     right = f"(SELECT {wanted} FROM looked_up)"
@@ -149,7 +152,7 @@ def keyed_rows(
     rows = placed.drop(keying.SUBTASK)
     if operator.is_order_sensitive:
         rows = rows.each(_sorted)
-    return KeyedRows(rows=rows, schemas=schemas, tables=operator.tables)
+    return KeyedRows(rows=cast("DataFrame", rows), schemas=schemas, tables=operator.tables)
 
 
 def _sorted(table: pa.Table) -> pa.Table:
@@ -193,7 +196,7 @@ def _hash(keys: pl.DataFrame) -> Any:
 
 
 def _both(sides: Sequence[pa.Table]) -> pa.Table:
-    """One table for a join's inputs: a row has the columns of its side, and nulls for the other."""
+    """Both inputs of a join as one table: a row has nulls in the columns of the other input."""
     parts = []
     for side, table in enumerate(sides):
         columns = {

@@ -1,4 +1,4 @@
-"""What is known to be wrong, and so is not drawn yet; each goes when its mending is in."""
+"""Known bugs, which are not drawn yet; each is removed with its fix."""
 
 from __future__ import annotations
 

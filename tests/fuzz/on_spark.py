@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.drawing import draw
-from tests.fuzz.plans import Checkpoint, Plan
+from tests.fuzz.plans import Act, Checkpoint, Plan
 from tests.fuzz.play import Failure, failure_of
 from tests.fuzz.tuning import tuned
 from tests.fuzz.world import World
@@ -23,9 +23,10 @@ MOST_CHECKPOINTS = 2
 
 
 def spark_plan(seed: int) -> Plan:
-    """What a real Spark can play of a seed's plan: files, and two or three checkpoints."""
+    """The part of a seed's plan for a real Spark: files, and two or three checkpoints."""
     plan = draw(seed)
-    acts, checkpoints = [], 0
+    acts: list[Act] = []
+    checkpoints = 0
     for act in plan.acts:
         if isinstance(act, Checkpoint):
             checkpoints += 1

@@ -1,4 +1,4 @@
-"""What every sink must hold at a barrier: batch SQL by DuckDB over the input up to it.
+"""The oracle: the expected rows of every sink at a barrier, by batch SQL in DuckDB.
 
 A table for each source and stage, computed anew from the rows at every barrier.  A row that is only
 ever added has the ``_epoch`` in which it came, for what depends on it: who was late, which rows a
@@ -15,7 +15,7 @@ from functools import partial
 import duckdb
 import pyarrow as pa
 
-from sluice.sinks.opening import side_output
+from sluice.declaration.side_outputs import side_output
 from tests.fuzz.data import schema_of
 from tests.fuzz.past import MIN_WATERMARK, Past
 from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
@@ -192,7 +192,7 @@ class Oracle:
 
 
 def _narrowed(stage: StagePlan, text: str) -> str:
-    """With what the stage keeps of its result."""
+    """*text* with the stage's own filters and projections applied to it."""
     for condition in stage.where:
         text = f"SELECT * FROM ({text}) WHERE {condition}"
     if stage.select:

@@ -1,7 +1,7 @@
-"""What the oracle knows of a play: which rows each epoch read, and how far event time had come.
+"""The past of a play for the oracle: the rows that each epoch read, and its watermarks.
 
-Naive on purpose, and nothing of the product's runtime; the rules are those of docs/pipelines.md and
-ADR 21, told once more.
+Naive on purpose, and nothing of the product's runtime; the rules are those of
+docs/reference/pipelines.md and ADR 21, told once more.
 """
 
 # ruff: noqa: S608 - queries are made of what a drawing named
@@ -33,7 +33,7 @@ class Position:
 
     @property
     def waits(self) -> bool:
-        """A file that nobody has looked into waits, though it may turn out to be empty."""
+        """Whether the partition has unread rows; an unopened file counts, even if it is empty."""
         return not self.is_sealed if self.is_file else self.available > self.records
 
 
@@ -64,7 +64,7 @@ class Past:
         return [epoch.triggered_at_ms for epoch in self.epochs]
 
     def rows_of(self, source: str, epoch: int) -> Iterator[tuple[str, pa.Table]]:
-        """What was read between the barrier before and that of *epoch*, from 1 on."""
+        """The rows that *epoch*, counted from 1, has read, by partition."""
         for partition, (start, end) in self._read(source, epoch).items():
             yield partition, self.rows[source][partition].slice(start, end - start)
 

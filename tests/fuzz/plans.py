@@ -138,7 +138,7 @@ def from_json(text: str) -> Plan:
 
 
 def without(plan: Plan, uid: str) -> Plan:
-    """The plan without a stage, all that reads it, and what nobody needs any more."""
+    """The plan without a stage, its readers, and all that is not needed any more."""
     gone = {uid}
     for stage in plan.stages:  # In topological order.
         if any(given.producer in gone for given in stage.inputs):
@@ -149,7 +149,7 @@ def without(plan: Plan, uid: str) -> Plan:
 
 
 def only_used(plan: Plan) -> Plan:
-    """Without sources that nobody reads, and what is fed to them."""
+    """The plan without unread sources, and their rows."""
     used = set(producers_of(plan))
     return replace(
         plan,
@@ -192,7 +192,7 @@ def _stage(given: dict[str, Any]) -> StagePlan:
 
 
 def _act(given: dict[str, Any]) -> Act:
-    kind = {"Feed": Feed, "Checkpoint": Checkpoint, "Restore": Restore}[given.pop("act")]
+    kind: type[Act] = {"Feed": Feed, "Checkpoint": Checkpoint, "Restore": Restore}[given.pop("act")]
     if kind is Feed:
         given.setdefault("rows", [])
         given.setdefault("batch", 0)

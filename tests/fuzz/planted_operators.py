@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fuzz.planting import Mutation
 
-_AT = "runtime.operators"
+_AT = "subtask.operators"
 
 OPERATORS: dict[str, Mutation] = {
     "sum_forgets": Mutation(
@@ -112,7 +112,7 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "late_goes_unsaid": Mutation(
         "late rows of a chunk are left out without a word",
-        "runtime.output:Output.add_late",
+        "subtask.output:Output.add_late",
         "self._add_to_side(LATE_OF_SIDE[side], frame)",
         "pass",
         ("window", "interval_join", "window_join"),

@@ -1,6 +1,6 @@
 """How a fault is planted: one piece of one function's text is another, and the function runs that.
 
-The function object stays, so whoever imported it runs the fault, too.
+The function object stays, so modules that imported it run the fault, too.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def union(oracle: Oracle, stage: StagePlan) -> str:
 def lookup(oracle: Oracle, stage: StagePlan) -> str:
     args, producer = stage.args, stage.inputs[0].producer
     if is_updating := oracle.is_updating(producer):
-        given = replace(stage.inputs[0], producer=oracle.since(producer))
-        stage = replace(stage, inputs=(given,))
+        since = replace(stage.inputs[0], producer=oracle.since(producer))
+        stage = replace(stage, inputs=(since,))
     given, added = oracle.given(stage), args.get("add") or {}
     columns = listed(oracle.columns(given), "r.")
     columns += f", 0 AS {EPOCH}" if is_updating else f", r.{EPOCH}"

@@ -19,7 +19,7 @@ def q(name: str) -> str:
     return '"' + name + '"'
 
 
-def listed(names: Sequence[str], prefix: str = "") -> str:
+def listed(names: Iterable[str], prefix: str = "") -> str:
     return ", ".join(prefix + q(name) for name in names)
 
 

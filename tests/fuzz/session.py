@@ -28,7 +28,7 @@ _current = [0]
 
 
 # Where a connector asks many files at once: a thread for each of a few in memory takes longest.
-POOLED = ("files_table", "table_manifest", "table_rows")
+POOLED = ("table", "table_manifest", "table_rows")
 
 
 class InThisThread:
@@ -229,6 +229,8 @@ def spark_in_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyspark.TaskContext.get", TaskContext)
         for module in POOLED:
-            patch.setattr(f"sluice.connectors.{module}.ThreadPoolExecutor", InThisThread)
+            patch.setattr(
+                f"sluice.connectors.files_table.{module}.ThreadPoolExecutor", InThisThread
+            )
         jvm.replace(patch)
         yield

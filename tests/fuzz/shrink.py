@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from sluice.errors import ConfigurationError
 from tests.fuzz.drawing import draw
-from tests.fuzz.plans import Checkpoint, Feed, Plan, Restore, only_used, to_json, without
+from tests.fuzz.plans import Act, Checkpoint, Feed, Plan, Restore, only_used, to_json, without
 from tests.fuzz.play import Failure, play, playing
 
 MAX_RUNS = 600
@@ -121,7 +122,7 @@ def _rows(plan: Plan) -> Iterator[Plan]:
 
 
 def _settings(plan: Plan) -> Iterator[Plan]:
-    plain = {
+    plain: dict[str, Any] = {
         "parallelism": 1, "max_records": None, "max_runs": 16, "spills": False, "tuning": (),
         "way": "plain",
     }  # fmt: skip
@@ -165,7 +166,7 @@ def _columns(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, sources=tuple(sources))
 
 
-def _with_act(plan: Plan, place: int, act: object) -> Plan:
+def _with_act(plan: Plan, place: int, act: Act) -> Plan:
     return replace(plan, acts=(*plan.acts[:place], act, *plan.acts[place + 1 :]))
 
 

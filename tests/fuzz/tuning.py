@@ -19,15 +19,15 @@ def tuned(names: Sequence[str]) -> Iterator[None]:
 
 def small_chunks(patch: Any) -> None:
     """Rows are folded five at a time."""
-    patch.setattr("sluice.runtime.chunks.CHUNK_ROWS", 5)
-    patch.setattr("sluice.runtime.exchange.CHUNK_ROWS", 5)
+    patch.setattr("sluice.subtask.chunks.CHUNK_ROWS", 5)
+    patch.setattr("sluice.subtask.exchange_blocks.CHUNK_ROWS", 5)
 
 
 def small_files(patch: Any) -> None:
     """Output goes into files of four rows, or of a few bytes."""
-    patch.setattr("sluice.runtime.row_files.ROWS_PER_FILE", 4)
-    patch.setattr("sluice.runtime.row_files.WIDE_ROWS_PER_FILE", 4)
-    patch.setattr("sluice.runtime.row_files.BYTES_PER_FILE", 300)
+    patch.setattr("sluice.subtask.row_file_writer.ROWS_PER_FILE", 4)
+    patch.setattr("sluice.subtask.row_file_writer.WIDE_ROWS_PER_FILE", 4)
+    patch.setattr("sluice.subtask.row_file_writer.BYTES_PER_FILE", 300)
 
 
 def pre_aggregates(patch: Any) -> None:
@@ -37,7 +37,7 @@ def pre_aggregates(patch: Any) -> None:
 
 def prunes(patch: Any) -> None:
     """What can be among the best is looked for first, however few rows there are."""
-    patch.setattr("sluice.runtime.operators.ranking._WORTH_PRUNING", 0)
+    patch.setattr("sluice.subtask.operators.ranking._WORTH_PRUNING", 0)
 
 
 TUNINGS: dict[str, Callable[[Any], None]] = {

@@ -17,16 +17,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sluice.connectors.files_table.table import FilesTable
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint, restore, start_attempt
+from sluice.coordinator.submission import configure, reconfigure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import FromCheckpoint, Latest
 from sluice.errors import StageFailed
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import fail_checkpoint, restore, start_attempt
-from sluice.runner.submission import configure, reconfigure, submit
-from sluice.runner.trigger import Triggered, trigger
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_side_table, open_sinks
 from sluice.sources import Files
 from sluice.spark.stage import run_stage
 from sluice.storage.open import StoreLocation
@@ -214,7 +217,7 @@ class World:
         changed = reconfigure(
             self.job.pipeline, state.configuration, {}, parallelism=act.parallelism
         )
-        restore(self.job, FromCheckpoint(chosen), configuration=changed)
+        restore(self.job, FromCheckpoint(CheckpointId(chosen)), configuration=changed)
         while self.past.epochs[-1].checkpoint_id != chosen:
             self.past.epochs.pop()
             self.is_behind = True  # The tables show more, until the next commit.
@@ -246,15 +249,17 @@ class World:
 
     def _compare(self) -> None:
         expected = self.oracle.sinks()
-        sinks = self.job.sinks({})
+        sinks = open_sinks(self.job, {})
         changelogs = {sink.uid for sink in self.plan.sinks if sink.changelog}
         for uid, rows in expected.items():
-            got = sinks[uid].read()
+            table = sinks[uid]
+            assert isinstance(table, FilesTable)
+            got = table.read()
             wrong = difference(rows, added_up(got) if uid in changelogs else got)
             if wrong is not None:
                 raise DifferenceError(f"sink {uid} at checkpoint {self._newest}: {wrong}")
         for uid, rows in self.oracle.sides().items():
-            wrong = left_out_difference(rows, self.job.side_table(uid).read())
+            wrong = left_out_difference(rows, open_side_table(self.job, uid).read())
             if wrong is not None:
                 raise DifferenceError(f"side output {uid} at checkpoint {self._newest}: {wrong}")
 

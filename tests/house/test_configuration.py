@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md name what the code has, with the code's defaults."""
+"""The tables of docs/reference/configuration.md name what the code has, with its defaults."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import inspect
 from dataclasses import fields
 from pathlib import Path
 
-from sluice import config
-from sluice.config import Checkpointing, StateBackend
+from sluice.declaration import config
+from sluice.declaration.config import Checkpointing, StateBackend
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
 
 
 def table(first_heading: str) -> list[dict[str, str]]:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from sluice.extras import AIRFLOW, DISTRIBUTION, SPARK
+
 REPOSITORY = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -52,11 +59,66 @@ def test_no_file_names_a_package_registry() -> None:
     assert offenders == []
 
 
-def test_the_compose_file_builds_the_version_that_is_declared() -> None:
-    version = re.search(r'^version = "(.+)"', (REPOSITORY / "pyproject.toml").read_text(), re.M)
-    assert version is not None
+def test_every_dependency_of_the_distribution_is_in_the_lock_and_allowed() -> None:
+    """Our image is made of what a team may install: the ranges hold the locked versions."""
+    locked = pins("requirements.txt")
+    extras = PROJECT["optional-dependencies"]
+    asked = [
+        Requirement(text)
+        for texts in (PROJECT["dependencies"], *extras.values())
+        for text in texts
+        if not text.startswith("sluice[")
+    ]
 
-    assert f"image: sluice:{version[1]}" in (REPOSITORY / "docker-compose.yaml").read_text()
+    refused = [
+        str(one) for one in asked if not one.specifier.contains(locked.get(one.name, "none"))
+    ]
+
+    assert asked
+    assert refused == []
+
+
+def test_all_installs_every_extra_but_the_one_that_overwrites_pyspark() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (everything,) = map(Requirement, extras["all"])
+
+    assert everything.extras == extras.keys() - {"all", "submit"}
+
+
+def test_the_versions_that_are_checked_are_those_that_are_asked_for() -> None:
+    extras = PROJECT["optional-dependencies"]
+    asked = {
+        one.name: one.specifier
+        for one in map(Requirement, extras["airflow"] + extras["spark"])
+        if one.name in {"apache-airflow", "pyspark"}
+    }
+
+    assert asked == {
+        name: SpecifierSet(f">={checked.first},<{checked.end}")
+        for name, checked in {"apache-airflow": AIRFLOW, "pyspark": SPARK}.items()
+    }
+    page = (REPOSITORY / "docs" / "own-airflow.md").read_text()
+    for checked in (AIRFLOW, SPARK):
+        assert f"{checked.name} {checked.first} or newer, below {checked.end}" in page
+
+
+def test_the_distribution_is_called_what_messages_and_airflow_call_it() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+
+
+def test_the_version_is_stated_once() -> None:
+    """Where another file has to name it, it does so without the number."""
+    version = re.escape(PROJECT["version"])
+    naming = re.compile(rf"sluice(?:\[[a-z,]+\])?\s*(?:==|:|-|version\s+)\s*{version}\b")
+
+    found = [
+        str(path.relative_to(REPOSITORY))
+        for path in tracked()
+        if naming.search(path.read_text(errors="replace"))
+    ]
+
+    assert found == []
+    assert f"\n## {PROJECT['version']}" in (REPOSITORY / "CHANGELOG.md").read_text()
 
 
 def test_a_missing_input_stops_the_demo_before_anything_is_started(tmp_path: Path) -> None:
@@ -66,7 +128,11 @@ def test_a_missing_input_stops_the_demo_before_anything_is_started(tmp_path: Pat
     command += ["--root", str(tmp_path), "--param", f"input={tmp_path / 'nowhere'}"]
 
     result = subprocess.run(
-        [*command, "--param", f"allowlist={allowlist}"], capture_output=True, text=True, timeout=60
+        [*command, "--param", f"allowlist={allowlist}"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
     assert result.returncode == 1

@@ -1,4 +1,4 @@
-"""What actors can do: every act is one function, and says how often it is its turn.
+"""The acts of the simulation: each is a function with the weight of its turns.
 
 To add an act, write a function of the world in ``coordinators`` or ``subtasks`` and decorate it:
 its weight is a number, or a function of the world.  Mostly what leads on; rarely what is out of

@@ -1,4 +1,4 @@
-"""What is raised when an invariant does not hold."""
+"""The error for an invariant that does not hold."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Crash(BaseException):
 
 
 class Witness(Protocol):
-    """Sees every change at the moment it becomes true, whoever asked for it, and when."""
+    """A witness that is called with every change at the moment when it takes effect."""
 
     def wrote(self, key: str, body: bytes, before: bytes | None) -> None: ...
     def deletes(self, key: str) -> None: ...
@@ -46,7 +46,7 @@ class Network(Protocol):
 
 @dataclass(slots=True)
 class UnderWay:
-    """A request whose sender gave up, and which nobody can call back."""
+    """A request whose sender has given up, and which may still take effect."""
 
     label: str
     apply: Callable[[], object]
@@ -59,19 +59,24 @@ class Bucket:
     objects: dict[str, bytes] = field(default_factory=dict)
     under_way: list[UnderWay] = field(default_factory=list)
     down_for: int = 0  # So many calls more.
+    damaged: dict[str, bytes] = field(default_factory=dict)  # What was written, where it is not.
+    ever_damaged: set[str] = field(default_factory=set)
     _listed: dict[str, Listed] = field(default_factory=dict)
     _keys: list[str] = field(default_factory=list)
 
     def put(self, key: str, body: bytes) -> None:
-        before = self.objects.get(key)
-        if before is None:
+        before = self.damaged.pop(key, None) or self.objects.get(key)
+        self._store(key, body)
+        self.witness.wrote(key, body, before)
+
+    def _store(self, key: str, body: bytes) -> None:
+        if key not in self.objects:
             insort(self._keys, key)
         self.objects[key] = body
         version = hashlib.blake2b(body, digest_size=16).hexdigest()
         self._listed[key] = Listed(
             key=key, size_bytes=len(body), modified_ms=self.now_ms(), version=version
         )
-        self.witness.wrote(key, body, before)
 
     def create(self, key: str, body: bytes) -> CreateResult:
         found = self.objects.get(key)
@@ -82,16 +87,39 @@ class Bucket:
 
     def delete(self, key: str) -> None:
         self.witness.deletes(key)
+        self.damaged.pop(key, None)
+        self._remove(key)
+
+    def is_damaged(self, key: str, body: bytes | None) -> None:
+        """It has these bytes now, or none; nobody did it."""
+        self.damaged[key] = self.objects[key]
+        self.ever_damaged.add(key)
+        if body is None:
+            self._remove(key)
+        else:
+            self._store(key, body)
+
+    def is_mended(self) -> None:
+        for key, body in self.damaged.items():
+            self._store(key, body)
+        self.damaged.clear()
+
+    def written(self, key: str) -> bytes | None:
+        """What was written, whatever there is now."""
+        return self.damaged.get(key) or self.objects.get(key)
+
+    def _remove(self, key: str) -> None:
         if self.objects.pop(key, None) is not None:
             del self._keys[bisect_left(self._keys, key)]
             del self._listed[key]
 
     def is_emptied(self) -> None:
-        """By a person, who stopped everything before."""
+        """Empty the bucket, as a person does after stopping everything."""
         self.objects.clear()
         self._keys.clear()
         self._listed.clear()
         self.under_way.clear()
+        self.damaged.clear()
 
     def keys(self, prefix: str, start_after: str = "") -> list[str]:
         first = bisect_left(self._keys, prefix)
@@ -147,7 +175,7 @@ class LossyStore:
         fate = self._network.befalls(is_write=False)
         if fate is not None:
             self._network.note(f"{verb} {key}: {fate.value}")
-            raise_fate(fate)
+            raise mishap(fate)
 
     def _write(self, verb: str, key: str, apply: Callable[[], T]) -> T:
         fate = self._network.befalls(is_write=True)
@@ -158,7 +186,7 @@ class LossyStore:
             self._bucket.under_way.append(UnderWay(f"{verb} {key}", apply))
         elif fate in (Fate.ANSWER_LOST, Fate.DIES_AFTER):
             apply()
-        return raise_fate(fate)
+        raise mishap(fate)
 
     def _relative(self, found: Listed) -> Listed:
         return Listed(
@@ -211,7 +239,7 @@ class InlinePool:
         return [function(*item) for item in zip(*items, strict=False)]
 
 
-def raise_fate(fate: Fate) -> Any:
+def mishap(fate: Fate) -> Crash | StoreUnavailable:
     if fate in (Fate.DIES_BEFORE, Fate.DIES_AFTER, Fate.DIES_UNDER_WAY):
-        raise Crash
-    raise StoreUnavailable(fate.value)
+        return Crash()
+    return StoreUnavailable(fate.value)

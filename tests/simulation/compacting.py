@@ -1,4 +1,4 @@
-"""State merged behind the acks, and recorded for whoever continues it."""
+"""Compactions: state that is merged behind the acks, and recorded for later epochs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.pending import PendingCheckpoint
-from sluice.runner.compactions import record_compaction
-from sluice.runner.lineage import acks_of
+from sluice.epoch.acks import acks_of
+from sluice.epoch.compactions import record_compaction
 from tests.simulation.acts import act
 from tests.simulation.dataflow import a_segment, body_of, checksum, live_rows
 from tests.simulation.subtasks import body_of_segment
@@ -32,7 +32,7 @@ def compacts(world: World) -> str:
     stage = world.pick(_not_merged(world, pending) or [task.uid for task in pending.tasks])
     checkpoint_id, depth = pending.checkpoint_id, world.stages.index(stage)
     merged: list[MergedRuns] = []
-    for ack in acks_of(world.job, pending)(stage):
+    for ack in acks_of(world.job, world.head, checkpoint_id)(stage):
         runs = ack.state[-world.random.randint(2, 4) :]
         if len(runs) < 2:
             continue

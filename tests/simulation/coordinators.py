@@ -1,19 +1,19 @@
-"""What coordinators, a restorer, a watchdog, a person, time and the bucket do."""
+"""The acts of coordinators, a restorer, a watchdog, a person, time and the bucket."""
 
 from __future__ import annotations
 
 from string import digits
 from typing import Any
 
+from sluice.coordinator.completion import commit, finalize, publish_early
+from sluice.coordinator.garbage import collect_garbage
+from sluice.coordinator.recovery import fail_checkpoint, overtake, start_attempt, stop
+from sluice.coordinator.trigger import Queued, Triggered, trigger
+from sluice.coordinator.watch import watch
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.runner.completion import commit, finalize, publish_early
-from sluice.runner.garbage import collect_garbage
-from sluice.runner.history import history
-from sluice.runner.recovery import fail_checkpoint, overtake, start_attempt, stop
-from sluice.runner.trigger import Queued, Triggered, trigger
-from sluice.runner.watch import watch
+from sluice.views.history import history
 from tests.simulation.acts import act
 from tests.simulation.tables import published_rows
 from tests.simulation.world import World
@@ -155,7 +155,7 @@ def retries(world: World) -> str:
 
 @act(weight=lambda world: 2 if world.head.configuration.unaligned and world.head.pending else 0)
 def overtakes(world: World) -> str:
-    """The aligned checkpoint timeout passed, or somebody's clock says so."""
+    """The aligned checkpoint timeout has passed, by some machine's clock."""
     pending, stages = world.pending(), world.random.sample(world.stages, len(world.stages))
     behind = stages[: world.random.randint(1, len(stages))]
     state = overtake(world.job, pending.checkpoint_id, behind)
@@ -165,7 +165,7 @@ def overtakes(world: World) -> str:
 
 @act(weight=0.5)
 def truncates(world: World) -> str:
-    """Far shorter than it is kept in earnest, so that who sleeps meets it."""
+    """Truncate the journal to far less than in production, so that sleepers notice it."""
     return f"{world.job.journal.truncate(keep=world.random.choice([1, 2, 4]))} entries"
 
 
@@ -188,7 +188,7 @@ def watches(world: World) -> str:
 
 @act(weight=0.5)
 def looks(world: World) -> str:
-    """Somebody reads the results, or the history page."""
+    """Read the results, or the history."""
     if world.chance(0.3):
         return f"{len(history(world.job))} checkpoints"
     return f"{len(published_rows(world))} rows"

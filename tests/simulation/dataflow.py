@@ -1,4 +1,4 @@
-"""What the stages of a simulated pipeline compute: a function of input and keyed state.
+"""The computation of a simulated pipeline's stages: a function of input and keyed state.
 
 Record n of the source is the number n.  A stage adds up, per key, what its input says, so that a
 row lost, a row repeated, or state of another moment changes every later result of that key.
@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.key_groups import key_group_of, subtask_of
+from tests.key_groups import key_group_of, subtask_of
 from tests.subtasks import hash_of
 
 COLUMNS = pa.schema([("record", pa.int64())])  # Of what a sink gets.
@@ -32,7 +32,7 @@ _reference: dict[int, list[Row]] = {}
 
 
 def reference(depth: int, upto: int) -> list[Row]:
-    """What the stage at *depth* puts out for the first records, when nothing ever fails."""
+    """The output of the stage at *depth* for the first records, without failures."""
     rows = _reference.setdefault(depth, [])
     rows += [(number, value_of(depth, number)) for number in range(len(rows), upto)]
     return rows[:upto]
@@ -46,7 +46,7 @@ def value_of(depth: int, record: int) -> int:
 
 
 def run(depth: int, state: Iterable[Row], rows: Iterable[Row]) -> list[Row]:
-    """What the stage says of *rows*, given all that it has said before."""
+    """The stage's output for *rows*, given its state."""
     totals = {number % KEYS[depth]: value for number, value in sorted(state)}
     said: list[Row] = []
     for number, value in sorted(rows):
@@ -57,7 +57,7 @@ def run(depth: int, state: Iterable[Row], rows: Iterable[Row]) -> list[Row]:
 
 
 def said_by(attempt: int, rows: Iterable[Row]) -> list[Row]:
-    """What the attempt makes of *rows*: the first leaves them, every other says something else."""
+    """The output of an attempt: *rows* for the first, and other values for each later one."""
     return [(number, value + (attempt - 1) * IMPURE) for number, value in rows]
 
 

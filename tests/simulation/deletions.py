@@ -1,10 +1,10 @@
-"""Nothing is deleted that somebody still needs: what is retained, published, or handed out."""
+"""The invariants of deletions: retained, published and assigned files are never deleted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.core.compaction import with_compactions
+from sluice.core.compaction import Merges
 from tests.simulation.broken import Broken
 from tests.simulation.snapshots import PATHS, staged_files
 
@@ -51,18 +51,18 @@ def _deletes_of_savepoint(seen: Invariants, key: str) -> None:
 
 
 def _deletes_of_compaction(seen: Invariants, key: str) -> None:
-    """Whoever continues a retained checkpoint takes over what has been merged of it."""
+    """Merged state of a retained checkpoint is kept, as epochs that continue it may use it."""
     for retained in seen.head.completed:
         for stage in seen.metadata[retained.checkpoint_id].stages:
             records = [one for one in seen.compactions.values() if one.stage == stage.uid]
             for subtask in stage.subtasks:
-                told = with_compactions(subtask.state, records)
+                told = Merges(records).applied_to(subtask.state)
                 if any(handle.segment.key == key for handle in told):
                     raise Broken(4, "merged state is deleted that a record hands out", key)
 
 
 def _what_is_needed(seen: Invariants) -> dict[str, tuple[int, str]]:
-    """By key, the invariant and who names it."""
+    """The files that are needed, by key, with the invariant and the object that names them."""
     needed: dict[str, tuple[int, str]] = {}
     for manifest in seen.manifests.values():
         needed |= dict.fromkeys(manifest.files, (5, "is published"))

@@ -1,15 +1,15 @@
 """The invariants of DESIGN section 8, checked on every change of the bucket as it happens.
 
  1. One canonical outcome per checkpoint id: ``_appended`` (a fold, each number once), ``_ended``;
-    whoever is told an outcome is told that one (``was_told_...``, ``was_answered``).
+    a coordinator that is told an outcome is told that one (``was_told_...``, ``was_answered``).
  2. Completed implies every planned ack, of one attempt that counted, and files that are readable
     with their checksums: ``snapshots.check_completed``; what a pending checkpoint will need stays:
     ``deletes``.
  3. A restore set is one consistent cut, every stage at the barrier of the sources:
     ``snapshots.check_cut``, when it completes, when it is restored, and at the end; no stage has
-    consumed what its upstream has not produced in it: ``snapshots.check_consumed``.
+    consumed what its upstream has not produced: ``check_consumed``; only damage is passed over.
  4. What a retained checkpoint or a savepoint names is never deleted, nor what a record of merged
-    state hands out to whoever continues one: ``deletes``.
+    state assigns to epochs that continue one: ``deletes``.
  5. An effect of epoch n only once n is completed, exactly once, after its parent's:
     ``tables.check_published``; a restore has replayed the commit: ``was_told_restored``.
  6. Ids grow and are never reused: ``_triggered``, and plans are never rewritten (``wrote``).
@@ -35,10 +35,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from harness.jobs import SINK
 from sluice.core import coordinator
 from sluice.core.compaction import Compaction
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.messages import (
+    AcksReceived,
     CheckpointCommitted,
     CheckpointCompleted,
     CheckpointTriggered,
@@ -60,8 +62,8 @@ from sluice.protocol.records import (
     decode_metadata,
     decode_plan,
 )
-from tests.builders import SINK
 from tests.simulation.broken import Broken
+from tests.simulation.damage import check_passed_over
 from tests.simulation.dataflow import Row
 from tests.simulation.deletions import check_deleted
 from tests.simulation.machines import Tried
@@ -122,7 +124,7 @@ class Invariants:
         if key.startswith(JOURNAL):
             if before is not None:
                 raise Broken(1, "a journal entry was written twice", key)
-            if key not in self.entries:  # Else a stray, which nobody may believe.
+            if key not in self.entries:  # Otherwise it is a stray, which must not count.
                 self.entries[key] = body
                 self._appended(decode_entry(body, key))
         elif key.startswith(CHECKPOINTS) and "/acks/" in key:
@@ -148,7 +150,8 @@ class Invariants:
     def was_answered(self, tried: Tried, was_told_applied: bool) -> None:
         """A coordinator *tried* to create these objects, and was told what became of its event."""
         mine = {key for key, body in tried if self.entries.get(key) == body}
-        if not was_told_applied:  # Who slept through a truncation decides again: it is so already.
+        # A coordinator that slept through a truncation steps again, and finds it done.
+        if not was_told_applied:
             mine = {key for key in mine if self.read(key) is not None}
         wrote = len(mine)
         if wrote != int(was_told_applied):
@@ -169,19 +172,17 @@ class Invariants:
             raise Broken(1, "committed, but not published", f"{checkpoint_id}")
         if checkpoint_id not in self.committed and not is_subsumed:
             raise Broken(1, "committed, but not journaled", f"{checkpoint_id}")
-        is_noted = self.metadata[checkpoint_id].tables.get(NOTED) == checkpoint_id
-        if is_noted:
+        if self.metadata[checkpoint_id].tables.get(NOTED) == checkpoint_id:
             self.world.readers.was_told_committed(checkpoint_id)
 
     def was_told_restored(self, checkpoint_id: int | None, savepoint: str | None) -> None:
         if (checkpoint_id, savepoint) not in self.restored:
             raise Broken(1, "restored, but not journaled", f"{checkpoint_id} {savepoint}")
-        is_own = savepoint is None and checkpoint_id is not None
-        if is_own and checkpoint_id not in self.committed:
+        if savepoint is None and checkpoint_id not in (None, *self.committed):
             raise Broken(5, "a restore did not replay the commit", f"{checkpoint_id}")
 
     def at_the_end(self) -> None:
-        """What is retained can be restored, what is committed is published, savepoints whole."""
+        """Check that checkpoints can be restored, commits are published, savepoints are whole."""
         for retained in self.head.completed:
             check_cut(self, self.metadata[retained.checkpoint_id])
             if retained.is_committed and retained.checkpoint_id not in self.manifests:
@@ -197,13 +198,14 @@ class Invariants:
             raise Broken(8, "the newest version is not the latest checkpoint", f"{self.head.base}")
 
     def read(self, key: str) -> bytes | None:
-        return self.world.bucket.objects.get(key)
+        return self.world.bucket.written(key)
 
     def _appended(self, entry: JournalEntry) -> None:
         before, event, after = self.head, entry.event, entry.state
         transition = coordinator.step(before, event)
         if (transition.verdict, transition.state) != (Verdict.APPLIED, after):
             raise Broken(1, "the journal is no fold of its events", type(event).__name__)
+        assert not isinstance(event, AcksReceived), "an ack is an object of its own"
         if isinstance(event, JobSubmitted | JobRestored):
             if event.generation <= before.generation:
                 raise Broken(10, "a generation was taken twice", f"{event.generation}")
@@ -263,6 +265,7 @@ class Invariants:
 
     def _restored(self, event: JobRestored) -> None:
         name = event.origin.savepoint if event.origin is not None else None
+        check_passed_over(self.world, event.passed_over)
         self.restored.add((event.checkpoint_id, name))
         if name is not None and event.claim_mode is ClaimMode.CLAIM:
             self.claimed.add(name)
@@ -290,7 +293,7 @@ def _names(manifest: dict[str, Any]) -> frozenset[str]:
 
 
 def _number_of(key: str) -> int:
-    """Whose bytes these are."""
+    """The number of the invariant about objects like *key*."""
     if key.startswith(SAVEPOINTS):
         return 9
     if key.startswith(JOURNAL):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import restore
+from sluice.coordinator.submission import TableConsent, configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.coordinator.watch import watch
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
-from sluice.runner.completion import commit, finalize
-from sluice.runner.recovery import restore
-from sluice.runner.submission import TableConsent, configure, submit
-from sluice.runner.trigger import Triggered, trigger
-from sluice.runner.watch import watch
 from tests.simulation.broken import Broken
+from tests.simulation.damage import meets_the_damage
 from tests.simulation.noted import Place
 from tests.simulation.readers import Seen
 from tests.simulation.subtasks import STEPS, advance, executions
@@ -22,11 +23,14 @@ LONG_MS = 10_000_000  # Longer than any timeout, pause or skew.
 
 
 def settle(world: World) -> None:
-    """Whoever looks after the job next finds it in order; every coordinator can lead it on."""
+    """Check that the job recovers without failures, and that every coordinator can continue it."""
     try:
         with world.in_peace(0):
             for request in world.bucket.under_way[::2]:  # The others come when all is over.
                 request.apply()
+            if world.bucket.damaged:
+                meets_the_damage(world)
+                world.bucket.is_mended()
         for actor in range(len(world.coordinators)):
             with world.in_peace(actor):
                 _comes_to_itself(world)
@@ -89,7 +93,7 @@ def _accepts(world: World) -> None:
     """
     is_foreign = world.place.timeline.life not in ("", world.head.life)
     if not (world.readers.has_lost_rows or is_foreign):
-        raise  # noqa: PLE0704 - whoever calls has caught it
+        raise  # noqa: PLE0704 - the caller has caught it
     try:
         restore(world.job, Latest(), RestoreOptions(accept_tables=True))
     except RestoreError:  # Its ids may be those of the other life: give the job a table of its own.
@@ -116,7 +120,7 @@ def _takes_a_checkpoint(world: World) -> None:
         pending = job.state().pending_checkpoint(plan.checkpoint_id)
         if pending is None:
             raise Broken(0, "a checkpoint ends without a reason", f"{plan.checkpoint_id}")
-        for one in executions(world, plan, pending, stage, pending.attempt_of(stage)):
+        for one in executions(world, plan, stage, pending.attempt_of(stage)):
             for _ in range(STEPS):
                 advance(world, one)
     finalize(job, plan.checkpoint_id)

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.jobs import ManualClock
 from sluice.core.transition import Transition, Verdict
+from sluice.job.job import Job
 from sluice.protocol.paths import PipelinePaths
-from sluice.runner.job import Job
 from sluice.storage.answers import AnswerStore
 from sluice.storage.journal import Journal
-from tests.builders import ManualClock
 from tests.simulation.bucket import LossyStore, RepeatingStore
 
-Tried = list[tuple[str, bytes]]  # What somebody tried to write, and where.
+Tried = list[tuple[str, bytes]]  # An attempted write: its key and bytes.
 
 
 @dataclass(slots=True)
 class SkewedClock:
-    """A machine's own idea of the time: minutes off, and now and then somebody sets it."""
+    """A machine's clock: minutes off, and adjusted at times."""
 
     time: ManualClock
     skew_ms: int
@@ -37,7 +37,7 @@ class Coordinator:
 
 
 class WatchedJournal(Journal):
-    """Whoever is told that an event became true, or that it did not, is told the truth.
+    """A journal whose answers are checked: an append counts if, and only if, it says so.
 
     *tried* is what the act under way tried to write so far; *check* is asked after each append.
     """

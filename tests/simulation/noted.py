@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sluice.connectors.sink import RollBack
-from sluice.connectors.staged_files import StagedFiles
-from sluice.connectors.staged_sink import EpochRows, StagedSink
+from sluice.connectors.contracts.sink import RollBack
+from sluice.connectors.staging.staged_files import StagedFiles
+from sluice.connectors.staging.staged_sink import EpochRows, StagedSink
 from sluice.core.timeline import Recovery, Timeline, Writer
+from sluice.declaration.params import Param
 from sluice.errors import ProtocolViolation, SluiceError, StoreUnavailable
-from sluice.params import Param
 from sluice.storage.open import StoreLocation
-from tests.simulation.bucket import UnderWay, raise_fate
+from tests.simulation.bucket import UnderWay, mishap
 from tests.simulation.dataflow import COLUMNS, Row, rows_of
 from tests.simulation.script import Fate
 
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NotedSpec:
-    """What a pipeline declares."""
+    """The declared sink of the simulated place."""
 
     upsert_key: tuple[str, ...] = ()
     changelog: bool = True
@@ -58,7 +58,7 @@ class NotedTarget:
     world: World
     rolls_back: RollBack = RollBack.ON_REQUEST
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, rows: EpochRows) -> None:
         assert schema.names == ["kind", *COLUMNS.names]  # It writes the changelog.
         self._read("check")
 
@@ -116,7 +116,7 @@ class NotedTarget:
         fate = self.world.befalls(is_write=False)
         if fate is not None:
             self.world.note(f"{what} of the place: {fate.value}")
-            raise_fate(fate)
+            raise mishap(fate)
 
     def _write(self, what: str, transaction: Callable[[], None]) -> None:
         fate = self.world.befalls(is_write=True)
@@ -128,7 +128,7 @@ class NotedTarget:
             self.world.at_the_place.append(UnderWay(f"{what} at the place", _unheard(transaction)))
         elif fate in (Fate.ANSWER_LOST, Fate.DIES_AFTER):
             _unheard(transaction)()
-        raise_fate(fate)
+        raise mishap(fate)
 
 
 def _read(files: StagedFiles, file: str) -> tuple[Row, ...]:
@@ -139,7 +139,7 @@ def _read(files: StagedFiles, file: str) -> tuple[Row, ...]:
 
 
 def _unheard(transaction: Callable[[], None]) -> Callable[[], None]:
-    """Nobody hears that it is refused."""
+    """A transaction whose refusal is not reported."""
 
     def unheard() -> None:
         with suppress(SluiceError):

@@ -1,13 +1,13 @@
-"""What people do to the whole job, and to what is outside of it: begin, go back, lose, empty."""
+"""The acts of people on the job and its places: submit, restore, lose and empty them."""
 
 from __future__ import annotations
 
+from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.submission import TableConsent, configure, submit
 from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
-from sluice.runner.recovery import restore
-from sluice.runner.restore_targets import savepoint_target
-from sluice.runner.submission import TableConsent, configure, submit
 from tests.simulation.acts import act
 from tests.simulation.world import World
 

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.files_table import FilesTable, Manifest
-from sluice.connectors.sink import Sink
+from sluice.connectors.contracts.sink import Sink
+from sluice.connectors.files_table.table import FilesTable, Manifest
+from sluice.coordinator import commands, observation
+from sluice.coordinator.commands import discard_completed, discard_pending
+from sluice.coordinator.early_publication import abort_staged, require_shown
+from sluice.coordinator.in_use import InUse, files_in_use, look_up
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.savepoints import export_savepoint, require_free_name
+from sluice.coordinator.trigger import write_plan
 from sluice.core.acks import Ack, Committable
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.coordinator import step
@@ -18,15 +25,9 @@ from sluice.core.messages import Event
 from sluice.core.state import CoordinatorState
 from sluice.core.timeline import Writer
 from sluice.core.transition import Transition
+from sluice.job.job import Job
+from sluice.protocol import records
 from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
-from sluice.runner import commands
-from sluice.runner.commands import _discard_completed, discard_pending
-from sluice.runner.early import abort_staged, require_shown
-from sluice.runner.in_use import InUse, files_in_use, look_up
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint
-from sluice.runner.savepoints import export_savepoint, require_free_name
-from sluice.runner.trigger import _write_plan
 from sluice.storage.answers import AnswerStore
 from sluice.storage.journal import Head, Journal
 from sluice.storage.object_store import Created, CreateResult, ObjectStore
@@ -61,7 +62,7 @@ def overwrite_the_journal(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(1)
 def ignore_the_lost_answer(patch: pytest.MonkeyPatch) -> None:
-    """An entry of our own, found after a lost answer, is taken for somebody else's."""
+    """An own entry that is found after a lost answer is taken for another coordinator's."""
 
     def create(self: Journal, seq: int, raw: bytes) -> bool:
         return isinstance(self._store.create(self._paths.journal_entry(seq), raw), Created)
@@ -71,7 +72,7 @@ def ignore_the_lost_answer(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(1, 10)
 def append_without_a_reload(patch: pytest.MonkeyPatch) -> None:
-    """Who loses the race for a number writes the same entry under the next one."""
+    """The loser of a race for a number writes the same entry under the next one."""
 
     def append(
         self: Journal,
@@ -95,12 +96,12 @@ def append_without_a_reload(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(6)
 def overwrite_a_plan(patch: pytest.MonkeyPatch) -> None:
-    """Two who trigger at once write their plans over each other."""
+    """Two coordinators that trigger at once overwrite each other's plan."""
 
     def write(job: Job, *given: Any) -> object:
-        return _write_plan(replace(job, store=OverwritingStore(job.store)), *given)
+        return write_plan(replace(job, store=OverwritingStore(job.store)), *given)
 
-    replace_everywhere(patch, _write_plan, write)
+    replace_everywhere(patch, write_plan, write)
 
 
 @mutation(7)
@@ -160,12 +161,12 @@ def begin_behind_the_first_version(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(4)
 def delete_shared_files(patch: pytest.MonkeyPatch) -> None:
-    """What a subsumed checkpoint names goes, whoever else names it."""
+    """All files of a subsumed checkpoint are deleted, also those that others name."""
 
     def discard(job: Job, checkpoint: CompletedCheckpoint, _: list[CheckpointMetadata]) -> None:
-        _discard_completed(job, checkpoint, [])
+        discard_completed(job, checkpoint, [])
 
-    replace_everywhere(patch, _discard_completed, discard)
+    replace_everywhere(patch, discard_completed, discard)
 
 
 @mutation(4)
@@ -178,9 +179,11 @@ def delete_what_can_be_taken_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commands, "files_in_use", without_merged)
 
 
-@mutation(5)
+@mutation(0, 5)
 def abort_what_is_shown_early(patch: pytest.MonkeyPatch) -> None:
-    """AT_LEAST_ONCE: an abort deletes the files that somebody is about to show."""
+    """AT_LEAST_ONCE: an abort deletes files that are about to be shown; where others are damaged,
+    too, the job never comes back.
+    """
 
     def abort(_: Job, checkpoint_id: CheckpointId, sinks: Mapping[str, Sink]) -> None:
         for sink in sinks.values():
@@ -209,7 +212,7 @@ def collect_what_is_pending(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(1)
 def believe_a_stray(patch: pytest.MonkeyPatch) -> None:
-    """Who created a number anew that was deleted believes that the entry counts."""
+    """A coordinator that creates a deleted number again takes its entry for a valid one."""
     patch.setattr(Journal, "_is_chained", lambda *_: True)
 
 
@@ -257,11 +260,11 @@ def discard_a_savepoint(patch: pytest.MonkeyPatch) -> None:
     def discard(
         job: Job, checkpoint: CompletedCheckpoint, retained: list[CheckpointMetadata]
     ) -> None:
-        _discard_completed(job, checkpoint, retained)
+        discard_completed(job, checkpoint, retained)
         savepoint = job.paths.savepoint(checkpoint.savepoint_name or "none")
         job.store.delete([listed.key for listed in job.store.list(savepoint)])
 
-    replace_everywhere(patch, _discard_completed, discard)
+    replace_everywhere(patch, discard_completed, discard)
 
 
 @mutation(9)
@@ -273,3 +276,15 @@ def overwrite_a_savepoint(patch: pytest.MonkeyPatch) -> None:
 
     replace_everywhere(patch, require_free_name, lambda *_, **__: None)
     replace_everywhere(patch, export_savepoint, export)
+
+
+@mutation(0)
+def compare_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    """A restart that comes back to a checkpoint looks at names and sizes alone."""
+    patch.setattr(observation, "checksums_of", lambda *_: None)
+
+
+@mutation(0, 1, 3)
+def believe_any_record(patch: pytest.MonkeyPatch) -> None:
+    """A record whose bytes are not those that were written is read as it is."""
+    patch.setattr(records, "checksum", lambda _: "whole")

@@ -1,5 +1,7 @@
 """Planted faults: rules of the coordinator that are broken."""
 
+# ruff: noqa: SLF001 - faults are planted inside
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -8,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from sluice.coordinator import assembly, completion, recovery, watch
+from sluice.coordinator.observation import observe
+from sluice.coordinator.planning import make_plan
+from sluice.coordinator.table_recovery import writer_of
 from sluice.core import coordinator
 from sluice.core.acks import Ack
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.coordinator import step
-from sluice.core.ids import CheckpointIdCounter, Generation
+from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
 from sluice.core.messages import (
     CheckpointCompleted,
     CheckpointFailed,
@@ -25,14 +31,12 @@ from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.restoring import Choice, Observed, Stop, choose
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition, Verdict
+from sluice.epoch.acks import acknowledged
+from sluice.epoch.assignment import assigned_state
+from sluice.epoch.lineage import stage_state
 from sluice.errors import NotYetAcknowledged
-from sluice.runner import completion, recovery, watch
-from sluice.runner.assignment import assigned_state
-from sluice.runner.job import Job
-from sluice.runner.lineage import stage_state
-from sluice.runner.observing import observe
-from sluice.runner.planning import make_plan
-from sluice.runner.table_recovery import writer_of
+from sluice.job.job import Job
+from sluice.job.places import open_sinks
 from sluice.storage.answers import AnswerStore
 from tests.simulation.planting import mutation
 from tests.simulation.play import replace_everywhere
@@ -43,8 +47,10 @@ def accept_any_attempt(patch: pytest.MonkeyPatch) -> None:
     """An ack of whatever execution attempt counts."""
     real, read = PendingCheckpoint.acknowledge, AnswerStore.acks
 
-    def acknowledge(self: PendingCheckpoint, ack: Ack) -> tuple[PendingCheckpoint, AckResult]:
-        return real(self, replace(ack, attempt=self.attempt_of(ack.subtask.stage)))
+    def acknowledge(
+        self: PendingCheckpoint, acks: Iterable[Ack]
+    ) -> tuple[PendingCheckpoint, tuple[AckResult, ...]]:
+        return real(self, [replace(a, attempt=self.attempt_of(a.subtask.stage)) for a in acks])
 
     def acks(self: AnswerStore, *given: Any, attempt: int, parallelism: int) -> list[Ack]:
         found = {}
@@ -213,12 +219,12 @@ def share_files_with_the_savepoint(patch: pytest.MonkeyPatch) -> None:
 @mutation(5)
 def publish_before_it_is_completed(patch: pytest.MonkeyPatch) -> None:
     """The sinks publish once the metadata is written, before it is journaled."""
-    write = completion.write_metadata
+    write = assembly.write_metadata
 
     def write_and_publish(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
         written, state = write(job, metadata), job.state()
         before = written.previous_tables if state.tables is None else state.tables
-        for uid, sink in job.sinks(state.configuration.params).items():
+        for uid, sink in open_sinks(job, state.configuration.params).items():
             if written.tables.get(uid) == written.checkpoint_id:
                 mine = tuple(c for c in written.committables if c.sink == uid)
                 sink.commit(writer_of(state), written.checkpoint_id, before.get(uid), mine)
@@ -242,24 +248,21 @@ def never_restart(patch: pytest.MonkeyPatch) -> None:
 @mutation(2)
 def finalize_without_an_ack(patch: pytest.MonkeyPatch) -> None:
     """The last subtask's ack is not waited for."""
-    acknowledged = completion._acknowledged
 
-    def nearly(job: Job, pending: PendingCheckpoint) -> PendingCheckpoint:
-        try:
-            return acknowledged(job, pending)
-        except NotYetAcknowledged:
-            pass
-        for task in pending.tasks:
-            attempt = pending.attempt_of(task.uid)
-            known = {"attempt": attempt, "parallelism": task.parallelism}
-            acks = job.answers.acks(pending.checkpoint_id, task.uid, **known)
-            pending = pending.acknowledge_all(acks)
-        if len(pending.not_yet_acknowledged) > 1:
+    def nearly(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> PendingCheckpoint:
+        pending = acknowledged(job, state, checkpoint_id)
+        missing = pending.not_yet_acknowledged
+        if len(missing) > 1:
             raise NotYetAcknowledged("too many acks are missing")
-        for subtask in pending.not_yet_acknowledged:
-            attempt = pending.attempt_of(subtask.stage)
-            forged = Ack(checkpoint_id=pending.checkpoint_id, subtask=subtask, attempt=attempt)
-            pending, _ = pending.acknowledge(replace(forged, watermark_ms=0))
-        return pending
+        forged = [
+            Ack(
+                checkpoint_id=checkpoint_id,
+                subtask=subtask,
+                attempt=pending.attempt_of(subtask.stage),
+                watermark_ms=0,
+            )
+            for subtask in missing
+        ]
+        return pending.acknowledge(forged)[0]
 
-    patch.setattr(completion, "_acknowledged", nearly)
+    patch.setattr(completion, "_fully_acknowledged", nearly)

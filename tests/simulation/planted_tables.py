@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.connectors.table_names import MANIFESTS, Name, fence_key, name_of
+from sluice.connectors.staging.file_names import MANIFESTS, Name, fence_key, name_of
+from sluice.coordinator.table_standings import standings_to_restore, standings_to_submit
 from sluice.core.table_standings import TableStanding
 from sluice.core.timeline import Recovery, Timeline, Writer
-from sluice.runner.table_standings import standings_to_restore, standings_to_submit
 from tests.simulation.planting import mutation
 from tests.simulation.play import a_new_life, replace_everywhere
 

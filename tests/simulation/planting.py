@@ -1,4 +1,4 @@
-"""How a fault is planted in the product: one function that patches it, and what should catch it."""
+"""Planted faults: a function that patches the product, and the invariant that should find it."""
 
 from __future__ import annotations
 

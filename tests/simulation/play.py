@@ -6,6 +6,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,14 +16,14 @@ from typing import Any, TypeAlias
 import pytest
 
 import sluice.storage.open
-from sluice.connectors.table_schemas import TableSchemas
+from sluice.connectors.files_table.table_schemas import TableSchemas
+from sluice.job.job import new_life
 from sluice.protocol import records
 from sluice.protocol.names import check_key
-from sluice.runner.job import new_life
-from sluice.storage.answers import ThreadPoolExecutor
 from tests.simulation import (  # noqa: F401 - they register their acts
     compacting,
     coordinators,
+    damage,
     people,
     subtasks,
 )
@@ -60,7 +61,7 @@ class Run:
 
 
 def simulate(seed: int, script: Sequence[Turn] | None = None) -> Run:
-    """One world from its beginning to its end.  Call it within ``simulated``."""
+    """Play one world from its beginning to its end, within ``simulated``."""
     invariants = Invariants()
     world = World(seed, invariants, script)
     _current[0] = PLAYING[0] = world
@@ -101,7 +102,7 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
 
 
 def replace_everywhere(patch: pytest.MonkeyPatch, real: Any, fake: Any) -> None:
-    """Wherever one of our modules imports *real*, it finds *fake*; but in those that plant it."""
+    """Replace *real* by *fake* in all of our modules, except in those that plant faults."""
     for name, module in [*sys.modules.items()]:
         if name.startswith(OURS) and not name.startswith(PLANTING):
             for attribute, value in [*vars(module).items()]:

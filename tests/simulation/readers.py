@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sluice.connectors.files_table import FilesTable
+from harness.jobs import SINK
+from sluice.connectors.files_table.table import FilesTable
 from sluice.core.state import CoordinatorState
 from sluice.core.timeline import Recovery, Writer
-from tests.builders import SINK
+from sluice.job.places import open_sinks
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import Row, pure, reference
 
@@ -82,11 +83,11 @@ class Readers:
         )
 
     def was_told_rolled_back(self, state: CoordinatorState) -> None:
-        """By a restore that led to *state*: every table shows what the job continues, no more."""
+        """After a restore that led to *state*, every table shows exactly what the job continues."""
         head = self.world.witness.head
         if state.generation != head.generation or head.table_recovery or head.tables is None:
             return
-        table = self.world.job.sinks(head.configuration.params)[SINK]
+        table = open_sinks(self.world.job, head.configuration.params)[SINK]
         assert isinstance(table, FilesTable)
         with self.world.in_peace(0):
             newest = [one.checkpoint_id for one in table.chain()[-1:]]
@@ -104,7 +105,7 @@ class Readers:
         )
 
     def was_told_committed(self, checkpoint_id: int) -> None:
-        """Nobody takes an epoch for published that readers do not see."""
+        """An epoch that is journaled as committed is visible to readers."""
         if checkpoint_id not in self.own:
             raise Broken(11, "committed, and readers do not see it", f"{checkpoint_id}")
 

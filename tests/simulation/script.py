@@ -1,4 +1,4 @@
-"""What happens in a world, turn by turn: drawn from a seed the first time, then only played again.
+"""The script of a world, turn by turn: drawn from a seed once, and then replayed.
 
 A ``Turn`` is one actor's act; what befell it is kept by the number of its call to the store, so
 that leaving out one turn or one fate changes no other.  An act draws its own choices from the seed
@@ -17,7 +17,7 @@ MAX_DEPTH = 3  # An act, one that comes in between, and one in between that.
 
 
 class Fate(Enum):
-    """What becomes of one request, when it is not simply answered."""
+    """The fate of a request that is not simply answered."""
 
     REQUEST_LOST = "the request is lost"
     ANSWER_LOST = "the answer is lost"
@@ -51,7 +51,7 @@ class Turn:
 
 
 class Director(Protocol):
-    """Who says what happens next."""
+    """The director, which decides each next turn and fate."""
 
     script: list[Turn]
 

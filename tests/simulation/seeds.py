@@ -22,7 +22,7 @@ CHUNK = 25  # Below a second, so that little is played in vain once a seed has f
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What some seeds came to; ``failed`` is the first that failed, the last one played."""
+    """The result of some seeds; ``failed`` is the first that failed, which is the last played."""
 
     seeds: int
     acts: Counter[str]
@@ -82,7 +82,7 @@ def explain(seed: int, plant: Plant | None = None, options: str = "") -> str:
 
 
 def replay(seed: int, kept: list[str], plant: Plant | None = None) -> tuple[str, bool]:
-    """What happens when only *kept* happens (all, when it is empty); and whether that fails."""
+    """Replay only the turns *kept* of a seed (all if empty): the history, and whether it fails."""
     with simulated(plant):
         run = simulate(seed)
         if kept:

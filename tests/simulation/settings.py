@@ -1,4 +1,4 @@
-"""What kind of world it is: drawn once per seed, before anything happens in it."""
+"""The settings of a world, drawn once per seed before its first turn."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from datetime import timedelta
 from functools import cache
 from random import Random
 
-from sluice.core.properties import CheckpointingMode, Retention
+from harness.jobs import a_job, a_pipeline
+from sluice.core.properties import CheckpointingMode, DamagedCheckpoint, Retention
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.runner.job import Job
-from tests.builders import a_job, a_pipeline
+from sluice.job.job import Job
 from tests.simulation.dataflow import UIDS
 from tests.simulation.noted import NOTED, NotedSpec
 
@@ -18,6 +18,7 @@ ROOT = "memory://simulated"
 TURNS = (40, 80, 120, 160)  # What comes in between and the settling make it some twenty more.
 STAGES = (1, 2, 2, 2, 3)
 SKEWS_MS = (0, 0, -1_000, 5_000, -120_000, 180_000)
+DAMAGED = 0.15
 BOUNDED = 45  # Records of a source that ends.
 SAVEPOINTS = (0.25, 0.25, 0.25, 0.8)
 RETENTIONS = (*[Retention.RETAIN_ON_CANCELLATION] * 3, *Retention)
@@ -30,7 +31,7 @@ RESTARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """How the pipeline takes them: the fields of ``Checkpointing`` that differ between worlds."""
+    """The fields of ``Checkpointing`` that differ between worlds."""
 
     num_retained: int
     tolerable_failed_checkpoints: int
@@ -40,6 +41,7 @@ class Checkpoints:
     unaligned: bool
     aligned_checkpoint_timeout: timedelta
     min_pause: timedelta
+    on_damaged_checkpoint: DamagedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Settings:
     savepoints: float  # How many of the checkpoints are one; they leave the store first.
     is_early: bool  # AT_LEAST_ONCE: rows are shown before their checkpoint is completed.
     is_noted: bool  # There is a table in a place outside, too.
+    is_damaged: bool  # Files of completed checkpoints are.
 
     @classmethod
     def of(cls, seed: int) -> Settings:
@@ -73,12 +76,14 @@ class Settings:
                     seconds=random.choice([0, 1]) if is_unaligned else 0
                 ),
                 min_pause=timedelta(seconds=0 if is_concurrent else random.choice([0, 0, 1])),
+                on_damaged_checkpoint=Random(f"damaged {seed}").choice([*DamagedCheckpoint]),
             ),
             skews_ms=tuple(random.choice(SKEWS_MS) for _ in range(random.choice([1, 2, 2, 3]))),
             turns=random.choice(TURNS),
             savepoints=random.choice(SAVEPOINTS),
             is_early=random.random() < 0.3 and not is_unaligned and not is_noted,
             is_noted=is_noted,
+            is_damaged=random.random() < DAMAGED,
         )
 
     def job(self) -> Job:

@@ -1,4 +1,4 @@
-"""From a seed that fails to the shortest history that fails in the same way.
+"""Shrinks a failing seed to the shortest history that fails in the same way.
 
 First the shortest prefix, then delta debugging: turns, the turns between their calls, and the fates
 of their requests are left out, in halves, in quarters, one by one, as long as it still fails.
@@ -73,7 +73,7 @@ class Shrinker:
 
 
 def report(found: Run, shrunk: Run, options: str = "") -> str:
-    """What a person needs: seed, reason, the shortest history, and how to see it again."""
+    """The report for a person: seed, reason, shortest history, and the command that replays it."""
     assert shrunk.failure is not None
     kept = marks(shrunk.script)
     lines = [

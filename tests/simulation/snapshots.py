@@ -1,4 +1,4 @@
-"""What a completed checkpoint or a savepoint must be, read from the bucket when it becomes true."""
+"""The invariants of completed checkpoints and savepoints, checked in the bucket."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from harness.jobs import SINK
 from sluice.core.acks import Ack
 from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
 from sluice.core.handles import SegmentHandle
@@ -13,7 +14,6 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import decode_ack, decode_metadata
-from tests.builders import SINK
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import KEYS, Row, checksum, live_rows, pure, reference, rows_of
 
@@ -74,7 +74,7 @@ def check_cut(seen: Invariants, metadata: CheckpointMetadata) -> None:
 
 
 def absorbed_by_the_last(seen: Invariants, metadata: CheckpointMetadata) -> int:
-    """How many records the last stage, which feeds the sink, has absorbed."""
+    """The number of records that the last stage, which feeds the sink, has absorbed."""
     return len(_absorbed(seen, len(metadata.stages) - 1, metadata.stages[-1]))
 
 
@@ -140,7 +140,7 @@ def _check_acks(
     acks: list[Ack],
     pending: PendingCheckpoint,
 ) -> None:
-    """What the stage keeps and stages is what all its subtasks acknowledged in one attempt."""
+    """A stage's state and staged files are those that its subtasks acknowledged in one attempt."""
     counted = {a.get(stage.uid, 1) for a in seen.attempts[pending.checkpoint_id]}
     what = "a subtask is completed without its ack"
     for attempt in counted:

@@ -1,24 +1,27 @@
-"""What subtasks do: read, compute, write, acknowledge; late, twice, or never."""
+"""The acts of subtasks: read, compute, write, acknowledge; late, twice, or never."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from harness.jobs import records_of
+from sluice.coordinator.recovery import fail_checkpoint
 from sluice.core.acks import Ack, Committable, Decline
-from sluice.core.compaction import with_compactions
+from sluice.core.compaction import Merges
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.errors import StageFailed
-from sluice.runner.assignment import assigned_state
-from sluice.runner.compactions import compactions_of
-from sluice.runner.job import Job
-from sluice.runner.lineage import acks_of, lineage_of
-from sluice.runner.stage_input import stage_input
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.epoch.acks import acks_of
+from sluice.epoch.assignment import assigned_state
+from sluice.epoch.compactions import compactions_of
+from sluice.epoch.lineage import lineage_of
+from sluice.epoch.stage_input import stage_input
+from sluice.errors import CorruptSegment, StageFailed
+from sluice.job.job import Job
 from sluice.storage.open import StoreLocation
-from tests.builders import records_of
 from tests.simulation.acts import act
 from tests.simulation.bucket import Crash
 from tests.simulation.dataflow import (
@@ -41,7 +44,7 @@ STEPS = 3
 
 @dataclass(slots=True)
 class Execution:
-    """One execution of one subtask; ``step`` says how far it has come."""
+    """One execution of one subtask; ``step`` is the next step that it takes."""
 
     job: Job
     plan: CheckpointPlan
@@ -89,7 +92,7 @@ def _is_deployable(world: World) -> bool:
 def deploys(world: World) -> str:
     """Start the next stage; now and then a stray of an earlier attempt, or of any stage.
 
-    Nobody runs as an attempt before the journal has given its number.
+    No subtask runs as an attempt before the journal has given its number.
     """
     pending = world.pending()
     stage = _next_stage(world, pending)
@@ -101,7 +104,7 @@ def deploys(world: World) -> str:
     plan = world.job.plan(pending.checkpoint_id)
     if plan is None:
         return "no plan"
-    started = executions(world, plan, pending, stage, attempt)
+    started = executions(world, plan, stage, attempt)
     world.deployed.add((plan.checkpoint_id, stage, attempt))
     world.running += started
     return f"{len(started)} subtasks of {plan.checkpoint_id} {stage}.{attempt}"
@@ -128,6 +131,12 @@ def works(world: World) -> str:
         if is_retried:
             world.running.append(one.again(token))
         raise
+    except CorruptSegment as error:
+        failure = Reason.TASK_FAILURE
+        fail_checkpoint(
+            world.job, one.plan.checkpoint_id, failure, str(error), is_task_failure=True
+        )
+        raise
     if one.step < STEPS:
         world.running.append(one)
     elif is_repeated:
@@ -140,7 +149,7 @@ def bundles(world: World) -> str:
     """The driver of a stage writes its acks as one object; some driver, some time later."""
     pending = world.pending()
     stage = world.pick([task.uid for task in pending.tasks])
-    acks = acks_of(world.job, pending)(stage)
+    acks = acks_of(world.job, world.head, pending.checkpoint_id)(stage)
     world.job.answers.write_stage(acks)
     return f"{len(acks)} acks of {pending.checkpoint_id} {stage}"
 
@@ -156,21 +165,21 @@ def declines(world: World) -> str:
     return f"{pending.checkpoint_id} {subtask}.{attempt}"
 
 
-def executions(
-    world: World, plan: CheckpointPlan, pending: PendingCheckpoint, stage: str, attempt: int
-) -> list[Execution]:
-    """As ``sluice.spark.stage.run_stage`` prepares them.
+def executions(world: World, plan: CheckpointPlan, stage: str, attempt: int) -> list[Execution]:
+    """The executions of a stage, prepared as by ``sluice.spark.stage.run_stage``.
 
     Raises:
-        StageFailed: the stage that it reads has not acknowledged.
+        NotYetAcknowledged: the stage that it reads has not acknowledged.
+        FencedError: the checkpoint is not pending any more.
     """
     task, depth = plan.task(stage), world.stages.index(stage)
-    lineage = lineage_of(world.job, world.job.state(), plan)
+    state = world.job.state()
+    lineage = lineage_of(world.job, state, plan)
     states = assigned_state(lineage.stage(stage), task)
-    if world.chance(0.7):  # Else too few are due to be merged for anybody to look.
+    if world.chance(0.7):  # Otherwise too few are due for a merge.
         merged = compactions_of(world.job, stage)
-        states = tuple(with_compactions(state, merged) for state in states)
-    given = stage_input(world.job, plan, pending, stage, lineage)
+        states = tuple(map(Merges(merged).applied_to, states))
+    given = stage_input(world.job, state, plan, stage, lineage)
     inputs = tuple(segment for one in given.streams.values() for segment in one.segments)
     return [
         Execution(
@@ -213,7 +222,7 @@ def advance(world: World, one: Execution) -> None:
 
 
 def _state(world: World, one: Execution) -> tuple[StateHandle, ...]:
-    """What it inherits and what is new; or both in one file, as after a compaction."""
+    """The inherited segments and a new one; or both in one file, as after a compaction."""
     kept = tuple(_own(one, handle) for handle in one.inherited)
     before = [
         row
@@ -237,7 +246,7 @@ def _state(world: World, one: Execution) -> tuple[StateHandle, ...]:
 
 
 def _own(one: Execution, handle: StateHandle) -> StateHandle:
-    """In the first checkpoint after a NO_CLAIM restore nothing stays where it was."""
+    """A copy of the segment: the first checkpoint after a NO_CLAIM restore shares no file."""
     segment = handle.segment
     if not one.plan.is_full or segment.inline is not None:
         return handle
@@ -262,7 +271,8 @@ def body_of_segment(job: Job, segment: SegmentHandle) -> bytes:
     body = job.store.get(segment.key)
     if body is None:
         raise StageFailed(f"{segment.key} is missing")
-    assert checksum(body) == segment.checksum, segment.key
+    if checksum(body) != segment.checksum:
+        raise CorruptSegment(segment.key)
     return body
 
 
@@ -275,7 +285,7 @@ def _output(one: Execution) -> SegmentHandle:
 
 
 def _staged(world: World, one: Execution) -> tuple[Committable, ...]:
-    """As the sinks would, but for the format of the file."""
+    """Stage rows as the sinks do, except for the format of the file."""
     if not one.said:
         return ()
     file = (

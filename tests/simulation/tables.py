@@ -1,4 +1,4 @@
-"""What the sink's table may show: completed epochs, each once, in order, and the right rows."""
+"""The invariants of a sink's table: completed epochs, each once, in order, with the right rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.files_table import FilesTable
+from harness.jobs import SINK
+from sluice.connectors.files_table.table import FilesTable
 from sluice.core.completed import CheckpointMetadata
-from tests.builders import SINK
+from sluice.job.places import open_sinks
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import Row, pure, reference, rows_of
 from tests.simulation.snapshots import staged_files
@@ -64,7 +65,7 @@ def check_shown(seen: Invariants, metadata: CheckpointMetadata) -> None:
 
 
 def _check_shown_early(seen: Invariants, manifest: Manifest) -> None:
-    """What all subtasks of the last stage staged in one attempt, where it still is."""
+    """An early publication has the files that the last stage's subtasks staged in one attempt."""
     if manifest.checkpoint_id not in seen.plans:
         raise Broken(5, "published without a checkpoint", f"{manifest.checkpoint_id}")
     if manifest.parent is not None and manifest.parent not in seen.manifests:
@@ -79,7 +80,7 @@ def _check_shown_early(seen: Invariants, manifest: Manifest) -> None:
 def published_rows(world: World) -> list[Row]:
     """The table as a reader sees it: at any moment the output without failures, up to an epoch."""
     seen = world.witness
-    table = world.job.sinks(world.head.configuration.params)[SINK]
+    table = open_sinks(world.job, world.head.configuration.params)[SINK]
     assert isinstance(table, FilesTable)
     chain = table.chain()
     if not chain:
@@ -100,7 +101,7 @@ def published_rows(world: World) -> list[Row]:
 
 
 def position(seen: Invariants, checkpoint_id: int) -> int:
-    """How many records of the source have reached the sink at its barrier."""
+    """The number of source records that have reached the sink at the checkpoint's barrier."""
     return seen.consumed[checkpoint_id]
 
 

@@ -1,4 +1,4 @@
-"""What the simulation promises of itself: it repeats, it shrinks, and it gets everywhere."""
+"""Tests of the simulation itself: it is repeatable, it shrinks, and it reaches all cases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ with simulated():
 
 
 class Blind:
-    """Sees nothing, and befalls nobody."""
+    """A witness that checks nothing."""
 
     def wrote(self, key: str, body: bytes, before: bytes | None) -> None: ...
     def deletes(self, key: str) -> None: ...

@@ -15,19 +15,21 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from harness.jobs import ManualClock
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
 from sluice.errors import (
     ConfigurationError,
     FencedError,
+    NotYetAcknowledged,
+    ProtocolViolation,
     RestoreError,
     StageFailed,
     StoreUnavailable,
     TableMismatch,
 )
-from sluice.runner.job import Job
+from sluice.job.job import Job
 from sluice.storage.open import StoreLocation
-from tests.builders import ManualClock
 from tests.simulation.acts import ACTS
 from tests.simulation.bucket import Bucket, Crash, LossyStore, UnderWay
 from tests.simulation.machines import Coordinator, SkewedClock, Tried, a_coordinator
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EXPECTED = (
-    *(StoreUnavailable, FencedError, StageFailed),
+    *(StoreUnavailable, FencedError, StageFailed, NotYetAcknowledged),
     *(RestoreError, ConfigurationError, TableMismatch),
 )
 BEGINNING_MS = 1_700_000_000_000
@@ -59,7 +61,7 @@ class Frame:
 
 
 class Line(NamedTuple):
-    """Of the history: what became of a turn, or of one request of it."""
+    """A line of the history: the outcome of a turn, or of one of its requests."""
 
     turn: int
     depth: int
@@ -97,7 +99,7 @@ class World:
         self.paths = settings.job().paths
         self.place = Place()
         self.at_the_place: list[UnderWay] = []  # Transactions whose sender gave up.
-        self.sleeps_in_recover = False  # Whoever recovers the place next.
+        self.sleeps_in_recover = False  # The next coordinator that recovers the place.
         self.readers = Readers(self)
         self.backups: list[tuple[Place, Seen]] = []
         self._stores: dict[str, LossyStore] = {}
@@ -114,7 +116,7 @@ class World:
                 raise self.failure
 
     def take(self, turn: Turn) -> None:
-        """One actor's turn, whatever becomes of it."""
+        """Take one actor's turn, and catch its outcome."""
         place = len(self.history)
         self.history.append(Line(turn.number, self.depth, turn.actor, turn.name, "does not return"))
         frame, self.frame = self.frame, Frame(turn, Random((self.seed << 20) + turn.number))
@@ -127,6 +129,11 @@ class World:
             self._is_born_again(turn.actor)
         except EXPECTED as error:
             outcome = f"{type(error).__name__}: {error}"
+        except ProtocolViolation as error:
+            outcome = f"{type(error).__name__}: {error}"
+            if not self.bucket.ever_damaged:
+                self.failure = self.failure or error
+                raise
         except Exception as error:
             outcome = f"{type(error).__name__}: {error}"
             self.failure = self.failure or error
@@ -159,7 +166,7 @@ class World:
 
     @contextmanager
     def in_peace(self, actor: int) -> Iterator[None]:
-        """Nothing fails, and nobody comes in between."""
+        """A block in which no request fails, and no other actor has a turn."""
         frame, had_faults = self.frame, self.has_faults
         self.frame = Frame(Turn(0, "settles", actor), Random(self.seed))
         self.has_faults = False
@@ -170,7 +177,7 @@ class World:
 
     @property
     def me(self) -> Coordinator:
-        """Whose turn it is; without a turn, the first."""
+        """The coordinator whose turn it is; without a turn, the first."""
         number = self.frame.turn.actor if self.frame is not None else 0
         return self.coordinators[number % len(self.coordinators)]
 
@@ -197,7 +204,7 @@ class World:
         return self.random.random() < probability
 
     def pick(self, options: Sequence[T], label: Callable[[T], object] = str) -> T:
-        """One of them: still the same one when others are left out."""
+        """Pick an option, in a way that stays the same when other turns are left out."""
         salt = self.random.getrandbits(32)
         return min(options, key=lambda option: zlib.crc32(str(label(option)).encode(), salt))
 
@@ -231,7 +238,7 @@ class World:
             self._is_born_again(actor)
 
     def open_store(self, location: StoreLocation) -> LossyStore:
-        """What ``sluice.storage.open.open_store`` is while this world plays."""
+        """The replacement of ``sluice.storage.open.open_store`` in this world."""
         found = self._stores.get(location.root)
         if found is None:
             prefix = location.root.removeprefix(ROOT).strip("/")

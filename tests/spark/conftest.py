@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.declarations import load_pipeline
-from sluice.runner.job import Job, open_job
-from sluice.runner.submission import configure, submit
+from sluice.coordinator.submission import configure, submit
+from sluice.declaration.discovery import load_pipeline
+from sluice.job.job import Job, open_job
 from sluice.spark.session import local_session
 from sluice.storage.open import StoreLocation
 

@@ -11,12 +11,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.config import Checkpointing
+from sluice.connectors.files_table.table import FilesTable
+from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata, StageState
-from sluice.pipeline import Pipeline
-from sluice.runner.job import Job, open_job
-from sluice.runner.submission import configure, submit
-from sluice.spark.epochs import EpochDriver
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_sinks
+from sluice.local.epochs import Epoch, EpochDriver
 from sluice.storage.open import StoreLocation
 
 if TYPE_CHECKING:
@@ -43,24 +45,26 @@ class FolderJob:
         pq.write_table(rows, self.files / name)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """As lines of JSON, to a file that grows."""
+        """Append rows as lines of JSON to a file."""
         with (self.files / name).open("a") as file:
             file.writelines(f"{json.dumps(row)}\n" for row in rows)
 
     def epoch(self, *, drain: bool = False) -> CheckpointMetadata:
         """Take one checkpoint of what there is now."""
-        with EpochDriver(self.job, self._spark) as driver:
-            assert driver.begin(drain=drain), "there was nothing to read"
-            epoch = driver.end_oldest()
+        epoch = self._take(drain=drain)
         assert epoch.completed is not None, epoch.failure
         return self.job.metadata(epoch.completed.checkpoint_id)
 
     def failure(self) -> str:
-        with EpochDriver(self.job, self._spark) as driver:
-            assert driver.begin(drain=False), "there was nothing to read"
-            epoch = driver.end_oldest()
+        epoch = self._take(drain=False)
         assert epoch.failure is not None
         return epoch.failure
+
+    def _take(self, *, drain: bool) -> Epoch:
+        with EpochDriver(self.job, self._spark) as driver:
+            epoch = driver.take(drain=drain)
+        assert epoch is not None, "there was nothing to read"
+        return epoch
 
     @property
     def job(self) -> Job:
@@ -73,8 +77,9 @@ class FolderJob:
         return self._job
 
     def table(self, sink: str) -> pl.DataFrame:
-        table = self.job.sinks({})[sink].read()
-        frame = pl.from_arrow(table)
+        table = open_sinks(self.job, {})[sink]
+        assert isinstance(table, FilesTable)
+        frame = pl.from_arrow(table.read())
         assert isinstance(frame, pl.DataFrame)
         return frame
 

@@ -95,7 +95,8 @@ def expected(query: str, parquet: Path) -> pl.DataFrame:
                 f"CREATE VIEW {name} AS SELECT unnest({name}) FROM "
                 f"read_parquet('{parquet}/*.parquet') WHERE event_type = {number}"
             )
-        return engine.sql(QUERIES[query]).pl()
+        found: pl.DataFrame = engine.sql(QUERIES[query]).pl()
+        return found
 
 
 def rows_of(frame: pl.DataFrame, columns: list[str]) -> list[tuple[object, ...]]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pytest
 
-from sluice import aggregates as agg
+from sluice.declaration import aggregates as agg
+from sluice.declaration.sql_names import LITERAL
+from sluice.declaration.windows import Tumbling
+from sluice.errors import ConfigurationError
+from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.sql_names import LITERAL
-from sluice.windows import Tumbling
 from tests.spark.folder_job import FolderJob
 from tests.sql_keywords import KEYWORDS
 
@@ -37,7 +40,7 @@ def test_every_keyword_names_a_column_in_every_operator(
     keyed.aggregate("totals", n_=agg.count(WORDS[0], where=f"{WORDS[1]} IS NOT NULL")).sink(
         "totals_out", FilesTable(upsert_key=tuple(WORDS))
     )
-    largest = {f"{word}_": agg.max(word) for word in WORDS}
+    largest: dict[str, Any] = {f"{word}_": agg.max(word) for word in WORDS}
     same.key_by(loud="upper(user)").window("hours", Tumbling(timedelta(hours=1)), **largest).sink(
         "hours_out", FilesTable()
     )
@@ -48,10 +51,33 @@ def test_every_keyword_names_a_column_in_every_operator(
     folder.epoch()
 
     def published(sink: str) -> pl.DataFrame:
-        frame = pl.from_arrow(folder.job.result_table({}, sink).read())
+        frame = pl.from_arrow(open_result_table(folder.job, {}, sink).read())
         assert isinstance(frame, pl.DataFrame)
         return frame
 
     assert published("totals_out").rows(named=True) == [{word: word for word in WORDS} | {"n_": 2}]
     assert published("hours_out").select(f"{word}_" for word in WORDS).rows() == [tuple(WORDS)]
     assert published("joined_out").select(WORDS).rows() == [tuple(WORDS)] * 4
+
+
+@pytest.mark.parametrize("condition", ["n >= 0", "abs(n) >= 0"])  # Past the JVM, and through it.
+def test_a_column_with_a_name_of_ours_is_lost_nowhere(
+    tmp_path: Path, spark: SparkSession, condition: str
+) -> None:
+    """Where sluice has a column of that name it is refused, and renamed it goes through."""
+    folder = FolderJob(spark, tmp_path)
+    rows = folder.pipeline.source("rows", Files(str(folder.files), format="parquet", bounded=False))
+    rows.where(condition).key_by("n").deduplicate("keyed").sink("keyed_out", FilesTable())
+    folder.write("1.parquet", pl.DataFrame({"n": [1], "_hash": ["mine"]}))
+
+    with pytest.raises(ConfigurationError, match="'keyed' reads a column '_hash' of 'rows', a nam"):
+        folder.epoch()
+
+    other = FolderJob(spark, tmp_path / "other")
+    rows = other.pipeline.source("rows", Files(str(other.files), format="parquet", bounded=False))
+    kept = rows.where(condition).select("n", "_hash AS hash_", "_deleted")
+    kept.transform("same", lambda found: found).sink("same_out", FilesTable())
+    kept.select("n", "hash_").key_by("n").deduplicate("keyed").sink("keyed_out", FilesTable())
+    other.write("1.parquet", pl.DataFrame({"n": [1], "_hash": ["mine"], "_deleted": [True]}))
+
+    assert "sink 'same_out' gets a column '_deleted' of 'same', by which" in other.failure()

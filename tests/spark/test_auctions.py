@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sluice.core.properties import JobStatus
-from sluice.runner.job import Job
-from sluice.spark.epochs import Epoch, run_epochs
+from sluice.job.job import Job
+from sluice.job.places import open_result_table
+from sluice.local.epochs import Epoch
+from sluice.local.run_loop import run_epochs
 from tests.best_auctions import best_auctions
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ def test_the_ranking_equals_one_query_over_all_events(
 
     status = run_epochs(job, spark, epochs=None, drain=False, report=epochs.append)
 
-    table = job.result_table(job.state().configuration.params).read()
+    table = open_result_table(job, job.state().configuration.params).read()
     ranking = table.sort_by([("category", "ascending"), ("rank", "ascending")]).to_pylist()
     assert status is JobStatus.FINISHED
     assert len(epochs) == 5

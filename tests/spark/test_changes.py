@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from sluice import aggregates as agg
-from sluice.changelog import Append, Retract, Upsert
+from sluice.analysis.stage_results import Result
+from sluice.connectors.files_table.table import FilesTable as OpenFilesTable
+from sluice.coordinator.submission import configure, submit
+from sluice.declaration import aggregates as agg
+from sluice.declaration.changelog import Append, Retract, Upsert
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.streams import Stream
+from sluice.declaration.windows import Session
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
-from sluice.runner.job import Job, open_job
-from sluice.runner.submission import configure, submit
-from sluice.runtime.operators.operator import WEIGHT
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_sinks
+from sluice.local.epochs import Epoch
+from sluice.local.run_loop import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.spark.checking import Result, check_pipeline
-from sluice.spark.epochs import Epoch, run_epochs
+from sluice.spark.checking import check_pipeline
 from sluice.spark.rows import settled
 from sluice.storage.open import StoreLocation
-from sluice.streams import Stream
-from sluice.windows import Session
+from sluice.subtask.operators.operator import WEIGHT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,8 +98,9 @@ def an_epoch(job: Job, spark: SparkSession) -> None:
 
 
 def shown(job: Job, sink: str) -> list[tuple[Any, ...]]:
-    table = job.sinks(job.state().configuration.params)[sink].read()
-    frame = pl.from_arrow(table)
+    table = open_sinks(job, job.state().configuration.params)[sink]
+    assert isinstance(table, OpenFilesTable)
+    frame = pl.from_arrow(table.read())
     assert isinstance(frame, pl.DataFrame)
     return sorted(frame.rows(), key=repr)
 

@@ -12,6 +12,14 @@ import polars as pl
 
 from tests.spark.sshd_log import write_allowlist, write_log
 
+OURS = Path(__file__).parents[2] / "include" / "pipelines"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a person's shell: no root, and no path into this checkout."""
+    ours = ("SLUICE_ROOT", "SLUICE_PIPELINES", "PYTHONPATH")
+    return {name: value for name, value in os.environ.items() if name not in ours} | more
+
 
 def test_it_writes_the_result_and_a_summary(tmp_path: Path) -> None:
     expected = write_log(tmp_path / "auth.log", lines=300, seed=5)
@@ -22,8 +30,9 @@ def test_it_writes_the_result_and_a_summary(tmp_path: Path) -> None:
 
     result = subprocess.run(
         command,
+        check=False,
         cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"},
+        env=environment(SLUICE_PIPELINES=str(OURS)),
         capture_output=True,
         text=True,
         timeout=300,
@@ -39,7 +48,7 @@ def test_it_writes_the_result_and_a_summary(tmp_path: Path) -> None:
 
 
 FAILING = """
-from sluice.pipeline import Pipeline
+from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 
@@ -67,8 +76,9 @@ def test_a_run_that_fails_for_ever_stops_with_one_sentence_and_a_log(tmp_path: P
 
     result = subprocess.run(
         [*command, "run", "clicks", "--parallelism", "1"],
+        check=False,
         cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=300,

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing, CheckpointingMode
+from sluice.coordinator.recovery import restore
+from sluice.coordinator.submission import configure, submit
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest
-from sluice.pipeline import Pipeline
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import restore
-from sluice.runner.submission import configure, submit
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing, CheckpointingMode
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_result_table
+from sluice.local.epochs import Epoch
+from sluice.local.run_loop import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.spark.epochs import Epoch, run_epochs
 from sluice.storage.open import StoreLocation
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def a_job(tmp_path: Path, name: str = "job", **checkpointing: Any) -> Job:
 
 
 def counts(job: Job) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = job.result_table({}).read().to_pylist()
+    rows: list[dict[str, Any]] = open_result_table(job, {}).read().to_pylist()
     return sorted(rows, key=lambda row: (row["bid_auction"] is None, row["bid_auction"]))
 
 

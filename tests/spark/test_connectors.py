@@ -12,25 +12,27 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing, fixed_delay
+from sluice.connectors.iceberg.declared_sink import IcebergTable
+from sluice.connectors.kafka.declared_sink import KafkaTopic
+from sluice.connectors.kafka.declared_source import Json, Kafka
+from sluice.connectors.postgres.declared_sink import PostgresTable
+from sluice.connectors.postgres.declared_source import PostgresTable as PostgresSource
+from sluice.coordinator.submission import configure, submit
 from sluice.core.properties import JobStatus
-from sluice.faults import FAULT_VARIABLE
-from sluice.pipeline import Pipeline
-from sluice.runner.job import Job, open_job
-from sluice.runner.submission import configure, submit
-from sluice.sinks.iceberg import IcebergTable
-from sluice.sinks.kafka import KafkaTopic
-from sluice.sinks.postgres import PostgresTable
-from sluice.sources.kafka import Json, Kafka
-from sluice.sources.postgres import PostgresTable as PostgresSource
-from sluice.spark.epochs import Epoch, run_epochs
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing, fixed_delay
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_side_table
+from sluice.local.epochs import Epoch
+from sluice.local.run_loop import run_epochs
 from sluice.storage.open import StoreLocation
+from sluice.subtask.faults import FAULT_VARIABLE
 from tests.exactly_once.places import Places
 from tests.exactly_once.targets import consumed, scanned
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ORDERS = 400
 CHECKPOINTING = Checkpointing(restart_strategy=fixed_delay(attempts=9, delay=timedelta(0)))
@@ -86,7 +88,7 @@ def test_json_of_kafka_is_decoded_and_upserted_into_postgres(
     }
     rows = places.database.rows(f"SELECT * FROM {table}")  # noqa: S608
     assert {row["customer"]: (row["total"], row["n"]) for row in rows} == expected
-    (bad,) = job.side_table("totals_by_customer.malformed").read().to_pylist()
+    (bad,) = open_side_table(job, "totals_by_customer.malformed").read().to_pylist()
     assert (bad["partition"], bad["line"]) == (f"{topic}/1", "{no object")
 
 
@@ -119,7 +121,7 @@ def test_a_table_of_postgres_goes_through_spark_to_iceberg_and_kafka(
     assert {row["at"].tzinfo is not None for row in in_lake} == {True}
 
 
-def upper(rows: object) -> object:
+def upper(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-    return rows.withColumn("page", F.upper("page"))  # type: ignore[attr-defined]
+    return rows.withColumn("page", F.upper("page"))

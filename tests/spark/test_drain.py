@@ -1,4 +1,4 @@
-"""An unbounded job ends only when somebody drains it; then every window fires."""
+"""An unbounded job ends only when it is drained; then every window fires."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.ssh_threats import parse_sshd
-from sluice import aggregates as agg
+from sluice.coordinator.submission import configure, submit
 from sluice.core.properties import CheckpointType, JobStatus
-from sluice.pipeline import Pipeline
-from sluice.runner.history import history
-from sluice.runner.job import open_job
-from sluice.runner.submission import configure, submit
+from sluice.declaration import aggregates as agg
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.windows import Tumbling
+from sluice.job.job import open_job
+from sluice.job.places import open_result_table
+from sluice.local.run_loop import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.spark.epochs import run_epochs
 from sluice.storage.open import StoreLocation
-from sluice.windows import Tumbling
+from sluice.views.history import history
 from tests.spark.sshd_log import write_log
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ def test_windows_wait_for_the_watermark_until_the_job_is_drained(
     submit(job, configure(pipeline, {}))
 
     assert run_epochs(job, spark, epochs=None, drain=False, report=_ok) is JobStatus.RUNNING
-    assert job.result_table({}).row_count() == 0
+    assert open_result_table(job, {}).row_count() == 0
     assert run_epochs(job, spark, epochs=None, drain=True, report=_ok) is JobStatus.FINISHED
 
-    assert job.result_table({}).row_count() > 0
+    assert open_result_table(job, {}).row_count() > 0
     last = history(job)[-1]
     assert (last.type, last.records) == (CheckpointType.SAVEPOINT_TERMINATE.value, 0)
 

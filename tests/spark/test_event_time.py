@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 import pytest
 
-from sluice import aggregates as agg
 from sluice.core.completed import CheckpointMetadata
+from sluice.declaration import aggregates as agg
+from sluice.declaration.streams import Stream
+from sluice.declaration.windows import Tumbling
+from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.streams import Stream
-from sluice.windows import Tumbling
 from tests.spark.folder_job import FolderJob, stage_of
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def test_files_of_the_same_hours_wait_for_each_other(
 
     assert [seconds_of(first), seconds_of(second)] == [5, 25]
     assert starts(job) == [(0, 2), (10, 2)]
-    assert job.job.side_table("counts.late").row_count() == 0
+    assert open_side_table(job.job, "counts.late").row_count() == 0
 
 
 @pytest.mark.parametrize(
@@ -189,8 +190,8 @@ def test_a_row_without_event_time_is_told_apart_from_a_late_one(
 
     metadata = job.epoch()
 
-    [timeless] = job.job.side_table("counts.no_event_time").read().to_pylist()
-    [late] = job.job.side_table("counts.late").read().to_pylist()
+    [timeless] = open_side_table(job.job, "counts.no_event_time").read().to_pylist()
+    [late] = open_side_table(job.job, "counts.late").read().to_pylist()
     assert {name: timeless[name] for name in ("partition", "record_number", "reason", "k")} == {
         "partition": "a.json",
         "record_number": 4,
@@ -199,3 +200,24 @@ def test_a_row_without_event_time_is_told_apart_from_a_late_one(
     }
     assert late["k"] == 1
     assert seconds_of(metadata) == 300
+
+
+def test_both_sides_of_a_join_are_measured_in_one_spark_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    spec = Files(str(job.files), format="parquet", bounded=False)
+    stream = job.pipeline.source("rows", spec, event_time="at")
+    left, right = (stream.where(f"type = {kind}").select("k", "at").key_by("k") for kind in (1, 2))
+    left.interval_join("pairs", right, upper=timedelta(1)).sink("out", FilesTable())
+    job.write("1.parquet", pl.DataFrame({"k": [1, 1], "type": [1, 2], "at": [START, START]}))
+    before = spark_jobs(spark)
+    job.epoch()
+
+    assert spark_jobs(spark) - before == 2, "one that measures, one that joins"
+
+
+def spark_jobs(spark: SparkSession) -> int:
+    jvm: Any = spark.sparkContext._jsc  # noqa: SLF001 - the JVM behind the session
+    count: int = jvm.sc().statusStore().jobsList(None).size()
+    return count

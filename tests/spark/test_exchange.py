@@ -1,4 +1,4 @@
-"""Rows that Python reads, hashes and sends: nobody can tell them from those of Spark's JVM."""
+"""Rows that Python reads, hashes and sends are the same as those of Spark's JVM."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing
+from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata
-from sluice.faults import FAULT_VARIABLE
-from sluice.pipeline import Pipeline
-from sluice.runner.job import Job, open_job
-from sluice.runner.submission import configure, submit
-from sluice.runtime.key_hash import key_hash
-from sluice.runtime.plain_sql import plain_column, plain_condition
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.windows import Hopping, Tumbling
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_result_table
+from sluice.local.epochs import Epoch, EpochDriver
+from sluice.local.run_loop import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.spark.epochs import Epoch, EpochDriver, run_epochs
 from sluice.spark.exchange import Exchange, exchange_of
 from sluice.spark.stage_run import StageRun
 from sluice.storage.open import StoreLocation
-from sluice.windows import Hopping, Tumbling
+from sluice.subtask.faults import FAULT_VARIABLE
+from sluice.subtask.key_hash import key_hash
+from sluice.subtask.plain_sql import plain_column, plain_condition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -281,9 +283,12 @@ def test_a_killed_worker_and_a_restore_leave_the_same_bytes(
     # Rows that wait in a join are numbered by the checkpoint that brought them: 3, not 2.
     assert without_join(checksums(completed)) == without_join(checksums(undisturbed))
     tables = [
-        open_job(two_stages(tmp_path / "events"), StoreLocation(root=f"file://{tmp_path / name}"))
-        .result_table({})
-        .read()
+        open_result_table(
+            open_job(
+                two_stages(tmp_path / "events"), StoreLocation(root=f"file://{tmp_path / name}")
+            ),
+            {},
+        ).read()
         for name in ("undisturbed", "killed")
     ]
     assert tables[0].num_rows > 0

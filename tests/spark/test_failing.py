@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.config import Checkpointing
+from sluice.coordinator.recovery import restore
+from sluice.coordinator.submission import configure, submit
 from sluice.core.properties import JobStatus
 from sluice.core.restart import RestartStrategy
 from sluice.core.restoring import Latest
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, StageFailed
-from sluice.pipeline import Pipeline
-from sluice.runner.history import history
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import restore
-from sluice.runner.submission import configure, submit
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_result_table
+from sluice.local.run_loop import is_equal, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
-from sluice.spark.epochs import run_epochs
-from sluice.spark.restarting import is_equal
 from sluice.storage.open import StoreLocation
+from sluice.views.history import history
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +91,7 @@ def test_a_mended_pipeline_goes_on_where_it_was_suspended(
     status = run_epochs(mended, spark, epochs=None, drain=False, report=lambda _: None)
 
     assert (restored.checkpoint_id, status) == (1, JobStatus.FINISHED)
-    rows = mended.result_table({}).read().to_pylist()
+    rows = open_result_table(mended, {}).read().to_pylist()
     assert sorted((row["name"], row["n"]) for row in rows) == [
         ("ann", 1),
         ("bob", 2),

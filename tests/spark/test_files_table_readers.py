@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table import FilesTable
+from sluice.connectors.files_table.table import FilesTable
 from sluice.storage.open import StoreLocation, open_store
 from tests.contract.sink_case import JOB
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from sluice import aggregates as agg
+from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.pending import FIRST_ATTEMPT
+from sluice.declaration import aggregates as agg
 from sluice.errors import StageFailed
-from sluice.runner.trigger import Triggered, trigger
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.stage import run_stage

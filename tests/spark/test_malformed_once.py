@@ -1,11 +1,12 @@
-"""What cannot be read of a source is reported once, however many stages read it."""
+"""Malformed rows of a source are reported once, however many stages read it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice import aggregates as agg
+from sluice.declaration import aggregates as agg
+from sluice.job.places import open_result_table, open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.spark.folder_job import FolderJob
@@ -33,7 +34,7 @@ def test_a_row_that_cannot_be_read_is_reported_by_the_first_stage_alone(
     reported = {
         uid: [
             (row["line"], row["record_number"])
-            for row in folder.job.side_table(uid).read().to_pylist()
+            for row in open_side_table(folder.job, uid).read().to_pylist()
         ]
         for uid in ("first.malformed", "second.malformed", "third.malformed")
     }
@@ -42,5 +43,8 @@ def test_a_row_that_cannot_be_read_is_reported_by_the_first_stage_alone(
         "second.malformed": [],
         "third.malformed": [],
     }
-    assert sorted(folder.job.result_table({}, "second_out").read()["id"].to_pylist()) == [1, 2]
-    assert folder.job.result_table({}, "third_out").read()["id"].to_pylist() == [2]
+    assert sorted(open_result_table(folder.job, {}, "second_out").read()["id"].to_pylist()) == [
+        1,
+        2,
+    ]
+    assert open_result_table(folder.job, {}, "third_out").read()["id"].to_pylist() == [2]

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from sluice import aggregates as agg
-from sluice.config import Checkpointing, StateBackend
-from sluice.pipeline import Pipeline
-from sluice.runner.job import open_job
-from sluice.runner.state import open_state
-from sluice.runner.submission import configure, submit
+from sluice.coordinator.submission import configure, submit
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing, StateBackend
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import open_job
+from sluice.local.run_loop import run_epochs
 from sluice.sources import Files
-from sluice.spark.epochs import run_epochs
 from sluice.storage.open import StoreLocation
+from sluice.views.keyed_state import open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ EPOCHS = 3
 
 @pytest.mark.parametrize("format_", ["parquet", "json"])  # In columns, and through Spark's JVM.
 def test_an_epoch_of_many_times_the_memory(
-    spark: SparkSession, tmp_path: Path, format_: str
+    spark: SparkSession, tmp_path: Path, format_: Literal["parquet", "json"]
 ) -> None:
     events = write_epochs(tmp_path / "events", format_)
     pipeline = Pipeline(
@@ -38,7 +38,7 @@ def test_an_epoch_of_many_times_the_memory(
         checkpointing=Checkpointing(interval=None, max_records_per_epoch=KEYS),
         state_backend=StateBackend(memory_per_subtask=MEMORY),
     )
-    schema = {} if format_ == "parquet" else {"schema": "key BIGINT, value BIGINT"}
+    schema: dict[str, Any] = {} if format_ == "parquet" else {"schema": "key BIGINT, value BIGINT"}
     files = Files(str(tmp_path / "events"), format=format_, bounded=False, **schema)
     source = pipeline.source("events", files)
     source.key_by("key").aggregate("totals", n=agg.count(), total=agg.sum("value"))

@@ -16,19 +16,22 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from sluice.config import Checkpointing, StateBackend, fixed_delay
-from sluice.connectors.nexmark import NexmarkSource
-from sluice.connectors.nexmark_files import write_json_lines, write_parquet
+from sluice.connectors.nexmark.event_files import write_json_lines, write_parquet
+from sluice.connectors.nexmark.source import NexmarkSource
+from sluice.coordinator.recovery import restore
+from sluice.coordinator.submission import configure, submit
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest
-from sluice.declarations import load_pipeline
-from sluice.faults import FAULT_VARIABLE
-from sluice.pipeline import Pipeline
-from sluice.runner.job import Job, open_job, side_outputs
-from sluice.runner.recovery import restore
-from sluice.runner.submission import configure, submit
-from sluice.spark.epochs import Epoch, run_epochs
+from sluice.declaration.config import Checkpointing, StateBackend, fixed_delay
+from sluice.declaration.discovery import load_pipeline
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.side_outputs import side_outputs
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_result_table, open_side_table
+from sluice.local.epochs import Epoch
+from sluice.local.run_loop import run_epochs
 from sluice.storage.open import StoreLocation
+from sluice.subtask.faults import FAULT_VARIABLE
 from tests.spark.nexmark_oracle import QUERIES, expected, rows_of
 
 if TYPE_CHECKING:
@@ -70,12 +73,14 @@ def start(
 
 
 def check_result(job: Job, query: str, events: Path) -> None:
-    table = pl.from_arrow(job.result_table(job.state().configuration.params).read())
+    table = pl.from_arrow(open_result_table(job, job.state().configuration.params).read())
     assert isinstance(table, pl.DataFrame)
     wanted = expected(query, events / "parquet")
     assert rows_of(table, wanted.columns) == rows_of(wanted, wanted.columns)
     assert wanted.height > 0
-    assert [uid for uid in side_outputs(job.pipeline) if job.side_table(uid).row_count()] == []
+    assert [
+        uid for uid in side_outputs(job.pipeline) if open_side_table(job, uid).row_count()
+    ] == []
 
 
 @pytest.mark.parametrize("query", ["q3", "q5", "q8", "q11"])

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from sluice import aggregates as agg
-from sluice.operations import KeyedAggregate as Declared
-from sluice.runtime.operators.aggregate import KeyedAggregate
-from sluice.runtime.operators.computed import to_compute, wanted
-from sluice.runtime.operators.operator import EpochTime, Operator
-from sluice.runtime.state.segments import HASH
+from sluice.declaration import aggregates as agg
+from sluice.declaration.operations import KeyedAggregate as Declared
 from sluice.spark.keying import prepared
-from tests.property.runtime.played import a_stage
+from sluice.subtask.operators.aggregate import KeyedAggregate
+from sluice.subtask.operators.computed import to_compute, wanted
+from sluice.subtask.operators.operator import EpochTime, Operator
+from sluice.subtask.state.segments import HASH
+from tests.property.subtask.played import a_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sluice import aggregates as agg
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.properties import CheckpointType, JobStatus
-from sluice.pipeline import Pipeline
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import restore
-from sluice.runner.restore_targets import savepoint_target
-from sluice.runner.submission import configure, submit
-from sluice.runner.trigger import Triggered, trigger
+from sluice.declaration import aggregates as agg
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_result_table, open_source
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
@@ -37,9 +38,9 @@ def a_job(root: Path) -> Job:
     return job
 
 
-def take(job: Job, spark: SparkSession, until: int | None, **request: object) -> None:
+def take(job: Job, spark: SparkSession, until: int | None, **request: Any) -> None:
     """One checkpoint of the events before *until*, or of none, and no compaction behind it."""
-    source = job.source("events", {})
+    source = open_source(job, "events", {})
     partition = source.plan((), max_records=1, parallelism=1).position[0].partition
     barriers = {} if until is None else {"events": {partition: until}}
     outcome = trigger(job, is_periodic=False, barriers=barriers, **request)
@@ -51,7 +52,7 @@ def take(job: Job, spark: SparkSession, until: int | None, **request: object) ->
 
 
 def a_savepoint(
-    job: Job, spark: SparkSession, until: int | None, name: str, **form: object
+    job: Job, spark: SparkSession, until: int | None, name: str, **form: Any
 ) -> CheckpointMetadata:
     take(job, spark, until, type=CheckpointType.SAVEPOINT, savepoint_name=name, **form)
     return job.savepoint_metadata(name)
@@ -74,7 +75,7 @@ def test_a_canonical_savepoint_has_one_run_and_gives_the_same_result(
 
     restore(job, savepoint_target(job, "canonical"))
     take(job, spark, EVENTS)
-    counted = job.result_table({}).read()
+    counted = open_result_table(job, {}).read()
 
     assert [runs_of(one) for one in (native, canonical)] == [3, 1]
     assert job.state().status is JobStatus.FINISHED

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from sluice import aggregates as agg
+from sluice.declaration import aggregates as agg
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.session import SETTINGS
@@ -30,12 +30,12 @@ FOREIGN = {
 
 @pytest.fixture(name="foreign")
 def _foreign(spark: SparkSession) -> Iterator[SparkSession]:
-    """As a Spark server that nobody told otherwise."""
+    """A session with the defaults of a Spark server."""
     for name, value in FOREIGN.items():
         spark.conf.set(name, value)
     yield spark
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, str(value))
+    for name, setting in SETTINGS.items():
+        spark.conf.set(name, str(setting))
 
 
 def test_a_day_begins_in_utc_and_an_overflow_is_an_error_in_anybodys_session(

@@ -11,11 +11,14 @@ import pytest
 
 from pipelines.ssh_threats import parse_sshd
 from sluice.cli.result import final_table
+from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
 from sluice.errors import ConfigurationError
-from sluice.runner.history import history
-from sluice.runner.job import Job
-from sluice.spark.epochs import Epoch, run_epochs
+from sluice.job.job import Job
+from sluice.job.places import open_side_table
+from sluice.local.epochs import Epoch
+from sluice.local.run_loop import run_epochs
+from sluice.views.history import history
 from tests.spark.sshd_log import Alert, write_allowlist, write_log
 
 if TYPE_CHECKING:
@@ -81,7 +84,7 @@ def test_a_window_may_span_two_files_of_two_hosts(
         (ip, window): (ip, window, 2 * failed, users)
         for ip, window, failed, users in expected_of_one
     }.items() <= doubled.items()
-    assert job.side_table("window_rule.late").row_count() == 0
+    assert open_side_table(job, "window_rule.late").row_count() == 0
 
 
 def test_a_malformed_line_is_reported_with_its_file_and_number(
@@ -101,7 +104,7 @@ def test_a_malformed_line_is_reported_with_its_file_and_number(
 
     run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
 
-    rows = job.side_table("parse.malformed").read().to_pylist()
+    rows = open_side_table(job, "parse.malformed").read().to_pylist()
     assert [(row["partition"], row["record_number"], row["reason"]) for row in rows] == [
         ("auth.log", 6, "not a line of sshd")
     ]
@@ -170,15 +173,15 @@ def test_a_killed_worker_aborts_the_checkpoint_and_changes_nothing(
         (4, "COMPLETED", None),
     ]
     assert job.state().generation == 2
-    assert job.plan(2) is None
+    assert job.plan(CheckpointId(2)) is None
 
 
 def test_parallelism_may_change_between_runs(
     spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
 ) -> None:
+    from sluice.coordinator.recovery import restore
+    from sluice.coordinator.submission import configure
     from sluice.core.restoring import Latest
-    from sluice.runner.recovery import restore
-    from sluice.runner.submission import configure
 
     expected = write_log(tmp_path / "auth.log", lines=900, seed=11)
     job = submitted(

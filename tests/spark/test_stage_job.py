@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sluice.runner.job import Job
-from sluice.runner.trigger import Triggered, trigger
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.job.job import Job
 
 SCRIPT = Path(__file__).resolve().parents[2] / "spark_jobs" / "run_stage.py"
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from sluice import aggregates as agg
-from sluice.pipeline import Pipeline
+from sluice.declaration import aggregates as agg
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.streams import Stream
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
-from sluice.streams import Stream
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.errors import ConfigurationError
+from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.spark.folder_job import FolderJob
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = "city string, country string, tags array<string>"
-CITIES = [
+CITIES: list[dict[str, Any]] = [
     {"city": "Rome", "country": "IT", "tags": ["old"]},
     {"city": "Oslo", "country": "NO", "tags": None},
 ]
@@ -80,7 +81,7 @@ def located(folder: FolderJob, cities: Files, **how: object) -> list[tuple[objec
     rows = pl.DataFrame({"name": ["ann", "bob", "cid"], "city": ["Rome", "Oslo", "Bonn"]})
     folder.write("1.parquet", rows)
     folder.epoch()
-    found = folder.job.result_table({}).read().to_pylist()
+    found = open_result_table(folder.job, {}).read().to_pylist()
     return sorted(tuple(row[name] for name in row if name != "city") for row in found)
 
 

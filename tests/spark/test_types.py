@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice import aggregates as agg
+from sluice.declaration import aggregates as agg
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
@@ -32,6 +32,12 @@ TYPES: dict[str, tuple[pa.DataType, Any, Any]] = {
     "list": (pa.list_(pa.int64()), [2, 1], [2, 1]),
     "struct": (pa.struct([("a", pa.uint8()), ("b", pa.string())]), {"a": 1, "b": None}, None),
     "structs": (pa.list_(pa.struct([("at", pa.timestamp("ns"))])), [{"at": NAIVE}], [{"at": AT}]),
+    "map": (pa.map_(pa.string(), pa.int64()), [("b", 1), ("a", None)], {"b": 1, "a": None}),
+    "maps": (
+        pa.map_(pa.int32(), pa.list_(pa.struct([("at", pa.timestamp("ns"))]))),
+        [(1, [{"at": NAIVE}]), (2, None)],
+        {1: [{"at": AT}], 2: None},
+    ),
     "truth": (pa.bool_(), True, True),
 }
 

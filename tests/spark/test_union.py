@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
@@ -34,7 +35,7 @@ def test_a_stage_and_a_source_whose_rows_may_be_malformed_are_united(
     job.epoch()
 
     assert sorted(job.table("out").rows()) == [(1, "a"), (1, "a"), (1, "b"), (2, "c")]
-    malformed = job.job.side_table("all_rows.malformed").read().to_pylist()
+    malformed = open_side_table(job.job, "all_rows.malformed").read().to_pylist()
     assert [(row["partition"], row["record_number"], row["line"]) for row in malformed] == [
         ("1.json", 2, "no json")
     ]

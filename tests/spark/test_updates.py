@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from sluice import aggregates as agg
+from sluice.declaration import aggregates as agg
+from sluice.declaration.streams import Stream
+from sluice.declaration.windows import Tumbling
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.streams import Stream
-from sluice.windows import Tumbling
-from tests.property.runtime.played import at, in_order
+from tests.property.subtask.played import at, in_order
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def test_an_aggregate_takes_a_column_a_field_or_sql(
     spark: SparkSession, tmp_path: Path, *, is_plain: bool
 ) -> None:
     job = FolderJob(spark, tmp_path)
-    computed = {} if is_plain else {"product": agg.sum("v * k"), "dearest": agg.last("v", by="-v")}
+    computed: dict[str, Any] = (
+        {} if is_plain else {"product": agg.sum("v * k"), "dearest": agg.last("v", by="-v")}
+    )
     rows = a_source(job).key_by("k")
     upserts = FilesTable(upsert_key=("k",))
     rows.aggregate("sums", user=agg.max("user"), x=agg.sum("b.x"), **computed).sink("out", upserts)

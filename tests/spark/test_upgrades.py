@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from sluice import aggregates as agg
-from sluice.connectors.nexmark import NexmarkSource
+from sluice.connectors.nexmark.source import NexmarkSource
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.submission import configure, reconfigure, submit
+from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.restoring import RestoreOptions
+from sluice.declaration import aggregates as agg
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import RestoreError
-from sluice.pipeline import Pipeline
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job, open_job
-from sluice.runner.recovery import restore
-from sluice.runner.restore_targets import savepoint_target
-from sluice.runner.submission import configure, reconfigure, submit
-from sluice.runner.trigger import Triggered, trigger
+from sluice.job.job import Job, open_job
+from sluice.job.places import open_sinks
+from sluice.local.run_loop import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.spark.epochs import run_epochs
 from sluice.spark.stage import run_stage
 from sluice.storage.open import StoreLocation
 
@@ -71,7 +72,7 @@ def all_events() -> pl.DataFrame:
 
 
 def table(job: Job, sink: str) -> pl.DataFrame:
-    found = pl.from_arrow(job.sinks({})[sink].read())  # type: ignore[attr-defined]
+    found = pl.from_arrow(open_sinks(job, {})[sink].read())  # type: ignore[attr-defined]
     assert isinstance(found, pl.DataFrame)
     return found
 

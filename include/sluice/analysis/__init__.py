@@ -1,1 +1,1 @@
-"""What can be said of a declaration before it runs, without Spark: a second, and no row is read."""
+"""The analysis of a declaration without Spark: it takes a second and reads no row."""

@@ -1,4 +1,4 @@
-"""The columns of a source, as far as they are known without Spark."""
+"""The columns of a source, as far as they can be known without Spark."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from sluice.connectors.source import MALFORMED_COLUMN, RAW, RECORD, Source
-from sluice.sources.row_schema import ColumnType, row_schema
+from sluice.connectors.contracts.row_schema import ColumnType, row_schema
+from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW, RECORD, Source
 
 _TYPES: dict[str, pl.DataType] = {
     "boolean": pl.Boolean(),
@@ -25,7 +25,7 @@ _TYPES: dict[str, pl.DataType] = {
     "binary": pl.Binary(),
 }
 OURS = (RECORD, MALFORMED_COLUMN, RAW)
-_DECIMAL = (10, 0)  # What Spark takes, if nothing is said.
+_DECIMAL = (10, 0)  # Spark's default.
 
 
 def source_columns(source: Source) -> Mapping[str, pl.DataType | None]:
@@ -43,7 +43,7 @@ def source_columns(source: Source) -> Mapping[str, pl.DataType | None]:
 
 
 def _as_spark_gives_it(dtype: pl.DataType) -> pl.DataType | None:
-    """The type, where it comes back from Spark as it is."""
+    """*dtype*, if Spark does not change it; else None."""
     return dtype if dtype in _TYPES.values() or isinstance(dtype, pl.Decimal) else None
 
 

@@ -1,26 +1,26 @@
-"""Whether the stages, as they are declared now, can read the state that their job has."""
+"""The check that the stages, as they are declared now, can read their job's state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sluice.analysis.declaration import Result
+from sluice.analysis.stage_results import Result
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import StateHandle
 from sluice.core.properties import JobStatus
 from sluice.errors import ConfigurationError, RestoreError
-from sluice.runner.job import Job
-from sluice.runtime.state.cache import SegmentCache
-from sluice.runtime.state.evolution import Evolution
-from sluice.runtime.state.schema import StateSchema
+from sluice.job.job import Job
+from sluice.subtask.state.cache import SegmentCache
+from sluice.subtask.state.evolution import Evolution
+from sluice.subtask.state.schema import StateSchema
 
 _GOES_ON = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
 
 
 def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
-    """Compare types with those in the checkpoint that the next epoch, or run, continues.
+    """Compare declared types of state with those in the checkpoint that the job continues.
 
-    One small file a table of state is read, of a job that goes on.
+    Reads one small file for each table of state.
 
     Raises:
         ConfigurationError: a stage could not read its state.

@@ -10,13 +10,13 @@ from sluice.cli.options import (
     PipelineName,
     Root,
     declared_job,
-    never_submitted,
 )
 from sluice.cli.printing import print_json, print_line
+from sluice.coordinator.recovery import stop
+from sluice.coordinator.restore_request import never_submitted
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import JobStatus
 from sluice.errors import ConfigurationError
-from sluice.runner.recovery import stop
 
 
 class CancelResult(msgspec.Struct, frozen=True, kw_only=True):

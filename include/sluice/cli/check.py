@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.analysis.declaration import Result, analyse
+from sluice.analysis.stage_results import Result, analyse
 from sluice.analysis.state_changes import check_state
 from sluice.cli.options import (
     AsJson,
@@ -22,12 +22,12 @@ from sluice.cli.options import (
 )
 from sluice.cli.printing import print_json
 from sluice.cli.run_log import run_log
-from sluice.declarations import load_declarations
-from sluice.devstack.java import find_java
-from sluice.params import resolve
-from sluice.runner.job import Job
+from sluice.declaration.discovery import load_declarations
+from sluice.declaration.params import resolve
+from sluice.job.job import Job
 from sluice.spark.checking import check_pipeline
-from sluice.spark.session import local_session
+from sluice.spark.java import find_java
+from sluice.spark.session import local_session, require_pyspark
 
 
 def check(
@@ -77,6 +77,7 @@ def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
     known = {uid: result for uid, result in found.items() if result is not None}
     if len(known) == len(found):
         return known
+    require_pyspark("sluice check")
     find_java(os.environ)
     with run_log(f"{job.pipeline.uid}-check") as log, local_session(log_file=log) as spark:
         yields = check_pipeline(job.pipeline, spark, params, job.location.endpoint_url)

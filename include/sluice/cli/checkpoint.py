@@ -10,9 +10,14 @@ from rich.table import Table
 
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
 from sluice.cli.printing import print_files, print_json, print_line
-from sluice.runner.details import CheckpointDetails, Segments, StageDetails, checkpoint_details
-from sluice.runner.retained import retained_checkpoint
-from sluice.units import moment, size, watermark
+from sluice.job.retained import retained_checkpoint
+from sluice.views.checkpoint_details import (
+    CheckpointDetails,
+    Segments,
+    StageDetails,
+    checkpoint_details,
+)
+from sluice.views.units import moment, size, watermark
 
 
 def show(

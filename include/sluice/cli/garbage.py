@@ -19,9 +19,10 @@ from sluice.cli.options import (
     period_ms,
 )
 from sluice.cli.printing import print_json, print_line
-from sluice.runner.garbage import Orphan, Orphans, Reason, collect_garbage, find_orphans
-from sluice.runner.job import Job
-from sluice.units import size
+from sluice.coordinator.garbage import collect_garbage, find_orphans
+from sluice.coordinator.orphans import Orphan, Orphans, Reason
+from sluice.job.job import Job
+from sluice.views.units import size
 
 DEFAULT_GRACE = "1h"  # The collector's own default, as a person writes it.
 

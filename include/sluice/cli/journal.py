@@ -12,7 +12,7 @@ from rich.table import Table
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
 from sluice.cli.printing import print_json
 from sluice.core.messages import (
-    AckReceived,
+    AcksReceived,
     AlignmentTimedOut,
     AttemptStarted,
     CheckpointCommitted,
@@ -28,7 +28,7 @@ from sluice.core.messages import (
     TablesRecovered,
 )
 from sluice.protocol.records import JournalEntry
-from sluice.units import moment
+from sluice.views.units import moment
 
 DEFAULT_LAST = 20
 
@@ -108,7 +108,7 @@ def _time_of(event: Event) -> int | None:
         case CheckpointTriggered():
             return event.plan.triggered_at_ms
         case (
-            AttemptStarted() | AckReceived() | SavepointsReleased() | SnapshotsDiscarded()
+            AttemptStarted() | AcksReceived() | SavepointsReleased() | SnapshotsDiscarded()
             | HooksRestored() | TablesRecovered()
         ):  # fmt: skip
             return None

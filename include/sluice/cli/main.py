@@ -6,14 +6,29 @@ Every error is one sentence on stderr that names the thing and the fix, and exit
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from sluice.cli import cancel, check, checkpoint, garbage, journal, restore, show, state, tables
+from sluice.cli import (
+    cancel,
+    check,
+    checkpoint,
+    doctor,
+    garbage,
+    journal,
+    restore,
+    show,
+    state,
+    statistics,
+    tables,
+)
+from sluice.cli import init as init_command
 from sluice.cli import run as run_command
 from sluice.cli.options import with_flags
 from sluice.errors import SluiceError
+from sluice.extras import DISTRIBUTION
 
 app = typer.Typer(
     name="sluice",
@@ -30,9 +45,28 @@ files_tables = typer.Typer(
 )
 app.add_typer(files_tables, name="tables")
 
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(version(DISTRIBUTION))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """The options of every command."""
+
+
 # The parameters of a pipeline are options, too.
 TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
+app.command("init")(init_command.init)
+app.command("doctor")(doctor.doctor)
 app.command("run", context_settings=TAKES_PARAMETERS)(run_command.run)
 app.command("pipelines")(show.pipelines)
 app.command("side-output")(show.side_output_rows)
@@ -44,6 +78,7 @@ app.command("orphans")(garbage.orphans)
 app.command("gc")(garbage.gc)
 checkpoints.command("list")(show.checkpoints)
 checkpoints.command("show")(checkpoint.show)
+checkpoints.command("stats")(statistics.stats)
 keyed_state.command("read")(state.read)
 files_tables.command("show")(tables.show)
 files_tables.command("compact")(tables.compact)

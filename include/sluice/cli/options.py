@@ -1,4 +1,4 @@
-"""What several commands take: the job, where its root is, parameters, periods of time."""
+"""Options of several commands: the job, its root, parameters, and periods of time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from sluice.declarations import load_pipeline
+from sluice.declaration.discovery import load_declarations, load_pipeline
 from sluice.errors import ConfigurationError
-from sluice.runner.job import Job, open_job
+from sluice.job.job import Job, open_job
 from sluice.storage.open import StoreLocation
 
 ROOT_VARIABLE = "SLUICE_ROOT"
@@ -25,7 +25,19 @@ _CHOICES = {
     r"roll(?: the)? tables back": "--roll-back-tables",
 }
 
-PipelineName: TypeAlias = Annotated[str, typer.Argument(help="The uid of a declared pipeline.")]
+
+def declared_uids(incomplete: str) -> list[str]:
+    """What a shell offers for *incomplete*; nothing where the project cannot be read."""
+    try:
+        declared = load_declarations().pipelines
+    except ConfigurationError:
+        return []
+    return [uid for uid in declared if uid.startswith(incomplete)]
+
+
+PipelineName: TypeAlias = Annotated[
+    str, typer.Argument(help="The uid of a declared pipeline.", autocompletion=declared_uids)
+]
 Root: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -65,14 +77,6 @@ def location(root: str | None, endpoint_url: str | None) -> StoreLocation:
 def declared_job(pipeline: str, root: str | None, endpoint_url: str | None) -> Job:
     """Raises ConfigurationError when there is no such pipeline; nothing is read yet."""
     return open_job(load_pipeline(pipeline), location(root, endpoint_url))
-
-
-def never_submitted(job: Job) -> str:
-    uid = job.pipeline.uid
-    return (
-        f"job {uid!r} was never submitted in {job.store.root}; start it with 'sluice run {uid}', "
-        "or name another --root"
-    )
 
 
 def period_ms(name: str, text: str) -> int:

@@ -1,4 +1,4 @@
-"""How the commands print: one JSON document on stdout, or lines as people read them."""
+"""Output of the commands: one JSON document on stdout, or lines for people."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from sluice.runner.details import FileDetails
-from sluice.units import size
+from sluice.views.checkpoint_details import FileDetails
+from sluice.views.units import size
 
 
 def print_json(document: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -16,33 +15,24 @@ from sluice.cli.options import (
     PipelineName,
     Root,
     declared_job,
-    never_submitted,
     parameters,
 )
 from sluice.cli.printing import print_files, print_json, print_line
-from sluice.core.configuration import JobConfiguration
-from sluice.core.ids import NO_GENERATION, CheckpointId
-from sluice.core.properties import ClaimMode, JobStatus
+from sluice.coordinator.recovery import restore as restore_job
+from sluice.coordinator.restore_request import RestoreRequest, plan, resolve
+from sluice.core.ids import CheckpointId
+from sluice.core.properties import ClaimMode
 from sluice.core.restoring import (
-    FromCheckpoint,
-    FromOrigin,
-    Latest,
     Restore,
     RestoreOptions,
-    RestoreTarget,
     Stop,
 )
-from sluice.core.state import CoordinatorState
 from sluice.core.table_standings import TableAhead
-from sluice.errors import ConfigurationError, RestoreError
-from sluice.runner.details import FileDetails, file_details
-from sluice.runner.job import Job
-from sluice.runner.recovery import restore as restore_job
-from sluice.runner.restore_plan import plan_restore
-from sluice.runner.restore_targets import foreign_target, savepoint_target
-from sluice.runner.retained import LATEST, numbered, why_not_retained
-from sluice.runner.submission import configure, parse_parallelism, reconfigure
-from sluice.units import size
+from sluice.errors import RestoreError
+from sluice.job.job import Job
+from sluice.job.retained import LATEST, numbered
+from sluice.views.checkpoint_details import FileDetails, file_details
+from sluice.views.units import size
 
 NOT_COMPARED = "not compared with their checksums"
 
@@ -97,7 +87,7 @@ AcceptTables: TypeAlias = Annotated[
 
 
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--dry-run --json`` prints.  ``checkpoint`` None: the job would start from empty."""
+    """The output of ``--dry-run --json``.  ``checkpoint`` None: the job would start from empty."""
 
     pipeline: str
     can_restore: bool
@@ -149,29 +139,34 @@ def restore(
 ) -> None:
     """Continue PIPELINE from its latest checkpoint, or from the one that is named.
 
-    Everything it needs is verified first.  Whoever runs the job now is fenced.
+    Everything it needs is verified first.  Older coordinators of the job are fenced.
     """
     job = declared_job(pipeline, root, endpoint_url)
     state = job.state()
-    target = _target(job, checkpoint, savepoint, from_root, from_pipeline)
-    is_own = isinstance(target, Latest | FromCheckpoint)
-    if is_own and state.status is JobStatus.FINISHED and not state.completed:
-        raise ConfigurationError(why_not_retained(job, state, checkpoint or LATEST))
-    options = RestoreOptions(
-        allow_non_restored_state=allow_non_restored_state,
-        claim_mode=claim_mode,
-        ignore_in_flight_of=_as_id(ignore_in_flight_of),
-        roll_back_tables=roll_back_tables,
-        accept_tables=accept_tables,
-        compare_checksums=not no_checksums,
+    request = RestoreRequest(
+        checkpoint=None if checkpoint in (None, LATEST) else numbered(checkpoint),
+        savepoint=savepoint,
+        root=from_root,
+        pipeline=from_pipeline,
+        parallelism=tuple(parallelism or ()),
+        params=parameters(param or [], context.args),
+        options=RestoreOptions(
+            allow_non_restored_state=allow_non_restored_state,
+            claim_mode=claim_mode,
+            ignore_in_flight_of=_as_id(ignore_in_flight_of),
+            roll_back_tables=roll_back_tables,
+            accept_tables=accept_tables,
+            compare_checksums=not no_checksums,
+        ),
     )
-    given = parameters(param or [], context.args)
-    configuration = _configuration(job, state, target, given, parallelism or [])
+    resolved = resolve(job, state, request)
     if dry_run:
-        decision = plan_restore(job, target, options, configuration=configuration)
+        decision = plan(job, state, resolved).decision
         _print_plan(job, decision, as_json=as_json, rolls_back=roll_back_tables)
         return
-    restored = restore_job(job, target, options, configuration=configuration)
+    restored = restore_job(
+        job, resolved.target, resolved.options, configuration=resolved.configuration
+    )
     result = RestoreResult(
         pipeline=pipeline,
         checkpoint=restored.checkpoint_id,
@@ -189,57 +184,6 @@ def restore(
     print_line(f"{pipeline} is {result.status} from {what}, generation {result.generation}")
     for ahead in result.tables_ahead:
         print_line(ahead.told(rolls_back=False))
-
-
-def _target(
-    job: Job,
-    checkpoint: str | None,
-    savepoint: str | None,
-    from_root: str | None,
-    from_pipeline: str | None,
-) -> RestoreTarget:
-    """What the options name.  The job's own root, named once more, is not another one.
-
-    Raises:
-        ConfigurationError: the options contradict one another.
-        RestoreError: there is no such savepoint, or nothing to restore in the other root.
-    """
-    if checkpoint is not None and savepoint is not None:
-        raise ConfigurationError("--checkpoint and --savepoint exclude one another; give one")
-    if from_pipeline is not None and from_root is None:
-        raise ConfigurationError("--from-pipeline needs --from-root, the root where that one is")
-    is_latest = checkpoint is None or checkpoint == LATEST
-    chosen = None if is_latest or checkpoint is None else numbered(checkpoint)
-    is_own = from_root is None or (
-        job.store_at(from_root).root == job.store.root and from_pipeline in (None, job.pipeline.uid)
-    )
-    if from_root is not None and not is_own:
-        return foreign_target(
-            job, from_root, pipeline=from_pipeline, checkpoint_id=chosen, savepoint=savepoint
-        )
-    if savepoint is not None:
-        return savepoint_target(job, savepoint)
-    return Latest() if chosen is None else FromCheckpoint(chosen)
-
-
-def _configuration(
-    job: Job,
-    state: CoordinatorState,
-    target: RestoreTarget,
-    given: Mapping[str, str],
-    parallelism: list[str],
-) -> JobConfiguration | None:
-    """None keeps the job's; one that was never submitted here gets its first."""
-    of_all, of_stages = parse_parallelism(parallelism)
-    if state.generation == NO_GENERATION:
-        if not isinstance(target, FromOrigin):
-            raise ConfigurationError(never_submitted(job))
-        return configure(job.pipeline, given, parallelism=of_all, stage_parallelism=of_stages)
-    if not given and not parallelism:
-        return None
-    return reconfigure(
-        job.pipeline, state.configuration, given, parallelism=of_all, stage_parallelism=of_stages
-    )
 
 
 def _print_plan(job: Job, decision: Restore | Stop, *, as_json: bool, rolls_back: bool) -> None:

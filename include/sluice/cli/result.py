@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
-from sluice.runner.job import Job
+from sluice.job.job import Job
+from sluice.job.places import open_result_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,7 +31,7 @@ def check_result_file(path: Path | None) -> None:
 
 
 def chosen_sink(pipeline: Pipeline, named: str | None, output: Path | None) -> str | None:
-    """The sink whose table is the result; None if there are several, and nobody asks for one.
+    """The sink whose table is the result; None if there are several and none is named.
 
     Raises:
         ConfigurationError: there is none of that name, or --output is given and not of which.
@@ -68,7 +69,7 @@ def final_table(job: Job, params: Mapping[str, str], sink: str | None = None) ->
     """What *sink*, by default the first, has published, sorted by its columns from the left, as far
     as they have an order.
     """
-    table = job.result_table(params, sink).read()
+    table = open_result_table(job, params, sink).read()
     ordered = [(field.name, "ascending") for field in table.schema if not _is_nested(field.type)]
     return table.sort_by(ordered) if ordered else table
 

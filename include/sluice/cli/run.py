@@ -1,18 +1,19 @@
-"""``sluice run``: a pipeline in one process, with a Spark of its own and no Airflow."""
+"""``sluice run``: a pipeline in one process, with a Spark of its own or a remote one."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sluice.analysis.declaration import analyse
+from sluice.analysis.stage_results import analyse
 from sluice.analysis.state_changes import check_state
 from sluice.cli.options import (
     AsJson,
@@ -34,23 +35,31 @@ from sluice.cli.result import (
 )
 from sluice.cli.run_log import run_log
 from sluice.cli.show import checkpoint_table
+from sluice.coordinator.recovery import restore, stop
+from sluice.coordinator.savepoints import require_free_name
+from sluice.coordinator.submission import TableConsent, check_sources, configure, submit
 from sluice.core.configuration import JobConfiguration
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest, RestoreOptions
-from sluice.devstack.java import find_java
+from sluice.declaration.side_outputs import side_outputs
 from sluice.errors import ConfigurationError
-from sluice.runner.history import CheckpointRecord, history
-from sluice.runner.job import Job, side_outputs, verify_store
-from sluice.runner.recovery import restore, stop
-from sluice.runner.submission import TableConsent, check_sources, configure, submit
+from sluice.job.job import Job, verify_store
+from sluice.job.places import has_result_table, open_result_table, open_side_table
+from sluice.local.epochs import Epoch
+from sluice.local.run_loop import run_epochs
 from sluice.spark.checking import check_pipeline
-from sluice.spark.epochs import Epoch, run_epochs
-from sluice.spark.session import local_session
-from sluice.units import duration, size
+from sluice.spark.java import find_java
+from sluice.spark.remote_session import check_listening, remote_session
+from sluice.spark.session import local_session, require_pyspark
+from sluice.views.history import CheckpointRecord, history
+from sluice.views.units import duration, size
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints.  ``seconds`` is the whole run's; ``side_outputs`` counts rows."""
+    """The output of ``--json``.  ``seconds`` is the whole run's; ``side_outputs`` counts rows."""
 
     pipeline: str
     status: str
@@ -79,6 +88,10 @@ def run(
     drain: Annotated[
         bool, typer.Option("--drain", help="End the job once everything was read; windows fire.")
     ] = False,
+    savepoint: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Stop with a savepoint: the job is SUSPENDED behind it."),
+    ] = None,
     max_records_per_epoch: Annotated[
         int | None, typer.Option(help="How many records an epoch takes from each source at most.")
     ] = None,
@@ -87,6 +100,14 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start from empty state, even if a run was interrupted.")
     ] = False,
+    remote: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sc://HOST:PORT",
+            help="Run the stages on this Spark Connect server; its workers need sluice installed, "
+            "and to see --root.",
+        ),
+    ] = None,
     roll_back_tables: RollBackTables = False,
     accept_tables: AcceptTables = False,
     root: Root = None,
@@ -103,6 +124,7 @@ def run(
     check_result_file(output)
     console = Console(stderr=True)
     job = declared_job(pipeline, root, endpoint_url)
+    _check_savepoint(job, savepoint, drain=drain)
     result = chosen_sink(job.pipeline, sink, output)
     configuration = configure(
         job.pipeline,
@@ -111,12 +133,16 @@ def run(
         max_records_per_epoch=max_records_per_epoch,
     )
     if output is not None and result is not None:
-        job.result_table(configuration.params, result)  # Refused now, not after the work.
+        open_result_table(job, configuration.params, result)  # Refused now, not after the work.
     analyse(job.pipeline, configuration.params, endpoint_url)
-    find_java(os.environ)
+    require_pyspark("sluice run")
+    if remote is None:
+        find_java(os.environ)
+    else:
+        check_listening(remote)
     verify_store(job)
     check_sources(job.pipeline, configuration, endpoint_url)
-    with run_log(pipeline) as log_file, local_session(log_file=log_file) as spark:
+    with run_log(pipeline) as log_file, _session(remote, log_file) as spark:
         yields = check_pipeline(job.pipeline, spark, configuration.params, endpoint_url)
         if not fresh:
             check_state(job, yields)
@@ -126,9 +152,34 @@ def run(
         consent = TableConsent(roll_back=roll_back_tables, accept=accept_tables)
         first_id = _begin(job, configuration, console, consent, fresh=fresh)
         status = run_epochs(
-            job, spark, epochs=epochs, drain=drain, report=lambda epoch: _report(console, epoch)
+            job,
+            spark,
+            epochs=epochs,
+            drain=drain,
+            savepoint=savepoint,
+            report=lambda epoch: _report(console, epoch),
         )
     _summarize(job, console, status, first_id, started, (result, output), as_json=as_json)
+    if savepoint is not None and status is not JobStatus.SUSPENDED:
+        raise ConfigurationError(
+            f"there is no savepoint {savepoint!r}: job {pipeline!r} is {status.value}, for it read "
+            "all of its input first; --epochs N stops before that"
+        )
+
+
+def _check_savepoint(job: Job, name: str | None, *, drain: bool) -> None:
+    """Refuse a name that is taken before the work, not after it."""
+    if name is None:
+        return
+    if drain:
+        raise ConfigurationError(
+            "--drain ends the job and --savepoint suspends it; give one of the two"
+        )
+    require_free_name(job, name, job.state(), request_id="")
+
+
+def _session(remote: str | None, log_file: Path) -> AbstractContextManager[SparkSession]:
+    return local_session(log_file=log_file) if remote is None else remote_session(remote)
 
 
 def _begin(
@@ -188,11 +239,11 @@ def _summarize(
 ) -> None:
     params = job.state().configuration.params
     sink, output = wanted
-    is_read = sink is not None and job.has_result_table(params, sink)
+    is_read = sink is not None and has_result_table(job, params, sink)
     result = final_table(job, params, sink) if is_read and sink is not None else None
     if output is not None and result is not None:
         write_result(result, output)
-    sides = {uid: job.side_table(uid).row_count() for uid in side_outputs(job.pipeline)}
+    sides = {uid: open_side_table(job, uid).row_count() for uid in side_outputs(job.pipeline)}
     records = [record for record in history(job) if record.id >= first_id]
     summary = RunSummary(
         pipeline=job.pipeline.uid,

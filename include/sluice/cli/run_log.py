@@ -1,4 +1,4 @@
-"""The log of one run: whatever nobody reads unless the run fails, traces of the JVM above all."""
+"""The log file of one run: output that is of use only if it fails, mainly traces of the JVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sluice.errors import SluiceError, StageFailed
-from sluice.spark.failures import cause_of
+from sluice.spark.stage_failure import cause_of
 
 FOLDER = ".sluice/logs"  # Beside the jobs' default folder; .gitignore names it.
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -66,7 +66,7 @@ def _folder() -> Path:
 
 
 def _handlers(path: Path) -> list[logging.Handler]:
-    """All of it to the file; of ours, what somebody has to act on, to the terminal."""
+    """The handlers: all records go to the file, and our errors to the terminal, too."""
     printed = logging.StreamHandler()
     printed.setLevel(logging.ERROR)
     printed.addFilter(logging.Filter("sluice"))

@@ -12,16 +12,20 @@ from rich.table import Table
 
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
 from sluice.cli.printing import print_json
-from sluice.declarations import load_pipelines
+from sluice.coordinator.savepoints import savepoint_names
+from sluice.core.pages import FAILURE_REASONS
+from sluice.declaration.discovery import load_pipelines
+from sluice.declaration.side_outputs import side_outputs
 from sluice.errors import ConfigurationError
-from sluice.runner.history import CheckpointRecord, history
-from sluice.runner.job import side_outputs
-from sluice.runner.savepoints import savepoint_names
-from sluice.units import duration, size
+from sluice.job.places import open_side_table
+from sluice.statistics.checkpoints import CheckpointStatus
+from sluice.views.history import CheckpointRecord, history
+from sluice.views.units import duration, size
 
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
 _HEADERS = ("id", "type", "status", "records", "duration", "size")
 _PADDING = 2
+DEFAULT_LIMIT = 100
 _LEAST = 12  # Of a reason, however narrow the screen is.
 
 
@@ -51,19 +55,31 @@ def pipelines(as_json: AsJson = False) -> None:
 
 def checkpoints(
     pipeline: PipelineName,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="So many of the newest.")
+    ] = DEFAULT_LIMIT,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="All that are known, subsumed ones too.")
+    ] = False,
+    status: Annotated[
+        list[CheckpointStatus] | None, typer.Option("--status", help="Only of this status.")
+    ] = None,
     root: Root = None,
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List a job's checkpoints: id, type, status, duration, size; and its savepoints by name."""
     job = declared_job(pipeline, root, endpoint_url)
-    records = history(job)
+    statuses = frozenset(status or CheckpointStatus)
+    records = history(job, limit=None if is_all else limit, statuses=statuses)
     if as_json:
         print_json(records)
         return
     console = Console()
     console.print(f"{pipeline} is {job.state().status.value} in {job.store.root}", highlight=False)
     console.print(checkpoint_table(records, console.width))
+    if any(record.status == "FAILED" for record in records):
+        typer.secho(f"what the reasons mean: {FAILURE_REASONS}", err=True)
     names = savepoint_names(job)
     if names:
         console.print(f"savepoints: {', '.join(names)}", highlight=False)
@@ -82,7 +98,7 @@ def side_output_rows(
         raise ConfigurationError(
             f"there is no side output {side_output!r}; {pipeline} has {', '.join(known)}"
         )
-    for row in job.side_table(side_output).read().to_pylist():
+    for row in open_side_table(job, side_output).read().to_pylist():
         typer.echo(msgspec.json.encode(row).decode())
 
 

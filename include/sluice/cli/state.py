@@ -12,7 +12,7 @@ from rich.table import Table
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
 from sluice.cli.printing import print_json, print_line
 from sluice.cli.result import check_result_file, write_result
-from sluice.runner.state import open_state
+from sluice.views.keyed_state import open_state
 
 SHOWN_ROWS = 20
 

@@ -15,18 +15,19 @@ from sluice.cli.options import (
     PipelineName,
     Root,
     declared_job,
-    never_submitted,
     period_ms,
 )
 from sluice.cli.printing import print_json, print_line
-from sluice.connectors.files_table import FilesTable
-from sluice.connectors.table_compaction import TARGET_BYTES
-from sluice.connectors.table_manifest import Chain, TableLog
+from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table_compaction import TARGET_BYTES
+from sluice.connectors.files_table.table_manifest import Chain, TableLog
+from sluice.coordinator.restore_request import never_submitted
+from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.ids import NO_GENERATION
 from sluice.errors import ConfigurationError
-from sluice.runner.job import Job
-from sluice.runner.savepoints import savepoint_names
-from sluice.units import size
+from sluice.job.job import Job
+from sluice.job.places import open_sinks
+from sluice.views.units import size
 
 SinkName: TypeAlias = Annotated[
     str, typer.Argument(help="The uid of a FilesTable, or STAGE.late or STAGE.malformed.")
@@ -181,7 +182,7 @@ def _table(job: Job, sink: str) -> FilesTable:
     state = job.state()
     if state.generation == NO_GENERATION:
         raise ConfigurationError(never_submitted(job))
-    sinks = job.sinks(state.configuration.params)
+    sinks = open_sinks(job, state.configuration.params)
     if sink not in sinks:
         raise ConfigurationError(
             f"pipeline {job.pipeline.uid!r} has no sink {sink!r}; it has {', '.join(sinks)}"

@@ -1,1 +1,1 @@
-"""Where records come from and go to: replayable sources addressed by offset, two-phase sinks."""
+"""Connectors: replayable sources addressed by offset, and two-phase sinks."""

@@ -43,7 +43,7 @@ def abort(
 def abort_children(state: CoordinatorState, pending: PendingCheckpoint, message: str) -> Aborted:
     """End every checkpoint that continues *pending*, which itself goes on.
 
-    Who asks knows no time, so they ended when they began.
+    The event has no time, so they are recorded as ended when they began.
     """
     place = state.pending.index(pending) + 1
     children = state.pending[place:]
@@ -67,7 +67,7 @@ def reject(
     requests: tuple[CheckpointRequest, ...],
     reason: CheckpointFailureReason,
 ) -> CoordinatorState:
-    """Take *requests* from the queue, and remember why for those who come back and ask."""
+    """Take *requests* from the queue, and keep the reason for owners that ask again."""
     gone = {request.request_id for request in requests}
     rejected = tuple(RejectedRequest(request_id=r.request_id, reason=reason) for r in requests)
     return replace(

@@ -10,7 +10,7 @@ from sluice.core.ids import CheckpointId, SubtaskId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committable:
-    """What a two-phase sink staged: nobody sees it before the commit names it.
+    """A file that a two-phase sink staged: invisible to readers until the commit names it.
 
     ``checksum`` is that of the file's bytes, empty where the sink does not know them.
     """

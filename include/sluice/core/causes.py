@@ -40,15 +40,15 @@ _ADVICE = re.compile(
 _OURS_AMONG_SUGGESTED = re.compile(r"`_(?:source|malformed|raw|weight|hash)`(?:, )?")
 _WORKER_DIED = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 _STORE_UNAVAILABLE = "sluice.errors.StoreUnavailable"
-# Code that is nobody's pipeline: where it raised tells a person nothing.
+# Code of libraries, whose lines in a traceback do not help a pipeline's author.
 _LIBRARIES = re.compile(r"/(?:site-packages|dist-packages|lib/python[\d.]+|sluice)/|\.zip/|^<")
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What went wrong, and ``place``: the line of the user's code, or the SQL; empty if unknown.
+    """The cause of a failure; ``place`` is the line of the user's code, or the SQL, if known.
 
-    ``is_transient``: who raised it expects the same call to succeed later.
+    ``is_transient``: the cause may pass, and the same call succeed later.
     """
 
     said: str
@@ -147,7 +147,7 @@ def _sentence(text: str) -> str:
 
 
 def _shortened(said: str) -> str:
-    """Without the middle of what is too long: the cause is last, and who speaks is first."""
+    """*said* without its middle where it is too long: the speaker is first, the cause last."""
     half = LONGEST // 2 - 1
     return said if len(said) <= LONGEST else f"{said[:half]}…{said[-half:]}"
 

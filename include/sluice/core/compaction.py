@@ -1,8 +1,8 @@
 """Runs of keyed state merged into one, off the critical path, and taken over by a later epoch.
 
-A compaction reads what some checkpoint left and names what it replaces.  Whoever continues a state
-that still has all of that may put the merged run in its place: nothing else depends on it, so it
-may come late, twice or never.
+A compaction reads the runs of some checkpoint and names those that it replaces.  An epoch whose
+state still has all of these may put the merged run in their place.  Nothing else depends on a
+compaction, so it may come late, twice or never.
 """
 
 from __future__ import annotations
@@ -135,13 +135,6 @@ class Merges:
     def _beginning_with(self, handles: Iterable[StateHandle], *, after: int) -> list[int]:
         found = (self._by_first.get(replaced_segment(handle), ()) for handle in handles)
         return [at for some in found for at in some if at > after]
-
-
-def with_compactions(
-    state: Sequence[StateHandle], compactions: Iterable[Compaction]
-) -> tuple[StateHandle, ...]:
-    """A subtask's state, oldest first, with every run merged that all of *compactions* can."""
-    return Merges(compactions).applied_to(state)
 
 
 def _merged(handles: list[StateHandle], one: MergedRuns) -> list[StateHandle] | None:

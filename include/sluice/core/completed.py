@@ -1,4 +1,4 @@
-"""A checkpoint that is true, and the store that says which completed ones are retained.
+"""Completed checkpoints: what ``_metadata`` says of one, and which of them are retained.
 
 Flink's CompletedCheckpoint, CompletedCheckpointStore and CheckpointSubsumeHelper.
 """
@@ -18,7 +18,7 @@ from sluice.core.properties import CheckpointType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskState:
-    """What one subtask left behind: the hash range it owned, and its live segments."""
+    """The state of one subtask: the hash range it owned, and its live segments."""
 
     subtask: SubtaskId
     state: tuple[StateHandle, ...]
@@ -171,7 +171,7 @@ def without_in_flight(metadata: CheckpointMetadata) -> CheckpointMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCheckpoint:
-    """The journal's view of a checkpoint that is true; ``is_committed``: its sinks published."""
+    """A completed checkpoint in the journal; ``is_committed``: its sinks have published."""
 
     checkpoint_id: CheckpointId
     generation: Generation

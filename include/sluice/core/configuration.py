@@ -1,4 +1,4 @@
-"""What a person and a declaration fixed for a job, journaled with its submission."""
+"""The configuration of a job, fixed by its submission and journaled with it."""
 
 from __future__ import annotations
 

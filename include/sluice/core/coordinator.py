@@ -31,7 +31,7 @@ from sluice.core.lifecycle import (
     on_tables_recovered,
 )
 from sluice.core.messages import (
-    AckReceived,
+    AcksReceived,
     AlignmentTimedOut,
     AttemptStarted,
     CheckpointCommitted,
@@ -54,7 +54,7 @@ from sluice.core.messages import (
     TriggerFailed,
 )
 from sluice.core.progress import (
-    on_ack,
+    on_acks,
     on_alignment_timed_out,
     on_attempt,
     on_committed,
@@ -113,8 +113,8 @@ def _step_checkpoint(state: CoordinatorState, event: CheckpointEvent) -> Transit
     match event:
         case AttemptStarted():
             return on_attempt(state, event)
-        case AckReceived():
-            return on_ack(state, event)
+        case AcksReceived():
+            return on_acks(state, event)
         case DeclineReceived():
             return on_decline(state, event)
         case AlignmentTimedOut():
@@ -131,7 +131,7 @@ def _step_checkpoint(state: CoordinatorState, event: CheckpointEvent) -> Transit
 
 def _is_fenced(state: CoordinatorState, event: Event) -> bool:
     match event:
-        case AckReceived():
+        case AcksReceived():
             return False  # The attempt fences it, and the checkpoint it is for.
         case JobSubmitted() | JobRestored():
             return event.generation <= state.generation  # Who takes over takes the next one.

@@ -1,4 +1,4 @@
-"""Files that are not those that were written, by what was seen of them."""
+"""Damaged files of a checkpoint: missing, of another size, or with other bytes than written."""
 
 from __future__ import annotations
 

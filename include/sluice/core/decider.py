@@ -19,7 +19,7 @@ MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequest:
-    """Somebody wants a checkpoint (Flink's CheckpointTriggerRequest).
+    """A request for a checkpoint or a savepoint (Flink's CheckpointTriggerRequest).
 
     A forced one ignores the limit of concurrent checkpoints and the pause between them.  An
     ``is_canonical`` savepoint has each subtask's state merged to one sorted run; a native one has
@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What the coordinator is busy with: checkpoints pending, snapshots still being deleted."""
+    """The coordinator's load: checkpoints that are pending, snapshots that are being deleted."""
 
     is_triggering: bool = False
     pending: int = 0

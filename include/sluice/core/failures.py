@@ -1,4 +1,4 @@
-"""How many failed checkpoints a job bears: Flink's CheckpointFailureManager."""
+"""The counter of failed checkpoints: Flink's CheckpointFailureManager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions of a source have been silent for so long that nobody waits for them.
+"""Partitions of a source that have been silent for so long that they do not hold event time back.
 
 Flink's WatermarksWithIdleness, told by barriers instead of a processing-time timer: the moments
 compared are those at which checkpoints were triggered, and they are part of the checkpoint.

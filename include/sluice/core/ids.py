@@ -13,7 +13,7 @@ CheckpointId = NewType("CheckpointId", int)
 FIRST_CHECKPOINT_ID = CheckpointId(1)
 
 Generation = NewType("Generation", int)
-"""The fencing token of a job: whoever holds a lower one than the journal's can do nothing."""
+"""The fencing token of a job: a coordinator with a lower one than the journal's is fenced."""
 
 NO_GENERATION = Generation(0)
 
@@ -22,7 +22,7 @@ NO_GENERATION = Generation(0)
 class CheckpointIdCounter:
     """Hands out checkpoint ids (Flink's CheckpointIDCounter); it never goes backwards.
 
-    A value: whoever takes an id stores the counter that comes with it, by a compare-and-swap.
+    A value: taking an id returns the next counter, which is stored by a compare-and-swap.
     """
 
     next_id: CheckpointId = FIRST_CHECKPOINT_ID
@@ -35,6 +35,9 @@ class CheckpointIdCounter:
         return self.next_id
 
     def get_and_increment(self) -> tuple[CheckpointId, CheckpointIdCounter]:
+        """Flink's rule, asked for by the conformance area id-counter; a trigger here takes the id
+        with ``at_least``, in the step that journals it.
+        """
         return self.next_id, CheckpointIdCounter(next_id=CheckpointId(self.next_id + 1))
 
     def at_least(self, next_id: int) -> CheckpointIdCounter:

@@ -1,6 +1,7 @@
-"""What has to hold of a value, whoever made it: also under ``python -O``, which drops ``assert``.
+"""Invariants of values that may come from outside: checked also under ``python -O``, which drops
+``assert``.
 
-Much of the core comes out of the bucket.  Whoever decodes it turns the ``ValueError`` into a
+Much of the core's state is read from the bucket.  The decoder turns the ``ValueError`` into a
 ``ProtocolViolation`` that names the object.
 """
 

@@ -59,16 +59,6 @@ def key_group_range(max_parallelism: int, parallelism: int, index: int) -> KeyGr
     return KeyGroupRange(first, last)
 
 
-def key_group_of(key_hash: int, max_parallelism: int) -> int:
-    """The key group of a signed 64-bit hash."""
-    return (((key_hash - MIN_HASH) >> 32) * max_parallelism) >> 32
-
-
-def subtask_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
-    """The subtask that owns *key_group* (computeOperatorIndexForKeyGroup)."""
-    return key_group * parallelism // max_parallelism
-
-
 def hash_range(max_parallelism: int, groups: KeyGroupRange) -> tuple[int, int]:
     """The first and last signed hash whose key group lies in *groups*."""
     first = MIN_HASH + (-(-(groups.first << 32) // max_parallelism) << 32)
@@ -77,7 +67,11 @@ def hash_range(max_parallelism: int, groups: KeyGroupRange) -> tuple[int, int]:
 
 
 def previous_subtasks(max_parallelism: int, old: int, new: int) -> tuple[tuple[int, ...], ...]:
-    """For each of *new* subtasks, the *old* ones whose keyed state it must read."""
+    """For each of *new* subtasks, the *old* ones whose keyed state it must read.
+
+    Flink's rule, asked for by the conformance area key-groups; a stage here is given the segments
+    that overlap its range of hashes, of any former subtask.
+    """
     before = [key_group_range(max_parallelism, old, index) for index in range(old)]
     after = (key_group_range(max_parallelism, new, index) for index in range(new))
     return tuple(

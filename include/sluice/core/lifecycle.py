@@ -19,7 +19,6 @@ from sluice.core.messages import (
     JobRestored,
     JobStopped,
     JobSubmitted,
-    RestartJob,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -27,13 +26,13 @@ from sluice.core.messages import (
 from sluice.core.properties import ClaimMode, JobStatus, is_discarded
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import next_restart
-from sluice.core.state import REMEMBERED_LIVES, CoordinatorState
+from sluice.core.state import REMEMBERED_LIVES, CoordinatorState, RestoredCheckpoint
 from sluice.core.table_recovery import owed_recovery
 from sluice.core.transition import Transition, ignored, refused
 
 
 def next_generation(state: CoordinatorState) -> Generation:
-    """The generation that fences everybody now alive."""
+    """The generation that fences every coordinator and stage of today."""
     return Generation(state.generation + 1)
 
 
@@ -58,23 +57,16 @@ def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
         claimed_savepoints=state.claimed_savepoints,
         releasing_savepoints=state.releasing_savepoints,
         failed=state.failed,
+        num_restored=state.num_restored,
+        restored=state.restored,
     )
     return Transition(state=fresh)
 
 
 def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
+    if not (_can_be_restored(state, event) and _holds_still(state, event)):
+        return refused(state)
     origin, checkpoint_id = event.origin, event.checkpoint_id
-    is_own = checkpoint_id is not None and origin is None
-    if is_own and state.completed_checkpoint(checkpoint_id or 0) is None:
-        return refused(state)
-    if checkpoint_id is None and state.last_completed_at_ms is not None:
-        return refused(state)  # It was chosen when there was none: a checkpoint completed since.
-    if event.is_latest and (checkpoint_id, origin) != (state.base, state.origin):
-        return refused(state)
-    if origin is not None and not origin.root and origin.savepoint in state.releasing_savepoints:
-        return refused(state)
-    if not _holds_still(state, event):
-        return refused(state)
     after, commands = abort_all(
         state,
         event.at_ms,
@@ -108,11 +100,41 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         is_backlog=False,
         restart_at_ms=None,
         num_restarts=state.num_restarts + 1,
+        num_restored=state.num_restored + (checkpoint_id is not None),
+        restored=_restored(state, event) or state.restored,
         restored_by=event.cause,
         restores_of_base=state.restores_of_base + 1 if is_base else 0,
         stopped_because="",
     )
     return Transition(state=restored, commands=commands)
+
+
+def _can_be_restored(state: CoordinatorState, event: JobRestored) -> bool:
+    """Whether what was chosen is still there, and still what it was chosen for."""
+    origin, checkpoint_id = event.origin, event.checkpoint_id
+    if checkpoint_id is None and state.last_completed_at_ms is not None:
+        return False  # It was chosen when there was none: a checkpoint completed since.
+    if event.is_latest and (checkpoint_id, origin) != (state.base, state.origin):
+        return False
+    if origin is None:
+        return checkpoint_id is None or state.completed_checkpoint(checkpoint_id) is not None
+    return bool(origin.root) or origin.savepoint not in state.releasing_savepoints
+
+
+def _restored(state: CoordinatorState, event: JobRestored) -> RestoredCheckpoint | None:
+    if event.checkpoint_id is None:
+        return None
+    own = state.completed_checkpoint(event.checkpoint_id)
+    if event.origin is not None:
+        is_savepoint = event.origin.savepoint is not None
+    else:
+        is_savepoint = own is not None and own.type.is_savepoint
+    return RestoredCheckpoint(
+        checkpoint_id=event.checkpoint_id,
+        restored_at_ms=event.at_ms,
+        is_savepoint=is_savepoint,
+        origin=event.origin,
+    )
 
 
 def _restored_from(event: JobRestored) -> str:
@@ -170,7 +192,7 @@ def on_job_failed(state: CoordinatorState, event: JobFailed) -> Transition:
 
 
 def on_released(state: CoordinatorState, event: SavepointsReleased) -> Transition:
-    """Journaled before anything is deleted, so that no restore comes in between."""
+    """Mark claimed savepoints as released: journaled before their files go, so none is restored."""
     in_use = state.origin.savepoint if state.origin is not None else None
     names = tuple(
         name
@@ -211,7 +233,7 @@ def fail_over(
     aborted = replace(aborted, restarts=history)
     if restart_at_ms is not None:
         after = replace(aborted, status=JobStatus.RESTARTING, restart_at_ms=restart_at_ms)
-        return after, (*commands, RestartJob(at_ms=restart_at_ms))
+        return after, commands
     latest = aborted.latest_completed
     if latest is not None and not latest.is_committed:
         return replace(aborted, status=JobStatus.FAILING), commands

@@ -1,7 +1,7 @@
-"""What the coordinator hears (events) and what it asks for (commands).
+"""The events that the coordinator takes, and the commands that it gives.
 
 Events are facts: past tense, already true.  Commands are wishes: imperative, not yet true, carried
-out by ``sluice.runner``.  Both are plain frozen data, so a run can be written down and replayed.
+out by ``sluice.coordinator``.  Both are plain frozen data: a run can be written down and replayed.
 
 Every event that reaches the journal names the generation of its author; an author of a lower
 generation than the journal's is fenced.
@@ -17,7 +17,7 @@ from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobConfiguration
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId, Generation
-from sluice.core.pending import PendingCheckpoint
+from sluice.core.invariants import require
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
@@ -40,7 +40,7 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequested:
-    """Somebody asks for a checkpoint that cannot start now, or looks after one that waits."""
+    """A request for a checkpoint that cannot start now, or another look at one that is queued."""
 
     generation: Generation
     at_ms: int
@@ -78,10 +78,20 @@ class AttemptStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AckReceived:
-    """A subtask's snapshot is durable.  Never journaled: the ack itself is in the bucket."""
+class AcksReceived:
+    """Snapshots of subtasks, one or thousands, are durable: what was read of one checkpoint.
 
-    ack: Ack
+    Never journaled: the acks themselves are in the bucket.
+    """
+
+    checkpoint_id: CheckpointId
+    acks: tuple[Ack, ...]
+
+    def __post_init__(self) -> None:
+        require(
+            all(ack.checkpoint_id == self.checkpoint_id for ack in self.acks),
+            "acks that are read together are of one checkpoint",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +157,7 @@ class SavepointsReleased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed:
-    """Something ended the checkpoint.  ``is_task_failure`` fails the job over at once.
+    """The checkpoint is aborted for ``reason``.  ``is_task_failure`` fails the job over at once.
 
     ``is_task_level``: a task said so, not the coordinator; savepoints make the difference.
     """
@@ -174,11 +184,12 @@ class JobFailed:
 class JobRestored:
     """The job continues from *checkpoint_id* (None: from empty) under the next generation.
 
-    ``origin`` says where that checkpoint is when it is not one of the job's own.  Whose state a
-    person consented to drop are the uids in ``dropped_stages``, sources and sinks among them.
-    ``tables`` None: the job continues what it continues anyway, and no sink was asked.  ``life`` is
-    that of a job that nobody submitted.  ``passed_over`` are damaged checkpoints that a restart met
-    before it found this one, and ``message`` says what is wrong with them.
+    ``origin`` says where that checkpoint is when it is not one of the job's own.
+    ``dropped_stages`` are the uids, sources and sinks among them, whose state a person consented to
+    drop.  ``tables`` None: the job continues what it continues anyway, and no sink was
+    asked.  ``life`` is set for a job that was never submitted here.  ``passed_over`` are damaged
+    checkpoints that a restart met before it found this one, and ``message`` says what is wrong with
+    them.
     """
 
     at_ms: int
@@ -225,7 +236,7 @@ class JobStopped:
 RequestEvent: TypeAlias = CheckpointRequested | CheckpointTriggered | TriggerFailed
 CheckpointEvent: TypeAlias = (
     AttemptStarted
-    | AckReceived
+    | AcksReceived
     | DeclineReceived
     | AlignmentTimedOut
     | CheckpointCompleted
@@ -246,27 +257,6 @@ Event: TypeAlias = RequestEvent | CheckpointEvent | JobEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerCheckpoint:
-    """The decider lets this request start: make its plan, then say CheckpointTriggered."""
-
-    request: CheckpointRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalizeCheckpoint:
-    """Write ``_metadata`` from the plan and these acks, then say CheckpointCompleted."""
-
-    pending: PendingCheckpoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitCheckpoint:
-    """Have every sink publish what it staged (notify complete), then say CheckpointCommitted."""
-
-    checkpoint_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardPending:
     """Delete what the aborted checkpoint's acks and plan name, but shared files still in use."""
 
@@ -280,18 +270,4 @@ class DiscardCompleted:
     checkpoint: CompletedCheckpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartJob:
-    """The job failed over: restore it, not before ``at_ms``."""
-
-    at_ms: int
-
-
-Command: TypeAlias = (
-    TriggerCheckpoint
-    | FinalizeCheckpoint
-    | CommitCheckpoint
-    | DiscardPending
-    | DiscardCompleted
-    | RestartJob
-)
+Command: TypeAlias = DiscardPending | DiscardCompleted

@@ -23,7 +23,7 @@ FIRST_ATTEMPT = 1
 
 
 class AckResult(Enum):
-    """What an acknowledgement turned out to be.  None of these is an error."""
+    """The outcome of an acknowledgement.  None of these is an error."""
 
     SUCCESS = auto()
     DUPLICATE = auto()  # The same subtask acknowledged again: a retried Spark task.
@@ -33,7 +33,9 @@ class AckResult(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCheckpoint:
-    """``coordinators`` (a source each) and ``masters`` (a hook each) are those still outstanding.
+    """A pending checkpoint and its acks.
+
+    ``coordinators`` (a source each) and ``masters`` (a hook each) have not answered yet.
 
     ``overtaken`` stages did not answer before the aligned checkpoint timeout: the coordinator
     acknowledged for them with their previous state, and their own acks are UNKNOWN from then on.
@@ -116,7 +118,11 @@ class PendingCheckpoint:
 
     @property
     def states(self) -> tuple[SegmentHandle, ...]:
-        """Every file acknowledged so far: what an abort discards, unless another one uses it."""
+        """Every file acknowledged so far: what an abort discards, unless another one uses it.
+
+        Flink's rule, asked for by the conformance area pending-ack; an abort here finds the files
+        by the checkpoint's id in their keys, acknowledged or not.
+        """
         acked = [
             segment
             for ack in self.acks.values()
@@ -164,35 +170,26 @@ class PendingCheckpoint:
                 overtaken.append(task.uid)
         return replace(self, overtaken=tuple(overtaken), acks=self._acks_without(overtaken))
 
-    def acknowledge(self, ack: Ack) -> tuple[PendingCheckpoint, AckResult]:
-        """Return the checkpoint with *ack* added, and what kind of ack it was."""
-        require(
-            ack.checkpoint_id == self.checkpoint_id,
-            "an ack is of the same checkpoint",
-        )
+    def acknowledge(self, acks: Iterable[Ack]) -> tuple[PendingCheckpoint, tuple[AckResult, ...]]:
+        """Return the checkpoint with *acks* added, and what kind of ack each of them was.
 
-        stage = ack.subtask.stage
-        is_current = ack.attempt == self.attempt_of(stage) and stage not in self.overtaken
-        if not (is_current and self.is_participant(ack.subtask)):
-            return self, AckResult.UNKNOWN
-        if str(ack.subtask) in self.acks:
-            return self, AckResult.DUPLICATE
-        return replace(self, acks={**self.acks, str(ack.subtask): ack}), AckResult.SUCCESS
-
-    def acknowledge_all(self, acks: Iterable[Ack]) -> PendingCheckpoint:
-        """As ``acknowledge`` for each of *acks*, in one go: there may be thousands."""
-        blank, known = replace(self, acks={}), {**self.acks}
+        One ack or thousands: the work grows with their number alone.
+        """
+        known, results = {**self.acks}, list[AckResult]()
         for ack in acks:
-            if blank.acknowledge(ack)[1] is AckResult.SUCCESS:
-                known.setdefault(str(ack.subtask), ack)
-        return replace(self, acks=known)
+            result = self._result_of(ack, known)
+            if result is AckResult.SUCCESS:
+                known[str(ack.subtask)] = ack
+            results.append(result)
+        return replace(self, acks=known), tuple(results)
 
     def acknowledge_coordinator(
         self, source: str, state: SegmentHandle | None = None
     ) -> tuple[PendingCheckpoint, AckResult]:
         """A source told its offsets; *state* is a file it keeps, as a pinned table does.
 
-        Only a state is remembered, so whoever had none is UNKNOWN the second time (Flink's rule).
+        Only a state is remembered, so a source without one is UNKNOWN the second time (Flink's
+        rule).
         """
         if source not in self.coordinators:
             is_known = source in self.coordinator_states
@@ -208,6 +205,17 @@ class PendingCheckpoint:
     def acknowledge_master(self, hook: str) -> PendingCheckpoint:
         """A master hook answered; its state, which may be None, is in the plan."""
         return replace(self, masters=tuple(name for name in self.masters if name != hook))
+
+    def _result_of(self, ack: Ack, known: Container[str]) -> AckResult:
+        require(
+            ack.checkpoint_id == self.checkpoint_id,
+            "an ack is of the same checkpoint",
+        )
+        stage = ack.subtask.stage
+        is_current = ack.attempt == self.attempt_of(stage) and stage not in self.overtaken
+        if not (is_current and self.is_participant(ack.subtask)):
+            return AckResult.UNKNOWN
+        return AckResult.DUPLICATE if str(ack.subtask) in known else AckResult.SUCCESS
 
     def _acks_without(self, stages: Container[str]) -> dict[str, Ack]:
         return {key: ack for key, ack in self.acks.items() if ack.subtask.stage not in stages}

@@ -41,7 +41,7 @@ class Slice:
 
     ``first_record`` is the number of records of the partition before this slice; ``records`` are in
     it, or at most so many where offsets have gaps.  ``version`` is what the source knew the
-    partition's content by when it cut the slice: who reads it finds the same content, or fails.
+    partition's content by when it cut the slice: a reader finds the same content, or fails.
     """
 
     partition: str

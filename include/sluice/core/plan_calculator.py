@@ -4,6 +4,10 @@ Flink's rule, once tasks may finish: a running subtask is triggered when none of
 reads from runs any more, which is every source subtask while nothing has finished.  Every running
 subtask must acknowledge, and hears of the completion.  Union list state, which Flink refuses beside
 partly finished vertices, does not exist here.
+
+A source here is finished as a whole, and every stage hears of the barrier through the plan: a
+trigger reads ``to_wait_for`` and ``fully_finished`` alone.  The rest of the plan, and pointwise
+edges, are asked for by the conformance area checkpoint-plan.
 """
 
 from __future__ import annotations

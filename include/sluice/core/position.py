@@ -1,11 +1,11 @@
-"""How a source's position is kept, so that a checkpoint writes what changed and not what is known.
+"""The position of a source, kept so that a checkpoint writes the changed entries only.
 
 A position is an LSM tree, as keyed state is: layers, files that many checkpoints share, and above
 them the entries that changed since.  A source of many partitions has changed few of them in an
 epoch.  When many lie above, they become a layer, merged with those that are not much larger: so an
 entry is written again a few times, whatever the number of partitions, and there are few layers.
 
-What an epoch itself changed always lies above: who looks at what it read needs no layer.
+The entries that an epoch changed always lie above, so what it read is known without any layer.
 """
 
 from __future__ import annotations

@@ -8,15 +8,13 @@ from sluice.core.aborts import abort, abort_children
 from sluice.core.completed import CompletedCheckpoint, subsumed
 from sluice.core.lifecycle import end, fail_over
 from sluice.core.messages import (
-    AckReceived,
+    AcksReceived,
     AlignmentTimedOut,
     AttemptStarted,
     CheckpointCommitted,
     CheckpointCompleted,
     CheckpointFailed,
-    CommitCheckpoint,
     DeclineReceived,
-    FinalizeCheckpoint,
 )
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.properties import CheckpointType, JobStatus
@@ -41,15 +39,15 @@ def on_attempt(state: CoordinatorState, event: AttemptStarted) -> Transition:
     return Transition(state=after, commands=commands)
 
 
-def on_ack(state: CoordinatorState, event: AckReceived) -> Transition:
-    pending = state.pending_checkpoint(event.ack.checkpoint_id)
+def on_acks(state: CoordinatorState, event: AcksReceived) -> Transition:
+    pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None:
-        return replace(ignored(state), ack_result=AckResult.DISCARDED)
-    after, result = pending.acknowledge(event.ack)
-    if result is not AckResult.SUCCESS:
-        return replace(ignored(state), ack_result=result)
-    commands = (FinalizeCheckpoint(pending=after),) if after.is_fully_acknowledged else ()
-    return Transition(state=_with_pending(state, after), commands=commands, ack_result=result)
+        late = (AckResult.DISCARDED,) * len(event.acks)
+        return replace(ignored(state), ack_results=late)
+    after, results = pending.acknowledge(event.acks)
+    if AckResult.SUCCESS not in results:
+        return replace(ignored(state), ack_results=results)
+    return Transition(state=_with_pending(state, after), ack_results=results)
 
 
 def on_decline(state: CoordinatorState, event: DeclineReceived) -> Transition:
@@ -79,8 +77,7 @@ def on_alignment_timed_out(state: CoordinatorState, event: AlignmentTimedOut) ->
     after = pending.overtake(event.stages)
     if after == pending:
         return ignored(state)
-    commands = (FinalizeCheckpoint(pending=after),) if after.is_fully_acknowledged else ()
-    return Transition(state=_with_pending(state, after), commands=commands)
+    return Transition(state=_with_pending(state, after))
 
 
 def on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transition:
@@ -124,9 +121,7 @@ def on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transit
         last_completed_at_ms=event.at_ms,
         failure_count=state.failure_count.succeed(completed.checkpoint_id),
     )
-    return Transition(
-        state=after, commands=(CommitCheckpoint(checkpoint_id=completed.checkpoint_id),)
-    )
+    return Transition(state=after)
 
 
 def on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transition:

@@ -24,6 +24,11 @@ class JobStatus(Enum):
     def is_globally_terminal(self) -> bool:
         return self in (JobStatus.CANCELED, JobStatus.FAILED, JobStatus.FINISHED)
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing goes on but by a restore: it has ended for good, or is SUSPENDED."""
+        return self.is_globally_terminal or self is JobStatus.SUSPENDED
+
 
 class CheckpointType(Enum):
     CHECKPOINT = "CHECKPOINT"
@@ -49,7 +54,7 @@ class CheckpointingMode(Enum):
 
 
 class ClaimMode(Enum):
-    """Who owns the savepoint that a job was restored from (Flink's RecoveryClaimMode)."""
+    """The owner of the savepoint that a job was restored from (Flink's RecoveryClaimMode)."""
 
     NO_CLAIM = "NO_CLAIM"  # Its owner does; the first checkpoint after the restore shares no file.
     CLAIM = "CLAIM"  # The job does, and deletes it when no checkpoint uses it any more.

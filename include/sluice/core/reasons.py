@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class CheckpointFailureReason(Enum):
-    """Logs, the journal, metrics and the failure counter all switch on this."""
+    """The reason that logs, the journal, notes and the failure counter go by; see ``pages``."""
 
     PERIODIC_SCHEDULER_SHUTDOWN = "PERIODIC_SCHEDULER_SHUTDOWN"
     TOO_MANY_CHECKPOINT_REQUESTS = "TOO_MANY_CHECKPOINT_REQUESTS"
@@ -34,26 +34,11 @@ class CheckpointFailureReason(Enum):
     TRIGGER_CHECKPOINT_FAILURE = "TRIGGER_CHECKPOINT_FAILURE"
 
     @property
-    def is_pre_flight(self) -> bool:
-        """No task has heard of the checkpoint: nothing was started, nothing is to be undone."""
-        return self in _PRE_FLIGHT
-
-    @property
     def counts(self) -> bool:
         """Whether CheckpointFailureManager counts it against ``tolerable_failed_checkpoints``."""
         return self in _COUNTED
 
 
-_PRE_FLIGHT = frozenset(
-    {
-        CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN,
-        CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS,
-        CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
-        CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
-        CheckpointFailureReason.IO_EXCEPTION,
-        CheckpointFailureReason.BLOCKING_OUTPUT_EXIST,
-    }
-)
 _COUNTED = frozenset(
     {
         CheckpointFailureReason.IO_EXCEPTION,

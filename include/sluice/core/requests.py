@@ -17,7 +17,6 @@ from sluice.core.lifecycle import fail_over
 from sluice.core.messages import (
     CheckpointRequested,
     CheckpointTriggered,
-    TriggerCheckpoint,
     TriggerFailed,
 )
 from sluice.core.pending import PendingCheckpoint
@@ -71,17 +70,14 @@ def examine(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
 
 
 def on_requested(state: CoordinatorState, event: CheckpointRequested) -> Transition:
-    """Who waits keeps its place until it is triggered: being told so is not yet a plan."""
+    """A queued request keeps its place until its plan is journaled: a command is not yet a plan."""
     if _is_pending(state, event.request):
         return ignored(state)
     examined = examine(state, event.request, event.at_ms)
     head, after = examined.head, examined.after
     if head is not None and head in state.queue and head not in after.queue:
         after = replace(after, queue=(head, *after.queue))
-    commands = () if head is None else (TriggerCheckpoint(request=head),)
-    if after == state:
-        return replace(ignored(state), commands=commands)
-    return Transition(state=after, commands=commands)
+    return ignored(state) if after == state else Transition(state=after)
 
 
 def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transition:
@@ -205,7 +201,7 @@ def _rejected(
 
 
 def _is_pending(state: CoordinatorState, request: CheckpointRequest) -> bool:
-    """The request became a checkpoint already: whoever asks was too late to hear of it."""
+    """Whether the request is a pending checkpoint already, and its owner has not heard of it."""
     return any(pending.request_id == request.request_id for pending in state.pending)
 
 

@@ -1,4 +1,4 @@
-"""Whether, and how long after a failure, the job restarts (Flink's RestartBackoffTimeStrategy).
+"""Restart strategies: whether a job restarts, and when (Flink's RestartBackoffTimeStrategy).
 
 Pure: the jitter is derived from the failure's number and time, so two coordinators agree, and two
 jobs that wait for the same outage do not.

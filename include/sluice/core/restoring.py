@@ -49,7 +49,7 @@ RestoreTarget: TypeAlias = Latest | FromCheckpoint | FromOrigin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredStage:
-    """What the program says now.  ``max_parallelism`` None: that of the snapshot holds."""
+    """A stage as the program declares it.  ``max_parallelism`` None: that of the snapshot holds."""
 
     uid: str
     parallelism: int
@@ -58,7 +58,7 @@ class DeclaredStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Where to look.  ``checkpoint_id`` None: the job starts from empty state."""
+    """The snapshot that was chosen.  ``checkpoint_id`` None: the job starts from empty state."""
 
     checkpoint_id: CheckpointId | None
     origin: SnapshotOrigin | None = None
@@ -69,12 +69,12 @@ class Observed:
     """What was seen of the chosen snapshot: the size of each file, None for one that is missing,
     and what the sources say about their positions.  ``metadata`` None: the job starts from empty.
 
-    ``checksums`` are those of the bytes that are there, None where nobody read them;
+    ``checksums`` are those of the bytes that are there, None where they were not read;
     ``staged_damage`` says what of the rows to be published is not what was staged, ``unreadable``
     why there is no ``metadata`` to look at.
     ``left_behind`` is what else it holds for whom the pipeline does not declare: by uid, in words.
     ``tables`` None: the sinks were not asked, for the job continues what it continues anyway.
-    ``undeclared_tables`` are the versions that it pins of sinks which nobody declares any more.
+    ``undeclared_tables`` are the versions that it pins of sinks that are no longer declared.
     """
 
     metadata: CheckpointMetadata | None = None
@@ -136,7 +136,7 @@ class Stop:
 def choose(
     state: CoordinatorState, target: RestoreTarget, options: RestoreOptions
 ) -> Choice | Stop:
-    """Which snapshot *target* means in *state*."""
+    """The snapshot that *target* means in *state*."""
     is_claimed = options.claim_mode is ClaimMode.CLAIM
     match target:
         case Latest():

@@ -1,7 +1,12 @@
-"""Which checkpoints use a shared file, and so when it may be deleted (Flink's SharedStateRegistry).
+"""The checkpoints that use each shared file, and when it may go (Flink's SharedStateRegistry).
 
 An entry knows every checkpoint that uses its file, not only the newest, so a checkpoint between two
 retained ones can be released exactly; ``unregister_unused`` is Flink's view of the same entries.
+
+Deleting what a checkpoint leaves behind takes ``register_all`` and ``release``.  The others are
+Flink's rules, asked for by the conformance area shared-registry: ``register`` (of a file that is
+not named like its key), ``unregister_unused``, ``register_all_after_restored``, ``still_in_use``.
+What a restored job did not write itself is known here by its key.
 
 A key stands for one file for ever.  When a second attempt registers another file under a key, the
 first stays and the second is garbage, whichever checkpoint they are of: the store is create-only
@@ -22,7 +27,7 @@ from sluice.core.properties import ClaimMode
 
 
 class SharingFilesStrategy(Enum):
-    """What files a snapshot may have in common with others (Flink's SnapshotType)."""
+    """The files that a snapshot may share with others (Flink's SnapshotType)."""
 
     FORWARD_BACKWARD = "FORWARD_BACKWARD"  # With older and with newer ones.
     FORWARD = "FORWARD"  # With newer ones.
@@ -69,7 +74,7 @@ class SharedStateEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unregistered:
     """``still_in_use`` are restored checkpoints that may not be discarded yet; ``to_delete`` files
-    that nobody uses any more, in order of registration.
+    that are no longer in use, in order of registration.
     """
 
     registry: SharedStateRegistry

@@ -40,6 +40,18 @@ class FailedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredCheckpoint:
+    """What the job was restored from; ``origin`` when that is not one of its own checkpoints.  Kept
+    for people, no rule reads it.
+    """
+
+    checkpoint_id: CheckpointId
+    restored_at_ms: int
+    is_savepoint: bool
+    origin: SnapshotOrigin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRequest:
     """A queued request that will never run, and why."""
 
@@ -91,6 +103,8 @@ class CoordinatorState:
     restarts: RestartHistory = field(default_factory=RestartHistory)
     restart_at_ms: int | None = None
     num_restarts: int = 0
+    num_restored: int = 0  # Since the first submission, restores from the empty state apart.
+    restored: RestoredCheckpoint | None = None  # The latest of them.
     restored_by: str = ""  # The cause of the latest restore.
     restores_of_base: int = 0  # In a row: with no checkpoint completed since the first of them.
     stopped_because: str = ""  # What sluice gave up for; empty where a person stopped the job.
@@ -121,7 +135,7 @@ class CoordinatorState:
     @property
     def must_recover_tables(self) -> bool:
         """Whether the tables are to be recovered now: the job runs, or its base is to be published,
-        which nobody may do before.
+        which needs the tables first.
         """
         latest = self.latest_completed
         is_published = latest is None or latest.is_committed

@@ -38,7 +38,7 @@ class TableRecovery:
 
 
 def owed_recovery(decision: TableDecision, ids: CheckpointIdCounter) -> TableRecovery | None:
-    """None where no id was ever handed out: nobody can be late, and no table shows anything."""
+    """None where no id was ever taken: no commit can be late, and no table shows anything."""
     through = CheckpointId(ids.get() - 1)
     if through == 0:
         return None

@@ -1,4 +1,4 @@
-"""How each sink's table stands to what a job would continue, and what becomes of it.
+"""The standing of each sink's table against what a job would continue, and what becomes of it.
 
 Four rows: it shows what is continued and no more; it is ahead; it lacks it; it is another life's.
 (docs/adr/0019-one-time-line-a-table.md)
@@ -23,7 +23,7 @@ class TableAhead:
     sink: str
     checkpoints: tuple[int, ...]
     can_roll_back: bool
-    rolls_back_by_itself: bool  # By its next commit, whether anybody asks for it or not.
+    rolls_back_by_itself: bool  # By its next commit, also when it was not asked for.
 
     def __str__(self) -> str:
         count = len(self.checkpoints)
@@ -31,7 +31,7 @@ class TableAhead:
         return f"table {self.sink!r} is ahead by {what}"
 
     def told(self, *, rolls_back: bool) -> str:
-        """What becomes of it, to a person."""
+        """The sentence that tells a person what becomes of the table."""
         if rolls_back:
             return f"{self}, and is rolled back"
         if self.rolls_back_by_itself:
@@ -42,10 +42,11 @@ class TableAhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStanding:
-    """What was seen of a sink's table beside the ``version`` that the job would continue.
+    """A sink's table as it was seen, beside the ``version`` that the job would continue.
 
     ``shown`` is the newest checkpoint that readers see.  ``is_of_earlier_life``: the other life
-    that wrote it last had the same journal.  Of an ``is_side_output`` nobody is told what goes on.
+    that wrote it last had the same journal.  An ``is_side_output`` is not
+    reported to a person.
     ``owed`` is the checkpoint that is still to be published here.
     """
 
@@ -130,7 +131,7 @@ def decide_tables(
     accepts: bool = False,
 ) -> TableDecision:
     """What the journal says of *tables*, none of which is a problem, and of *undeclared* ones, that
-    keep their version for whoever declares them again.
+    keep their version for the day when they are declared again.
     """
     versions = dict(undeclared or {}) | {
         one.sink: version

@@ -1,13 +1,14 @@
-"""What a place outside remembers of the checkpoints that its table shows: one time line a sink.
+"""The time line of a sink: the checkpoints that its table shows, kept in the table's own place.
 
     publishing    rows of a checkpoint become visible, and the time line grows by its id
     recovered     a restore, or a new life of the job, says what the table continues
 
-The place changes rows and time line in one transaction, so whoever comes late, twice, or from
-another life of the job is recognised there, whatever the journal says by then.  Three tokens
-decide.  The *life* names the job from its submission on: a job that begins anew over an emptied
-root has another one.  The *generation* grows with each restore of a life.  Checkpoint *ids* only
-grow in one place: a new life begins behind the ids that the place knows.
+The place changes rows and time line in one transaction, so a writer that is late, that repeats, or
+that belongs to another life of the job is recognised there, whatever the journal says by then.
+
+Three tokens decide.  The *life* names the job from its submission on: a job that begins anew over
+an emptied root has another one.  The *generation* grows with each restore of a life.  Checkpoint
+*ids* only grow in one place: a new life begins behind the ids that the place knows.
 
 Flink has no counterpart: its sinks keep transactions open (TwoPhaseCommitSinkFunction) and cannot
 go back.
@@ -42,7 +43,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What a table becomes when its job is restored, or begins a new life.
+    """The decision about a table when its job is restored, or begins a new life.
 
     ``version`` is the checkpoint whose commit made what the job continues; None: nothing.  Ids up
     to ``through`` were handed out before; of these only ``continues`` may still be published, the
@@ -61,7 +62,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a table stands to a version that a job would continue.
+    """The standing of a table against a version that a job would continue.
 
     ``ahead`` are the checkpoints shown after it, oldest first; ``lacks``: the version itself is not
     shown.  ``other_life`` wrote the table last, and is not the job's; empty if there is none.  No
@@ -76,7 +77,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The note of one sink in one place; the default is that of a place nobody wrote to.
+    """The note of one sink in one place; the default is that of a place without any writes.
 
     ``published`` are the ids that readers see, with a gap between any two spans.  With ``is_cut``
     those before the first span are forgotten: they are not published again, and only a person who
@@ -178,7 +179,7 @@ class Timeline:
 
         Raises:
             FencedError: a later restore of the same life was here.
-            TableMismatch: the version is not shown, and nobody accepted that; another life of a job
+            TableMismatch: the version is not shown, and was not accepted; another life of a job
                 owns the table; or the checkpoint to be published may be called as one of its.
         """
         self._require_generation(writer)
@@ -244,8 +245,8 @@ class Timeline:
     def _require_generation(self, writer: Writer) -> None:
         if writer.life == self.life and writer.generation < self.generation:
             raise FencedError(
-                f"generation {self.generation} of the job has written the table; whoever acts for "
-                f"generation {writer.generation} was left behind"
+                f"generation {self.generation} of the job has written the table; a coordinator "
+                f"of generation {writer.generation} was left behind"
             )
         if writer.life != self.life and writer.generation <= dict(self.past).get(writer.life, 0):
             raise TableMismatch(

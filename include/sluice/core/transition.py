@@ -1,4 +1,4 @@
-"""What an event does to the coordinator: the next state, a verdict, and what is to be done."""
+"""The transition that an event causes: the next state, a verdict, and commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.core.state import CoordinatorState
 
 
 class Verdict(Enum):
-    """What became of an event."""
+    """The verdict on an event."""
 
     APPLIED = auto()
     IGNORED = auto()  # Already true, or about something that ended: repeating is harmless.
@@ -21,10 +21,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
+    """``ack_results`` are of the event's acks, in their order."""
+
     state: CoordinatorState
     verdict: Verdict = Verdict.APPLIED
     commands: tuple[Command, ...] = ()
-    ack_result: AckResult | None = None
+    ack_results: tuple[AckResult, ...] = ()
 
 
 def ignored(state: CoordinatorState) -> Transition:

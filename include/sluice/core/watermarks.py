@@ -1,4 +1,4 @@
-"""How far event time has come (Flink's BoundedOutOfOrdernessWatermarks, in epochs).
+"""Watermarks: how far event time has come (Flink's BoundedOutOfOrdernessWatermarks, by epoch).
 
 A watermark is a promise: rows at or before it will not come any more.  It moves only at barriers,
 so it is part of the checkpoint and the same input with the same barriers gives the same windows.

@@ -1,1 +1,1 @@
-"""The machine-local stack: S3 server, Spark Connect server and Airflow, processes on loopback."""
+"""The local stack: an S3 server, a Spark Connect server and Airflow, as processes on loopback."""

@@ -14,7 +14,7 @@ from sluice.errors import SluiceError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
-_INTERRUPTED = 130  # What a shell reports after Ctrl-C.
+_INTERRUPTED = 130  # A shell's exit code after Ctrl-C.
 
 Root = Annotated[
     Path, typer.Option("--root", help="The repository; .sluice/ lies in it.", file_okay=False)
@@ -85,7 +85,7 @@ def status(root: Root = _HERE) -> None:
 
 @app.command()
 def archive(root: Root = _HERE) -> None:
-    """Let Spark write down its classes once, so that it starts in half the time."""
+    """Create the archive of Spark's classes, with which it starts in half the time."""
     stack.write_spark_archive(root)
     typer.echo("archive written")
 

@@ -1,6 +1,6 @@
-"""The few calls of Airflow's REST API that a demo, a test or the CLI needs.
+"""A client of Airflow's REST API, with the calls that the demo, tests and the CLI need.
 
-Asks as the admin that ``simple_auth_manager_all_admins`` makes of everybody, over loopback only.
+It is used over loopback only, where ``simple_auth_manager_all_admins`` makes every client an admin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAGE = 100  # Airflow's own maximum.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagRun:
-    """One run of a DAG, as Airflow tells it."""
+    """One run of a DAG, as the API returns it."""
 
     dag_id: str
     dag_run_id: str
@@ -61,7 +61,7 @@ class TaskInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssetEvent:
-    """``extra`` is what the task said of it."""
+    """An asset event; ``extra`` is the task's data."""
 
     uri: str
     extra: dict[str, Any]
@@ -111,7 +111,7 @@ class AirflowApi:
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
-        # trust_env=False: a proxy named in the environment has no business on loopback.
+        # trust_env=False: no proxy of the environment for loopback.
         self._http = httpx.Client(base_url=base_url, timeout=_ANSWER_TIMEOUT_S, trust_env=False)
         self._token: str | None = None
 
@@ -132,8 +132,8 @@ class AirflowApi:
     def is_ready(self) -> bool:
         """Whether Airflow is healthy, and its first task will not wait for the API server.
 
-        The server builds the API of running tasks at its first request, which takes 7 to 12 s;
-        asked early, it does so while the scheduler is still starting.
+        The server builds the API for tasks at its first request, which takes 7 to 12 s; requested
+        early, that happens while the scheduler is still starting.
         """
         try:
             answer = self._http.get("/execution/health", timeout=_BUILD_TIMEOUT_S)
@@ -142,7 +142,7 @@ class AirflowApi:
         return answer.is_success and self.is_healthy()
 
     def is_healthy(self) -> bool:
-        """Whether scheduler, triggerer and DAG processor all beat; False while nobody answers."""
+        """Whether scheduler, triggerer and DAG processor have heartbeats; False if unreachable."""
         try:
             answer = self._http.get("/api/v2/monitor/health")
             health = msgspec.json.decode(answer.content, type=_Health)
@@ -171,7 +171,7 @@ class AirflowApi:
         conf: Mapping[str, JsonValue] | None = None,
         run_id: str | None = None,
     ) -> DagRun:
-        """Start a run; a run of that id that exists already is returned instead."""
+        """Start a run, or return the existing run of that id."""
         if run_id is not None:
             existing = self.dag_run(dag_id, run_id)
             if existing is not None:
@@ -202,7 +202,7 @@ class AirflowApi:
         return _decoded(self._must("GET", path), _TaskInstances).task_instances
 
     def asset_events(self, dag_id: str) -> list[AssetEvent]:
-        """What the DAG's tasks told other DAGs, newest first."""
+        """The asset events of the DAG's tasks, newest first."""
         path = f"/api/v2/assets/events?source_dag_id={quote(dag_id)}&order_by=-timestamp"
         return _decoded(self._must("GET", f"{path}&limit={_PAGE}"), _AssetEvents).asset_events
 

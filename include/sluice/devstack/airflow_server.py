@@ -1,7 +1,7 @@
 """Airflow on loopback: four supervised components with LocalExecutor, tuned for short hops.
 
-Everybody on this machine is its admin, and its log servers cannot be told to stay on loopback
-(they ask for a signed token): for development only.
+For development only: every user of this machine is an admin, and Airflow's log servers, which ask
+for a signed token, cannot be bound to loopback.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if sys.argv[1:2] == ["scheduler"] and os.environ.get("SLUICE_PRELOAD") == "1":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowSettings:
-    """Where Airflow listens and what it loads."""
+    """The port on which Airflow listens, and the folders that it loads."""
 
     port: int
     worker_log_port: int
@@ -70,7 +70,7 @@ def airflow_launch(
         env={
             **env,
             "AIRFLOW_HOME": str(home),
-            # Otherwise setproctitle writes over the environment that marks our processes.
+            # Otherwise setproctitle overwrites the environment, which has our processes' mark.
             "SPT_NOENV": "1",
             "NO_COLOR": "1",
             "PYTHONFAULTHANDLER": "1",  # A crash in a C library names its line in the log.
@@ -84,7 +84,7 @@ def airflow_launch(
 
 
 def prepare(sluice_dir: Path) -> None:
-    """Write what supervisord reads, and what lets the scheduler import Spark before it forks."""
+    """Write supervisord's configuration, and the module that preloads Spark in the scheduler."""
     write_supervisor_configuration(sluice_dir)
     path = sluice_dir / "airflow" / "config" / "airflow_local_settings.py"
     path.parent.mkdir(parents=True, exist_ok=True)

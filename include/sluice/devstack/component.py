@@ -1,8 +1,8 @@
 """``python -m sluice.devstack.component scheduler``: become one component of Airflow.
 
-A scheduler that was killed leaves its workers behind, blocked forever on a queue that nobody
-fills, and its log server, which holds the port of the next one.  So first, as the death of a
-container would, kill whatever a former life of this component left.
+A killed scheduler leaves its workers behind, blocked forever on a queue, and its log server, which
+holds the port of the next one.  So all processes of the component's former life are killed first,
+as with a container.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from sluice.devstack.processes import STACK_ID_VARIABLE, kill_all_carrying
 
 COMPONENT_VARIABLE = "SLUICE_AIRFLOW_COMPONENT"
-MIGRATED_FILE = "migrated"  # Appears in AIRFLOW_HOME when the database is as Airflow wants it.
+MIGRATED_FILE = "migrated"  # A file in AIRFLOW_HOME that marks the database as migrated.
 
 _POLL_S = 0.05
 
 
 def main() -> None:
-    """Clear the place, then run Airflow in this very process, which supervisord watches.
+    """Kill leftovers, then become the Airflow process, which supervisord watches.
 
-    Whoever migrates ends supervisord, and so us, if that fails: waiting needs no end of its own.
+    The wait for the migration has no timeout: if that fails, it ends supervisord, and this process.
     """
     component = sys.argv[1]
     stack_id = os.environ[STACK_ID_VARIABLE]

@@ -1,7 +1,7 @@
 """``make demo``: the whole system on this machine, watched live until the input is consumed.
 
-Starts the stack, submits the pipeline anew, unpauses its DAGs, and shows what the bucket says:
-nothing here drives the checkpoints, Airflow does.
+It starts the stack, submits the pipeline anew, unpauses its DAGs, and shows the progress from the
+bucket; Airflow alone runs the checkpoints.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -17,20 +18,24 @@ from rich.table import Table
 
 from sluice.cli.result import final_table
 from sluice.cli.show import checkpoint_table
+from sluice.coordinator.recovery import stop
+from sluice.coordinator.submission import check_sources, configure, submit
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
-from sluice.declarations import load_pipeline
+from sluice.declaration.discovery import load_pipeline
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.project import find_pipelines
+from sluice.declaration.selection import DAGS_VARIABLE, is_selected
+from sluice.declaration.side_outputs import side_outputs
 from sluice.devstack import stack
 from sluice.devstack.airflow_api import AirflowApi
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
-from sluice.runner.history import history
-from sluice.runner.job import Job, open_job, side_outputs, verify_store
-from sluice.runner.recovery import stop
-from sluice.runner.submission import check_sources, configure, submit
+from sluice.job.job import Job, open_job, verify_store
+from sluice.job.places import open_side_table
 from sluice.storage.open import StoreLocation
-from sluice.units import duration, size
+from sluice.views.history import history
+from sluice.views.units import duration, size
 
 POLL_S = 0.5
 MAX_RESULT_ROWS = 20
@@ -58,10 +63,11 @@ def run_demo(
         pipeline, params, parallelism=parallelism, max_records_per_epoch=max_records_per_epoch
     )
     if not any(value.startswith("s3://") for value in configuration.params.values()):
-        check_sources(pipeline, configuration, None)  # Before the minute that the stack takes.
-    started = time.monotonic()
+        # Fail before the minute that the stack takes to start.
+        check_sources(pipeline, configuration, None)
+    started, extra_env = time.monotonic(), made_a_dag(pipeline_uid)
     with console.status("starting S3, Spark and Airflow (the first time takes a minute)"):
-        running = stack.up(root_dir)
+        running = stack.up(root_dir, extra_env=extra_env)
     console.print(f"stack is up after {duration(time.monotonic() - started)}")
     os.environ.update(running.client_env)
     job = open_job(pipeline, StoreLocation(root=running.client_env["SLUICE_ROOT"]))
@@ -76,7 +82,8 @@ def run_demo(
         first_id = submit(job, configuration).next_checkpoint_id
         for dag in dags:
             airflow.unpause(dag)
-        status = _watch(console, job, first_id, heal=lambda: stack.up(root_dir))
+        heal = partial(_heal, root_dir, extra_env, airflow, pipeline.uid)
+        status = _watch(console, job, first_id, heal=heal)
         airflow.pause(pipeline.uid)
     _show(console, job, first_id, status)
     console.print(
@@ -86,6 +93,17 @@ def run_demo(
         highlight=False,
     )
     return status
+
+
+def made_a_dag(uid: str) -> dict[str, str]:
+    """What has the stack make DAGs of the pipeline, if the project does not."""
+    patterns = find_pipelines().dags
+    return {} if is_selected(uid, patterns) else {DAGS_VARIABLE: " ".join((*patterns, uid))}
+
+
+def _heal(root_dir: Path, extra_env: Mapping[str, str], airflow: AirflowApi, uid: str) -> None:
+    stack.up(root_dir, extra_env=extra_env)
+    airflow.unpause(uid)  # The end of an earlier job's run may have paused it.
 
 
 def _dags(pipeline: Pipeline) -> tuple[str, ...]:
@@ -100,8 +118,8 @@ def _dags(pipeline: Pipeline) -> tuple[str, ...]:
 def _watch(console: Console, job: Job, first_id: int, *, heal: Callable[[], object]) -> JobStatus:
     """Show progress until the job ends; every line is derived from the bucket.
 
-    When nothing changes for a while, *heal* restarts whatever service does not answer: Airflow's
-    components are supervised, but nobody watches over S3, Spark and the supervisor itself.
+    Without progress for a while, *heal* restarts services that do not answer: Airflow's components
+    are supervised, but S3, Spark and the supervisor itself are not.
     """
     last_change, seen = time.monotonic(), (-1, -1)
     last_healed = last_change
@@ -180,7 +198,7 @@ def _show(console: Console, job: Job, first_id: int, status: JobStatus) -> None:
     if more > 0:
         console.print(f"... and {more:,} rows more")
     for uid in side_outputs(job.pipeline):
-        side = job.side_table(uid)
+        side = open_side_table(job, uid)
         rows = side.row_count()
         if rows:
             console.print(f"[yellow]{rows:,} rows[/yellow] in the side output {uid}, such as:")

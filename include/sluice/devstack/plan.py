@@ -1,7 +1,7 @@
-"""What must run for these options, and on which ports; starts nothing.
+"""The plan of the stack: the services for given options, and their ports; starts nothing.
 
-A service keeps its ports as long as any process of it lives, and gets them back later if they are
-still free, so that addresses survive restarts.
+A service keeps its ports while any process of it lives, and gets them again later if they are still
+free, so that addresses survive restarts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sluice.devstack.settings import (
 )
 from sluice.devstack.stack_file import Ports, StackFile
 
-_FAMILIAR_AIRFLOW_PORT = 8080  # Taken when it is free: people look there first.
+_FAMILIAR_AIRFLOW_PORT = 8080  # Used if it is free, as people try it first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePlan:
-    """One service: how to start it, and how to see that it answers."""
+    """One service: the command that starts it, and the check that it answers."""
 
     launch: Launch
     is_ready: Callable[[], bool]
@@ -40,7 +40,7 @@ class ServicePlan:
 
     @property
     def digest(self) -> str:
-        """Equal digests: the same command in the same environment, as far as we set it."""
+        """A digest of the command and of the environment that the stack sets."""
         text = repr((self.launch.command, sorted(self.launch.env.items())))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -101,7 +101,7 @@ def choose_ports(recorded: StackFile | None, options: StackOptions) -> Ports:
     """Return the ports to use now.
 
     Raises:
-        ConfigurationError: a port that a person asked for is taken by somebody else.
+        ConfigurationError: a requested port is taken by another process.
     """
     spare = free_ports(7)
     old = _ports_in_order(spare) if recorded is None else recorded.ports

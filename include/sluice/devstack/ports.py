@@ -1,4 +1,4 @@
-"""Ports on 127.0.0.1: the one a person asked for, or free ones below the kernel's own range.
+"""Ports on 127.0.0.1: requested ones, or free ones below the kernel's ephemeral range.
 
 The kernel gives outgoing connections any port of its ephemeral range (32768 and up).  A server's
 port from there may be gone when the server restarts; worse, a client that polls such a port can be
@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 
 _LOWEST_PORT = 20_000  # Above what well-known services use.
 _HIGHEST_PORT = 32_000  # Below Linux's ephemeral range.
-_TRIES = 1_000  # Of 12,000 ports; failing this often means there are no free ones.
+_TRIES = 1_000  # Of 12,000 ports; after this many failures there is hardly a free one.
 
 _CONNECT_TIMEOUT_S = 0.5  # Loopback answers at once, or not at all.
 
@@ -45,7 +45,7 @@ def free_ports(count: int) -> tuple[int, ...]:
 def is_free(port: int) -> bool:
     """Whether a server could listen on this port now."""
     with socket.socket() as probe:
-        # As servers do: connections still in TIME_WAIT do not hold the port.
+        # As servers do, so that connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -58,7 +58,7 @@ def require_free(port: int, *, variable: str) -> int:
     """Return *port*, which a person asked for by setting *variable*.
 
     Raises:
-        ConfigurationError: somebody else listens there.
+        ConfigurationError: another process listens there.
     """
     if not is_free(port):
         raise ConfigurationError(
@@ -77,10 +77,10 @@ def first_free(*preferred: int) -> int:
 
 
 def accepts_connections(port: int) -> bool:
-    """Whether something listens on this port."""
+    """Whether a process listens on this port."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=_CONNECT_TIMEOUT_S) as connection:
-            # Equal ends: nobody listens, and the kernel connected us to ourselves.
+            # Equal ends: the kernel connected the socket to itself, and no process listens.
             return bool(connection.getsockname() != connection.getpeername())
     except OSError:
         return False

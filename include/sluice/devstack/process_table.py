@@ -1,4 +1,4 @@
-"""What the kernel says about running processes, read from Linux's ``/proc``.
+"""The running processes, read from Linux's ``/proc``.
 
 Promises that a process is named by its pid *and* its start time, so a recycled pid is never taken
 for the old process.  Zombies count as dead.  Refuses to run where there is no ``/proc``.
@@ -26,7 +26,7 @@ class ProcessInfo:
 
 
 def require_proc() -> None:
-    """Raise ConfigurationError on a system whose processes we could not stop reliably."""
+    """Raise ConfigurationError on a system where processes cannot be stopped reliably."""
     if not (_PROC / "self" / "stat").exists():
         raise ConfigurationError(
             "the machine-local stack needs Linux (/proc); on this system use `docker compose up`"
@@ -39,7 +39,7 @@ def inspect(pid: int) -> ProcessInfo | None:
         stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The command's name, in parentheses, may itself hold spaces and parentheses.
+    # The command's name, in parentheses, may itself contain spaces and parentheses.
     fields = stat.rpartition(")")[2].split()
     state, pgid, session, started_ticks = fields[0], fields[2], fields[3], fields[19]
     if state in {"Z", "X"}:
@@ -56,7 +56,7 @@ def all_processes() -> tuple[ProcessInfo, ...]:
 
 
 def program_and_folder(pid: int) -> tuple[Path, Path] | None:
-    """Return what the process executes and where it works; None when it is gone or not ours."""
+    """The program and the working folder of a process; None if it is gone or another user's."""
     folder = _PROC / str(pid)
     with suppress(OSError):
         return (folder / "exe").readlink(), (folder / "cwd").readlink()
@@ -67,4 +67,4 @@ def carries(pid: int, assignment: bytes) -> bool:
     """Whether the process was started with this ``NAME=value`` in its environment."""
     with suppress(OSError):
         return assignment in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    return False  # Gone, or another user's: not ours in either case.
+    return False  # Gone, or another user's.

@@ -1,8 +1,8 @@
-"""Children that outlive us: started in a session of their own, found again by a record, stopped.
+"""Child processes that outlive their parent: started in own sessions, recorded, and stopped.
 
-Stops only what it recorded, and all of it: a child's descendants stay in its session even where
-they made process groups of their own (Airflow's task processes and Spark's Python daemon do), and
-what left the session still carries the stack's mark in its environment.
+Only recorded processes are stopped, with all descendants: these stay in the child's session even if
+they make process groups (as Airflow's task processes and Spark's Python daemon do), and those that
+leave the session still have the stack's mark in their environment.
 
     start --> record --> is_alive ... stop_all: SIGTERM, wait, SIGKILL, verify
 """
@@ -26,12 +26,12 @@ from sluice.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
-STACK_ID_VARIABLE = "SLUICE_STACK_ID"  # The mark: every descendant inherits it.
+STACK_ID_VARIABLE = "SLUICE_STACK_ID"  # The mark, which every descendant inherits.
 
 _POLL_S = 0.05
-_KILL_WAIT_S = 10.0  # SIGKILL needs no time but the kernel's; a process in I/O may need seconds.
+_KILL_WAIT_S = 10.0  # SIGKILL is fast, but a process in I/O may need seconds.
 
-# A child of ours stays a zombie until we wait for it, and Popen must live until then.
+# A child is a zombie until it is waited for, which needs its Popen.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -49,7 +49,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecord:
-    """Enough to find a child again from another process, and never to hit a stranger."""
+    """The identity of a child, by which another process finds it and never a different one."""
 
     name: str
     pid: int
@@ -76,7 +76,7 @@ def start(launch: Launch) -> ProcessRecord:
         )
     _children[child.pid] = child
     info = process_table.inspect(child.pid)
-    # A child that already died keeps its pid until we wait for it; no tick count will match 0.
+    # A child that died keeps its pid until it is waited for; no tick count matches 0.
     started_ticks = 0 if info is None else info.started_ticks
     log.info("process started name=%s pid=%d port=%d", launch.name, child.pid, launch.port)
     return ProcessRecord(
@@ -90,7 +90,7 @@ def start(launch: Launch) -> ProcessRecord:
 
 
 def is_alive(record: ProcessRecord) -> bool:
-    """Whether the very process that was recorded still runs."""
+    """Whether the recorded process itself still runs."""
     info = process_table.inspect(record.pid)
     _reap(record.pid)
     return info is not None and info.started_ticks == record.started_ticks
@@ -99,7 +99,7 @@ def is_alive(record: ProcessRecord) -> bool:
 def wait_until_ready(
     record: ProcessRecord, is_ready: Callable[[], bool], *, timeout_s: float, cancelled: Event
 ) -> None:
-    """Return once *is_ready* says so.
+    """Return when *is_ready* returns True.
 
     Raises:
         ConfigurationError: the process ended first, time ran out, or *cancelled* was set.
@@ -123,15 +123,15 @@ def wait_until_ready(
 def stop_all(records: Iterable[ProcessRecord], *, stack_id: str | None, grace_s: float) -> int:
     """Stop the recorded processes with all descendants; return how many had to be killed.
 
-    ``stack_id`` widens the search to whatever carries the stack's mark; None leaves the rest of
-    the stack alone.  Safe to repeat, and on processes that are already dead.
+    ``stack_id`` adds all processes with the stack's mark; with None the rest of the stack keeps
+    running.  Idempotent.
     """
     to_stop = tuple(records)
     _signal_members(to_stop, stack_id, signal.SIGTERM)
     if _wait_until_gone(to_stop, stack_id, grace_s):
         return 0
 
-    # One SIGKILL may race with a fork: repeat until nobody is left.
+    # SIGKILL may race with a fork: repeat until no process is left.
     killed: set[int] = set()
     deadline = time.monotonic() + _KILL_WAIT_S
     while time.monotonic() < deadline:
@@ -144,7 +144,7 @@ def stop_all(records: Iterable[ProcessRecord], *, stack_id: str | None, grace_s:
 
 
 def kill_all_carrying(*assignments: str) -> int:
-    """Kill what carries all these marks, until nobody does; return how many there were."""
+    """Kill all processes with all these marks, until none is left; return their number."""
     marks = [assignment.encode() for assignment in assignments]
     killed: set[int] = set()
     deadline = time.monotonic() + _KILL_WAIT_S
@@ -164,16 +164,17 @@ def kill_all_carrying(*assignments: str) -> int:
 
 
 def members(record: ProcessRecord) -> tuple[ProcessInfo, ...]:
-    """Return what lives in the record's session, also after its leader died."""
+    """The live processes of the record's session, also after its leader died."""
     return _members((record,), None)
 
 
 def _members(records: tuple[ProcessRecord, ...], stack_id: str | None) -> tuple[ProcessInfo, ...]:
     alive = process_table.all_processes()
     for record in records:
-        _reap(record.pid)  # After the look: whom that missed is dead, and is not to keep its pid.
+        # After the look: a child that it missed is dead, and must not keep its pid.
+        _reap(record.pid)
     started = {info.pid: info.started_ticks for info in alive}
-    # The kernel never reuses a pid while a session bears its number.  A stranger under our pid
+    # The kernel never reuses a pid while a session has its number.  Another process with our pid
     # therefore means that our session is empty, and the one of that number is the stranger's.
     sessions = {
         record.pid

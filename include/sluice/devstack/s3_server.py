@@ -24,7 +24,7 @@ _ANSWER_TIMEOUT_S = 5.0
 def s3_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
     """Return how to start the server; everything it writes lies in ``{sluice_dir}/s3``."""
     folder = sluice_dir / "s3"
-    temporary = folder / "tmp"  # Its pid file, and whatever else it puts into TMPDIR.
+    temporary = folder / "tmp"  # For its pid file and other temporary files.
     temporary.mkdir(parents=True, exist_ok=True)
     return Launch(
         name=NAME,
@@ -50,12 +50,12 @@ def s3_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
 
 
 def bucket_exists_or_is_created(port: int) -> bool:
-    """Make the bucket and say whether the server did; False while it does not answer yet."""
+    """Create the bucket; whether it exists now.  False while the server does not answer."""
     return _request(port, "PUT", f"/{BUCKET}") in {200, 409}
 
 
 def answers(port: int) -> bool:
-    """Whether the server answers for our bucket."""
+    """Whether the server answers requests for the stack's bucket."""
     return _request(port, "HEAD", f"/{BUCKET}") == 200
 
 

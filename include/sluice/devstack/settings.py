@@ -1,4 +1,4 @@
-"""What a person may choose about the stack, and the environment its processes live in."""
+"""The options of the stack, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ SPARK_PORT_VARIABLE = "SLUICE_SPARK_PORT"
 S3_PORT_VARIABLE = "SLUICE_S3_PORT"
 SPARK_MEMORY_VARIABLE = "SLUICE_SPARK_MEMORY"
 AIRFLOW_DATABASE_VARIABLE = "SLUICE_AIRFLOW_DATABASE"
+DRILLS_VARIABLE = "SLUICE_DRILLS"
 
 _INCLUDE_FOLDER = Path(__file__).resolve().parents[2]
 _HIGHEST_PORT = 65_535
 
-# Not inherited: each would send a child to another Spark, another cloud or another account, or,
-# as PYTHONDONTWRITEBYTECODE does, make every process compile every module again (4 s per Spark
-# client, measured).
+# Not inherited: each would direct a child to another Spark, cloud or account, or, as
+# PYTHONDONTWRITEBYTECODE, make every process compile all modules again (4 s per Spark client,
+# measured).
 _NOT_INHERITED = frozenset(
     {
         "AWS_PROFILE",
@@ -46,7 +47,7 @@ _NOT_INHERITED = frozenset(
 
 
 class AirflowDatabase(StrEnum):
-    """Where Airflow keeps its own tables."""
+    """The database of Airflow's own tables."""
 
     SQLITE = "sqlite"
     POSTGRESQL = "postgresql"
@@ -54,7 +55,7 @@ class AirflowDatabase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """Choices of a person; a port of None means any free one."""
+    """The options of the stack; a port of None means any free one."""
 
     airflow_port: int | None = None
     spark_port: int | None = None
@@ -65,6 +66,7 @@ class StackOptions:
     preloads_spark_client: bool = True
     airflow_database: AirflowDatabase = AirflowDatabase.SQLITE
     airflow_slots: int = 4  # Tasks at a time; 32, Airflow's default, costs 28 workers of 130 MB.
+    allows_drills: bool = True  # Forms have the field Fault: only jobs of one's own run here.
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
@@ -74,16 +76,17 @@ class StackOptions:
             s3_port=_port(env, S3_PORT_VARIABLE),
             spark_memory=env.get(SPARK_MEMORY_VARIABLE, "2g"),
             airflow_database=_database(env),
+            allows_drills=env.get(DRILLS_VARIABLE, "1") == "1",
         )
 
 
 def sluice_folder(root_dir: Path) -> Path:
-    """Where everything lies that the stack writes."""
+    """The folder of all files that the stack writes."""
     return root_dir / ".sluice"
 
 
 def client_environment(ports: Ports) -> dict[str, str]:
-    """Return the variables by which a client of the stack finds store and Spark."""
+    """The variables with which a client of the stack finds the store and Spark."""
     return {
         "SLUICE_ROOT": f"s3://{BUCKET}/jobs",
         "SLUICE_SPARK_REMOTE": f"sc://{LOOPBACK}:{ports.spark}",
@@ -96,21 +99,22 @@ def client_environment(ports: Ports) -> dict[str, str]:
 
 
 def service_environment(
-    ports: Ports, *, stack_id: str, extra_env: Mapping[str, str]
+    ports: Ports, options: StackOptions, *, stack_id: str, extra_env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what we add to the inherited environment of every process of the stack."""
+    """The variables that are added to the inherited environment of each process of the stack."""
     return {
         **client_environment(ports),
         "PYTHONPATH": str(_INCLUDE_FOLDER),
+        DRILLS_VARIABLE: "1" if options.allows_drills else "0",
         **extra_env,
         STACK_ID_VARIABLE: stack_id,
     }
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return our own environment, without what would lead a child astray."""
+    """This process's environment, without variables that would misdirect a child."""
     env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    # Airflow and Spark start their parts by name.
+    # Airflow and Spark start their components by name.
     env["PATH"] = str(Path(sys.executable).parent) + os.pathsep + env.get("PATH", os.defpath)
     direct = f"{LOOPBACK},localhost"
     for name in ("NO_PROXY", "no_proxy"):

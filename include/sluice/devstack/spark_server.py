@@ -25,13 +25,14 @@ _TASK_ATTEMPTS = 4  # The default of a cluster; plain local[n] never retries.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """What a person may want to change about the server."""
+    """The options of the server."""
 
     port: int
     ui_port: int
     driver_memory: str = "2g"
     cores: int = os.cpu_count() or 1
-    writes_archive: bool = False  # Of its loaded classes, when it stops: for the next starts.
+    # An archive of loaded classes, written when it stops, for later starts.
+    writes_archive: bool = False
 
 
 def spark_launch(settings: SparkSettings, *, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
@@ -55,7 +56,7 @@ def spark_launch(settings: SparkSettings, *, sluice_dir: Path, env: Mapping[str,
             **env,
             "SPARK_HOME": str(home),
             "SPARK_CONNECT_MODE": "0",  # As sbin/start-connect-server.sh: this is the server.
-            "SPARK_LOCAL_IP": LOOPBACK,  # Also where the UI listens.
+            "SPARK_LOCAL_IP": LOOPBACK,  # The UI listens there, too.
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         },
@@ -89,7 +90,7 @@ def _properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.cores),
         "spark.python.daemon.module": "sluice.spark.worker_daemon",
-        # A stage's partitions are its subtasks: nobody may merge them behind our back.
+        # A stage's partitions are its subtasks, so Spark must not merge them.
         "spark.sql.adaptive.enabled": "false",
         # Sessions are named and kept: losing one to idleness costs its warm Python workers.
         "spark.connect.session.manager.defaultSessionTimeout": "-1",

@@ -1,8 +1,8 @@
 """The whole stack: ``up`` starts what is missing, ``down`` leaves no process behind.
 
-``up`` may be repeated at any time: what runs, answers and was started with the same settings is
-reused; anything else is stopped first and started again, all at once.  If it fails or is
-interrupted, what this call started is stopped again.
+``up`` may be repeated at any time: services that run, answer and were started with the same
+settings are reused; others are stopped and started again, in parallel.  If it fails or is
+interrupted, the services that this call started are stopped again.
 
     .sluice/  stack.json  stack.lock  logs/  s3/  spark/  airflow/  postgres/
 """
@@ -28,7 +28,6 @@ from sluice.devstack import (
     stack_file,
 )
 from sluice.devstack.airflow_api import AirflowApi
-from sluice.devstack.java import find_java
 from sluice.devstack.plan import choose_ports, plan_services
 from sluice.devstack.ports import LOOPBACK, accepts_connections, free_ports
 from sluice.devstack.processes import STACK_ID_VARIABLE, ProcessRecord
@@ -42,6 +41,7 @@ from sluice.devstack.settings import (
 from sluice.devstack.stack_file import Ports, StackFile
 from sluice.devstack.starting import STOP_GRACE_S, Ledger, ensure_all
 from sluice.errors import ConfigurationError
+from sluice.spark.java import find_java
 
 _ARCHIVE_GRACE_S = 180.0
 
@@ -77,7 +77,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """What one service is seen to do right now."""
+    """The present status of one service."""
 
     name: str
     address: str
@@ -111,7 +111,7 @@ def up(
             else replace(recorded, ports=ports),
         )
         env = service_environment(
-            ports, stack_id=ledger.content.stack_id, extra_env=extra_env or {}
+            ports, chosen, stack_id=ledger.content.stack_id, extra_env=extra_env or {}
         )
         with AirflowApi(f"http://{LOOPBACK}:{ports.airflow}") as api:
             ensure_all(plan_services(root_dir, ports, chosen, env, api), ledger)
@@ -126,18 +126,18 @@ def down(root_dir: Path) -> int:
         if recorded is None:
             return 0
         records = [service.process for service in recorded.services.values()]
-        # A database that shuts down waits for its clients.
+        # A database waits for its clients when it shuts down.
         clients = [record for record in records if record.name != postgres_server.NAME]
         killed = processes.stop_all(clients, stack_id=None, grace_s=STOP_GRACE_S)
         killed += processes.stop_all(records, stack_id=recorded.stack_id, grace_s=STOP_GRACE_S)
         postgres_server.kill_leftovers(sluice_dir)
-        # The ports stay on record: addresses survive a restart wherever they can.
+        # The ports stay recorded, so that addresses survive a restart if possible.
         stack_file.write(sluice_dir, replace(recorded, services={}))
         return killed
 
 
 def write_spark_archive(root_dir: Path) -> None:
-    """Start Spark once so that it writes down its classes; later starts take half the time.
+    """Start Spark once to write an archive of its classes; later starts take half the time.
 
     Raises:
         ConfigurationError: the stack runs; the archive is read when Spark starts.
@@ -158,12 +158,13 @@ def write_spark_archive(root_dir: Path) -> None:
                 timeout_s=spark_server.START_TIMEOUT_S,
                 cancelled=threading.Event(),
             )
-        finally:  # It writes while it stops: 11 s on a quiet machine, 50 s on a busy one.
+        # It writes the archive while it stops: 11 s on a quiet machine, 50 s on a busy one.
+        finally:
             processes.stop_all((record,), stack_id=mark, grace_s=_ARCHIVE_GRACE_S)
 
 
 def running(root_dir: Path) -> Stack | None:
-    """Return the stack if all its processes are alive, without starting or probing anything."""
+    """The stack if all its processes are alive; starts nothing, and sends no request."""
     recorded = stack_file.read(sluice_folder(root_dir.resolve()))
     if recorded is None or not recorded.services.keys() >= {"s3", "spark", "airflow"}:
         return None
@@ -173,7 +174,7 @@ def running(root_dir: Path) -> Stack | None:
 
 
 def status(root_dir: Path) -> tuple[ServiceStatus, ...]:
-    """Look at every service of the stack; all dead when there never was one."""
+    """The status of every service of the stack; all dead when it was never started."""
     recorded = stack_file.read(sluice_folder(root_dir.resolve()))
     if recorded is None:
         return ()
@@ -208,7 +209,7 @@ def status(root_dir: Path) -> tuple[ServiceStatus, ...]:
 
 @contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does; signals belong to the main thread."""
+    """Handle SIGTERM like Ctrl-C within the block; only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""``.sluice/stack.json``: what runs, so that another process can find, reuse and stop it.
+"""``.sluice/stack.json``: the running services, for other processes to find, reuse and stop.
 
 One file, replaced atomically after every change, and one lock: at most one ``up`` or ``down`` at
 a time on a folder.
@@ -50,7 +50,7 @@ class StackFile:
 
 
 def read(sluice_dir: Path) -> StackFile | None:
-    """Return what was recorded, or None when nothing ever was."""
+    """The recorded stack; None without a record."""
     try:
         content = _path(sluice_dir).read_bytes()
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def write(sluice_dir: Path, content: StackFile) -> None:
 
 @contextmanager
 def exclusive(sluice_dir: Path) -> Iterator[None]:
-    """Hold the folder's lock; the kernel frees it however we die."""
+    """Hold the folder's lock; the kernel releases it when the process dies."""
     sluice_dir.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(sluice_dir / "stack.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:

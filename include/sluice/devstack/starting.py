@@ -1,7 +1,7 @@
-"""Bringing what runs in line with a plan: reuse what is right, replace what is not, all at once.
+"""Starts the services of a plan in parallel: right ones are reused, others replaced.
 
-Every start and stop is on record before anything else happens, so that another process can stop
-what we leave; what was started here is stopped again if it does not all succeed.
+Every start and stop is recorded before anything else happens, so that another process can stop the
+services.  If one fails, all that were started here are stopped again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sluice.devstack.settings import inherited_environment
 from sluice.devstack.stack_file import Service, StackFile
 from sluice.errors import ConfigurationError
 
-STOP_GRACE_S = 10.0  # The scheduler waits for running tasks; nothing in Sluice needs it to.
-_REUSE_TIMEOUT_S = 20.0  # A process that runs but does not answer for so long is started anew.
+STOP_GRACE_S = 10.0  # The scheduler waits for running tasks, which Sluice does not need.
+_REUSE_TIMEOUT_S = 20.0  # A process that runs but does not answer for this long is restarted.
 _POLL_S = 0.05
 
 
 class Ledger:
-    """Writes every start and stop to the stack file at once, from whichever thread."""
+    """The record of starts and stops, written to the stack file at once, from any thread."""
 
     def __init__(self, sluice_dir: Path, content: StackFile) -> None:
         self._sluice_dir = sluice_dir
@@ -54,7 +54,7 @@ class Ledger:
 
 
 def ensure_all(plans: tuple[ServicePlan, ...], ledger: Ledger) -> None:
-    """Have every service of the plans running and ready, and no other one.
+    """Start every service of the plans, wait until all are ready, and stop all others.
 
     Raises:
         ConfigurationError: one of them did not start; those that this call started are stopped.
@@ -68,8 +68,8 @@ def ensure_all(plans: tuple[ServicePlan, ...], ledger: Ledger) -> None:
             try:
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             finally:
-                cancelled.set()  # Too late for whoever is done; the end for whoever still waits.
-            for future in done:  # All of them, or the one that failed.
+                cancelled.set()  # Cancels the services that are not ready yet.
+            for future in done:  # The results, or the error of one that failed.
                 future.result()
         is_complete = True
     finally:
@@ -77,7 +77,7 @@ def ensure_all(plans: tuple[ServicePlan, ...], ledger: Ledger) -> None:
             processes.stop_all(ledger.started, stack_id=None, grace_s=STOP_GRACE_S)
             for record in tuple(ledger.started):
                 ledger.drop(record)
-    # Last: a database that nobody chose any more has lost its clients by now.
+    # Last, when a database that is not planned any more has no clients.
     for name, service in tuple(ledger.content.services.items()):
         if name not in ready:
             processes.stop_all((service.process,), stack_id=None, grace_s=STOP_GRACE_S)
@@ -95,7 +95,7 @@ def _ensure(
         if service.digest == plan.digest and _answers_soon(plan, service.process, cancelled):
             ready[plan.launch.name].set()
             return
-        # Also when its first process is dead: Airflow's components outlive their supervisor.
+        # Also if its first process is dead, as Airflow's components outlive their supervisor.
         processes.stop_all((service.process,), stack_id=None, grace_s=STOP_GRACE_S)
         ledger.drop(service.process)
     if plan.after is not None:

@@ -1,6 +1,6 @@
-"""Airflow's components under supervisord, which starts whichever dies anew until it is stopped.
+"""Airflow's components under supervisord, which restarts each one that dies.
 
-``airflow standalone`` watches nobody: after a kill -9 of its scheduler it goes on without one.
+``airflow standalone`` does not: after a kill -9 of its scheduler it runs on without one.
 
     supervisord
      ├── airflow db migrate, once; if it fails, it ends supervisord
@@ -19,25 +19,26 @@ from sluice.devstack.component import MIGRATED_FILE
 
 COMPONENTS = ("scheduler", "api-server", "triggerer", "dag-processor")
 
-# Side by side, because supervisord takes two seconds until it starts anything.
+# All in parallel, because supervisord takes two seconds to start.
 _MIGRATE_AND_SUPERVISE = (
     'rm -f "$2"; { "$0" -m airflow db migrate && touch "$2" || kill $$; } &'
     ' exec "$0" -m supervisor.supervisord --nodaemon --configuration "$1"'
 )
-_RUNS_AFTER_S = 5  # Who dies earlier is started again after a pause that grows by 1 s each time.
-_FOREVER = 1_000_000  # Supervisord's default is to give a component up after three tries.
-_STOP_WAIT_S = 8  # Less than the stack's own patience, which then kills everything.
+# A component that dies earlier is restarted after a pause that grows by 1 s each time.
+_RUNS_AFTER_S = 5
+_FOREVER = 1_000_000  # Supervisord's default is to give up after three tries.
+_STOP_WAIT_S = 8  # Less than the stack's own grace period, after which all are killed.
 
 
 def supervisor_command(sluice_dir: Path) -> tuple[str, ...]:
-    """Return the command that migrates Airflow's database once and then runs everything."""
+    """The command that migrates Airflow's database once, and then runs all components."""
     home = sluice_dir / "airflow"
     files = (str(_path(sluice_dir)), str(home / MIGRATED_FILE))
     return ("/bin/sh", "-c", _MIGRATE_AND_SUPERVISE, sys.executable, *files)
 
 
 def write_supervisor_configuration(sluice_dir: Path) -> None:
-    """Write what supervisord reads; its own log is its output, each component has a file."""
+    """Write supervisord's configuration; it logs to its output, each component to a file."""
     path = _path(sluice_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
     programs = "".join(_program(name, sluice_dir) for name in COMPONENTS)
@@ -49,7 +50,7 @@ def component_log(sluice_dir: Path, component: str) -> Path:
 
 
 def _supervisord(sluice_dir: Path) -> str:
-    # No [unix_http_server] and no [inet_http_server]: nobody needs to talk to it.
+    # No [unix_http_server] and no [inet_http_server], as it has no clients.
     return f"""\
 ; Written by sluice.devstack.supervision.
 [supervisord]

@@ -1,7 +1,7 @@
-"""Whether the files that a ``_metadata`` names are its job's to name.
+"""The check that a ``_metadata`` names only files that belong to its job.
 
-``_metadata`` may have been copied here, or written, by anybody.  What it names is read by a restore
-and deleted when it is subsumed, so a key that leads elsewhere is refused before either.
+``_metadata`` may have been copied here, or written, by another program.  A restore reads the files
+that it names, and they are deleted when it is subsumed, so a foreign key is refused before either.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from sluice.protocol.paths import PipelinePaths
 def check_files(
     metadata: CheckpointMetadata, key: str, paths: PipelinePaths, savepoint: str | None
 ) -> None:
-    """A checkpoint names what its job wrote, and files of other roots, which nobody deletes; a
-    *savepoint* names files of its own folder, and nothing else.
+    """Check the files that *metadata* names.
+
+    A checkpoint names files of its job, and files of other roots, which are never deleted; a
+    *savepoint* names files of its own folder only.
 
     Raises:
         ProtocolViolation: the ``_metadata`` at *key* names another one.

@@ -16,7 +16,11 @@
       tables/{sink}/...                                      a sink's table, unless it names a place
       side/{stage}.{name}/...                                side outputs, published like a table
       savepoints/{name}/_metadata + files                    self-contained, owned by the user
+      statistics/{id}                                        what is kept of {id} when it has ended,
+                                                             create-only; the newest ones stay
       probes/{token}                                         written and deleted at start-up
+    sluice-doctor/{token}/{name}                             of no job: written and deleted to try
+                                                             a store out; no uid has a hyphen
 
 Numbers are zero-padded, so that listing order is their order.
 """
@@ -186,6 +190,20 @@ class PipelinePaths:
         is_inside = key.startswith(self.savepoints()) and slash and leaf
         return name if is_inside and is_savepoint_name(name) else None
 
+    def all_statistics(self) -> str:
+        return f"{self.pipeline}/statistics/"
+
+    def statistics(self, checkpoint_id: int) -> str:
+        return f"{self.all_statistics()}{checkpoint_id:0{ID_DIGITS}d}"
+
+    def is_statistics(self, key: str) -> bool:
+        name = key.removeprefix(self.all_statistics())
+        return key.startswith(self.all_statistics()) and bool(re.fullmatch(_ID, name))
+
+    def statistics_of(self, key: str) -> CheckpointId:
+        """The checkpoint that *key* is about; the inverse of ``statistics``."""
+        return CheckpointId(int(key.removeprefix(self.all_statistics())))
+
     def probes(self) -> str:
         return f"{self.pipeline}/probes/"
 
@@ -199,6 +217,15 @@ class PipelinePaths:
         pipeline, _, path = key.partition("/")
         found = _OF_A_CHECKPOINT.fullmatch(path) if pipeline == self.pipeline else None
         return CheckpointId(int(found[1] or found[2])) if found is not None else None
+
+
+def scratch_folder(token: str) -> str:
+    """Keys of no job: no pipeline can have this uid."""
+    return f"sluice-doctor/{token}/"
+
+
+def scratch(token: str, name: str) -> str:
+    return f"{scratch_folder(token)}{name}"
 
 
 def is_answer(key: str) -> bool:

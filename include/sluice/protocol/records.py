@@ -1,8 +1,8 @@
 """Bytes <-> core types: versioned JSON, checked once on the way in; never pickle.
 
-Every object is an envelope ``{"kind": ..., "version": ..., "body": ...}``, compressed by zlib when
-it is large.  A reader refuses a kind it did not ask for and a version it does not know, and says
-what to do about it.
+Every object is an envelope ``{"kind": ..., "version": ..., "checksum": ..., "body": ...}``,
+compressed by zlib when it is large.  A reader refuses a kind it did not ask for, a version it does
+not know, and a body whose bytes are not those that were written, and says what to do about it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ from sluice.core.messages import (
 from sluice.core.plan import CheckpointPlan, PartitionOffset, Slice
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation
+from sluice.protocol.checksums import checksum
 from sluice.protocol.slices import SliceColumns
+from sluice.statistics.history import CheckpointStatistics
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 COMPRESSED_ABOVE = 16_384  # Bytes; what is smaller can be read by people as it lies there.
 ZLIB_LEVEL = 1
 T = TypeVar("T")
@@ -76,6 +78,7 @@ class _Envelope(msgspec.Struct, frozen=True):
     kind: str
     version: int
     body: msgspec.Raw
+    checksum: str = ""  # Of the body; versions before 6 had none.
 
 
 class _StageAcks(msgspec.Struct, frozen=True):
@@ -217,9 +220,19 @@ def decode_merged_runs(raw: bytes, key: str) -> MergedRuns:
     return _open("merged runs", MergedRuns, raw, key)
 
 
+def encode_statistics(statistics: CheckpointStatistics) -> bytes:
+    return _seal("checkpoint statistics", statistics)
+
+
+def decode_statistics(raw: bytes, key: str) -> CheckpointStatistics:
+    return _open("checkpoint statistics", CheckpointStatistics, raw, key)
+
+
 def _seal(kind: str, body: object) -> bytes:
     raw = msgspec.Raw(msgspec.json.encode(body, order="deterministic"))
-    sealed = msgspec.json.encode(_Envelope(kind=kind, version=FORMAT_VERSION, body=raw))
+    sealed = msgspec.json.encode(
+        _Envelope(kind=kind, version=FORMAT_VERSION, body=raw, checksum=checksum(bytes(raw)))
+    )
     return sealed if len(sealed) <= COMPRESSED_ABOVE else zlib.compress(sealed, ZLIB_LEVEL)
 
 
@@ -231,6 +244,11 @@ def _open(kind: str, cls: type[T], raw: bytes, key: str) -> T:
         raise ProtocolViolation(
             f"{key} has format version {envelope.version}; this version of sluice reads "
             f"{FORMAT_VERSION}: run the version that wrote it, or a newer one"
+        )
+    if envelope.checksum != (now := checksum(bytes(envelope.body))):
+        raise ProtocolViolation(
+            f"{key} is damaged: checksum {envelope.checksum or 'none'} was recorded, its body has "
+            f"{now}"
         )
     return _decode(cls, envelope.body, key)
 
@@ -270,6 +288,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         Decline,
         Compaction,
         MergedRuns,
+        CheckpointStatistics,
         *_JOURNALED.values(),
     )
 }

@@ -1,1 +1,1 @@
-"""The driver's side of Spark: the session, and one job per stage and epoch."""
+"""The Spark driver: sessions, and one Spark job per stage and epoch."""

@@ -1,7 +1,7 @@
-"""Types and columns of a whole pipeline, analysed before its first epoch; no row is read.
+"""The check of a whole pipeline's types and columns before its first epoch; no row is read.
 
-Spark's analyzer and the operators' own constructors say what they think of every stage, in
-topological order: a misspelt column of the last stage is found now, and not in epoch 7.
+Spark's analyzer and the operators' constructors check every stage, in topological order: so a
+misspelt column of the last stage is found now, and not in epoch 7.
 """
 
 from __future__ import annotations
@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 
-from sluice.analysis.declaration import Result
-from sluice.changelog import Append, Read, analysed, check_columns, check_sink
-from sluice.connectors.source import MALFORMED_COLUMN, RAW
+from sluice.analysis.stage_results import Result
+from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW
+from sluice.declaration.changelog import Append, Read, analysed, check_columns, check_sink
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import Transform
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
-from sluice.nodes import StageNode
-from sluice.operations import Transform
-from sluice.pipeline import Pipeline
-from sluice.runtime.operators.build import build_operator
-from sluice.runtime.operators.operator import WEIGHT
-from sluice.runtime.output import SOURCE, narrowed
-from sluice.runtime.state.schema import StateSchema
-from sluice.runtime.state.segments import to_table
 from sluice.spark.decoding import decoded
-from sluice.spark.failures import cause_of
 from sluice.spark.keying import polars_schema, prepared
 from sluice.spark.reading import with_origin
 from sluice.spark.row_wise import check_row_wise_plan
@@ -38,6 +32,13 @@ from sluice.spark.rows import (
     transformed,
 )
 from sluice.spark.session import with_our_settings
+from sluice.spark.stage_failure import cause_of
+from sluice.subtask.operators.build import build_operator
+from sluice.subtask.operators.operator import WEIGHT
+from sluice.subtask.output import narrowed
+from sluice.subtask.side_rows import SOURCE
+from sluice.subtask.state.schema import StateSchema
+from sluice.subtask.state.segments import to_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,11 +47,11 @@ if TYPE_CHECKING:
 def check_pipeline(
     pipeline: Pipeline, spark: SparkSession, params: Mapping[str, str], endpoint_url: str | None
 ) -> dict[str, Result]:
-    """What each stage yields.
+    """The result of each stage by its uid: columns and types.
 
     Raises:
-        ConfigurationError: a stage cannot compute what it declares, or a sink not show what it
-            reads; the message names it, and ends with the cause.
+        ConfigurationError: a stage cannot compute what it declares, or a sink cannot write what
+            it reads; the message names it, and ends with the cause.
     """
     with_our_settings(spark)
     rows: dict[str, DataFrame] = {}
@@ -61,12 +62,12 @@ def check_pipeline(
     yields: dict[str, Result] = {}
     for uid, declared in pipeline.stages.items():
         stage = _reading(declared, yields)
-        kind = stage.kind  # Refused, if it cannot read what its inputs turned out to be.
+        kind = stage.kind  # A stage over the wrong kind of stream is refused.
         try:
             frame, tables = _result(pipeline, stage, rows, params)
         except ConfigurationError:
             raise
-        except Exception as error:  # Spark's analyzer, or the user's function, on the first look.
+        except Exception as error:  # Spark's analyzer and the user's function may raise anything.
             raise ConfigurationError(f"stage {uid!r} cannot be run: {cause_of(error)}") from error
         yields[uid] = Result(frame.schema, analysed(kind, frame.columns), tables)
         _check_sinks(pipeline, uid, yields[uid])
@@ -77,7 +78,7 @@ def check_pipeline(
 
 
 def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
-    """*stage* over streams of the kinds that they turned out to be: a function may drop a key."""
+    """*stage* with inputs of the kinds that *yields* found: a function may drop a key."""
     inputs = [
         replace(given, kind=yields[given.producer].kind) if given.producer in yields else given
         for given in stage.inputs
@@ -117,7 +118,7 @@ def _result(
 
 
 def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Without rows, so its schema has to be said: Spark Connect infers none of an empty table."""
+    """A DataFrame without rows; its schema is given, as Spark Connect infers none from no rows."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return spark.createDataFrame([], from_arrow_schema(table.schema))

@@ -1,9 +1,9 @@
-"""Text that Spark decodes: a column of JSON or CSV as the columns that it holds.
+"""Decoding of a column of JSON or CSV text to columns, in Spark.
 
-A text is one record or malformed: nothing of it is lost, or taken for something else, without a
-word.  ``from_json`` stops behind the first value, whatever follows, and ``from_csv`` closes a quote
-that is open at the end.  So either gets a text with one more field of ours behind it, and a record
-is good if that field was reached.
+A text is one record, or it is malformed: no part of it is silently dropped or misread.
+``from_json`` stops behind the first value, whatever follows, and ``from_csv`` closes a quote that
+is open at the end.  So an extra field is appended to each text, and a record is good if that field
+was decoded.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sluice.connectors.csv_header import delimiter_of
-from sluice.connectors.source import MALFORMED_COLUMN, RAW, TextDecoding
-from sluice.runtime.output import SOURCE
+from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW, TextDecoding
+from sluice.connectors.files.csv_header import delimiter_of
+from sluice.spark.names import columns_named
+from sluice.subtask.side_rows import SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,14 +23,14 @@ RECORD = "_record"
 CORRUPT = "_corrupt"
 MODE: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
-# The field behind the text, and its value.  A text with this in it could feign it: malformed.
+# The extra field and its value.  A text that contains it could fake it, and is malformed.
 END = "sluice_end_9b1fd3c5a7"
 
 BLANKS = " \t"
 
 
 def decoded(rows: DataFrame, how: TextDecoding) -> DataFrame:
-    """The columns that a column of text holds; blank texts are no rows."""
+    """The decoded columns of a column of text; blank texts are no rows."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     text = F.col(how.column)
@@ -37,10 +38,10 @@ def decoded(rows: DataFrame, how: TextDecoding) -> DataFrame:
     if how.has_header:
         rows = rows.where(f"{SOURCE}.record > 0")
     if how.format == "json":
-        what, read, columns = "a JSON object", _from_json(text, how), f"{RECORD}.record.*"
+        what, read, held = "a JSON object", _from_json(text, how), f"{RECORD}.record.*"
         is_there = f"{RECORD}.record IS NOT NULL"
     else:
-        what, read, columns = "a CSV row", _from_csv(text, how), f"{RECORD}.*"
+        what, read, held = "a CSV row", _from_csv(text, how), f"{RECORD}.*"
         is_there = "true"
     is_good = F.expr(
         f"coalesce({RECORD}.{CORRUPT} IS NULL AND {RECORD}.{END} = '{END}' AND {is_there}"
@@ -50,7 +51,7 @@ def decoded(rows: DataFrame, how: TextDecoding) -> DataFrame:
         rows.withColumn(RECORD, read)
         .withColumn(MALFORMED_COLUMN, F.when(~is_good, f"not {what} of the source's schema"))
         .withColumn(RAW, F.when(~is_good, text))
-        .select(columns, *how.keeps, SOURCE, MALFORMED_COLUMN, RAW)
+        .select(held, *columns_named(how.keeps), SOURCE, MALFORMED_COLUMN, RAW)
         .drop(END, CORRUPT)
     )
 
@@ -59,7 +60,7 @@ def _from_json(text: Column, how: TextDecoding) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     schema = f"record struct<{how.schema}>, {END} string, {CORRUPT} string"
-    # A line break ends a comment, where the declaration allows comments.
+    # A line break ends a comment, if the declaration allows comments.
     within = F.concat(F.lit('{"record":'), text, F.lit(f'\n,"{END}":"{END}"}}'))
     return F.from_json(within, schema, {**MODE, **how.options})
 
@@ -73,6 +74,6 @@ def _from_csv(text: Column, how: TextDecoding) -> Column:
 
 
 def _blanks(how: TextDecoding) -> str:
-    """What a text without a record is made of; delimiters make a row of empty fields."""
+    """The characters of a blank text; a delimiter is none, as it makes a row of empty fields."""
     delimiter = delimiter_of(how) if how.format == "csv" else ""
     return "".join(blank for blank in BLANKS if blank not in delimiter)

@@ -1,29 +1,29 @@
-"""From a stage's execution attempt to its Spark job: the rows, and what each subtask is told."""
+"""``Deployment``: the rows of a stage's execution attempt, and what its subtasks do with them."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sluice.changelog import Append
+from sluice.declaration.changelog import Append
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import Transform
+from sluice.epoch.assignment import assigned_state
 from sluice.errors import ConfigurationError
-from sluice.faults import fault_from_environment
-from sluice.nodes import StageNode
-from sluice.operations import Process, ProcessKeyed, Transform
-from sluice.runner.assignment import assigned_state
-from sluice.runtime.operators.operator import WEIGHT
-from sluice.runtime.state.schema import StateSchema
-from sluice.runtime.workspace import SubtaskSpec
-from sluice.spark.compaction import take_over_compactions
-from sluice.spark.event_time import EventTime, event_time_of
+from sluice.spark.compaction_job import take_over_compactions
+from sluice.spark.event_time_measurement import EventTime, event_time_of
 from sluice.spark.exchange import exchange_of, exchanged_rows
 from sluice.spark.keying import KeyedRows, keyed_rows
 from sluice.spark.rows import looked_up, lookup_table, read_inputs, transformed
 from sluice.spark.stage_run import StageRun
+from sluice.spark.user_code import take_along
+from sluice.subtask.faults import fault_from_environment
+from sluice.subtask.operators.operator import WEIGHT
+from sluice.subtask.state.schema import StateSchema
+from sluice.subtask.workspace import SubtaskSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The rows on their subtasks, what each does with them, and the stage's keyed state."""
+    """The rows by subtask, the specification of the subtasks, and the stage's keyed state."""
 
     rows: DataFrame
     spec: SubtaskSpec
@@ -39,12 +39,13 @@ class Deployment:
 
 
 def deploy(run: StageRun) -> Deployment:
-    """Analyse the stage over the columns that it really reads.
+    """Analyse the stage over the actual columns of its inputs, and plan its Spark job.
 
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
     """
     _check_weights(run)
+    take_along(run.node)
     exchange = exchange_of(run)
     if exchange is not None:
         event_time = event_time_of(run, exchange.feeds)
@@ -56,7 +57,7 @@ def deploy(run: StageRun) -> Deployment:
 
 
 def _check_weights(run: StageRun) -> None:
-    """Refuse what is in flight from before streams told which rows they take back."""
+    """Refuse segments in flight that older versions wrote, without the column of weights."""
     for given in run.node.inputs:
         stream = run.given.streams.get(given.producer)
         if stream is None or given.kind == Append():
@@ -75,7 +76,7 @@ def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
         sides = looked_up(run.node, inputs, lookup_table(run))
         return keyed_rows(sides, run.node, run.task, rows_per_group)
     rows = transformed(run.node, inputs, lookup_table(run), run.configuration.params)
-    if len(inputs) > 1:  # Each was read over as many partitions as there are subtasks.
+    if len(inputs) > 1:  # Each input was read over as many partitions as there are subtasks.
         rows = rows.coalesce(run.task.parallelism)
     return KeyedRows(rows=rows, schemas=(_schema(rows),))
 
@@ -104,30 +105,17 @@ def _spec(run: StageRun, given: KeyedRows, event_time: EventTime) -> SubtaskSpec
         inline_threshold_bytes=run.configuration.inline_threshold_bytes,
         memory_bytes=job.pipeline.state_backend.memory_per_subtask,
         max_state_runs=1 if plan.is_canonical else job.pipeline.state_backend.max_runs,
-        fault=fault_from_environment(),
+        fault=run.fault or fault_from_environment(),
     )
 
 
 def _portable(node: StageNode) -> StageNode:
-    """The node as a worker can load it: a transform stays on the driver, other functions of the
-    user travel with their code, for their module may not be installed where Spark runs.
-    """
+    """The node without a transform, which stays on the driver, so that a worker can load it."""
     match node.operation:
         case Transform():
             return replace(node, operation=Transform(function=_unused, arguments={}))
-        case Process(function=function) | ProcessKeyed(function=function):
-            _travel_by_value(getattr(function, "__module__", type(function).__module__))
-            return node
         case _:
             return node
-
-
-def _travel_by_value(module_name: str) -> None:
-    from pyspark import cloudpickle
-
-    module = sys.modules.get(module_name)
-    if module is not None and not module_name.startswith(("sluice.", "__main__")):
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _unused(_: DataFrame) -> DataFrame:

@@ -1,7 +1,7 @@
-"""The way of a keyed stage's rows past the JVM: read, hashed and sent in columns by Python.
+"""The exchange of a keyed stage's rows without the JVM: Python reads, hashes and sends columns.
 
-Spark still schedules, shuffles and retries; what it moves are blocks.  Measured with 5 million rows
-of Parquet on two cores: 2.8 CPU seconds to the subtasks, not 5.7 (ADR 14).
+Spark still schedules, shuffles and retries, but the rows of its shuffle are blocks.  Measured with
+5 million rows of Parquet on two cores: 2.8 CPU seconds to the subtasks instead of 5.7 (ADR 14).
 """
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from sluice.connectors.parquet import ParquetSource
-from sluice.nodes import Input
-from sluice.operations import KeyedLookup, WindowTopN
-from sluice.runtime.exchange import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
-from sluice.runtime.feed import Feed, ParquetRows, StreamRows
-from sluice.runtime.operators.build import build_operator
-from sluice.runtime.operators.computed import wanted
-from sluice.runtime.operators.operator import EpochTime, Operator
-from sluice.runtime.state.segments import to_table
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.declaration.nodes import Input
+from sluice.declaration.operations import KeyedLookup, WindowTopN
+from sluice.declaration.windows import Attached
+from sluice.job.places import open_source
 from sluice.spark.keying import KeyedRows, is_pre_aggregated, needed_columns
 from sluice.spark.reading import share
 from sluice.spark.stage_run import StageRun
-from sluice.windows import Attached
+from sluice.subtask.exchange_blocks import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
+from sluice.subtask.feed import Feed, ParquetRows, StreamRows
+from sluice.subtask.operators.build import build_operator
+from sluice.subtask.operators.computed import wanted
+from sluice.subtask.operators.operator import EpochTime, Operator
+from sluice.subtask.state.segments import to_table
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A feed for each input of a keyed stage, and what the stage computes of them."""
+    """The exchange of a keyed stage: a feed for each input, and the schemas of their rows."""
 
     feeds: tuple[Feed, ...]
     operator: Operator
 
 
 def exchange_of(run: StageRun) -> Exchange | None:
-    """None if Spark has to read an input, or to sort what the subtasks get.
+    """The exchange of a stage; None if Spark has to read an input, or to sort a subtask's rows.
 
     Raises:
         ConfigurationError: the stage cannot compute what it declares of these columns.
@@ -56,7 +57,7 @@ def exchange_of(run: StageRun) -> Exchange | None:
 
 
 def exchanged_rows(run: StageRun, exchange: Exchange, epoch_time: EpochTime) -> KeyedRows:
-    """Every row in a block for the subtask that owns its key group."""
+    """The rows of an epoch, in blocks for the subtasks that own their key groups."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     node, task = run.node, run.task
@@ -68,7 +69,7 @@ def exchanged_rows(run: StageRun, exchange: Exchange, epoch_time: EpochTime) -> 
         pre_aggregates=run.before is not None and is_pre_aggregated(run.before.rows_per_group),
     )
     shares = run.spark.range(0, task.parallelism, 1, task.parallelism)
-    block_type = from_arrow_schema(BLOCK_SCHEMA)  # As DDL, Spark would have to parse it.
+    block_type = from_arrow_schema(BLOCK_SCHEMA)  # A type, as Spark would have to parse DDL.
     blocks = shares.mapInArrow(lambda batches: send(spec, batches), block_type)
     if task.parallelism > 1:
         blocks = blocks.repartitionById(task.parallelism, SUBTASK)
@@ -85,7 +86,7 @@ def _feed(run: StageRun, given: Input) -> Feed | None:
     if node.operation.__class__ is WindowTopN and not given.keys:
         assert isinstance(node.operation, WindowTopN)
         if not isinstance(node.operation.window, Attached):
-            return None  # The window is computed from the row, by Spark.
+            return None  # Spark computes the window from the row.
         hashed: tuple[str, ...] = ("window_start",)
     else:
         hashed = given.keys
@@ -103,16 +104,16 @@ def _rows(run: StageRun, given: Input) -> tuple[ParquetRows | StreamRows, bytes]
         shares = share(stream.segments, parallelism)
         location = run.job.location
         return StreamRows(location, shares, stream.schema), stream.schema
-    source = run.job.source(given.producer, run.configuration.params)
+    source = open_source(run.job, given.producer, run.configuration.params)
     if not isinstance(source, ParquetSource):
         return None
     slices = run.plan.source(given.producer).slices
     schema: bytes = source.schema().serialize().to_pybytes()
-    return ParquetRows(source, share(slices, parallelism)), schema
+    return ParquetRows(source, share(slices, parallelism), schema), schema
 
 
 def _is_known_to_spark(feed: Feed) -> bool:
-    """Whether Spark would give every column the type that it has: only then the way is free."""
+    """Whether Spark's types hold each column unchanged; if not, Spark has to read the rows."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 

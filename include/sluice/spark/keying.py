@@ -1,4 +1,4 @@
-"""Rows on their way to keyed subtasks: hashed, pre-aggregated where keys repeat, and placed."""
+"""Keying: rows are hashed, pre-aggregated where keys repeat, and sent to their subtasks."""
 
 from __future__ import annotations
 
@@ -9,33 +9,37 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from sluice.connectors.source import MALFORMED_COLUMN, RAW
+from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW
 from sluice.core.plan import TaskPlan
-from sluice.nodes import Input, StageNode
-from sluice.operations import WindowTopN
-from sluice.runtime.operators.build import build_operator
-from sluice.runtime.operators.computed import to_compute, wanted
-from sluice.runtime.operators.operator import COMPUTED, WEIGHT, Operator, SparkPartial
-from sluice.runtime.output import SOURCE
-from sluice.runtime.snapshot import ROWS, SIDE, column_of
-from sluice.runtime.state.schema import StateSchema
-from sluice.runtime.state.segments import HASH
-from sluice.windows import Attached, Tumbling
+from sluice.declaration.nodes import Input, StageNode
+from sluice.declaration.operations import WindowTopN
+from sluice.declaration.windows import Attached, Tumbling
+from sluice.errors import ConfigurationError
+from sluice.spark.names import columns_named, quoted
+from sluice.subtask.operators.build import build_operator
+from sluice.subtask.operators.computed import to_compute, wanted
+from sluice.subtask.operators.operator import COMPUTED, WEIGHT, Operator, SparkPartial
+from sluice.subtask.side_rows import SOURCE
+from sluice.subtask.snapshot import ROWS, SIDE, column_of
+from sluice.subtask.state.schema import StateSchema
+from sluice.subtask.state.segments import HASH
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SUBTASK = "_subtask"  # Which subtask a row belongs to; Spark's partitioner reads it.
+SUBTASK = "_subtask"  # The subtask of a row; Spark's partitioner reads it.
 
-# From so many rows a key on, grouping in the JVM before the shuffle is worth its own pass.
-# Measured with 5 million rows on two cores: 2.9 s instead of 5.5 s at 50 rows a key, 7.3 s instead
-# of 5.5 s at 5 rows a key.
+# From this many rows per key, grouping in the JVM before the shuffle is faster than without.
+# Measured with 5 million rows on two cores: 2.9 s instead of 5.5 s at 50 rows per key, 7.3 s
+# instead of 5.5 s at 5 rows per key.
 PRE_AGGREGATED_ROWS_PER_GROUP = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRows:
-    """``schemas`` are the serialized Arrow schemas of each input's rows, as a subtask gets them;
+    """Rows, placed on the subtasks that own their keys.
+
+    ``schemas`` are the serialized Arrow schemas of each input's rows, as a subtask gets them;
     ``tables`` the operator's keyed state.  With ``is_exchanged`` the rows are blocks of rows.
     """
 
@@ -49,9 +53,9 @@ class KeyedRows:
 def keyed_rows(
     inputs: Sequence[DataFrame], node: StageNode, task: TaskPlan, rows_per_group: float | None
 ) -> KeyedRows:
-    """Every row on the subtask that owns its key group.
+    """The rows of *inputs*, each placed on the subtask that owns its key group.
 
-    *rows_per_group* is how often a key came in the epoch before; None if there was none.
+    *rows_per_group* is the mean number of rows of a key in the epoch before; None without one.
 
     Raises:
         ConfigurationError: the stage cannot compute what it declares of these columns.
@@ -59,7 +63,7 @@ def keyed_rows(
     sides = [prepared(rows, node, given) for rows, given in zip(inputs, node.inputs, strict=True)]
     operator = build_operator(node, [polars_schema(side) for side in sides])
     sides = [
-        side.select(*needed_columns(side.columns, given, operator))
+        side.select(*columns_named(needed_columns(side.columns, given, operator)))
         for side, given in zip(sides, node.inputs, strict=True)
     ]
     schemas = tuple(_arrow_schema(side) for side in sides)
@@ -75,31 +79,31 @@ def keyed_rows(
     rows = sides[0] if len(sides) == 1 else _both(sides)
     placed = _placed(rows, task)
     if operator.is_order_sensitive:
-        # Sums of floats depend on the order of their terms, and the shuffle has none.
-        placed = placed.sortWithinPartitions(*placed.columns)
+        # Sums of floats depend on the order of their terms, and a shuffle does not keep it.
+        placed = placed.sortWithinPartitions(*columns_named(placed.columns))
     return KeyedRows(rows=placed, schemas=schemas, tables=operator.tables)
 
 
 def hash_of_keys(node: StageNode, given: Input) -> Column:
-    """What decides a row's key group: Spark's xxhash64 of its key, or of its window."""
+    """The hash that decides a row's key group: Spark's xxhash64 of its key, or of its window."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     if given.keys:
-        return F.xxhash64(*given.keys)
+        return F.xxhash64(*columns_named(given.keys))
     assert isinstance(node.operation, WindowTopN), "only windows may go without a key"
     match node.operation.window:
         case Attached():
             return F.xxhash64("window_start")
         case Tumbling(size=size):
-            micros = F.unix_micros(given.event_time or "")
+            micros = F.unix_micros(*columns_named([given.event_time or ""]))
             width = F.lit(size // timedelta(microseconds=1))
             return F.xxhash64(micros - F.pmod(micros, width))
         case _:
-            return F.lit(0).cast("bigint")  # A row is of several windows: all in one subtask.
+            return F.lit(0).cast("bigint")  # A row is in several windows: all go to one subtask.
 
 
 def prepared(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
-    """With the columns that the declaration computes."""
+    """*rows* with the columns that the declaration computes."""
     from pyspark.sql.functions import expr
 
     for name, expression in given.key_expressions.items():
@@ -110,11 +114,16 @@ def prepared(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
 
 
 def _hashed(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
+    if HASH in (name.lower() for name in rows.columns):
+        raise ConfigurationError(
+            f"stage {node.uid!r} reads a column {HASH!r} of {given.producer!r}, a name that sluice "
+            f"gives to a column of its own; rename it before: select('{HASH} AS ...')"
+        )
     return rows.withColumn(HASH, hash_of_keys(node, given))
 
 
 def needed_columns(columns: Sequence[str], given: Input, operator: Operator) -> list[str]:
-    """Those of *columns* that somebody looks at; a shuffle moves every byte."""
+    """Those of *columns* that the stage uses; a shuffle would move the others for nothing."""
     needed = operator.needed_columns()
     mine = [HASH, WEIGHT, *(name for name in columns if name.startswith(COMPUTED))]
     if MALFORMED_COLUMN in columns:
@@ -126,7 +135,7 @@ def needed_columns(columns: Sequence[str], given: Input, operator: Operator) -> 
 
 
 def is_pre_aggregated(rows_per_group: float | None) -> bool:
-    """Whether an epoch whose keys come so often is to be grouped before it is shuffled."""
+    """Whether an epoch with so many rows per key is grouped before the shuffle."""
     return rows_per_group is not None and rows_per_group >= PRE_AGGREGATED_ROWS_PER_GROUP
 
 
@@ -145,12 +154,12 @@ def _pre_aggregated(rows: DataFrame, partial: SparkPartial) -> DataFrame:
 
     for name, expression in partial.expressions.items():
         rows = rows.withColumn(name, expr(expression))
-    columns = [expr(expression).alias(name) for name, expression in partial.columns.items()]
-    return rows.groupBy(*partial.by).agg(*columns, expr("count(*)").alias(ROWS))
+    folded = [expr(expression).alias(name) for name, expression in partial.columns.items()]
+    return rows.groupBy(*columns_named(partial.by)).agg(*folded, expr("count(*)").alias(ROWS))
 
 
 def _both(sides: Sequence[DataFrame]) -> DataFrame:
-    """One frame for a join's inputs: a row has the columns of its side, and nulls for the other."""
+    """Both inputs of a join as one DataFrame: a row has nulls in the columns of the other input."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     tagged = [
@@ -159,7 +168,7 @@ def _both(sides: Sequence[DataFrame]) -> DataFrame:
             HASH,
             *(
                 (
-                    F.col(f"`{field.name}`") if other == side else F.lit(None).cast(field.dataType)
+                    F.col(quoted(field.name)) if other == side else F.lit(None).cast(field.dataType)
                 ).alias(column_of(other, field.name))
                 for other, frame in enumerate(sides)
                 for field in frame.schema.fields
@@ -172,7 +181,7 @@ def _both(sides: Sequence[DataFrame]) -> DataFrame:
 
 
 def _placed(hashed: DataFrame, task: TaskPlan) -> DataFrame:
-    """Mirrors ``core.key_groups`` in SQL."""
+    """*hashed* rows on the subtasks of their key groups: ``core.key_groups``, in SQL."""
     from pyspark.sql.functions import expr
 
     maximum, parallelism = task.max_parallelism, task.parallelism

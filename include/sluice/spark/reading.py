@@ -1,4 +1,4 @@
-"""What a stage reads: slices of a source, or the segments of a stream, as a DataFrame.
+"""Readers of a stage's inputs: slices of a source, or segments of a stream, as a DataFrame.
 
 Both are read by Python in ``mapInArrow``, spread over exactly *parallelism* Spark partitions, so
 that no S3 jar is needed and partition i is subtask i of a stage that does not shuffle.
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import RECORD, Source
+from sluice.connectors.contracts.announced import check_announced
+from sluice.connectors.contracts.source import RECORD, Source
+from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
-from sluice.runtime.chunks import bounded
-from sluice.runtime.output import SOURCE
-from sluice.runtime.state.cache import SegmentCache
 from sluice.storage.open import StoreLocation
+from sluice.subtask.chunks import bounded
+from sluice.subtask.side_rows import SOURCE
+from sluice.subtask.state.cache import SegmentCache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +34,8 @@ ORIGIN = pa.field(SOURCE, SOURCE_TYPE)
 def read_slices(
     spark: SparkSession, source: Source, slices: Sequence[Slice], parallelism: int
 ) -> DataFrame:
-    """The records of *slices*, each with ``_source``: its partition and number there."""
-    return _records(spark, source.read, with_origin(source.schema()), slices, parallelism)
+    """The records of *slices*, each with ``_source``: its partition, and its number in that."""
+    return _records(spark, source.read, source.schema(), slices, parallelism)
 
 
 def read_columns(
@@ -44,7 +45,7 @@ def read_columns(
     slices: Sequence[Slice],
     parallelism: int,
 ) -> DataFrame:
-    """The same of *columns* alone; the others are not decoded."""
+    """The records of *slices* with *columns* only; the others are not decoded."""
     whole = source.schema()
     kept = [name for name in whole.names if name in columns] or whole.names[:1]
     schema = pa.schema([whole.field(name) for name in kept])
@@ -52,7 +53,7 @@ def read_columns(
     def read(piece: Slice) -> Iterator[pa.RecordBatch]:
         return source.read(piece, kept)
 
-    return _records(spark, read, with_origin(schema), slices, parallelism)
+    return _records(spark, read, schema, slices, parallelism)
 
 
 def _records(
@@ -63,16 +64,18 @@ def _records(
     parallelism: int,
 ) -> DataFrame:
     shares = share(slices, parallelism)
+    whole = with_origin(schema)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for index in _partitions(batches):
             for piece in shares[index]:
                 record = piece.first_record
                 for batch in bounded(read_slice(piece)):
-                    yield _with_origin(batch, piece.partition, record, schema)
+                    check_announced(batch.schema, schema, piece.partition)
+                    yield rows_with_origin(batch, piece.partition, record, whole)
                     record += batch.num_rows
 
-    return _read(spark, read, schema, parallelism)
+    return _read(spark, read, whole, parallelism)
 
 
 def read_segments(
@@ -96,22 +99,24 @@ def read_segments(
 
 
 def for_spark(table: pa.Table) -> pa.Table:
-    """*table* with the types that Spark takes from Python."""
+    """*table* with types that Spark accepts from Python."""
     fields = [field.with_type(_for_spark(field.type)) for field in table.schema]
     return table.cast(pa.schema(fields))
 
 
 def _for_spark(dtype: pa.DataType) -> pa.DataType:
-    """The type with lists as Spark takes them from Python; segments keep Polars' large ones."""
+    """*dtype* with plain lists, as Spark accepts no large ones, which segments have."""
     if pa.types.is_large_list(dtype) or pa.types.is_list(dtype):
         return pa.list_(dtype.value_field.with_type(_for_spark(dtype.value_type)))
     if pa.types.is_struct(dtype):
         return pa.struct([field.with_type(_for_spark(field.type)) for field in dtype])
+    if pa.types.is_map(dtype):
+        return pa.map_(_for_spark(dtype.key_type), _for_spark(dtype.item_type))
     return dtype
 
 
 def share(items: Sequence[T], parallelism: int) -> tuple[tuple[T, ...], ...]:
-    """Neighbours stay together; shares differ by at most one item."""
+    """*items* in *parallelism* shares of neighbours, whose sizes differ by at most one."""
     bounds = [len(items) * index // parallelism for index in range(parallelism + 1)]
     return tuple(tuple(items[start:end]) for start, end in pairwise(bounds))
 
@@ -139,7 +144,7 @@ def with_origin(schema: pa.Schema) -> pa.Schema:
     return pa.schema([schema.field(name) for name in names]).append(ORIGIN)
 
 
-def _with_origin(
+def rows_with_origin(
     batch: pa.RecordBatch, partition: str, first_record: int, schema: pa.Schema
 ) -> pa.RecordBatch:
     if RECORD in batch.schema.names:

@@ -1,7 +1,7 @@
-"""Whether a function of the user looks at one row at a time, as Spark understood it.
+"""The check that a user's function is row-wise: each result row depends on one row of its epoch.
 
-An epoch is what came between two barriers.  Whatever compares rows, numbers or counts them would
-say something of that cut, and a restore or another interval would say something else.
+An epoch is the rows between two barriers.  A function that compares, numbers or counts its rows
+would depend on the barriers, and a restore or another interval would change its result.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _INSTEAD = {
     "Distinct": ("distinct()", "key_by().deduplicate()"),
     "GlobalLimit": ("limit()", "top_n()"),
 }
-# A node of the plan: behind the lines that draw the tree.
+# A node of Spark's plan, behind the lines that draw the tree.
 _NODE = re.compile(r"^[\s:+|-]*(?P<name>[A-Z]\w+)\b", re.MULTILINE)
 
 
 def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
     """Refuse a result of which a row depends on other rows of its epoch.
 
-    What a function joins to its rows is its own business, and so is everything below a join.
+    Everything below a join is allowed: it is the other table, which the function joins to its rows.
 
     Raises:
         ConfigurationError: the function of stage *uid* has such an operator; the message says what
@@ -49,9 +49,9 @@ def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
 
 
 def _analysed_plan(rows: DataFrame) -> str:
-    """Neither as it was parsed, without types, nor optimized, when a mistake may be gone."""
+    """The analysed plan: the parsed one has no types, and the optimized one may hide a mistake."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):  # All that sessions and Connect clients have alike.
+    with contextlib.redirect_stdout(printed):  # Connect has no other way.
         rows.explain(extended=True)
     analysed = printed.getvalue().partition("== Analyzed Logical Plan ==")[2]
     return analysed.partition("== Optimized")[0]

@@ -1,7 +1,7 @@
-"""What a stage reads, as DataFrames: a source's slices or a stream's segments, one per input.
+"""The rows of a stage's inputs, as DataFrames: a source's slices or a stream's segments.
 
-Rows may carry columns of ours: ``_source``, where one came from; ``_malformed``, why it could not
-be read, and ``_raw``, what it was; ``_weight``, -1 for one that is taken back.
+Rows may have reserved columns: ``_source``, the origin of a row; ``_malformed``, why it could not
+be read, and ``_raw``, its text; ``_weight``, -1 for a row that is taken back.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sluice.changelog import Append
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import MALFORMED_COLUMN, RAW, TextDecoding
+from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW, TextDecoding
+from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.core.plan import SourceCut
+from sluice.declaration.changelog import Append
+from sluice.declaration.nodes import Input, StageNode
+from sluice.declaration.operations import KeyedLookup, Lookup, Transform
+from sluice.declaration.params import value_of
+from sluice.declaration.steps import Filter, Projection, Step, columns_read
 from sluice.errors import ConfigurationError
-from sluice.nodes import Input, StageNode
-from sluice.operations import KeyedLookup, Lookup, Transform
-from sluice.params import value_of
-from sluice.runtime.operators.operator import WEIGHT
-from sluice.runtime.output import SOURCE
-from sluice.runtime.state.cache import SegmentCache
+from sluice.job.places import open_source
 from sluice.spark.decoding import decoded
+from sluice.spark.names import columns_named, quoted
 from sluice.spark.reading import for_spark, read_columns, read_segments, read_slices
 from sluice.spark.stage_run import StageRun
-from sluice.steps import Filter, Projection, Step, columns_read
+from sluice.subtask.operators.operator import WEIGHT
+from sluice.subtask.side_rows import SOURCE
+from sluice.subtask.state.cache import SegmentCache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +37,7 @@ OURS = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)
 
 
 def read_inputs(run: StageRun) -> list[DataFrame]:
-    """The epoch's rows of each input, filtered and projected as the input asks for."""
+    """The epoch's rows of each input, filtered and projected as the input declares."""
     return [_read(run, side) for side in range(len(run.node.inputs))]
 
 
@@ -48,14 +50,14 @@ def lookup_table(run: StageRun) -> DataFrame | None:
     assert handle is not None, "a plan pins every table source"
     pinned = SegmentCache(run.job.location, run.job.store).open(handle)
     rows = run.spark.createDataFrame(for_spark(pinned))
-    source = run.job.source(lookup.table, run.configuration.params)
+    source = open_source(run.job, lookup.table, run.configuration.params)
     return rows if source.decoding is None else table_rows(lookup.table, rows, source.decoding)
 
 
 def table_rows(uid: str, lines: DataFrame, how: TextDecoding) -> DataFrame:
-    """The rows that the lines of a table source hold.
+    """The rows in the lines of a table source.
 
-    One that cannot be read is an error, not a row less: nobody would know what is not found.
+    A malformed line is an error: without its row, lookups would silently find nothing.
     """
     origin = "struct(file AS partition, line_number - 1 AS record)"
     rows = decoded(lines.selectExpr(how.column, *how.keeps, f"{origin} AS {SOURCE}"), how)
@@ -78,8 +80,10 @@ def lookup_of(node: StageNode) -> Lookup | None:
 def looked_up(
     node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None
 ) -> Sequence[DataFrame]:
-    """What a stage with keyed state reads; of a lookup the new rows, with what the table adds, and
-    the keys of which something is taken back: in rows that are not looked up.
+    """The inputs of a stage with keyed state.
+
+    Those of a keyed lookup are its new rows, joined with the table, and rows that are not looked
+    up, with the keys that have rows taken back.
     """
     if not isinstance(node.operation, KeyedLookup):
         return inputs
@@ -100,7 +104,7 @@ def looked_up(
 def transformed(
     node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None, params: Mapping[str, str]
 ) -> DataFrame:
-    """A stateless stage's rows: what Spark's JVM makes of the inputs."""
+    """The result of a stateless stage, which Spark's JVM computes from the inputs."""
     rows = _united(inputs)
     match node.operation:
         case Transform(function=function, arguments=arguments):
@@ -114,7 +118,7 @@ def transformed(
 
 
 def projected(rows: DataFrame, given: Input) -> DataFrame:
-    """A source's rows as an input wants them.  What could not be read passes every filter."""
+    """A source's rows, filtered and projected for an input; malformed rows pass every filter."""
     is_kept = f" OR {MALFORMED_COLUMN} IS NOT NULL" if MALFORMED_COLUMN in rows.columns else ""
     for step in given.steps:
         if isinstance(step, Filter):
@@ -127,13 +131,13 @@ def projected(rows: DataFrame, given: Input) -> DataFrame:
 def _items(step: Projection, rows: DataFrame) -> Iterator[str]:
     for column in step.columns:
         if column.strip() == "*":
-            yield from (f"`{name}`" for name in rows.columns if name not in OURS)
+            yield from (quoted(name) for name in rows.columns if name not in OURS)
         else:
             yield column
 
 
 def renamed(rows: DataFrame, given: Input) -> DataFrame:
-    """With the columns that the stage knows by another name."""
+    """*rows* with the columns renamed that the stage knows by another name."""
     for name, new in given.renames.items():
         rows = rows.withColumnRenamed(name, new)
     return rows
@@ -157,23 +161,23 @@ def _read(run: StageRun, side: int) -> DataFrame:
 
 
 def _is_first_reader(run: StageRun, side: int) -> bool:
-    """Whether what cannot be read of the source is reported here: by one stage, and once."""
+    """Whether this input reports the malformed rows of its source: one input of one stage does."""
     producer = run.node.inputs[side].producer
     first = run.job.pipeline.consumers_of(producer)[0]
     return first.uid == run.node.uid and first.producers.index(producer) == side
 
 
 def settled(rows: DataFrame, parallelism: int) -> DataFrame:
-    """Changes of several epochs as those of one: what came and went in between is left out."""
+    """Changes of several epochs, merged to those of one; rows that came and went cancel out."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-    columns = [F.col(f"`{name}`") for name in rows.columns if name != WEIGHT]
+    kept = columns_named(name for name in rows.columns if name != WEIGHT)
     total = F.col("_total")
-    net = rows.groupBy(*columns).agg(F.sum(WEIGHT).alias("_total")).where("_total <> 0")
+    net = rows.groupBy(*kept).agg(F.sum(WEIGHT).alias("_total")).where("_total <> 0")
     copies = F.array_repeat(F.signum(total).cast("tinyint"), F.abs(total).cast("int"))
-    changes = net.select(*columns, F.explode(copies).alias(WEIGHT))
-    # A repeated attempt is to write the same files.
-    return changes.repartition(parallelism, *columns).sortWithinPartitions(*columns)
+    changes = net.select(*kept, F.explode(copies).alias(WEIGHT))
+    # A repeated attempt must write the same files.
+    return changes.repartition(parallelism, *kept).sortWithinPartitions(*kept)
 
 
 def read_source(
@@ -183,14 +187,16 @@ def read_source(
     steps: Sequence[Step] = (),
     wanted: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The rows of the slices of *cut*, and of their columns at least what *steps* read and what is
-    *wanted* behind them; see ``columns_read``.
+    """The rows of the slices of *cut*.
+
+    They have at least the columns that *steps* read, and those *wanted* after them; see
+    ``columns_read``.
     """
-    source = run.job.source(uid, run.configuration.params)
+    source = open_source(run.job, uid, run.configuration.params)
     if isinstance(source, ParquetSource):
         names = source.schema().names
         columns = columns_read(steps, names, wanted)
-        # A dot in a name would be taken for the path to a field.
+        # Spark would take a dot in a name for the path to a field.
         if columns is not None and not any("." in name for name in names):
             return read_columns(run.spark, source, columns, cut.slices, run.task.parallelism)
     rows = read_slices(run.spark, source, cut.slices, run.task.parallelism)
@@ -198,7 +204,7 @@ def read_source(
 
 
 def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
-    """Refuse a function that loses what makes rows wrong, or takes them back."""
+    """Refuse a function that drops the column of malformed rows, or that of weights."""
     for name in (MALFORMED_COLUMN, WEIGHT):
         if name in rows.columns and name not in result.columns:
             raise ConfigurationError(
@@ -209,8 +215,10 @@ def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
 
 
 def _united(inputs: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all *inputs*.  Where one has columns of ours, the others get them, too: no row of
-    theirs is taken back, nor is it known where it came from.
+    """The rows of all *inputs*.
+
+    An input without a reserved column that another one has gets its default: a weight of 1, and
+    an unknown origin.
     """
     from pyspark.sql.functions import lit
 
@@ -234,7 +242,7 @@ def _look_up(lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
 
     columns = {**lookup.on, **lookup.add}
     wanted = table.selectExpr(
-        *(f"{expression} AS {column}" for column, expression in columns.items())
+        *(f"{expression} AS {quoted(column)}" for column, expression in columns.items())
     )
     matched = "inner" if lookup.add else "left_semi"
     how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]

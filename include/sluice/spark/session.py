@@ -14,19 +14,20 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from sluice.errors import ConfigurationError
+from sluice.extras import SPARK, require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-# Nobody waits for a single row: this collector does the least work in all, whatever its pauses.
+# Throughput counts, not pauses: this collector does the least work in total.
 _JVM_OPTIONS = f"-Dlog4j2.configurationFile={_LOGGING} -XX:+UseParallelGC"
 
-# What a result depends on.  A session that somebody else has set up is set to these, too: else a
-# day would begin when it does where the server stands, and an overflow be a null on one cluster.
+# The settings that results depend on, also set in sessions that exist already: otherwise a day
+# would begin at midnight of the server's time zone, and an overflow be null on some clusters.
 SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
@@ -35,15 +36,14 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.caseSensitive": "false",
     "spark.sql.legacy.timeParserPolicy": "EXCEPTION",
-    # A stage's partitions are its subtasks: nobody may merge them behind our back.
+    # A stage's partitions are its subtasks, so Spark must not merge them.
     "spark.sql.adaptive.enabled": "false",
-    # Of what goes to a Python worker at once; Spark's default is 2 GiB, and a row may be a large
-    # block.
+    # For a Python worker at once: Spark's default is 2 GiB, and a row may be a large block.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024**2),
 }
 
-_NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Ours alone; never changes.
+_NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Must never change.
 
 
 def session_url(remote: str, pipeline: str) -> str:
@@ -52,39 +52,74 @@ def session_url(remote: str, pipeline: str) -> str:
     Raises:
         ConfigurationError: *remote* is not of the form ``sc://host:port``.
     """
-    parts = urlsplit(remote)
-    if parts.scheme != "sc" or not parts.hostname:
-        raise ConfigurationError(f"the Spark remote is {remote!r}; write sc://host:port")
     session_id = uuid.uuid5(_NAMESPACE, pipeline)
-    return f"{remote.rstrip('/')}/;session_id={session_id};user_id=sluice"
+    return remote_of(remote, session_id=str(session_id), user_id="sluice")
+
+
+def remote_of(remote: str, **options: str) -> str:
+    """The address of a Spark Connect server, with *options* such as a token appended to its own.
+
+    Raises:
+        ConfigurationError: *remote* is not of the form ``sc://host:port``.
+    """
+    parts = urlsplit(remote)
+    if parts.scheme != "sc" or not parts.hostname or _port(parts) == 0:
+        raise ConfigurationError(f"the Spark remote is {remote!r}; write sc://host:port")
+    given = "".join(f";{name}={value}" for name, value in options.items())
+    has_options = "/;" in remote
+    return f"{remote.rstrip('/;')}{'' if has_options or not given else '/'}{given}"
+
+
+def _port(parts: SplitResult) -> int | None:
+    """The port of an address; 0 if it is not a number."""
+    try:
+        return parts.port
+    except ValueError:
+        return 0
+
+
+def require_pyspark(who: str) -> None:
+    """Raises ConfigurationError, naming *who* needs it, unless a supported PySpark is installed."""
+    require("pyspark", "pandas", who=who)
+    from pyspark import __version__
+
+    SPARK.check(__version__, " (the library pyspark)")
 
 
 def connect(remote: str, pipeline: str) -> SparkSession:
-    """Attach to the pipeline's session.  Never stop it: other tasks use it, too."""
+    """Attach to the pipeline's session.  The caller must not stop it: other tasks use it, too.
+
+    Raises:
+        ConfigurationError: *remote* is no address, or the library or the server is not supported.
+    """
+    url = session_url(remote, pipeline)
+    require_pyspark("the Spark Connect client")
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.remote(session_url(remote, pipeline)).getOrCreate()
+    session = SparkSession.builder.remote(url).getOrCreate()
+    SPARK.check(session.version, f" at {remote}")
+    return session
 
 
 def with_our_settings(spark: SparkSession) -> SparkSession:
-    """The session, set to what results depend on, wherever it comes from."""
+    """The session *spark* with the settings that results depend on."""
     for name, value in SETTINGS.items():
         spark.conf.set(name, str(value))
     return spark
 
 
 def stage_tag(pipeline: str, checkpoint_id: int, stage: str) -> str:
-    """By which the Spark jobs of one stage in one epoch are found, and interrupted."""
+    """The tag of the Spark jobs of one stage in one epoch, by which they can be interrupted."""
     return f"{pipeline}-{checkpoint_id}-{stage}"
 
 
 @contextlib.contextmanager
 def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Interrupt on Spark what this thread started within the block and did not see the end of."""
+    """Interrupt the Spark jobs with *tag* if the block is left by an exception."""
     spark.addTag(tag)
     try:
         yield
-    except BaseException:  # A task's timeout is none of Exception's.
+    except BaseException:  # A task's timeout is no subclass of Exception.
         with contextlib.suppress(Exception):
             spark.interruptTag(tag)
         raise
@@ -96,14 +131,15 @@ def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
 def local_session(
     *, cores: int | None = None, driver_memory: str = "4g", log_file: Path | None = None
 ) -> Iterator[SparkSession]:
-    """A Spark of our own in this process and one JVM; it ends with the block.
+    """A local Spark session with its own JVM, which ends with the block.
 
-    What the JVM, and the functions that its Python workers run, print goes to *log_file*, if there
-    is one.
+    Its Python workers have the import path of this process.  Output that the JVM and the workers
+    print goes to *log_file*, if given.
     """
+    require_pyspark("a Spark of one's own")
     from pyspark.sql import SparkSession
 
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # It reports every socket it closes.
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # It warns of every socket that it closes.
     if log_file is not None:
         _let_root_logger_print()
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -116,12 +152,13 @@ def local_session(
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.python.daemon.module", "sluice.spark.worker_daemon")
+        .config("spark.executorEnv.PYTHONPATH", _import_path())
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))
         .config(map=SETTINGS)
     )
-    with _prints_to(log_file):  # A process keeps what it is started with.
+    with _prints_to(log_file):  # A JVM keeps the settings that it was started with.
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
@@ -130,9 +167,14 @@ def local_session(
         spark.stop()
 
 
+def _import_path() -> str:
+    """The import path of this process, as absolute paths: a worker runs in another folder."""
+    return os.pathsep.join(str(Path(place).resolve()) for place in sys.path)
+
+
 @contextlib.contextmanager
 def _prints_to(log_file: Path | None) -> Iterator[None]:
-    """Have processes that are started within the block print to *log_file*."""
+    """Redirect the output of processes that are started within the block to *log_file*."""
     if log_file is None:
         yield
         return
@@ -149,8 +191,9 @@ def _prints_to(log_file: Path | None) -> Iterator[None]:
 
 
 def _let_root_logger_print() -> None:
-    """PySpark's own loggers print traces of the JVM, as JSON, beside whatever is configured, and
-    keep their records from it.
+    """Make PySpark's loggers log through the root logger.
+
+    By default they print traces of the JVM as JSON, and do not propagate their records.
     """
     from pyspark.logger import PySparkLogger
 
@@ -159,7 +202,7 @@ def _let_root_logger_print() -> None:
 
 
 class _ToRoot(logging.Handler):
-    """Hands records on to the root logger's handlers."""
+    """A handler that passes records to the root logger's handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logging.getLogger().handle(record)

@@ -11,26 +11,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.coordinator.completion import publish_early
 from sluice.core.acks import Ack
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
+from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointingMode
-from sluice.core.state import CoordinatorState
+from sluice.epoch.assignment import assigned_state
+from sluice.epoch.lineage import lineage_of
+from sluice.epoch.stage_input import stage_input
 from sluice.errors import ConfigurationError, FencedError, SluiceError, StageFailed
+from sluice.job.job import Job
+from sluice.job.owed_work import plan_of, still_pending
 from sluice.protocol.records import decode_ack
-from sluice.runner.assignment import assigned_state
-from sluice.runner.completion import publish_early
-from sluice.runner.job import Job
-from sluice.runner.lineage import lineage_of
-from sluice.runner.plans import plan_of
-from sluice.runner.stage_input import stage_input
-from sluice.runtime.state.schema import StateSchema
-from sluice.runtime.subtask import RESULT_SCHEMA, run_subtask
-from sluice.spark.compaction import compact_state
+from sluice.spark.compaction_job import compact_state
 from sluice.spark.deployment import deploy
-from sluice.spark.failures import stage_failure
+from sluice.spark.names import map_batches
 from sluice.spark.session import with_our_settings
+from sluice.spark.stage_failure import stage_failure
 from sluice.spark.stage_run import StageRun
+from sluice.subtask.faults import Fault
+from sluice.subtask.state.schema import StateSchema
+from sluice.subtask.subtask import RESULT_SCHEMA, run_subtask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,10 +49,10 @@ class AcknowledgedStage:
     tables: Mapping[str, StateSchema]
 
     def compact(self) -> None:
-        """Merge runs of its state, if there are too many: for later epochs, so it may fail."""
+        """Merge runs of its state, if there are too many.  An error is only logged."""
         try:
             compact_state(self.run, self.acks, self.tables)
-        except Exception:  # What failed is Spark's, the store's or the user's; none of it matters.
+        except Exception:  # The checkpoint does not depend on it, whatever failed.
             log.warning(
                 "state not compacted checkpoint_id=%d stage=%s",
                 self.run.plan.checkpoint_id,
@@ -60,26 +62,30 @@ class AcknowledgedStage:
 
 
 def run_stage(
-    job: Job, spark: SparkSession, checkpoint_id: CheckpointId, stage: str, *, attempt: int
+    job: Job,
+    spark: SparkSession,
+    checkpoint_id: CheckpointId,
+    stage: str,
+    *,
+    attempt: int,
+    fault: Fault | None = None,
 ) -> AcknowledgedStage:
-    """Run the stage and return when every subtask has acknowledged.
+    """Run the stage, and return when every subtask has acknowledged.
+
+    *fault* is injected into this attempt; by default the one that the environment names.
 
     Raises:
         StageFailed: the Spark job failed; the message ends with the root cause.
-        NotYetAcknowledged: what the stage reads, or continues, is not sealed yet.
+        NotYetAcknowledged: a stage that this one reads, or its parent, is not sealed yet.
         FencedError: the checkpoint is not pending any more, or another attempt took over.
         ConfigurationError: the stage takes no part in the checkpoint.
     """
     plan = plan_of(job, checkpoint_id)
     state = job.journal.load(after=plan.journal_seq).state
     if state.pending_checkpoint(checkpoint_id) is None:
-        state = job.state()  # It ended, or so it seems: that needs certainty.
-    pending = _still_pending(state, checkpoint_id, stage, attempt)
-    if all(task.uid != stage for task in plan.tasks):
-        raise ConfigurationError(
-            f"checkpoint {checkpoint_id} was triggered before stage {stage!r} was declared; let it "
-            "fail and restore the job: a chain changes at a restore only"
-        )
+        state = job.state()  # It seems to have ended: make sure.
+    _require_current(still_pending(state, checkpoint_id), stage, attempt)
+    _require_planned(plan, stage)
     lineage = lineage_of(job, state, plan)
     run = StageRun(
         job=job,
@@ -87,9 +93,10 @@ def run_stage(
         plan=plan,
         node=job.pipeline.stages[stage],
         configuration=state.configuration,
-        given=stage_input(job, plan, pending, stage, lineage),
+        given=stage_input(job, state, plan, stage, lineage),
         before=lineage.stage(stage),
         attempt=attempt,
+        fault=fault,
     )
     acks, tables = _run(run) if run.given.is_known else (_acknowledge_nothing(run), {})
     missing = set(run.task.subtasks) - {ack.subtask for ack in acks}
@@ -103,12 +110,8 @@ def run_stage(
     return AcknowledgedStage(run, tuple(acks), tables)
 
 
-def _still_pending(
-    state: CoordinatorState, checkpoint_id: CheckpointId, stage: str, attempt: int
-) -> PendingCheckpoint:
-    pending = state.pending_checkpoint(checkpoint_id)
-    if pending is None:
-        raise FencedError(f"checkpoint {checkpoint_id} is not pending any more")
+def _require_current(pending: PendingCheckpoint, stage: str, attempt: int) -> None:
+    checkpoint_id = pending.checkpoint_id
     if stage in pending.overtaken:
         raise FencedError(f"stage {stage!r} was overtaken in checkpoint {checkpoint_id}")
     if attempt != pending.attempt_of(stage):
@@ -116,15 +119,22 @@ def _still_pending(
             f"stage {stage!r} of checkpoint {checkpoint_id} is at attempt "
             f"{pending.attempt_of(stage)}; attempt {attempt} was overtaken"
         )
-    return pending
+
+
+def _require_planned(plan: CheckpointPlan, stage: str) -> None:
+    if all(task.uid != stage for task in plan.tasks):
+        raise ConfigurationError(
+            f"checkpoint {plan.checkpoint_id} was triggered before stage {stage!r} was declared; "
+            "let it fail and restore the job: a chain changes at a restore only"
+        )
 
 
 def _run(run: StageRun) -> tuple[list[Ack], Mapping[str, StateSchema]]:
     try:
         deployed = deploy(run)
         spec = deployed.spec
-        done = deployed.rows.mapInArrow(
-            lambda batches: run_subtask(spec, batches), RESULT_SCHEMA
+        done = map_batches(
+            deployed.rows, lambda batches: run_subtask(spec, batches), RESULT_SCHEMA
         ).collect()
     except SluiceError:
         raise
@@ -135,7 +145,7 @@ def _run(run: StageRun) -> tuple[list[Ack], Mapping[str, StateSchema]]:
 
 
 def _acknowledge_nothing(run: StageRun) -> list[Ack]:
-    """An unaligned stage whose input has not begun to flow: its subtasks have nothing to do."""
+    """The acks of an unaligned stage without any input yet: its subtasks have nothing to do."""
     task = run.task
     acks = [
         Ack(

@@ -1,4 +1,4 @@
-"""One execution attempt of one stage in one epoch: what its driver knows."""
+"""``StageRun``: one execution attempt of one stage in one epoch, on its driver."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from sluice.core.completed import StageState
 from sluice.core.configuration import JobConfiguration
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.nodes import StageNode
-from sluice.runner.job import Job
-from sluice.runner.stage_input import StageInput
+from sluice.declaration.nodes import StageNode
+from sluice.epoch.stage_input import StageInput
+from sluice.job.job import Job
+from sluice.subtask.faults import Fault
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRun:
-    """``given`` are the streams it reads, ``before`` is the stage as the parent left it."""
+    """One execution attempt of one stage.
+
+    ``given`` are the streams it reads, ``before`` is the stage's state in the parent checkpoint,
+    and ``fault`` a fault to inject into this attempt alone.
+    """
 
     job: Job
     spark: SparkSession
@@ -28,6 +33,7 @@ class StageRun:
     given: StageInput
     before: StageState | None
     attempt: int
+    fault: Fault | None = None
 
     @property
     def task(self) -> TaskPlan:

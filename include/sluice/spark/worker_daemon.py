@@ -1,4 +1,4 @@
-"""The process Spark forks its Python workers from: PySpark's own daemon, started faster.
+"""The daemon that forks Spark's Python workers: PySpark's own, started faster.
 
 Spark puts ``pyspark.zip`` first on the path of its Python processes, and Python keeps no bytecode
 of a zip: every new daemon, one per session, compiled PySpark again (1.9 s against 0.4 s, measured).
@@ -29,7 +29,7 @@ def main() -> None:
     zips = ("pyspark.zip", "-src.zip")
     sys.path[:] = [entry for entry in sys.path if not entry.endswith(zips)]
     for name in _EVERY_WORKER_IMPORTS:
-        with suppress(ImportError):  # The worker will say what is missing, and why it needs it.
+        with suppress(ImportError):  # The worker will name the missing module, and what needs it.
             importlib.import_module(name)
     runpy.run_module("pyspark.daemon", run_name="__main__")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from sluice.core.acks import Ack, Decline
 from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.errors import ProtocolViolation
 from sluice.protocol.paths import PipelinePaths, is_answer, subtask_of_answer
 from sluice.protocol.records import (
     decode_ack,
@@ -18,9 +19,9 @@ from sluice.protocol.records import (
     encode_decline,
     encode_stage_acks,
 )
-from sluice.redaction import redacted
 from sluice.storage.foreign import ours
 from sluice.storage.object_store import AlreadyExists, Listed, ObjectStore
+from sluice.storage.redaction import redacted
 
 log = logging.getLogger(__name__)
 
@@ -60,22 +61,32 @@ class AnswerStore:
         """The acks of one stage's execution attempt, in subtask order; those there are.
 
         One GET once the stage has ended, else one for each subtask; never a LIST.
+
+        Raises:
+            ProtocolViolation: an object is no ack, or is that of another key.
         """
         key = self._paths.stage_acks(checkpoint_id, stage, attempt)
         raw = self._store.get(key)
         if raw is not None:
-            return decode_stage_acks(raw, key)
+            together = decode_stage_acks(raw, key)
+            for ack in together:
+                named = self._paths.stage_acks(ack.checkpoint_id, ack.subtask.stage, ack.attempt)
+                _require_its_key(named, key)
+            return together
         keys = [
             self._paths.ack(checkpoint_id, SubtaskId(stage, index), attempt)
             for index in range(parallelism)
         ]
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
             bodies = [*pool.map(self._store.get, keys)]
-        return [
-            decode_ack(body, key)
+        acks = {
+            key: decode_ack(body, key)
             for key, body in zip(keys, bodies, strict=True)
             if body is not None
-        ]
+        }
+        for key, ack in acks.items():
+            _require_its_key(self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt), key)
+        return [*acks.values()]
 
     def write_stage(self, acks: Sequence[Ack]) -> None:
         """Put a stage's acks, all of one attempt and every one durable, into one object."""
@@ -107,3 +118,11 @@ class AnswerStore:
         key = self._paths.decline(decline.checkpoint_id, decline.subtask, decline.attempt)
         said = replace(decline, message=redacted(decline.message))
         self._store.create(key, encode_decline(said))
+
+
+def _require_its_key(named: str, key: str) -> None:
+    if named != key:
+        raise ProtocolViolation(
+            f"{key} holds the ack that belongs under {named}; abort the checkpoint, and find out "
+            "who else writes in that bucket"
+        )

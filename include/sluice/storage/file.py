@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError, ObjectVanished, StoreUnavailable
 from sluice.protocol.names import TEMPORARY_PREFIX, check_key, check_prefix
 from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
 
@@ -86,7 +86,7 @@ class FileStore:
             return Created()
         existing = self.get(key)
         if existing is None:
-            raise StoreUnavailable(f"{self.root}/{key} existed and has vanished; repeat the call")
+            raise ObjectVanished(f"{self.root}/{key} existed and has vanished; repeat the call")
         return AlreadyExists(existing)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
@@ -125,7 +125,7 @@ class FileStore:
         return sorted(found, key=lambda one: one.key)
 
     def discard_temporaries(self, keys: Iterable[str]) -> None:
-        """Delete what ``temporaries`` listed.  A writer that still lives begins anew."""
+        """Delete files that ``temporaries`` listed.  A writer that still lives starts again."""
         with self._translated():
             for key in keys:
                 folder, _, name = key.rpartition("/")
@@ -134,7 +134,7 @@ class FileStore:
                     (self._folder / folder / name).unlink(missing_ok=True)
 
     def path_of(self, key: str) -> Path:
-        """The object's file, for whoever on this machine would rather map it than copy it."""
+        """The object's file, for callers on this machine that map it instead of copying it."""
         check_key(key)
         return self._folder / key
 

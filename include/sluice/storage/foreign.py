@@ -1,7 +1,7 @@
 """Objects below a job's prefix that sluice did not write: named, and passed by.
 
-A person may have put them there by hand, or a copy that went to the wrong place.  They are nobody's
-business until they stop a job, so none of our folders is read without looking at the names.
+A person may have put them there by hand, or a copy went to the wrong place.  They must not stop a
+job, so every listing of our folders checks the names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMED_ONCE = 1_000  # So many names a process remembers to have warned of.
 
 
 def ours(listed: Iterable[Listed], is_ours: Callable[[str], bool], root: str) -> Iterator[Listed]:
-    """Those of *listed*, below *root*, whose key *is_ours*; each other one is a warning, once."""
+    """The objects of *listed* whose key *is_ours*; each other one below *root* is logged once."""
     for one in listed:
         if is_ours(one.key):
             yield one

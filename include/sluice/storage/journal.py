@@ -6,7 +6,7 @@ and one GET.  A lost answer is recognised by the author token inside the entry.
 
 Old entries are deleted.  A coordinator that slept for that long could create a number anew that
 was deleted; so an append counts only once a LIST shows that nothing newer was there, or that what
-is newer continues it.  Such a stray entry lies below the newest one, where nobody reads it.
+is newer continues it.  Such a stray entry lies below the newest one, and is never read.
 See docs/adr/0005-journal-truncation.md.
 """
 
@@ -29,13 +29,13 @@ from sluice.core.messages import (
 )
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition, Verdict
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError, ObjectVanished, StoreUnavailable
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import JournalEntry, decode_entry, encode_entry
-from sluice.redaction import redacted
 from sluice.storage.foreign import ours
 from sluice.storage.object_store import AlreadyExists, ObjectStore
 from sluice.storage.pauses import no_pause
+from sluice.storage.redaction import redacted
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +72,10 @@ class Journal:
     ) -> None:
         self._store = store
         self._paths = paths
-        self._pause = pause
+        self.pause = pause
 
     def load(self, *, after: int = 0) -> Head:
-        """The newest state; that of an empty journal when nobody wrote yet.
+        """The newest state; that of an empty journal before the first entry.
 
         *after* is the number of an entry known to have been written.  The few that followed it are
         read one by one, without a LIST.  That is a hint: what it shows may be out of date, or a
@@ -118,7 +118,7 @@ class Journal:
                 return transition
             head, is_certain = None, True
             if races < MAX_RACES:
-                self._pause(races)
+                self.pause(races)
         raise StoreUnavailable(
             f"journal {self._paths.journal()} was won by others {MAX_RACES} times in a row; "
             "too many coordinators append to it"
@@ -178,7 +178,10 @@ class Journal:
         return None
 
     def _create(self, seq: int, raw: bytes) -> bool:
-        result = self._store.create(self._paths.journal_entry(seq), raw)
+        try:
+            result = self._store.create(self._paths.journal_entry(seq), raw)
+        except ObjectVanished:  # Another's entry, which has been truncated meanwhile.
+            return False
         return not isinstance(result, AlreadyExists) or result.body == raw
 
     def _is_chained(self, seq: int, author: str) -> bool:
@@ -198,7 +201,7 @@ class Journal:
         return True
 
     def _keys(self, *, start_after: str = "") -> Iterator[str]:
-        """Those of the entries, in order, without what somebody else put beside them."""
+        """The keys of the entries, in order, without foreign objects."""
         listed = self._store.list(self._paths.journal(), start_after=start_after)
         found = ours(listed, self._paths.is_journal_entry, self._store.root)
         return (one.key for one in found)

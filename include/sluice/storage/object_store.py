@@ -1,4 +1,4 @@
-"""What sluice asks of a store, and nothing more.
+"""``ObjectStore``: the interface of a store, with conditional creation.
 
 A store keeps immutable objects under keys relative to its root.  Its one strong promise is
 ``create``: of any number of racing callers exactly one gets ``Created``, and everybody else reads
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from sluice.core.pages import STORES
 from sluice.errors import ConfigurationError, ProtocolViolation
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyExists:
-    """Somebody wrote this key before, perhaps we ourselves in a call whose answer was lost."""
+    """The key was written before, perhaps by an earlier call whose answer was lost."""
 
     body: bytes
 
@@ -47,7 +48,7 @@ class Listed:
 
 class ObjectStore(Protocol):
     """Keys are relative, ``/``-separated, without ``.`` or ``..`` parts; any other one raises
-    ProtocolViolation, whoever passes it.
+    ProtocolViolation.
     """
 
     @property
@@ -98,7 +99,7 @@ def verify_conditional_writes(store: ObjectStore, probe_key: str, token: bytes) 
         if isinstance(second, Created) or second.body != token:
             raise ConfigurationError(
                 f"the store at {store.root} ignores conditional writes (If-None-Match: *); sluice "
-                "cannot keep a journal there: use AWS S3, or another store listed in docs/stores.md"
+                f"cannot keep a journal there: use AWS S3, or another store listed in {STORES}"
             )
     finally:
         store.delete([probe_key])

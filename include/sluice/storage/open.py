@@ -1,7 +1,7 @@
-"""From a root's URI to its store.
+"""Opens the store of a root's URI.
 
-A ``StoreLocation`` is what travels to another process; a store never does.  It is checked when it
-is built, so that a misspelt root is reported where somebody wrote it.
+A ``StoreLocation`` is pickled for other processes; a store never is.  It is checked when it is
+built, so that a misspelt root is reported where it was written.
 """
 
 from __future__ import annotations

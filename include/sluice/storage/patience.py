@@ -14,7 +14,8 @@ from tenacity import (
     before_sleep_log,
     retry_if_exception_type,
     stop_after_delay,
-    wait_exponential_jitter,
+    wait_exponential,
+    wait_random,
 )
 
 from sluice.errors import StoreUnavailable
@@ -60,7 +61,7 @@ class PatientStore:
         attempts = Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
             stop=stop_after_delay(self._patience_s),
-            wait=wait_exponential_jitter(multiplier=0.1, max=5),
+            wait=wait_exponential(multiplier=0.1, max=4) + wait_random(0, 1),
             before_sleep=before_sleep_log(log, logging.WARNING),
             reraise=True,
         )

@@ -1,6 +1,4 @@
-"""How long who lost a race waits before the next: chosen here, for nothing that decides may know
-of time or chance.
-"""
+"""Pauses between races for the journal: chosen here, as the core knows neither time nor chance."""
 
 from __future__ import annotations
 
@@ -12,12 +10,10 @@ LONGEST_S = 1.0
 
 
 def jittered_pause(races: int) -> None:
-    """Sleep after *races* lost in a row, so that those who race do not meet again: at random, up to
-    a bound that doubles.
-    """
+    """Sleep after *races* lost in a row: a random time, up to a bound that doubles."""
     bound_s = min(LONGEST_S, FIRST_S * 2.0 ** min(races, 20))
     time.sleep(random.uniform(0, bound_s))  # noqa: S311 - no secret
 
 
 def no_pause(races: int) -> None:
-    """For who races with nobody, or is told when to go on."""
+    """No pause: for tests, and for callers without competitors."""

@@ -17,7 +17,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
+from sluice.core.pages import STORES
+from sluice.errors import ConfigurationError, ObjectVanished, SluiceError, StoreUnavailable
 from sluice.protocol.names import check_key, check_prefix
 from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
 
@@ -91,7 +92,7 @@ class S3Store:
                 return Created()
         existing = self.get(key)
         if existing is None:
-            raise StoreUnavailable(f"{self.root}/{key} existed and has vanished; repeat the call")
+            raise ObjectVanished(f"{self.root}/{key} existed and has vanished; repeat the call")
         return AlreadyExists(existing)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
@@ -211,7 +212,7 @@ class S3Store:
             case "NotImplemented":
                 return ConfigurationError(
                     f"{self._place()} does not implement {error.operation_name} as sluice sends "
-                    "it; use AWS S3, or another store listed in docs/stores.md"
+                    f"it; use AWS S3, or another store listed in {STORES}"
                 )
             case _:
                 pass
@@ -240,12 +241,17 @@ def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _
     """Clients are safe for threads and slow to build, but a forked child must not share sockets."""
     import boto3
     from botocore.config import Config
+    from botocore.exceptions import ProfileNotFound
 
     if process_id != os.getpid():
         raise RuntimeError("a client belongs to the process that asked for it")
-    session = boto3.session.Session()
+    try:
+        session = boto3.session.Session()
+        found = session.region_name
+    except ProfileNotFound as error:
+        raise ConfigurationError(f"{error}; correct AWS_PROFILE, or leave it out") from error
     if region is None and endpoint_url is not None:
-        region = session.region_name or "us-east-1"  # Such a server has none; signing needs one.
+        region = found or "us-east-1"  # Such a server has none; signing needs one.
     common = Config(
         connect_timeout=CONNECT_TIMEOUT_S,
         max_pool_connections=MAX_POOL_CONNECTIONS,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from harness.jobs import STAGES
 from sluice.core.acks import Ack, Decline
 from sluice.core.configuration import JobConfiguration
 from sluice.core.decider import CheckpointRequest
-from sluice.core.ids import SubtaskId
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.messages import (
-    AckReceived,
+    AcksReceived,
     AlignmentTimedOut,
     AttemptStarted,
     CheckpointCommitted,
@@ -37,11 +38,11 @@ from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retenti
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.table_recovery import TableDecision
-from tests.builders import STAGES, SUBTASKS, a_plan
+from tests.builders import SUBTASKS, a_plan
 
 STOPS = (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)
 
-ids = st.integers(1, 9)
+ids = st.integers(1, 9).map(CheckpointId)
 generations = st.integers(0, 4)
 times = st.integers(0, 10**4)
 attempts = st.integers(0, 3)
@@ -91,7 +92,7 @@ def triggers(draw: st.DrawFn) -> CheckpointTriggered:
         drains=draw(st.booleans()),
         triggered_at_ms=draw(times),
     )
-    return CheckpointTriggered(generation=generation, plan=plan, request=request)
+    return CheckpointTriggered(generation=Generation(generation), plan=plan, request=request)
 
 
 lives = st.sampled_from(["", "a", "b", "c"])
@@ -109,7 +110,7 @@ def restores(draw: st.DrawFn) -> JobRestored:
     origin = draw(origins)
     return JobRestored(
         at_ms=draw(times),
-        generation=draw(generations),
+        generation=Generation(draw(generations)),
         checkpoint_id=draw(st.none() | ids) if origin is None else origin.checkpoint_id,
         origin=origin,
         claim_mode=draw(st.sampled_from(ClaimMode)),
@@ -119,6 +120,17 @@ def restores(draw: st.DrawFn) -> JobRestored:
         life=draw(lives),
         configuration=draw(st.none() | configurations),
     )
+
+
+@st.composite
+def acks_of_one_checkpoint(draw: st.DrawFn) -> Event:
+    """Most often one."""
+    checkpoint_id = draw(ids)
+    answer = st.builds(
+        Ack, checkpoint_id=st.just(checkpoint_id), subtask=subtasks, attempt=attempts
+    )
+    acks = draw(st.lists(answer, max_size=3))
+    return AcksReceived(checkpoint_id=checkpoint_id, acks=tuple(acks))
 
 
 about_a_checkpoint = {"generation": generations, "at_ms": times, "checkpoint_id": ids}
@@ -146,7 +158,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(
         AttemptStarted, generation=generations, checkpoint_id=ids, stage=stages, attempt=attempts
     ),
-    st.builds(AckReceived, ack=st.builds(Ack, **answers)),
+    acks_of_one_checkpoint(),
     st.builds(
         DeclineReceived,
         generation=generations,

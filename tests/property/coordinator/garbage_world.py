@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from random import Random
+from typing import Any
 
+from harness.jobs import ManualClock, a_pipeline, a_running_job, results
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
+from sluice.coordinator.restore_plan import plan_restore
+from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.savepoints import savepoint_names
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.coordinator.watch import watch
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.ids import CheckpointId
 from sluice.core.messages import AttemptStarted
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
@@ -20,22 +31,15 @@ from sluice.core.restoring import (
     RestoreOptions,
     RestoreTarget,
 )
+from sluice.core.state import CoordinatorState
 from sluice.errors import FencedError, NotYetAcknowledged, SluiceError
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job
-from sluice.runner.recovery import fail_checkpoint, overtake, restore
-from sluice.runner.restore_plan import plan_restore
-from sluice.runner.restore_targets import savepoint_target
-from sluice.runner.savepoints import savepoint_names
-from sluice.runner.trigger import Triggered, trigger
-from sluice.runner.watch import watch
-from tests.builders import ManualClock, a_pipeline, a_running_job, results
+from sluice.job.job import Job
 from tests.hooked import Crash, crashing
 from tests.subtasks import acknowledge, in_flight_records, state_records
 
 STAGES = ("count_bids", "rank_bids", "best_bids")
 FOR_EVER = RestartStrategy(type=RestartType.FIXED_DELAY, delay_ms=0, attempts=1_000)
-WEATHERS = {
+WEATHERS: dict[str, dict[str, Any]] = {
     "one at a time": {},
     "pipelined": {"max_concurrent_checkpoints": 3},
     "unaligned": {"unaligned": True},
@@ -77,7 +81,7 @@ class World:
         with suppress(Crash, FencedError, NotYetAcknowledged):
             act(job)
 
-    def trigger(self, job: Job, **given: object) -> None:
+    def trigger(self, job: Job, **given: Any) -> None:
         outcome = trigger(job, **given)
         if isinstance(outcome, Triggered):
             self.plans.append(outcome.plan)
@@ -86,7 +90,9 @@ class World:
         """Stages of what is pending, in order; maybe not all of them."""
         for pending in job.state().pending:
             plan = job.plan(pending.checkpoint_id)
-            for task in plan.tasks if plan else ():
+            if plan is None:
+                continue
+            for task in plan.tasks:
                 if self.random.random() < 0.1:
                     return
                 if task.uid not in pending.overtaken:
@@ -110,14 +116,7 @@ class World:
         for pending in job.state().pending:
             uid = self.random.choice(pending.tasks).uid
             attempt = pending.attempt_of(uid) + 1
-            job.journal.append(
-                lambda state, p=pending, uid=uid, attempt=attempt: AttemptStarted(
-                    generation=state.generation,
-                    checkpoint_id=p.checkpoint_id,
-                    stage=uid,
-                    attempt=attempt,
-                )
-            )
+            job.journal.append(partial(_an_attempt, pending.checkpoint_id, uid, attempt))
 
     def overtake(self, job: Job) -> None:
         for pending in job.state().pending:
@@ -188,3 +187,11 @@ class World:
             body = store.get(committable.file)
             assert body is not None, f"{committable.file} is missing"
             assert len(body) == committable.size_bytes
+
+
+def _an_attempt(
+    checkpoint_id: CheckpointId, stage: str, attempt: int, state: CoordinatorState
+) -> AttemptStarted:
+    return AttemptStarted(
+        generation=state.generation, checkpoint_id=checkpoint_id, stage=stage, attempt=attempt
+    )

@@ -7,18 +7,20 @@ request from its beginning to its one end.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from harness.jobs import STAGES
 from sluice.core.configuration import JobConfiguration
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.lifecycle import next_generation
 from sluice.core.messages import (
-    AckReceived,
+    AcksReceived,
     CheckpointCommitted,
     CheckpointCompleted,
     CheckpointFailed,
@@ -32,19 +34,19 @@ from sluice.core.messages import (
     JobSubmitted,
     SnapshotsDiscarded,
     TablesRecovered,
-    TriggerCheckpoint,
 )
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.requests import Standing, examine
 from sluice.core.state import CoordinatorState
 from sluice.core.table_recovery import TableDecision
 from sluice.core.transition import Transition, Verdict
-from tests.builders import STAGES, TASKS, a_plan, an_ack, an_attempt, declined
+from tests.builders import TASKS, a_plan, acked, an_attempt, declined
 from tests.core_events import timed_out
 from tests.property.coordinator.any_event import STOPS, configurations, events, reasons, requests
-from tests.property.coordinator.coordinator_rules import ALIVE, check_state, check_step, ids_of
+from tests.property.coordinator.coordinator_rules import ALIVE, check_state, check_step
 
 whims = st.sampled_from([False] * 9 + [True])
 ELSEWHERE = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other")
@@ -94,13 +96,13 @@ class Coordinator(RuleBasedStateMachine):
         return data.draw(st.sampled_from(self.state.pending))
 
     @property
-    def about(self) -> dict[str, int]:
+    def about(self) -> dict[str, Any]:
         return {"generation": self.state.generation, "at_ms": self.now_ms}
 
     @rule(event=events, is_current=st.booleans())
     def hear_anything(self, event: Event, is_current: bool) -> None:
         """Who takes over is rare, or nothing else would ever come far."""
-        if is_current and not isinstance(event, AckReceived | JobSubmitted | JobRestored):
+        if is_current and not isinstance(event, AcksReceived | JobSubmitted | JobRestored):
             event = replace(event, generation=self.state.generation)
         self.say(event)
 
@@ -129,8 +131,13 @@ class Coordinator(RuleBasedStateMachine):
     def restore(self, data: st.DataObject, owes: bool, claim_mode: ClaimMode) -> None:
         if self.state.status is JobStatus.RUNNING and not data.draw(whims):
             return
-        own = data.draw(st.sampled_from([*ids_of(self.state.completed), None]))
-        theirs = SnapshotOrigin(checkpoint_id=7, savepoint="theirs") if own is None else None
+        retained = [one.checkpoint_id for one in self.state.completed]
+        own = data.draw(st.sampled_from([*retained, None]))
+        theirs = (
+            SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint="theirs")
+            if own is None
+            else None
+        )
         origin = theirs if data.draw(st.booleans()) else None
         checkpoint_id = own if origin is None else origin.checkpoint_id
         is_asked = owes or not self.state.continues(checkpoint_id, origin)
@@ -172,14 +179,14 @@ class Coordinator(RuleBasedStateMachine):
 
     def look_after(self, request: CheckpointRequest) -> None:
         """As the owner of a request does: ask, and trigger when told to."""
-        transition = self.say(CheckpointRequested(**self.about, request=request))
-        if TriggerCheckpoint(request=request) not in transition.commands:
+        self.say(CheckpointRequested(**self.about, request=request))
+        if examine(self.state, request, self.about["at_ms"]).standing is not Standing.RUNS:
             return
         plan = self.a_plan_for(request)
         stale = [
-            replace(plan, parent=None if plan.parent else plan.checkpoint_id - 1),
+            replace(plan, parent=None if plan.parent else CheckpointId(plan.checkpoint_id - 1)),
             replace(plan, origin=None if plan.origin else ELSEWHERE),
-            replace(plan, generation=plan.generation + 1),
+            replace(plan, generation=Generation(plan.generation + 1)),
         ]
         for wrong in stale:
             assert self.trigger(wrong, request) is Verdict.REFUSED
@@ -209,7 +216,7 @@ class Coordinator(RuleBasedStateMachine):
         pending = self.one_of_the_pending(data)
         for subtask in data.draw(st.permutations(pending.not_yet_acknowledged)):
             attempt = pending.attempt_of(subtask.stage)
-            self.say(an_ack(subtask, checkpoint_id=pending.checkpoint_id, attempt=attempt))
+            self.say(acked(subtask, checkpoint_id=pending.checkpoint_id, attempt=attempt))
 
     @precondition(lambda self: self.state.pending)
     @rule(data=st.data())
@@ -222,9 +229,9 @@ class Coordinator(RuleBasedStateMachine):
 
         assert transition.verdict is (Verdict.APPLIED if is_next else Verdict.REFUSED)
 
-    def finish(self, checkpoint_id: int) -> Transition:
-        done = {"checkpoint_id": checkpoint_id, "checkpointed_bytes": 1, "full_bytes": 1}
-        return self.say(CheckpointCompleted(**self.about, **done))
+    def finish(self, checkpoint_id: CheckpointId) -> Transition:
+        sizes: dict[str, Any] = {"checkpointed_bytes": 1, "full_bytes": 1}
+        return self.say(CheckpointCompleted(**self.about, checkpoint_id=checkpoint_id, **sizes))
 
     @precondition(lambda self: self.state.status is JobStatus.RUNNING)
     @rule(asks=st.lists(requests, max_size=4), finishes=st.booleans(), does_clean_up=st.booleans())
@@ -279,7 +286,7 @@ class Coordinator(RuleBasedStateMachine):
             case "a":
                 self.say(an_attempt(attempt + 1, stage=stage, **about))
                 assert self.state.pending[-1].checkpoint_id == pending.checkpoint_id
-            case "o":
+            case _:
                 self.say(timed_out(*STAGES, **about))
 
     @precondition(lambda self: self.state.status in ALIVE)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,12 +26,12 @@ IDLE = Situation(now_ms=NOW_MS)
 BUSY = Situation(now_ms=NOW_MS, is_triggering=True)
 
 
-def a_checkpoint(request_id: str = "c", **given: object) -> CheckpointRequest:
+def a_checkpoint(request_id: str = "c", **given: Any) -> CheckpointRequest:
     """Periodic."""
     return replace(CheckpointRequest(request_id=request_id, requested_at_ms=0), **given)
 
 
-def a_savepoint(request_id: str = "s", **given: object) -> CheckpointRequest:
+def a_savepoint(request_id: str = "s", **given: Any) -> CheckpointRequest:
     """A person's, not forced."""
     made = a_checkpoint(request_id, type=CheckpointType.SAVEPOINT, is_periodic=False)
     return replace(made, **given)

@@ -6,6 +6,8 @@ and with everything mutable, so that it shares no idea with the code it judges.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -155,7 +157,7 @@ class Decider(RuleBasedStateMachine):
         is_forced: bool,
         ago_ms: int,
         patience_ms: int | None,
-        situation: dict[str, int],
+        situation: dict[str, Any],
     ) -> None:
         self.submitted += 1
         request = CheckpointRequest(
@@ -170,14 +172,14 @@ class Decider(RuleBasedStateMachine):
 
     @precondition(lambda self: self.queue)
     @rule(data=st.data(), situation=situations)
-    def submit_again(self, data: st.DataObject, situation: dict[str, int]) -> None:
+    def submit_again(self, data: st.DataObject, situation: dict[str, Any]) -> None:
         self.hand_over(data.draw(st.sampled_from(self.queue)), situation)
 
     @rule(situation=situations)
-    def ask(self, situation: dict[str, int]) -> None:
+    def ask(self, situation: dict[str, Any]) -> None:
         self.hand_over(None, situation)
 
-    def hand_over(self, request: CheckpointRequest | None, drawn: dict[str, int]) -> None:
+    def hand_over(self, request: CheckpointRequest | None, drawn: dict[str, Any]) -> None:
         situation = Situation(
             now_ms=self.now_ms, last_completed_at_ms=self.last_completed_at_ms, **drawn
         )

@@ -13,11 +13,12 @@ import os
 
 import pytest
 
-from sluice.runner.garbage import Orphans, collect_garbage, find_orphans
+from sluice.coordinator.garbage import collect_garbage, find_orphans
+from sluice.coordinator.orphans import Orphans
 from tests.hooked import hooked
 from tests.property.coordinator.garbage_world import World
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "15"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "6"))
 STEPS = 80
 
 

@@ -1,4 +1,4 @@
-"""Key groups for every small job, and for any large one: nothing is owned twice, nothing by nobody.
+"""Key groups for every small job, and any large one: each has exactly one owner.
 
 Small jobs are counted out completely, so there the definitions themselves are the model.
 """
@@ -16,12 +16,11 @@ from sluice.core.key_groups import (
     check_parallelism,
     default_max_parallelism,
     hash_range,
-    key_group_of,
     key_group_range,
     previous_subtasks,
-    subtask_of,
 )
 from sluice.errors import ConfigurationError
+from tests.key_groups import key_group_of, subtask_of
 
 SMALL = [(maximum, p) for maximum in range(1, 24) for p in range(1, maximum + 1)]
 

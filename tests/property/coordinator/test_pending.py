@@ -18,7 +18,7 @@ from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.plan import TaskPlan
 from tests.builders import SUBTASKS, a_plan, a_submitted, after, triggered
-from tests.builders import an_ack as acknowledged
+from tests.builders import acked as acknowledged
 
 STAGES = ("a", "b", "c")
 SOURCES = ("events", "names", "rates")
@@ -144,10 +144,10 @@ class Pending(RuleBasedStateMachine):
         ack = an_ack(stage, index, attempt, self.a_file())
 
         before = self.pending
-        self.pending, result = before.acknowledge(ack)
+        self.pending, results = before.acknowledge([ack])
 
-        assert result is self.checklist.acknowledge(ack)
-        assert (self.pending is before) == (result is not AckResult.SUCCESS)
+        assert results == (self.checklist.acknowledge(ack),)
+        assert (self.pending == before) == (results != (AckResult.SUCCESS,))
 
     @rule(data=st.data())
     def acknowledge_a_missing_one(self, data: st.DataObject) -> None:
@@ -155,17 +155,16 @@ class Pending(RuleBasedStateMachine):
         self.acknowledge(stage, index, self.checklist.attempt[stage])
 
     @rule(answers=st.lists(st.tuples(stages, indices, st.integers(0, 1)), max_size=8))
-    def acknowledge_all(self, answers: list[tuple[str, int, int]]) -> None:
+    def acknowledge_many(self, answers: list[tuple[str, int, int]]) -> None:
         """Of the current attempt, or the one before."""
         acks = [
             an_ack(stage, index, self.checklist.attempt[stage] - ago, self.a_file())
             for stage, index, ago in answers
         ]
 
-        self.pending = self.pending.acknowledge_all(acks)
+        self.pending, results = self.pending.acknowledge(acks)
 
-        for ack in acks:
-            self.checklist.acknowledge(ack)
+        assert results == tuple(map(self.checklist.acknowledge, acks))
 
     @rule(source=st.sampled_from([*SOURCES, "elsewhere"]), has_file=st.booleans())
     def acknowledge_coordinator(self, source: str, has_file: bool) -> None:
@@ -229,15 +228,13 @@ TestPending = Pending.TestCase
 
 @settings(deadline=None)
 @given(st.permutations(SUBTASKS), st.lists(st.sampled_from(SUBTASKS), max_size=6))
-def test_a_checkpoint_asks_to_be_finalized_once_and_only_with_every_ack(
+def test_a_checkpoint_is_fully_acknowledged_with_every_ack_and_no_sooner(
     order: list[SubtaskId], repeated: list[SubtaskId]
 ) -> None:
     state = after(a_submitted(), triggered())
     seen: set[SubtaskId] = set()
 
     for subtask in [*order[:-1], *repeated, order[-1], *repeated]:
-        transition = step(state, acknowledged(subtask))
-        state = transition.state
-        is_last = len(seen | {subtask}) == len(SUBTASKS) and subtask not in seen
+        state = step(state, acknowledged(subtask)).state
         seen.add(subtask)
-        assert bool(transition.commands) == is_last
+        assert state.pending[0].is_fully_acknowledged == (len(seen) == len(SUBTASKS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ NOW_MS = 10_000_000
 HOUR_MS = 3_600_000
 
 
-def a_fixed_delay(**options: int | None) -> RestartStrategy:
+def a_fixed_delay(**options: Any) -> RestartStrategy:
     return RestartStrategy(type=RestartType.FIXED_DELAY, **options)
 
 

@@ -1,4 +1,4 @@
-"""What readers see of a table is what its job continues, whoever publishes and restores when.
+"""Readers of a table see what its job continues, under any order of commits and restores.
 
 Jobs of several lives share a table.  Each call that a coordinator was about to make may come late,
 and again: from an older generation, from before another restore, or from another life.
@@ -160,7 +160,7 @@ class Table(RuleBasedStateMachine):
     @precondition(lambda self: self.suspended)
     @rule(which=Pick)
     def wake(self, which: int) -> None:
-        """Whoever was suspended goes on, or somebody does the same again."""
+        """A suspended coordinator goes on, or another one repeats its act."""
         self.suspended[which % len(self.suspended)]()
 
     @precondition(lambda self: not self.was_put_back)
@@ -176,8 +176,8 @@ class Table(RuleBasedStateMachine):
     @precondition(lambda self: len(self.jobs) == 1)
     @rule()
     def put_back(self) -> None:
-        """As an operator does with a database, and without a word to anybody.  Its fences are put
-        back, too: whoever is still suspended then is not held up by them.
+        """Put the place back, as an operator does with a database.  Its fences are put
+        back, too, so they do not stop suspended coordinators.
         """
         self.timeline, self.rows = self.backup[0], {*self.backup[1]}
         self.is_put_back = self.was_put_back = True

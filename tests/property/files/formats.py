@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import zstandard
 from hypothesis import strategies as st
 
-from sluice.connectors.avro import AvroSource
-from sluice.connectors.file_source import FileSource
-from sluice.connectors.files import FilesSource
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.files.avro_source import AvroSource
+from sluice.connectors.files.file_source import FileSource
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.text_source import FilesSource
 from sluice.errors import ConfigurationError
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What is said of a declaration without Spark, and what is left to it."""
+"""The analysis of a declaration without Spark, and the cases that are left to it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice import aggregates as agg
-from sluice.analysis.declaration import Result, analyse
-from sluice.changelog import Append, Upsert
+from sluice.analysis.stage_results import Result, analyse
+from sluice.connectors.kafka.declared_source import Json
+from sluice.declaration import aggregates as agg
+from sluice.declaration.changelog import Append, Upsert
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.streams import Stream
+from sluice.declaration.windows import Tumbling
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Kafka
-from sluice.sources.kafka import Json
-from sluice.streams import Stream
-from sluice.windows import Tumbling
 
 COLUMNS = "user string, city string, n bigint, at timestamp"
 UTC = pl.Datetime("us", "UTC")

@@ -8,21 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from sluice import aggregates as agg
-from sluice.aggregates import Aggregate
-from sluice.analysis.declaration import analyse
+from harness.jobs import a_running_job, trigger_one
+from sluice.analysis.stage_results import analyse
 from sluice.analysis.state_changes import check_state
-from sluice.config import Checkpointing
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import stop
 from sluice.core.properties import JobStatus
+from sluice.declaration import aggregates as agg
+from sluice.declaration.aggregates import Aggregate
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.operations import KeyedAggregate
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
-from sluice.pipeline import Pipeline
-from sluice.runner.completion import commit, finalize
-from sluice.runner.job import Job
-from sluice.runner.recovery import stop
+from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from tests.builders import a_running_job, trigger_one
 from tests.no_spark import stages_without_spark
 
 
@@ -79,10 +80,7 @@ def test_the_same_types_and_new_columns_pass() -> None:
     more = a_pipeline(agg.max("price"))
     more.stages["counted"] = replace(
         more.stages["counted"],
-        operation=replace(
-            more.stages["counted"].operation,  # type: ignore[type-var]
-            aggregates={"most": agg.max("price"), "n": agg.count()},  # type: ignore[call-arg]
-        ),
+        operation=KeyedAggregate(aggregates={"most": agg.max("price"), "n": agg.count()}),
     )
 
     check(job, a_pipeline(agg.max("price")))

@@ -1,4 +1,4 @@
-"""What a command line may say about the root and the parameters, and how it is refused."""
+"""The options for the root and the parameters, and their refusals."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.jobs import a_job, a_pipeline, a_running_job
 from sluice.cli.result import (
     check_result_columns,
     check_result_file,
@@ -19,10 +20,10 @@ from sluice.cli.result import (
     final_table,
     write_result,
 )
-from sluice.connectors.files_table import FilesTable as FilesTableSink
+from sluice.connectors.files_table.table import FilesTable as FilesTableSink
 from sluice.errors import ConfigurationError
+from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable
-from tests.builders import a_job, a_pipeline, a_running_job
 from tests.subtasks import take_checkpoint
 
 NOON = datetime(2015, 7, 15, 12, tzinfo=UTC)
@@ -101,7 +102,7 @@ def test_the_first_declared_sink_is_the_result() -> None:
 
     assert isinstance(pipeline.sinks["results"].spec, FilesTable)
     assert final_table(job, {}).num_rows == 10
-    assert job.result_table({}).store.root == "memory://the-first-result"
+    assert open_result_table(job, {}).store.root == "memory://the-first-result"
 
 
 def test_a_column_without_an_order_does_not_keep_a_table_from_being_sorted(

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.content_mark import TAIL_BYTES
-from sluice.connectors.files import FilesSource
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.files.content_mark import TAIL_BYTES
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.text_source import FilesSource
 from sluice.errors import ConfigurationError
 from sluice.storage.file import FileStore
 

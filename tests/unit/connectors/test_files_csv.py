@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.connectors.content_mark import TAIL_BYTES
-from sluice.connectors.csv_header import columns_of, header_names
-from sluice.connectors.line_scan import MAX_FIRST_LINE_BYTES, ScannedBlocks
-from sluice.connectors.source import Source, TextDecoding
+from sluice.connectors.contracts.source import Source, TextDecoding
+from sluice.connectors.files.content_mark import TAIL_BYTES
+from sluice.connectors.files.csv_header import columns_of, header_names
+from sluice.connectors.files.line_scan import MAX_FIRST_LINE_BYTES, ScannedBlocks
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.connectors.files import MAX_TABLE_BYTES, FilesSource, read_table
-from sluice.connectors.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.files.text_source import MAX_TABLE_BYTES, FilesSource, read_table
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 

@@ -16,14 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from sluice.connectors.avro import AvroSource
-from sluice.connectors.file_source import FileSource
-from sluice.connectors.files import FilesSource
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.files.avro_source import AvroSource
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.text_source import FilesSource
 from sluice.errors import ConfigurationError
 
 NUMBERS = range(2000)
+
+
+KnownSource = ParquetSource | AvroSource | FilesSource
 
 
 def a_parquet_file() -> bytes:
@@ -40,7 +42,7 @@ def an_avro_file() -> bytes:
 
 
 TEXT = b"".join(b"%d\n" % n for n in NUMBERS)
-KINDS: dict[str, tuple[Callable[..., FileSource], bytes]] = {
+KINDS: dict[str, tuple[Callable[..., KnownSource], bytes]] = {
     "a.parquet": (ParquetSource, a_parquet_file()),
     "a.avro": (AvroSource, an_avro_file()),
     "a.gz": (FilesSource, gzip.compress(TEXT)),
@@ -48,7 +50,7 @@ KINDS: dict[str, tuple[Callable[..., FileSource], bytes]] = {
 }
 
 
-def plan_all(source: FileSource, position: SourcePosition = ()) -> Barrier:
+def plan_all(source: KnownSource, position: SourcePosition = ()) -> Barrier:
     return source.plan(position, max_records=None, parallelism=1)
 
 
@@ -91,9 +93,9 @@ def test_a_bounded_source_and_one_out_of_patience_name_the_file(tmp_path: Path, 
     silent_for(path, 3590)
     assert plan_all(kind(str(tmp_path), bounded=False)).slices == ()
     silent_for(path, 3610)
-    with pytest.raises(ConfigurationError, match=f"{name} of .*; nobody has written .* 3600 s"):
+    with pytest.raises(ConfigurationError, match=f"{name} of .*; it was not written to .* 3600 s"):
         plan_all(kind(str(tmp_path), bounded=False))
-    with pytest.raises(ConfigurationError, match="nobody has written to it for 0 s"):
+    with pytest.raises(ConfigurationError, match="it was not written to for 0 s"):
         plan_all(kind(str(tmp_path), bounded=False, give_up_after_s=0))
 
 

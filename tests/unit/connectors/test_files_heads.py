@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors import file_source, files
-from sluice.connectors.files import FilesSource
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import Barrier
+from sluice.connectors.contracts.source import Barrier
+from sluice.connectors.files import file_source
+from sluice.connectors.files import text_source as files
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.text_source import FilesSource
 
 
 def lines(count: int) -> str:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.connectors.file_source import FileSource
-from sluice.connectors.files import FilesSource
-from sluice.connectors.known_files import SEALED_KEPT
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.files.file_source import FileSource
+from sluice.connectors.files.known_files import SEALED_KEPT
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.text_source import FilesSource
 
 
 def parquet(rows: Sequence[str]) -> bytes:
@@ -157,7 +157,7 @@ def test_lines_that_come_between_two_looks_at_a_folder_are_read(
     (first.parent / "1.log").write_text("x\n")
     first.write_text("a0\n")
     source = FilesSource(str(tmp_path), bounded=False, ordered=True)
-    real = FilesSource._part
+    real = FilesSource._part  # noqa: SLF001 - between two looks of one plan
 
     def part(self: FilesSource, before: Any, file: Any, asked: Any) -> Any:
         if file.key == "d1/1.log" and not second.exists():

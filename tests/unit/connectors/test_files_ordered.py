@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.files import FilesSource
-from sluice.connectors.known_files import SEALED_KEPT
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.files.known_files import SEALED_KEPT
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.text_source import FilesSource
 from sluice.errors import ConfigurationError
 from sluice.storage.memory import InMemoryStore, named_store
 from sluice.storage.object_store import Listed

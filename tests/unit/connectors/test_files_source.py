@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.connectors import line_scan
-from sluice.connectors.files import MAX_TABLE_BYTES, FilesSource, read_table
-from sluice.connectors.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.files import line_scan
+from sluice.connectors.files.text_lines import BYTE_ORDER_MARK
+from sluice.connectors.files.text_source import MAX_TABLE_BYTES, FilesSource, read_table
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 from sluice.storage.memory import InMemoryStore, named_store
@@ -241,7 +242,10 @@ def test_any_sequence_of_cuts_covers_every_line_exactly_once(
     for number, (content, is_compressed) in enumerate(files):
         name = f"file-{number}.gz" if is_compressed else f"file-{number}"
         store.put(name, gzip.compress(content, mtime=0) if is_compressed else content)
-        expected += [(name, text, line_number) for line_number, text in lines_of(content)]
+        expected += [
+            (name, text, line_number)
+            for line_number, text in lines_of(content.removeprefix(BYTE_ORDER_MARK))
+        ]
     source = FilesSource("memory://covers-every-line/")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line_scan, "BLOCK_BYTES", block_bytes)

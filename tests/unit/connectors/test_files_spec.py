@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.files import FilesSource
-from sluice.connectors.parquet import ParquetSource
-from sluice.connectors.source import TextDecoding
+from sluice.connectors.contracts.source import TextDecoding
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.text_source import FilesSource
+from sluice.declaration.params import param
 from sluice.errors import ConfigurationError
-from sluice.params import param
 from sluice.sources import Files
 
 DDL = "a int, b struct<c: string>"

@@ -1,4 +1,4 @@
-"""What a table of files refuses, and how it names what it writes."""
+"""The refusals of a table of files, and the names of its files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table import FilesTable
-from sluice.connectors.table_latest import decode
-from sluice.connectors.table_names import is_deletes, of_data, partition_of, unit_of
+from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table_latest import decode
+from sluice.connectors.staging.file_names import is_deletes, of_data, partition_of, unit_of
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable as Spec
 from sluice.storage.memory import InMemoryStore

@@ -1,12 +1,12 @@
-"""What the names of a files table's manifests say: whose it is, what is fenced, what is seen."""
+"""The time line in the names of a files table's manifests: its life, fences and versions."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from sluice.connectors.files_table import FilesTable
-from sluice.connectors.table_names import fence_key, manifest_key, name_of
+from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.staging.file_names import fence_key, manifest_key, name_of
 from sluice.core.timeline import Recovery, Standing, Writer
 from sluice.errors import FencedError, ProtocolViolation, TableMismatch
 from sluice.storage.memory import InMemoryStore
@@ -89,7 +89,7 @@ def test_the_commit_that_is_owed_is_seen_once_it_happened_and_by_nobody_older(
 def test_a_manifest_that_a_zombie_wrote_behind_the_fence_is_seen_when_its_turn_comes(
     table: FilesTable,
 ) -> None:
-    """It slept between its look at the table and its write: nobody sees it."""
+    """It slept between its look at the table and its write: its version is not visible."""
     publish(table, FIRST, 1)
     fenced = [*table.store.list("_manifests/")]
     publish(table, FIRST, 2, parent=1)
@@ -125,7 +125,7 @@ def test_an_id_that_another_life_took_is_refused_by_both_names(table: FilesTable
 
     with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to 'a'"):
         publish(table, FIRST, 1)
-    log = table._log
+    log = table._log  # noqa: SLF001 - behind the first look of a publication
     mine = msgspec.structs.replace(table.chain()[0], life="a")
     with pytest.raises(TableMismatch, match="was committed by life 'b' of a job, not by 'a'"):
         log.add(mine)
@@ -145,6 +145,29 @@ def test_a_life_of_another_journal_takes_over_one_id_later(table: FilesTable) ->
         publish(table, THIRD, 2, parent=1)
     publish(table, THEIRS, 3, parent=1)
     assert seen(table) == [1, 3]
+
+
+def test_a_commit_of_another_life_that_slept_over_its_fence_stops_the_next_one_by_name(
+    table: FilesTable,
+) -> None:
+    """Its id is above all that the fence knows of, so it is seen: what ADR 19 says of it."""
+    publish(table, FIRST, 1)
+    before = [*table.store.list("_manifests/")]
+    publish(table, FIRST, 3, parent=1)  # It has looked at the table, and sleeps.
+    late = table.store.get(manifest_key(3)) or b""
+    table.store.delete([manifest_key(3)])
+    assert [*table.store.list("_manifests/")] == before
+    table.recover(THEIRS, Recovery(version=1, through=2, replaces=("a",)))
+    table.store.create(manifest_key(3), late)
+    assert seen(table) == [1, 3]
+
+    with pytest.raises(TableMismatch, match="belongs to life 'a' of a job, not to 'b'"):
+        publish(table, THEIRS, 3, parent=1)
+
+    again = Writer(life="b", generation=2)
+    table.recover(again, Recovery(version=1, through=3, replaces=("a",), roll_back=True))
+    publish(table, again, 4, parent=1)
+    assert seen(table) == [1, 4]
 
 
 def test_a_table_of_an_earlier_format_is_refused_by_name(table: FilesTable) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
+from typing import Any
 
 import pytest
 
 from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties, without
+from sluice.connectors.iceberg.declared_sink import IcebergTable as Sink
+from sluice.connectors.iceberg.declared_source import IcebergTable as Source
+from sluice.declaration.params import env, param
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.params import env, param
-from sluice.sinks.iceberg import IcebergTable as Sink
-from sluice.sources.iceberg import IcebergTable as Source
 from sluice.storage.open import StoreLocation
-from tests.contract.conftest import environment_with_sluice
 
 ROOT = StoreLocation(root="s3://jobs/root/shop/tables/sales")
 
@@ -27,20 +25,8 @@ def test_a_descriptor_names_its_parameters_and_travels() -> None:
         assert pickle.loads(pickle.dumps(spec)) == spec  # noqa: S301 - of this very test
 
 
-def test_a_declaration_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, sluice.sinks.iceberg, sluice.sources.iceberg;"
-        "from sluice.connectors.iceberg import sink, source;"
-        "print([m for m in ('pyiceberg', 'pyarrow', 'polars', 'sqlalchemy') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment_with_sluice(), capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "[]", done.stderr
-
-
 def test_the_identity_follows_from_the_root_and_keeps_two_roots_apart() -> None:
-    def identity(root: str, **fields: str) -> str:
+    def identity(root: str, **fields: Any) -> str:
         spec = Sink("shop.sales", {"type": "sql"}, **fields)
         return spec.open("sales", {}, StoreLocation(root=root)).identity
 

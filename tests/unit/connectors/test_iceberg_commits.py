@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +10,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
 from sluice.connectors.iceberg.note import encoded, noted, property_of
-from sluice.core.acks import Committable
+from sluice.connectors.iceberg.sink import IcebergSink
 from sluice.core.timeline import Recovery, Standing
 from sluice.errors import ConfigurationError, FencedError
-from tests.contract.conftest import environment_with_sluice
 from tests.contract.sink_rules import (
     ANEW,
     JOB,
@@ -80,7 +76,7 @@ def test_a_restore_in_the_middle_of_a_commit_fences_it(
     late = staged_rows(case.open(), 2, 2)
 
     def restore() -> None:
-        """Somebody else has published it, and a restore has undone that: the head is as it was."""
+        """Another coordinator published it, and a restore undid that: the head is as before."""
         if roll_back:
             case.open().commit(JOB, 2, 1, [late])
         case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=roll_back))
@@ -170,6 +166,7 @@ def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(tmp_path: Pat
     for checkpoint_id, parent in ((1, None), (3, 1), (5, 3), (7, 5)):
         publish(case.open(), checkpoint_id, parent, rows(checkpoint_id))
     sink = case.open()
+    assert isinstance(sink, IcebergSink)
     table = loaded(tmp_path)
     short = noted(table.properties, sink.identity).shortened(2)
     with table.transaction() as transaction:
@@ -193,60 +190,6 @@ def test_two_sinks_share_a_table_and_do_not_mix_their_checkpoints(tmp_path: Path
     assert seen(case) == rows(1, 2)
     with pytest.raises(ConfigurationError, match="other writers' snapshots would be lost"):
         case.open().recover(RESTORED, Recovery(version=None, through=1, roll_back=True))
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from pyiceberg.catalog.sql import SqlCatalog
-from tests.contract.sink_rules import JOB, staged_rows
-from tests.iceberg_catalog import a_sink
-
-folder, moment, key = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-sink = a_sink(folder, *key, create=True)
-staged = staged_rows(sink, 2, 2, 3)
-print(staged.file, staged.size_bytes, flush=True)
-commit = SqlCatalog.commit_table
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def dying(*arguments):
-    if moment == "before":
-        die()
-    if moment == "inside":
-        SqlCatalog._write_metadata = lambda *_, **__: die()
-    commit(*arguments)
-    die()
-
-SqlCatalog.commit_table = dying
-sink.commit(JOB, 2, 1, [staged])
-"""
-
-
-@pytest.mark.parametrize(
-    ("moment", "key"), [("before", ()), ("inside", ()), ("after", ()), ("inside", ("id",))]
-)
-def test_a_commit_that_was_killed_is_finished_once(
-    tmp_path: Path, moment: str, key: tuple[str, ...]
-) -> None:
-    case = case_in(tmp_path, *key, create=True)
-    publish(case.open(), 1, None, rows(1, 2) if key else rows(1))
-
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), moment, *key],
-        env=environment_with_sluice(),
-        capture_output=True,
-        text=True,
-    )
-
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert case.open().is_published(2) == (moment == "after")
-    file, size_bytes = killed.stdout.split()
-    staged = Committable(sink="sales", file=file, rows=2, size_bytes=int(size_bytes))
-    for _ in range(2):
-        case.open().commit(JOB, 2, 1, [staged])
-    assert seen(case) == rows(1, 2, 3)
 
 
 def test_a_restore_before_the_first_row_fences_who_comes_late(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def test_expired_snapshots_before_an_empty_position_are_missed_too(folder: Path)
 
     with pytest.raises(ConfigurationError, match="sequence numbers 1 to 1 have expired"):
         source.plan(empty.position, max_records=None, parallelism=1)
-    assert read_after(source) == [0, 1]  # Who begins now has them all from the oldest snapshot.
+    # A source that begins now has them all from the oldest snapshot.
+    assert read_after(source) == [0, 1]
 
 
 def test_a_table_that_was_rolled_back_behind_the_position_is_named(folder: Path) -> None:

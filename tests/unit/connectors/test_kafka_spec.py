@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.connectors.contracts.source import TextDecoding
 from sluice.connectors.kafka.cluster import Cluster
-from sluice.connectors.source import TextDecoding
+from sluice.connectors.kafka.declared_sink import KafkaTopic
+from sluice.connectors.kafka.declared_source import Avro, Json, Kafka, Protobuf, Raw, SchemaRegistry
+from sluice.declaration.params import Env, Param, env, param
 from sluice.errors import ConfigurationError
-from sluice.params import env, param
-from sluice.sinks.kafka import KafkaTopic
-from sluice.sources.kafka import Avro, Json, Kafka, Protobuf, Raw, SchemaRegistry
 from sluice.storage.open import StoreLocation
-from tests.contract.conftest import environment_with_sluice
 
 HERE = "127.0.0.1:9092"
 ROOT = StoreLocation(root="memory://kafka-spec")
@@ -76,7 +73,7 @@ def test_a_property_that_librdkafka_does_not_know_is_named() -> None:
 
 def test_no_password_is_shown(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
-    config = {
+    config: dict[str, str | Param | Env] = {
         "security.protocol": "sasl_plaintext",
         "sasl.mechanism": "hush-hush",
         "sasl.username": "me",
@@ -96,27 +93,11 @@ def test_no_password_is_shown(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> N
     )
 
 
-def test_a_declaration_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, sluice.sources.kafka as a, sluice.sinks.kafka as b\n"
-        "a.Kafka('h:1', 't').params, b.KafkaTopic('h:1', 't').upsert_key\n"
-        "heavy = {'pyarrow', 'polars', 'confluent_kafka', 'fastavro', 'google.protobuf'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment_with_sluice(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "[]\n"
-
-
 def test_a_sinks_transactional_id_is_its_own_and_stays() -> None:
     def name(uid: str, root: str, **options: Any) -> str:
         sink: Any = KafkaTopic(HERE, "t", **options).open(uid, {}, StoreLocation(root=root))
-        return sink.target.topic.group
+        group: str = sink.target.topic.group
+        return group
 
     first = name("alerts", "memory://shop/a")
     assert first == name("alerts", "memory://shop/a")
@@ -136,3 +117,19 @@ def test_a_sink_that_upserts_needs_a_key(tmp_path: Path) -> None:
 
 def test_raw_is_the_default() -> None:
     assert Kafka(HERE, "t").value == Raw()
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns", "words"),
+    [
+        ("n int, Key string", ("key",), "the values have a column 'key', and so has Kafka"),
+        ("n int, tombstone string", (), "the values have a column 'tombstone'"),
+        ("n int, `_Malformed` string", (), "has a column '_Malformed', a name that sluice gives"),
+        ("n int", ("key as _raw",), "has a column '_raw', a name that sluice gives"),
+    ],
+)
+def test_json_with_a_name_that_is_taken_is_refused(
+    schema: str, columns: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        Kafka("h:9092", "t", Json(schema), columns=columns).open({}, None)

@@ -1,4 +1,4 @@
-"""What Kafka's values become, and what those that cannot be decoded become."""
+"""The rows of Kafka's values, and of those that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sluice.connectors.kafka.columns import Columns
 from sluice.connectors.kafka.framing import Registry, framed
 from sluice.connectors.kafka.protobuf import ProtobufValues
 from sluice.connectors.kafka.values import Decoded, JsonValues, RawValues, Values
+from sluice.declaration.params import env
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.params import env
 
 ORDER: dict[str, Any] = {
     "type": "record",
@@ -84,7 +84,8 @@ def avro(row: dict[str, Any], schema: dict[str, Any] = ORDER) -> bytes:
 def as_rows(values: Values, decoded: Decoded) -> list[dict[str, Any]]:
     fields = [*values.kept(), *values.fields()]
     assert [one.type for one in decoded.columns] == [field.type for field in fields]
-    return pa.table(decoded.columns, schema=pa.schema(fields)).to_pylist()
+    rows: list[dict[str, Any]] = pa.table(decoded.columns, schema=pa.schema(fields)).to_pylist()
+    return rows
 
 
 def nulls(values: Values) -> dict[str, Any]:
@@ -110,9 +111,9 @@ def test_an_avro_record_becomes_columns_and_what_is_none_keeps_its_row() -> None
 @pytest.mark.parametrize(
     ("type_", "problem"),
     [
-        (["int", "string"], "is an Avro union of 2 types"),
-        ("Unknown", "has the Avro type 'Unknown', which is not declared"),
-        (["null", "shop.Order"], "'shop.Order' inside itself"),
+        (["int", "string"], "is a union of int, string, which no column can hold"),
+        ("Unknown", "is Unknown, which has no column type here"),
+        (["null", "shop.Order"], "'shop.Order' within itself"),
     ],
 )
 def test_an_avro_schema_that_no_column_can_hold_is_refused(type_: Any, problem: str) -> None:
@@ -124,7 +125,7 @@ def test_an_avro_schema_that_no_column_can_hold_is_refused(type_: Any, problem: 
 def test_an_avro_schema_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="is no JSON"):
         AvroValues("{").fields()
-    with pytest.raises(ConfigurationError, match="is no record"):
+    with pytest.raises(ConfigurationError, match="has rows of type 'string'"):
         AvroValues('"string"').fields()
 
 
@@ -225,26 +226,25 @@ def descriptors() -> bytes:
     entry.field.add(name="value", number=2, type=of.TYPE_INT32, label=of.LABEL_OPTIONAL)
     order.oneof_decl.add(name="_note")
     one, many = of.LABEL_OPTIONAL, of.LABEL_REPEATED
-    for number, (name, type_, label, rest) in enumerate(
-        [
-            ("id", of.TYPE_INT64, one, {}),
-            ("note", of.TYPE_STRING, one, {"oneof_index": 0, "proto3_optional": True}),
-            ("kind", of.TYPE_ENUM, one, {"type_name": ".shop.Kind"}),
-            ("lines", of.TYPE_MESSAGE, many, {"type_name": ".shop.Order.Line"}),
-            ("tags", of.TYPE_MESSAGE, many, {"type_name": ".shop.Order.TagsEntry"}),
-            ("first", of.TYPE_MESSAGE, one, {"type_name": ".shop.Order.Line"}),
-            ("big", of.TYPE_UINT64, one, {}),
-            ("raw", of.TYPE_BYTES, one, {}),
-        ],
-        start=1,
-    ):
+    declared: list[tuple[str, int, int, dict[str, Any]]] = [
+        ("id", of.TYPE_INT64, one, {}),
+        ("note", of.TYPE_STRING, one, {"oneof_index": 0, "proto3_optional": True}),
+        ("kind", of.TYPE_ENUM, one, {"type_name": ".shop.Kind"}),
+        ("lines", of.TYPE_MESSAGE, many, {"type_name": ".shop.Order.Line"}),
+        ("tags", of.TYPE_MESSAGE, many, {"type_name": ".shop.Order.TagsEntry"}),
+        ("first", of.TYPE_MESSAGE, one, {"type_name": ".shop.Order.Line"}),
+        ("big", of.TYPE_UINT64, one, {}),
+        ("raw", of.TYPE_BYTES, one, {}),
+    ]
+    for number, (name, type_, label, rest) in enumerate(declared, start=1):
         order.field.add(name=name, number=number, type=type_, label=label, **rest)
-    return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    body: bytes = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    return body
 
 
 def test_a_protobuf_message_becomes_columns_and_what_is_none_keeps_its_row() -> None:
     values = ProtobufValues("shop.Order", descriptors())
-    class_ = values._class()
+    class_ = values.message_class()
     full = class_(id=-1, note="", kind=0, tags={"a": 1}, big=2**64 - 1, raw=b"\0")
     full.lines.add(sku="x")
     full.first.sku = "y"
@@ -280,7 +280,7 @@ def test_a_protobuf_message_becomes_columns_and_what_is_none_keeps_its_row() -> 
 
 def test_framed_protobuf_names_the_message_by_its_place_in_the_file() -> None:
     values = ProtobufValues("shop.Order", descriptors(), framed=True)
-    body = values._class()(id=5).SerializeToString()
+    body = values.message_class()(id=5).SerializeToString()
     as_order = framed(1, b"\x02\x02" + body)  # One index, 1, as zigzag varints.
     as_other = framed(1, b"\0" + body)
 

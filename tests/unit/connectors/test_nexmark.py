@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.connectors.nexmark import AUCTION, BID, COLUMNS, PARTITION, PERSON, NexmarkSource
-from sluice.connectors.source import SourcePosition
+from sluice.connectors.contracts.source import SourcePosition
+from sluice.connectors.nexmark.source import AUCTION, BID, COLUMNS, PARTITION, PERSON, NexmarkSource
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 

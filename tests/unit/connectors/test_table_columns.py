@@ -1,4 +1,4 @@
-"""One type a column: what two files' values both are, exactly, or nothing."""
+"""The type of a column holds the values of all files exactly, or there is none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.connectors.table_columns import conformed, united, wider
+from sluice.connectors.files_table.table_columns import conformed, united, wider
 from sluice.errors import ConfigurationError
 
 LEAST_AND_MOST = {
@@ -67,12 +67,14 @@ def values_of(kind: pa.DataType) -> pa.Array:
 def _is_time(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         return any(_is_time(kind.field(number).type) for number in range(kind.num_fields))
-    return pa.types.is_temporal(kind)
+    return bool(pa.types.is_temporal(kind))
 
 
 @settings(deadline=None)
 @given(kinds, kinds)
-def test_the_wider_type_holds_every_value_of_both_and_gives_it_back(one, other) -> None:
+def test_the_wider_type_holds_every_value_of_both_and_gives_it_back(
+    one: pa.DataType, other: pa.DataType
+) -> None:
     wide = wider(one, other)
 
     if wide is None:
@@ -86,7 +88,9 @@ def test_the_wider_type_holds_every_value_of_both_and_gives_it_back(one, other) 
 
 @settings(deadline=None)
 @given(kinds, kinds)
-def test_who_comes_first_is_no_matter_but_for_the_order_of_fields(one, other) -> None:
+def test_who_comes_first_is_no_matter_but_for_the_order_of_fields(
+    one: pa.DataType, other: pa.DataType
+) -> None:
     assert (wider(one, other) is None) == (wider(other, one) is None)
     assert wider(one, one) == one
     assert wider(pa.null(), one) == wider(one, pa.null()) == one
@@ -117,7 +121,9 @@ def test_who_comes_first_is_no_matter_but_for_the_order_of_fields(one, other) ->
         (pa.list_(pa.int32()), pa.list_(pa.string()), None),
     ],
 )
-def test_types_that_go_together(one, other, both) -> None:
+def test_types_that_go_together(
+    one: pa.DataType, other: pa.DataType, both: pa.DataType | None
+) -> None:
     assert wider(one, other) == both
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.timeline_note import decoded, encoded
+from sluice.connectors.contracts.timeline_note import decoded, encoded
 from sluice.core.timeline import Timeline, Writer
 from sluice.errors import ProtocolViolation
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.staged_sink import StagedSink
+from sluice.connectors.kafka.declared_sink import AvroValue
+from sluice.connectors.staging.staged_sink import StagedSink
 from sluice.errors import ConfigurationError
 from sluice.sinks import KafkaTopic, PostgresTable
-from sluice.sinks.kafka import AvroValue
 from sluice.storage.open import StoreLocation
 
 DAY_10000 = pa.array([2_932_897], pa.int32()).cast(pa.date32())
@@ -64,7 +65,7 @@ def test_text_that_only_looks_like_it_is_fine(tmp_path: Path) -> None:
     ids=["null", "text", "date"],
 )
 def test_what_makes_no_message(value: object, column: pa.Array, says: str, tmp_path: Path) -> None:
-    options = {} if value == "json" else {"value": value}
+    options: dict[str, Any] = {} if value == "json" else {"value": value}
     spec = KafkaTopic("127.0.0.1:9", "orders", **options)
     sink = spec.open("orders", {}, StoreLocation(root=f"file://{tmp_path}"))
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from sluice.core.compaction import (
     Compaction,
     MergedRuns,
+    Merges,
     SortedRun,
     replaced_segment,
     sorted_runs,
     useful,
-    with_compactions,
 )
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
@@ -40,33 +40,39 @@ def a_compaction(*replaced: StateHandle, merged: tuple[StateHandle, ...] = (MERG
     return Compaction(stage="count", checkpoint_id=CheckpointId(3), merged=(one,))
 
 
+def taken_over(
+    state: tuple[StateHandle, ...], compactions: list[Compaction]
+) -> tuple[StateHandle, ...]:
+    return Merges(compactions).applied_to(state)
+
+
 def test_merged_runs_take_the_place_of_what_they_replace() -> None:
-    assert with_compactions((A, B, C, D), [a_compaction(B, C)]) == (A, MERGED, D)
+    assert taken_over((A, B, C, D), [a_compaction(B, C)]) == (A, MERGED, D)
 
 
 def test_nothing_is_taken_over_where_a_part_is_gone_or_was_cut_by_a_rescale() -> None:
     halved = replace(C, first_hash=0)
 
-    assert with_compactions((A, B, D), [a_compaction(B, C)]) == (A, B, D)
-    assert with_compactions((A, B, halved), [a_compaction(B, C)]) == (A, B, halved)
+    assert taken_over((A, B, D), [a_compaction(B, C)]) == (A, B, D)
+    assert taken_over((A, B, halved), [a_compaction(B, C)]) == (A, B, halved)
 
 
 def test_two_equal_segments_do_not_stand_for_one_that_is_gone() -> None:
     """Small state travels in acks, without a name: what epochs wrote alike looks the same."""
     alike = a_handle("b", 2, is_inline=True)
 
-    assert with_compactions((A, alike, alike), [a_compaction(alike, C)]) == (A, alike, alike)
-    assert with_compactions((A, alike, alike), [a_compaction(alike, alike)]) == (A, MERGED)
+    assert taken_over((A, alike, alike), [a_compaction(alike, C)]) == (A, alike, alike)
+    assert taken_over((A, alike, alike), [a_compaction(alike, alike)]) == (A, MERGED)
 
 
 def test_everything_may_have_been_deleted() -> None:
-    assert with_compactions((A, B), [a_compaction(A, B, merged=())]) == ()
+    assert taken_over((A, B), [a_compaction(A, B, merged=())]) == ()
 
 
 def test_a_compaction_may_build_on_another() -> None:
     again = a_handle("all", 4)
 
-    state = with_compactions(
+    state = taken_over(
         (A, B, C, D), [a_compaction(B, C), a_compaction(A, MERGED, D, merged=(again,))]
     )
 
@@ -108,7 +114,7 @@ def test_whichever_neighbours_are_merged_the_order_of_runs_stays(
     last = data.draw(st.integers(first + 1, count - 1))
     merged = a_handle("merged", last)
 
-    taken = with_compactions(state, [a_compaction(*state[first : last + 1], merged=(merged,))])
+    taken = taken_over(state, [a_compaction(*state[first : last + 1], merged=(merged,))])
 
     assert taken == (*state[:first], merged, *state[last + 1 :])
     assert [handle.run for handle in taken] == sorted(handle.run for handle in taken)

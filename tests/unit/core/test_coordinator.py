@@ -8,16 +8,18 @@ from __future__ import annotations
 import pytest
 
 from sluice.core.coordinator import step
-from sluice.core.messages import CommitCheckpoint, DiscardPending, Event, FinalizeCheckpoint
+from sluice.core.ids import CheckpointId
+from sluice.core.messages import DiscardPending, Event
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Verdict
 from tests.builders import (
+    SUBTASKS,
     a_request,
     a_submitted,
+    acked,
     after,
     all_acks,
-    an_ack,
     an_attempt,
     committed,
     completed,
@@ -75,7 +77,7 @@ def test_who_was_overtaken_changes_nothing(event: Event) -> None:
 def test_an_ack_is_fenced_by_its_checkpoint_and_attempt_alone() -> None:
     state = after(a_submitted(), restored(None), triggered(1, generation=2))
 
-    assert step(state, an_ack(all_acks()[0].ack.subtask)).verdict is Verdict.APPLIED
+    assert step(state, acked(SUBTASKS[0])).verdict is Verdict.APPLIED
 
 
 def test_a_life_of_a_job_with_two_checkpoints_at_a_time() -> None:
@@ -103,18 +105,7 @@ def test_a_life_of_a_job_with_two_checkpoints_at_a_time() -> None:
     assert state.status is JobStatus.SUSPENDED
     assert (ids_of(state.completed), ids_of(state.discarding)) == ([5], [1, 2])
     assert [failure.checkpoint_id for failure in state.failed] == [3, 4]
-    assert [
-        (type(command), command.pending.checkpoint_id)
-        if isinstance(command, FinalizeCheckpoint)
-        else (type(command), command.checkpoint_id)
-        for command in commands
-    ] == [
-        (FinalizeCheckpoint, 2),
-        (FinalizeCheckpoint, 1),
-        (CommitCheckpoint, 1),
-        (CommitCheckpoint, 2),
-        (DiscardPending, 3),
-        (DiscardPending, 4),
-        (FinalizeCheckpoint, 5),
-        (CommitCheckpoint, 5),
+    assert commands == [
+        DiscardPending(checkpoint_id=CheckpointId(3)),
+        DiscardPending(checkpoint_id=CheckpointId(4)),
     ]

@@ -1,15 +1,16 @@
-"""How a checkpoint ends: completed and committed, or failed, and what becomes of the job then."""
+"""The ends of a checkpoint, completed or failed, and the job's state after each."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.coordinator import step
 from sluice.core.ids import CheckpointId, Generation
-from sluice.core.messages import CommitCheckpoint, DiscardCompleted, DiscardPending, Event
+from sluice.core.messages import CheckpointCommitted, DiscardCompleted, DiscardPending, Event
 from sluice.core.properties import CheckpointType, JobStatus, Retention
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
@@ -37,7 +38,7 @@ SUSPEND = CheckpointType.SAVEPOINT_SUSPEND
 TERMINATE = CheckpointType.SAVEPOINT_TERMINATE
 
 
-def committed_and(checkpoint_id: int, *gone: int) -> Event:
+def committed_and(checkpoint_id: int, *gone: int) -> CheckpointCommitted:
     return replace(committed(checkpoint_id), discarded=tuple(map(CheckpointId, gone)))
 
 
@@ -46,14 +47,16 @@ def a_failing() -> CoordinatorState:
     return after(a_submitted(restart=NO_RESTART), triggered(1), completed(1), job_failed())
 
 
-def test_completing_makes_the_base_and_asks_to_commit() -> None:
+def test_completing_makes_the_base_and_owes_a_commit() -> None:
     state = after(a_submitted(), triggered(1, savepoint="s", cause="me"))
 
     transition = step(state, completed(at_ms=9))
 
     state = transition.state
     assert transition.verdict is Verdict.APPLIED
-    assert transition.commands == (CommitCheckpoint(checkpoint_id=CheckpointId(1)),)
+    assert transition.commands == ()
+    assert state.latest_completed is not None
+    assert not state.latest_completed.is_committed
     assert state.pending == ()
     assert (state.base, state.origin, state.last_completed_at_ms) == (1, None, 9)
     assert state.completed == (
@@ -111,7 +114,7 @@ def test_the_subsumed_is_listed_to_be_discarded_until_a_commit_did_it() -> None:
     transition = step(after(state, triggered(3, parent=2)), completed(3))
 
     state = transition.state
-    assert transition.commands == (CommitCheckpoint(checkpoint_id=CheckpointId(3)),)
+    assert transition.commands == ()
     assert (ids_of(state.completed), ids_of(state.discarding)) == ([2, 3], [1])
     assert ids_of(after(state, committed(3)).discarding) == [1]
     assert ids_of(after(state, committed_and(3, 1)).discarding) == []
@@ -172,7 +175,7 @@ def test_committing_is_remembered_once() -> None:
     ],
 )
 def test_a_stopping_checkpoint_ends_the_job_when_it_is_committed(
-    plan: dict[str, object], status: JobStatus
+    plan: dict[str, Any], status: JobStatus
 ) -> None:
     state = after(a_submitted(), triggered(1, **plan), completed())
     assert state.status is JobStatus.RUNNING
@@ -242,7 +245,7 @@ def test_the_replayed_commit_of_the_last_epoch_finishes_the_resumed_job() -> Non
 def test_a_late_commit_does_not_finish_a_job_that_continues_from_elsewhere(
     next_life: list[Event],
 ) -> None:
-    drained = [triggered(2, parent=1, drains=True), completed(2)]
+    drained: list[Event] = [triggered(2, parent=1, drains=True), completed(2)]
     state = after(a_submitted(), *a_checkpoint(1), *drained, *next_life)
 
     state = after(state, committed(2, generation=2))

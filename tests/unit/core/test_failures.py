@@ -1,4 +1,4 @@
-"""How many failed checkpoints a job bears: the cases of Flink's CheckpointFailureManagerTest."""
+"""The counter of failed checkpoints: the cases of Flink's CheckpointFailureManagerTest."""
 
 from __future__ import annotations
 
@@ -55,17 +55,6 @@ def test_only_what_a_checkpoint_did_itself_counts() -> None:
         Reason.FINALIZE_CHECKPOINT_FAILURE,
     }
     assert counted == {reason for reason in Reason if reason.counts}
-
-
-def test_a_reason_before_any_task_heard_of_it_is_pre_flight() -> None:
-    assert {reason for reason in Reason if reason.is_pre_flight} == {
-        Reason.PERIODIC_SCHEDULER_SHUTDOWN,
-        Reason.TOO_MANY_CHECKPOINT_REQUESTS,
-        Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
-        Reason.NOT_ALL_REQUIRED_TASKS_RUNNING,
-        Reason.BLOCKING_OUTPUT_EXIST,
-        Reason.IO_EXCEPTION,
-    }
 
 
 def test_a_tolerant_job_remembers_a_bounded_number_of_ids() -> None:

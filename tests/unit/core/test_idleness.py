@@ -1,4 +1,4 @@
-"""Which partitions hold the watermark back, and which are not waited for."""
+"""Idleness: the partitions that hold the watermark back, and those that do not."""
 
 from __future__ import annotations
 

@@ -12,12 +12,11 @@ from sluice.core.key_groups import (
     check_parallelism,
     default_max_parallelism,
     hash_range,
-    key_group_of,
     key_group_range,
     previous_subtasks,
-    subtask_of,
 )
 from sluice.errors import ConfigurationError
+from tests.key_groups import key_group_of, subtask_of
 
 max_parallelisms = st.integers(1, UPPER_BOUND_MAX_PARALLELISM)
 hashes = st.integers(MIN_HASH, MAX_HASH) | st.sampled_from([MIN_HASH, -1, 0, MAX_HASH])

@@ -8,9 +8,9 @@ import pytest
 
 from sluice.core.configuration import JobConfiguration
 from sluice.core.coordinator import step
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, Generation
 from sluice.core.lifecycle import next_generation
-from sluice.core.messages import DiscardCompleted, DiscardPending, Event, RestartJob
+from sluice.core.messages import DiscardCompleted, DiscardPending, Event
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
@@ -81,8 +81,10 @@ def test_a_resubmission_starts_from_empty_and_remembers_what_is_not_over(
         status=JobStatus.RUNNING,
         life="life-3",
         earlier_lives=("life-1",),
-        generation=3,
+        generation=Generation(3),
         ids=ended.ids,
+        num_restored=1,
+        restored=ended.restored,
         tables={},
         table_recovery=TableRecovery(through=CheckpointId(10)),
         completed=ended.completed,
@@ -101,10 +103,7 @@ def test_one_failure_too_many_fails_the_job_over() -> None:
 
     transition = step(after(state, triggered(2)), failed(2, at_ms=10_000))
 
-    assert transition.commands == (
-        DiscardPending(checkpoint_id=CheckpointId(2)),
-        RestartJob(at_ms=10_500),
-    )
+    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(2)),)
     assert transition.state.status is JobStatus.RESTARTING
     assert transition.state.restart_at_ms == 10_500
     assert transition.state.restarts.attempts == 1
@@ -131,10 +130,8 @@ def test_a_failed_task_or_job_fails_over_however_many_failures_are_tolerated(eve
     transition = step(state, event)
 
     assert transition.state.status is JobStatus.RESTARTING
-    assert transition.commands == (
-        DiscardPending(checkpoint_id=CheckpointId(1)),
-        RestartJob(at_ms=5_500),
-    )
+    assert transition.state.restart_at_ms == 5_500
+    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(1)),)
 
 
 EXPIRED = Reason.CHECKPOINT_EXPIRED
@@ -232,3 +229,10 @@ def test_a_job_that_ended_is_not_stopped_again() -> None:
     assert step(canceled, stopped(JobStatus.FAILED)).verdict is Verdict.IGNORED
     assert step(suspended, stopped(JobStatus.SUSPENDED)).verdict is Verdict.IGNORED
     assert after(suspended, stopped(JobStatus.CANCELED)).status is JobStatus.CANCELED
+
+
+@pytest.mark.parametrize("status", JobStatus)
+def test_only_an_ended_or_suspended_job_is_terminal(status: JobStatus) -> None:
+    ended = {JobStatus.CANCELED, JobStatus.FAILED, JobStatus.FINISHED}
+    assert status.is_globally_terminal is (status in ended)
+    assert status.is_terminal is (status in ended | {JobStatus.SUSPENDED})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.jobs import STAGES
 from sluice.core.acks import Ack
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
@@ -14,7 +15,7 @@ from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.plan import SourceCut
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason as Reason
-from tests.builders import STAGES, SUBTASKS, TASKS, a_plan, a_submitted, after, an_ack, triggered
+from tests.builders import SUBTASKS, TASKS, a_plan, a_submitted, after, an_ack, triggered
 
 
 def a_pending(**plan: Any) -> PendingCheckpoint:
@@ -25,31 +26,27 @@ def a_segment(key: str) -> SegmentHandle:
     return SegmentHandle(key=key, size_bytes=1, rows=1, checksum="c")
 
 
-def ack_of(subtask: SubtaskId, *, attempt: int = 1) -> Ack:
-    return an_ack(subtask, attempt=attempt).ack
-
-
 def test_it_waits_for_every_subtask_of_every_stage() -> None:
     pending = a_pending()
 
     for number, subtask in enumerate(SUBTASKS):
         assert not pending.is_fully_acknowledged
         assert pending.not_yet_acknowledged == SUBTASKS[number:]
-        pending, result = pending.acknowledge(ack_of(subtask))
-        assert result is AckResult.SUCCESS
+        pending, results = pending.acknowledge([an_ack(subtask)])
+        assert results == (AckResult.SUCCESS,)
 
     assert pending.is_fully_acknowledged
     assert pending.not_yet_acknowledged == ()
 
 
 def test_the_first_ack_of_a_subtask_stays() -> None:
-    first, second = ack_of(SUBTASKS[0]), ack_of(SUBTASKS[0])
-    pending, _ = a_pending().acknowledge(first)
+    first, second = an_ack(SUBTASKS[0]), an_ack(SUBTASKS[0])
+    pending, _ = a_pending().acknowledge([first])
 
-    again, result = pending.acknowledge(second)
+    again, results = pending.acknowledge([second])
 
-    assert result is AckResult.DUPLICATE
-    assert again is pending
+    assert results == (AckResult.DUPLICATE,)
+    assert again == pending
     assert again.acks[str(SUBTASKS[0])] is first
 
 
@@ -66,10 +63,10 @@ def test_the_first_ack_of_a_subtask_stays() -> None:
 def test_an_ack_from_outside_the_plan_is_unknown(subtask: SubtaskId, attempt: int) -> None:
     before = a_pending()
 
-    pending, result = before.acknowledge(ack_of(subtask, attempt=attempt))
+    pending, results = before.acknowledge([an_ack(subtask, attempt=attempt)])
 
-    assert result is AckResult.UNKNOWN
-    assert pending is before
+    assert results == (AckResult.UNKNOWN,)
+    assert pending == before
 
 
 def test_an_attempt_counts_for_its_own_stage() -> None:
@@ -77,26 +74,27 @@ def test_an_attempt_counts_for_its_own_stage() -> None:
 
     assert pending.attempt_of(SUBTASKS[0].stage) == 3
     assert pending.attempt_of(SUBTASKS[2].stage) == 1
-    assert pending.acknowledge(ack_of(SUBTASKS[0], attempt=3))[1] is AckResult.SUCCESS
-    assert pending.acknowledge(ack_of(SUBTASKS[0], attempt=2))[1] is AckResult.UNKNOWN
+    assert pending.acknowledge([an_ack(SUBTASKS[0], attempt=3)])[1] == (AckResult.SUCCESS,)
+    assert pending.acknowledge([an_ack(SUBTASKS[0], attempt=2)])[1] == (AckResult.UNKNOWN,)
 
 
 def test_who_may_have_read_the_attempt_before_answers_again() -> None:
     """A transform need not say the same twice: what was read of the old attempt cannot count."""
     chain = (TASKS[0], replace(TASKS[1], reads=(STAGES[0],)))
-    pending = a_pending(tasks=chain).acknowledge_all(map(ack_of, SUBTASKS))
+    pending, _ = a_pending(tasks=chain).acknowledge(map(an_ack, SUBTASKS))
 
     again = pending.start_attempt(STAGES[0], 2)
 
     assert again.not_yet_acknowledged == SUBTASKS
     assert {stage: again.attempt_of(stage) for stage in STAGES} == dict.fromkeys(STAGES, 2)
-    assert again.acknowledge(ack_of(SUBTASKS[2]))[1] is AckResult.UNKNOWN
-    assert again.acknowledge_all(ack_of(s, attempt=2) for s in SUBTASKS).is_fully_acknowledged
+    assert again.acknowledge([an_ack(SUBTASKS[2])])[1] == (AckResult.UNKNOWN,)
+    anew, _ = again.acknowledge(an_ack(s, attempt=2) for s in SUBTASKS)
+    assert anew.is_fully_acknowledged
 
 
 def test_who_left_its_input_in_flight_has_read_nothing_of_the_attempt_before() -> None:
     chain = (TASKS[0], replace(TASKS[1], reads=(STAGES[0],), is_unaligned=True))
-    pending = a_pending(tasks=chain).acknowledge_all(map(ack_of, SUBTASKS))
+    pending, _ = a_pending(tasks=chain).acknowledge(map(an_ack, SUBTASKS))
 
     again = pending.start_attempt(STAGES[0], 2)
 
@@ -115,7 +113,7 @@ def test_an_ack_of_another_checkpoint_is_the_callers_mistake() -> None:
     stray = Ack(checkpoint_id=CheckpointId(2), subtask=SUBTASKS[0], attempt=1)
 
     with pytest.raises(ValueError, match="of the same checkpoint"):
-        a_pending().acknowledge(stray)
+        a_pending().acknowledge([stray])
 
 
 def test_its_sources_and_hooks_have_answered_in_the_plan() -> None:
@@ -132,7 +130,7 @@ def test_its_sources_and_hooks_have_answered_in_the_plan() -> None:
 
 def test_sources_and_hooks_that_have_not_answered_hold_it_up() -> None:
     waiting = replace(a_pending(tasks=TASKS[:1]), coordinators=("c",), masters=("m",))
-    waiting = waiting.acknowledge_all(map(ack_of, SUBTASKS[:2]))
+    waiting, _ = waiting.acknowledge(map(an_ack, SUBTASKS[:2]))
 
     told, result = waiting.acknowledge_coordinator("c")
     hooked = waiting.acknowledge_master("m")
@@ -161,26 +159,27 @@ def test_a_source_tells_its_offsets_once() -> None:
 def test_its_states_are_every_file_acknowledged_so_far_subtasks_first() -> None:
     table = SourceCut(uid="names", position=(), table=a_segment("table"))
     ack = replace(
-        ack_of(SUBTASKS[1]),
+        an_ack(SUBTASKS[1]),
         state=(StateHandle(segment=a_segment("state")),),
         output=(a_segment("stream"),),
     )
 
-    pending, _ = a_pending(sources=(table,)).acknowledge(ack)
-    pending, _ = pending.acknowledge(ack_of(SUBTASKS[0]))
+    pending, _ = a_pending(sources=(table,)).acknowledge([ack])
+    pending, _ = pending.acknowledge([an_ack(SUBTASKS[0])])
 
     assert [segment.key for segment in pending.states] == ["state", "stream", "table"]
 
 
 def test_many_acks_are_taken_as_one_by_one() -> None:
-    known, other = ack_of(SUBTASKS[0]), replace(ack_of(SUBTASKS[0]), watermark_ms=1)
-    first, second = ack_of(SUBTASKS[1]), replace(ack_of(SUBTASKS[1]), watermark_ms=1)
-    stranger = ack_of(SUBTASKS[2], attempt=2)
-    pending, _ = a_pending().acknowledge(known)
+    known, other = an_ack(SUBTASKS[0]), replace(an_ack(SUBTASKS[0]), watermark_ms=1)
+    first, second = an_ack(SUBTASKS[1]), replace(an_ack(SUBTASKS[1]), watermark_ms=1)
+    stranger = an_ack(SUBTASKS[2], attempt=2)
+    pending, _ = a_pending().acknowledge([known])
 
-    after_ = pending.acknowledge_all([other, first, second, stranger])
+    after_, results = pending.acknowledge([other, first, second, stranger])
 
     assert list(after_.acks.values()) == [known, first]
+    assert [result.name for result in results] == ["DUPLICATE", "SUCCESS", "DUPLICATE", "UNKNOWN"]
 
 
 def test_an_attempt_of_an_overtaken_stage_stays_overtaken() -> None:
@@ -188,7 +187,7 @@ def test_an_attempt_of_an_overtaken_stage_stays_overtaken() -> None:
     pending = a_pending(tasks=lax).overtake([STAGES[0]]).start_attempt(STAGES[0], 2)
 
     assert pending.overtaken == (STAGES[0],)
-    assert pending.acknowledge(ack_of(SUBTASKS[0], attempt=2))[1] is AckResult.UNKNOWN
+    assert pending.acknowledge([an_ack(SUBTASKS[0], attempt=2)])[1] == (AckResult.UNKNOWN,)
     assert pending.not_yet_acknowledged == SUBTASKS[2:]
 
 
@@ -224,7 +223,7 @@ def test_what_reads_an_overtaken_stage_is_overtaken_with_it() -> None:
     first, second = TASKS
     reading = replace(second, reads=(first.uid,), may_be_overtaken=True)
     plan = a_plan(tasks=(replace(first, may_be_overtaken=True), reading))
-    acked = PendingCheckpoint.of(plan).acknowledge_all(
+    acked, _ = PendingCheckpoint.of(plan).acknowledge(
         Ack(checkpoint_id=plan.checkpoint_id, subtask=subtask, attempt=1)
         for subtask in reading.subtasks
     )

@@ -1,4 +1,4 @@
-"""However a position is kept, it says what it said whole, and writes what changed."""
+"""A position in layers equals the whole one, and writes only changed entries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Bucket:
 
 
 def plain(cut: SourceCut) -> SourceCut:
-    """What a cut says to whoever reads a position, without how it is kept."""
+    """The content of a cut, without its layers."""
     entries = (replace(one, is_waiting=False, active_at_ms=None) for one in cut.position)
     return replace(
         cut,

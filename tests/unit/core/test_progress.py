@@ -6,20 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from harness.jobs import STAGES
 from sluice.core.coordinator import step
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.messages import DiscardPending, Event, FinalizeCheckpoint
+from sluice.core.messages import AcksReceived, DiscardPending, Event
 from sluice.core.pending import AckResult
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Verdict
+from sluice.core.transition import Transition, Verdict
 from tests.builders import (
-    STAGES,
     SUBTASKS,
     TASKS,
     a_plan,
     a_submitted,
+    acked,
     after,
     all_acks,
     an_ack,
@@ -27,6 +28,7 @@ from tests.builders import (
     completed,
     declined,
     failed,
+    read,
     run,
     triggered,
 )
@@ -63,33 +65,33 @@ def test_a_trigger_makes_a_pending_checkpoint_and_takes_its_id() -> None:
     assert transition.state.next_checkpoint_id == 2
 
 
-def test_the_last_ack_asks_to_finalize_and_no_earlier_one_does() -> None:
+def test_the_last_ack_completes_the_set_and_no_earlier_one_does() -> None:
     state, commands = run(a_submitted(), triggered(), *all_acks()[:-1])
     assert commands == []
 
     transition = step(state, all_acks()[-1])
 
-    (command,) = transition.commands
-    assert command == FinalizeCheckpoint(pending=transition.state.pending[0])
+    assert transition.commands == ()
+    assert not state.pending[0].is_fully_acknowledged
     assert transition.state.pending[0].is_fully_acknowledged
-    assert transition.ack_result is AckResult.SUCCESS
+    assert transition.ack_results == (AckResult.SUCCESS,)
 
 
 def test_a_duplicate_ack_does_not_complete_the_checkpoint() -> None:
     state = after(a_submitted(), triggered(), *all_acks()[:-1])
 
-    transition = step(state, an_ack(SUBTASKS[0]))
+    transition = step(state, acked(SUBTASKS[0]))
 
-    assert (transition.verdict, transition.ack_result) == (Verdict.IGNORED, AckResult.DUPLICATE)
+    assert (transition.verdict, transition.ack_results) == (Verdict.IGNORED, (AckResult.DUPLICATE,))
     assert (transition.state, transition.commands) == (state, ())
 
 
 @pytest.mark.parametrize(
     "stranger",
     [
-        an_ack(SUBTASKS[0], attempt=2),
-        an_ack(SubtaskId(FIRST, 2)),
-        an_ack(SubtaskId("elsewhere", 0)),
+        acked(SUBTASKS[0], attempt=2),
+        acked(SubtaskId(FIRST, 2)),
+        acked(SubtaskId("elsewhere", 0)),
     ],
 )
 def test_an_ack_of_a_stranger_is_unknown(stranger: Event) -> None:
@@ -97,7 +99,7 @@ def test_an_ack_of_a_stranger_is_unknown(stranger: Event) -> None:
 
     transition = step(state, stranger)
 
-    assert (transition.verdict, transition.ack_result) == (Verdict.IGNORED, AckResult.UNKNOWN)
+    assert (transition.verdict, transition.ack_results) == (Verdict.IGNORED, (AckResult.UNKNOWN,))
     assert transition.state == state
 
 
@@ -105,31 +107,61 @@ def test_an_ack_of_a_stranger_is_unknown(stranger: Event) -> None:
 def test_an_ack_of_a_checkpoint_that_ended_is_discarded(end: Event) -> None:
     state = after(a_submitted(), triggered(), end)
 
-    transition = step(state, an_ack(SUBTASKS[0]))
+    transition = step(state, acked(SUBTASKS[0]))
 
-    assert transition.ack_result is AckResult.DISCARDED
+    assert transition.ack_results == (AckResult.DISCARDED,)
     assert transition.state == state
 
 
+def test_acks_that_are_read_together_are_taken_in_one_step() -> None:
+    state = after(a_submitted(), triggered(), acked(SUBTASKS[0]))
+    stranger = SubtaskId("elsewhere", 0)
+
+    transition = step(state, read(*map(an_ack, (*SUBTASKS, stranger))))
+
+    assert transition.state == after(state, *all_acks()[1:])
+    assert transition.verdict is Verdict.APPLIED
+    assert transition.ack_results == (
+        AckResult.DUPLICATE,
+        *[AckResult.SUCCESS] * 3,
+        AckResult.UNKNOWN,
+    )
+
+
+def test_to_read_no_ack_changes_nothing() -> None:
+    state = after(a_submitted(), triggered())
+
+    transition = step(state, AcksReceived(checkpoint_id=CheckpointId(1), acks=()))
+
+    assert transition == Transition(state=state, verdict=Verdict.IGNORED)
+
+
+def test_acks_of_two_checkpoints_are_no_event() -> None:
+    acks = (an_ack(SUBTASKS[0]), an_ack(SUBTASKS[0], checkpoint_id=2))
+
+    with pytest.raises(ValueError, match="read together are of one checkpoint"):
+        AcksReceived(checkpoint_id=CheckpointId(1), acks=acks)
+
+
 def test_acks_reach_the_checkpoint_they_are_for() -> None:
-    state = after(a_chain(2), *all_acks(2)[:-1], an_ack(SUBTASKS[0], checkpoint_id=1))
+    state = after(a_chain(2), *all_acks(2)[:-1], acked(SUBTASKS[0], checkpoint_id=1))
 
-    _, commands = run(state, all_acks(2)[-1])
+    first, second = after(state, all_acks(2)[-1]).pending
 
-    assert state.pending[0].not_yet_acknowledged == SUBTASKS[1:]
-    assert [c.pending.checkpoint_id for c in commands] == [2]
+    assert first.not_yet_acknowledged == SUBTASKS[1:]
+    assert second.is_fully_acknowledged
 
 
 def test_a_new_attempt_fences_the_acks_of_the_one_before() -> None:
     state = after(a_submitted(), triggered(), an_attempt(2))
 
-    old = step(state, an_ack(SUBTASKS[0], attempt=1))
-    new = step(state, an_ack(SUBTASKS[0], attempt=2))
-    other_stage = step(state, an_ack(SUBTASKS[2], attempt=1))
+    old = step(state, acked(SUBTASKS[0], attempt=1))
+    new = step(state, acked(SUBTASKS[0], attempt=2))
+    other_stage = step(state, acked(SUBTASKS[2], attempt=1))
 
-    assert old.ack_result is AckResult.UNKNOWN
-    assert new.ack_result is AckResult.SUCCESS
-    assert other_stage.ack_result is AckResult.SUCCESS
+    assert old.ack_results == (AckResult.UNKNOWN,)
+    assert new.ack_results == (AckResult.SUCCESS,)
+    assert other_stage.ack_results == (AckResult.SUCCESS,)
 
 
 def test_a_new_attempt_takes_back_what_the_one_before_acknowledged() -> None:
@@ -138,8 +170,8 @@ def test_a_new_attempt_takes_back_what_the_one_before_acknowledged() -> None:
     retried = after(state, an_attempt(2))
 
     assert retried.pending[0].not_yet_acknowledged == (*SUBTASKS[:2], SUBTASKS[3])
-    assert step(retried, an_ack(SUBTASKS[0], attempt=2)).ack_result is AckResult.SUCCESS
-    assert step(retried, an_ack(SUBTASKS[3])).commands == ()
+    assert step(retried, acked(SUBTASKS[0], attempt=2)).ack_results == (AckResult.SUCCESS,)
+    assert not after(retried, acked(SUBTASKS[3])).pending[0].is_fully_acknowledged
 
 
 def test_a_new_attempt_aborts_what_may_have_read_the_state_of_the_one_before() -> None:
@@ -185,7 +217,7 @@ def test_a_decline_of_an_older_attempt_or_an_ended_checkpoint_is_ignored() -> No
 
 
 def test_the_coordinator_acknowledges_for_the_stages_that_may_be_overtaken_and_no_other() -> None:
-    state = after(a_submitted(), triggered(tasks=LAX), an_ack(SUBTASKS[2]))
+    state = after(a_submitted(), triggered(tasks=LAX), acked(SUBTASKS[2]))
 
     transition = step(state, timed_out(FIRST, SECOND))
 
@@ -194,8 +226,7 @@ def test_the_coordinator_acknowledges_for_the_stages_that_may_be_overtaken_and_n
     assert pending.overtaken == (SECOND,)
     assert pending.not_yet_acknowledged == SUBTASKS[:2]
     assert pending.acks == {}
-    _, commands = run(transition.state, *all_acks()[:2])
-    assert [type(command) for command in commands] == [FinalizeCheckpoint]
+    assert after(transition.state, *all_acks()[:2]).pending[0].is_fully_acknowledged
 
 
 def test_who_reads_an_overtaken_stage_is_overtaken_with_it_even_if_it_has_answered() -> None:
@@ -206,7 +237,7 @@ def test_who_reads_an_overtaken_stage_is_overtaken_with_it_even_if_it_has_answer
 
     (pending,) = transition.state.pending
     assert (pending.overtaken, pending.acks) == ((FIRST, SECOND), {})
-    assert transition.commands == (FinalizeCheckpoint(pending=pending),)
+    assert pending.is_fully_acknowledged
 
 
 def test_who_reads_what_was_left_in_flight_before_is_not_overtaken_with_it() -> None:
@@ -223,10 +254,10 @@ def test_who_reads_what_was_left_in_flight_before_is_not_overtaken_with_it() -> 
 def test_an_overtaken_stage_has_nothing_more_to_say() -> None:
     state = after(a_submitted(), triggered(tasks=LAX), timed_out(SECOND))
 
-    late = step(state, an_ack(SUBTASKS[2]))
+    late = step(state, acked(SUBTASKS[2]))
     unable = step(state, declined(SUBTASKS[2]))
 
-    assert (late.ack_result, late.state) == (AckResult.UNKNOWN, state)
+    assert (late.ack_results, late.state) == ((AckResult.UNKNOWN,), state)
     assert (unable.verdict, unable.state) == (Verdict.IGNORED, state)
     assert step(state, declined(SUBTASKS[0])).verdict is Verdict.APPLIED
 
@@ -255,7 +286,9 @@ def test_a_failure_aborts_its_checkpoint_and_those_that_continue_it_but_counts_o
 
     state = transition.state
     assert [pending.checkpoint_id for pending in state.pending] == [1]
-    assert [command.checkpoint_id for command in transition.commands] == [2, 3]
+    assert transition.commands == tuple(
+        DiscardPending(checkpoint_id=CheckpointId(n)) for n in (2, 3)
+    )
     assert {f.checkpoint_id: (f.reason, f.message) for f in state.failed} == {
         2: (Reason.CHECKPOINT_EXPIRED, "because"),
         3: (Reason.JOB_FAILOVER_REGION, "checkpoint 2, which it continues, was aborted"),
@@ -273,8 +306,8 @@ def test_an_aborted_id_is_not_used_again_by_the_next_chain() -> None:
 def test_a_stage_of_another_plan_has_its_own_subtasks() -> None:
     narrow = (replace(TASKS[0], parallelism=1),)
 
-    state, commands = run(a_submitted(), triggered(1, tasks=narrow), an_ack(SUBTASKS[0]))
+    state = after(a_submitted(), triggered(1, tasks=narrow), acked(SUBTASKS[0]))
 
-    assert isinstance(commands[-1], FinalizeCheckpoint)
+    assert state.pending[0].is_fully_acknowledged
     assert state.pending[0].is_participant(SUBTASKS[0])
     assert not state.pending[0].is_participant(SUBTASKS[1])

@@ -8,7 +8,6 @@ import pytest
 
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
-from sluice.core.messages import RestartJob, TriggerCheckpoint
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.requests import Examination, Standing, examine
@@ -165,7 +164,7 @@ def test_who_comes_back_too_late_is_told_so() -> None:
     assert (examined.message, examined.retry_in_ms) == ("it waited too long", None)
     assert examined.head == other
     transition = step(state, requested(mortal, at_ms=2_000))
-    assert transition.commands == (TriggerCheckpoint(request=other),)
+    assert examine(transition.state, other, 2_000).head == other
 
 
 def test_the_owner_of_a_rejected_request_hears_the_reason_as_often_as_it_asks() -> None:
@@ -213,7 +212,7 @@ def test_triggers_that_fail_for_io_count_though_they_have_no_id() -> None:
     transition = step(state, trigger_failed(a_periodic(), at_ms=10_000))
 
     assert transition.state.status is JobStatus.RESTARTING
-    assert transition.commands == (RestartJob(at_ms=10_500),)
+    assert (transition.commands, transition.state.restart_at_ms) == ((), 10_500)
 
 
 def test_a_savepoint_whose_trigger_failed_does_not_count() -> None:

@@ -141,7 +141,7 @@ def test_hooks_are_restored_once_and_by_the_generation_that_restored() -> None:
 
 
 def test_a_restore_of_the_latest_is_refused_when_another_completed_meanwhile() -> None:
-    """Who completed it may be about to publish it: its rows would be published again."""
+    """Its coordinator may be about to publish it: its rows would be published again."""
     chosen = after(a_submitted(), *a_checkpoint(1))
     meanwhile = after(chosen, triggered(2, parent=1), completed(2))
 

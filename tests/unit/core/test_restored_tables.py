@@ -1,4 +1,4 @@
-"""What a restore or a submission decides of the tables: journaled once, owed until it is done."""
+"""The recovery of tables that a restore or submission decides: journaled, then owed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to restore, and whether that can be done: the rules M01 to M06 of the conformance README.
+"""The snapshot to restore, and its check: the rules M01 to M06 of the conformance README.
 
 M01 and M02 also promise something of files: that the first checkpoint of NO_CLAIM shares none is
 the plan's ``is_full``, and deleting a claimed savepoint the garbage collector's.
@@ -54,7 +54,7 @@ FILE = SegmentHandle(key="shared/a/1", size_bytes=10, rows=1, checksum="c")
 
 
 def a_stage(uid: str, *, has_state: bool = True, max_parallelism: int = 128) -> StageState:
-    """Of one subtask, whose state is inline."""
+    """A stage of one subtask, whose state is inline."""
     segment = SegmentHandle(key="", size_bytes=1, rows=1, checksum="c", inline=b"x")
     state = (StateHandle(segment=segment),) if has_state else ()
     return StageState(
@@ -114,9 +114,9 @@ def test_a_job_without_checkpoints_starts_from_empty() -> None:
 def test_the_latest_is_what_the_job_would_continue_now() -> None:
     state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1))
 
-    assert choose(state, Latest(), NO_CLAIM) == Choice(checkpoint_id=2)
+    assert choose(state, Latest(), NO_CLAIM) == Choice(checkpoint_id=CheckpointId(2))
     assert choose(after(state, restored(1, tables=TableDecision())), Latest(), NO_CLAIM) == Choice(
-        checkpoint_id=1
+        checkpoint_id=CheckpointId(1)
     )
 
 
@@ -125,7 +125,7 @@ def test_m03_a_failure_before_the_first_checkpoint_recovers_from_the_same_snapsh
 
     failed = after(state, job_failed(generation=2))
 
-    assert choose(failed, Latest(), NO_CLAIM) == Choice(checkpoint_id=7, origin=X)
+    assert choose(failed, Latest(), NO_CLAIM) == Choice(checkpoint_id=CheckpointId(7), origin=X)
 
 
 def test_a_job_whose_checkpoints_went_with_it_does_not_begin_anew_in_silence() -> None:
@@ -144,7 +144,9 @@ def test_only_a_retained_checkpoint_can_be_named() -> None:
     state = after(a_submitted(num_retained=2), *a_checkpoint(1), *a_checkpoint(2, parent=1))
     state = after(state, *a_checkpoint(3, parent=2))
 
-    assert choose(state, FromCheckpoint(CheckpointId(2)), NO_CLAIM) == Choice(checkpoint_id=2)
+    assert choose(state, FromCheckpoint(CheckpointId(2)), NO_CLAIM) == Choice(
+        checkpoint_id=CheckpointId(2)
+    )
     assert problem_of(choose(state, FromCheckpoint(CheckpointId(1)), NO_CLAIM)) == (
         "checkpoint 1 is not retained; retained are: 2, 3"
     )
@@ -161,14 +163,14 @@ def test_a_savepoint_is_its_owners_unless_it_is_claimed(
 ) -> None:
     choice = choose(a_submitted(), FromOrigin(X), options)
 
-    assert choice == Choice(checkpoint_id=7, origin=X)
+    assert choice == Choice(checkpoint_id=CheckpointId(7), origin=X)
     state = after(a_submitted(), restored(7, savepoint="x", claim_mode=options.claim_mode))
     assert (state.claimed_savepoints, state.claim_mode) == (claimed, options.claim_mode)
 
 
 def test_a_snapshot_of_another_root_can_be_restored_but_not_claimed() -> None:
     assert choose(a_submitted(), FromOrigin(ELSEWHERE), NO_CLAIM) == Choice(
-        checkpoint_id=7, origin=ELSEWHERE
+        checkpoint_id=CheckpointId(7), origin=ELSEWHERE
     )
     assert problem_of(choose(a_submitted(), FromOrigin(ELSEWHERE), CLAIM)) == (
         "checkpoint 7 of s3://other/auctions lies in another root and cannot be claimed; restore "
@@ -177,7 +179,9 @@ def test_a_snapshot_of_another_root_can_be_restored_but_not_claimed() -> None:
 
 
 def test_what_is_there_is_restored_with_the_files_it_needs() -> None:
-    assert judge(a_stage("a")) == Restore(choice=Choice(checkpoint_id=7, origin=X), files=(FILE,))
+    assert judge(a_stage("a")) == Restore(
+        choice=Choice(checkpoint_id=CheckpointId(7), origin=X), files=(FILE,)
+    )
 
 
 def test_m04_state_that_has_no_stage_any_more_is_named_with_the_flag_that_drops_it() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of the retained checkpoints when the job ends: CheckpointPropertiesTest's matrix."""
+"""The retained checkpoints when the job ends: the matrix of CheckpointPropertiesTest."""
 
 from __future__ import annotations
 

@@ -51,11 +51,16 @@ def test_a_new_checkpoint_continues_the_newest_pending_one_else_the_base() -> No
 @pytest.mark.parametrize(
     ("origin", "name"),
     [
-        (SnapshotOrigin(checkpoint_id=7), "checkpoint 7"),
-        (SnapshotOrigin(checkpoint_id=7, savepoint="x"), "savepoint x"),
-        (SnapshotOrigin(checkpoint_id=7, root="s3://b", pipeline="p"), "checkpoint 7 of s3://b/p"),
+        (SnapshotOrigin(checkpoint_id=CheckpointId(7)), "checkpoint 7"),
+        (SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint="x"), "savepoint x"),
         (
-            SnapshotOrigin(checkpoint_id=7, savepoint="x", root="s3://b", pipeline="p"),
+            SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://b", pipeline="p"),
+            "checkpoint 7 of s3://b/p",
+        ),
+        (
+            SnapshotOrigin(
+                checkpoint_id=CheckpointId(7), savepoint="x", root="s3://b", pipeline="p"
+            ),
             "savepoint x of s3://b/p",
         ),
     ],

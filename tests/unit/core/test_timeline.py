@@ -1,4 +1,4 @@
-"""The time line of a table: who may publish what after which restores."""
+"""The time line of a table: the checkpoints that each writer may publish after a restore."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_suspended_restore_changes_nothing_after_a_later_one() -> None:
 def test_a_coordinator_of_an_older_generation_publishes_nothing() -> None:
     later = published(1, writer=SECOND)
 
-    with pytest.raises(FencedError, match="whoever acts for generation 1 was left behind"):
+    with pytest.raises(FencedError, match="a coordinator of generation 1 was left behind"):
         later.publishing(FIRST, 2, 1)
 
 

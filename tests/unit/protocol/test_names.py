@@ -1,4 +1,4 @@
-"""What may be part of a key: refusals that hold without ``assert``."""
+"""The names that may be part of a key; refusals do not depend on ``assert``."""
 
 from __future__ import annotations
 

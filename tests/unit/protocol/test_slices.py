@@ -14,6 +14,7 @@ from sluice.errors import ProtocolViolation
 from sluice.protocol.records import decode_plan, encode_plan
 from sluice.protocol.slices import SliceColumns
 from tests.builders import a_plan
+from tests.resealed import resealed
 
 
 def a_slice(
@@ -47,7 +48,7 @@ def test_any_slices_come_back_in_their_order(given_slices: list[Slice]) -> None:
 
 
 def test_every_field_of_a_slice_travels() -> None:
-    """Who adds one to ``Slice`` has to add a column, and a part of ``slices`` above."""
+    """A new field of ``Slice`` needs a column, and a value in ``slices`` above."""
     assert [field.name for field in fields(Slice)] == [
         *("partition", "start", "end", "first_record", "records", "version"),
     ]
@@ -75,4 +76,4 @@ def test_columns_that_contradict_each_other_are_refused_by_name() -> None:
     assert raw.count(b'"lengths":[') == 1
 
     with pytest.raises(ProtocolViolation, match="checkpoints/1/plan cannot be read as a plan"):
-        decode_plan(raw.replace(b'"lengths":[', b'"lengths":[1,'), "checkpoints/1/plan")
+        decode_plan(resealed(raw.replace(b'"lengths":[', b'"lengths":[1,')), "checkpoints/1/plan")

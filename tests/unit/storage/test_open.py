@@ -1,4 +1,4 @@
-"""From a root's URI to its store: what is accepted, and how a misspelt one is refused."""
+"""The URIs of roots: their stores, and the refusal of misspelt ones."""
 
 from __future__ import annotations
 

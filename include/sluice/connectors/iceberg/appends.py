@@ -1,8 +1,8 @@
-"""What was appended to a table, snapshot by snapshot: the files and their rows, in a fixed order.
+"""The appends to an Iceberg table: the files that each snapshot added, in a fixed order.
 
-Snapshots are immutable, so the files that one added are the same whenever they are looked up.
-A compaction (``replace``) changes no row and is passed over.  A snapshot that takes rows away or
-changes them (``overwrite``, ``delete``) cannot be told as rows that were added.
+Snapshots are immutable, so the files of one are the same whenever they are looked up.  A compaction
+(``replace``) changes no row and is skipped.  A snapshot that deletes or changes rows
+(``overwrite``, ``delete``) cannot be read as appended rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOTHING = ""  # The id of the snapshot before the first.
+NOTHING = ""  # Stands for the id of the snapshot before the first one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A snapshot to be read: what it added, or with ``is_base`` all that is in the table then."""
+    """A snapshot to read: the files it added, or with ``is_base`` all files of the table then."""
 
     snapshot: Snapshot
     is_base: bool = False
@@ -59,7 +59,7 @@ class Appends:
         return self.table.current_snapshot()
 
     def ancestors(self) -> list[Snapshot]:
-        """The head and what it was made from, newest first, as far as it has not expired."""
+        """The head and its ancestors, newest first, as far as they have not expired."""
         from pyiceberg.table.snapshots import ancestors_of
 
         if self.table.metadata.format_version < 2:
@@ -70,7 +70,7 @@ class Appends:
         return list(ancestors_of(self.head(), self.table.metadata))
 
     def base(self, snapshot_id: int | None) -> Step | None:
-        """The snapshot, or the oldest one that there still is, with all that is in it."""
+        """The snapshot of this id, or by default the oldest that exists, to be read whole."""
         found = [
             one for one in self.ancestors() if snapshot_id is None or one.snapshot_id == snapshot_id
         ]
@@ -111,10 +111,10 @@ class Appends:
         return steps[::-1]
 
     def files(self, step: Step) -> list[AddedFile]:
-        """The files that *step* brings, in order; none where no row was added.
+        """The files to read of *step*, in order; none where no row was added.
 
         Raises:
-            ConfigurationError: rows were changed or taken away, or a file cannot be read.
+            ConfigurationError: rows were changed or deleted, or a file cannot be read.
         """
         from pyiceberg.table.snapshots import Operation
 
@@ -137,14 +137,14 @@ class Appends:
         return []
 
     def adds_rows(self, step: Step) -> bool:
-        """Whether there may be rows in it, by its summary alone."""
+        """Whether *step* may have added rows, by its summary alone."""
         summary = step.snapshot.summary
         if summary is None or step.is_base:
             return True
         return summary.additional_properties.get("added-records", "0") != "0"
 
     def _check_begin(self, oldest: Snapshot, sequence: int, snapshot_id: str) -> None:
-        """Whether *oldest*, before which there is nothing, comes right after what was read."""
+        """Check that *oldest*, the first existing snapshot, follows the last one that was read."""
         first = oldest.sequence_number or 0
         follows = first == sequence + 1 or str(oldest.parent_snapshot_id or NOTHING) == snapshot_id
         if oldest.parent_snapshot_id is None and not snapshot_id:

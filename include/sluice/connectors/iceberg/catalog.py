@@ -1,7 +1,7 @@
-"""A table of an Iceberg catalog, and what its failures mean to sluice.
+"""A table of an Iceberg catalog, and the translation of its errors.
 
-Catalogs are opened once per process.  Nothing here keeps a table: each call loads its newest
-metadata, as other processes change it.
+Catalogs are opened once per process.  Tables are not cached: each call loads the newest metadata,
+as other processes change it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
+from sluice.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-FILE_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"  # The one that can list a folder.
+FILE_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"  # The FileIO that can list a folder.
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 
-# Somebody who commits all the time wins some races; each attempt costs two or three requests.
+# A writer that commits all the time wins some races; an attempt costs two or three requests.
 COMMIT_ATTEMPTS = 20
 PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
@@ -42,7 +43,7 @@ class CatalogTable:
     """
 
     name: str
-    properties: tuple[tuple[str, str], ...] = field(repr=False)  # Secrets are among them.
+    properties: tuple[tuple[str, str], ...] = field(repr=False)  # They include secrets.
 
     def __post_init__(self) -> None:
         if "." not in self.name.strip("."):
@@ -53,8 +54,8 @@ class CatalogTable:
     def load(self) -> Table:
         """The table as it is now.
 
-        Its transactions commit once.  pyiceberg's own retries would publish a checkpoint on top of
-        another coordinator's commit of the same one, so whoever commits looks again in between.
+        Its transactions commit without retries.  pyiceberg's own would publish a checkpoint on top
+        of another coordinator's commit of it, so callers read the note again before they retry.
 
         Raises:
             ConfigurationError: there is no such table.
@@ -69,7 +70,8 @@ class CatalogTable:
         return table
 
     def find(self) -> Table | None:
-        """The same; None when there is no such table."""
+        """The table as ``load`` returns it; None when there is none."""
+        self._require()
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         with self.failures():
@@ -77,13 +79,14 @@ class CatalogTable:
                 table = _catalog(self.properties).load_table(self.name)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-        # Of this copy only: what is sent to the catalog are changes, and this is none.
+        # Only in this copy: the catalog is sent changes, and this is none.
         properties = {**table.metadata.properties, **NO_RETRIES}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
 
     def create(self, schema: pa.Schema | None) -> Table:
-        """Create it, or load what somebody else created; without a *schema* it has no columns."""
+        """Create the table, or load it if it exists; without a *schema* it has no columns."""
+        self._require()
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.schema import Schema
 
@@ -102,9 +105,9 @@ class CatalogTable:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Turn what pyiceberg and what is below it raise into what sluice raises.
+        """Translate the errors of pyiceberg and its libraries into those of sluice.
 
-        What a commit answers (CommitFailedException, CommitStateUnknownException) stays.
+        CommitFailedException and CommitStateUnknownException of a commit are kept.
         """
         from pyiceberg import exceptions as iceberg
         from requests import RequestException
@@ -127,6 +130,9 @@ class CatalogTable:
         except SQLAlchemyError as error:
             raise ConfigurationError(self._message("cannot be opened", error)) from None
 
+    def _require(self) -> None:
+        require("pyiceberg", "sqlalchemy", who=f"the Iceberg table {self.name}")
+
     def _message(self, what: str, error: Exception) -> str:
         return f"the catalog or the files of the Iceberg table {self.name} {what}: " + without(
             f"{type(error).__name__}: {error}", self.properties
@@ -134,7 +140,7 @@ class CatalogTable:
 
 
 def pauses() -> Iterator[int]:
-    """The attempts of a commit, with a pause after each that grows and is never the same."""
+    """The attempts of a commit, with growing, random pauses in between."""
     for attempt in range(COMMIT_ATTEMPTS):
         yield attempt
         longest = min(PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
@@ -144,7 +150,7 @@ def pauses() -> Iterator[int]:
 def catalog_properties(
     given: Mapping[str, str], endpoint_url: str | None
 ) -> tuple[tuple[str, str], ...]:
-    """*given*, and what follows from the job's own S3 server where nothing else is said."""
+    """*given*, with defaults for the S3 server at *endpoint_url*, that of the job."""
     properties = {"py-io-impl": FILE_IO, **{key: value for key, value in given.items() if value}}
     if endpoint_url is not None:
         properties.setdefault("s3.endpoint", endpoint_url)

@@ -1,7 +1,7 @@
-"""Parquet files of a table: rows fitted to its schema, written with its field ids, described.
+"""Data files of an Iceberg table: rows are cast to its schema, and written with its field ids.
 
-A file that carries field ids is read right whatever columns are renamed or dropped later; one that
-``Table.add_files`` takes carries none and depends on names, so that is not used.
+A file with field ids is read correctly when columns are renamed or dropped later.  Files for
+``Table.add_files`` have none and depend on names, so that is not used.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError
+from sluice.protocol.checksums import Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.typedef import Record
 
-NEWEST_WRITTEN = 2  # By pyiceberg 0.12.
+NEWEST_WRITTEN = 2  # The newest format version that pyiceberg 0.12 writes.
 
 
 def fitted(rows: pa.Table, schema: Schema, name: str) -> pa.Table:
@@ -57,7 +58,7 @@ def fitted(rows: pa.Table, schema: Schema, name: str) -> pa.Table:
 
 
 def check_writable(table: Table) -> None:
-    """Find out before the checkpoint is committed.
+    """Check, before a checkpoint is committed, that pyiceberg can write the table.
 
     Raises:
         ConfigurationError: the table is of a format that pyiceberg only reads.
@@ -84,8 +85,8 @@ def check_required(table: Table, columns: Sequence[str], name: str) -> None:
             )
 
 
-def write(table: Table, location: str, rows: pa.Table) -> int:
-    """Write *rows* to *location* and return the file's size in bytes.
+def write(table: Table, location: str, rows: pa.Table) -> Written:
+    """Write *rows* to *location*; what is returned knows the file's size and checksum.
 
     The table's own settings count as they do for pyiceberg.
     """
@@ -95,8 +96,9 @@ def write(table: Table, location: str, rows: pa.Table) -> int:
     settings = _get_parquet_writer_kwargs(table.metadata.properties)
     output = table.io.new_output(location)
     with output.create(overwrite=True) as stream:
-        pq.write_table(rows, stream, **settings)
-    return len(output)
+        written = Written(stream)
+        pq.write_table(rows, written, **settings)
+    return written
 
 
 def footer(io: FileIO, location: str) -> pq.FileMetaData:
@@ -114,7 +116,7 @@ def described(
     size_bytes: int,
     partition: Record | None = None,
 ) -> DataFile:
-    """What a manifest says of the file, statistics of its columns included."""
+    """The manifest's entry of the file, with statistics of its columns."""
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,

@@ -1,11 +1,11 @@
-"""Which snapshots of a branch a sink has made, and where to go to undo them.
+"""``Lineage``: the snapshots of a branch that a sink has made, and how to undo them.
 
-Each carries, in its summary:
+Each has in its summary:
 
     sluice.sink            the sink's identity
-    sluice.checkpoint-id   what it publishes; absent in one that a restore made
-    sluice.through         the id up to which a restore lets nobody publish
-    sluice.copied          "true" where the rows are not in the staged files but in others
+    sluice.checkpoint-id   the published checkpoint; absent in the snapshot of a restore
+    sluice.through         the id up to which a restore fences older coordinators
+    sluice.copied          "true" where the rows were copied from the staged files to others
     sluice.parent          the branch's snapshot before the commit, or "none": pyiceberg forgets a
                            snapshot's own parent when that one expires
 """
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Lineage:
         through: int | None = None,
         are_copied: bool = False,
     ) -> dict[str, str]:
-        """What the snapshots of a commit on top of the head are to carry."""
+        """The summary of the snapshots of a commit on top of the head."""
         head = self.head
         marks = {SINK: self.identity, PARENT: NONE if head is None else str(head.snapshot_id)}
         if checkpoint_id is not None:
@@ -61,11 +62,11 @@ class Lineage:
         return marks
 
     def is_empty(self) -> bool:
-        """Whether the branch has no row; False where its head does not count them."""
+        """Whether the branch has no rows; False where its head does not count them."""
         return self.head is None or _mark(self.head, "total-records") == "0"
 
     def of_checkpoint(self, checkpoint_id: int) -> Snapshot | None:
-        """The last snapshot of its commit; None when it has expired, or never was."""
+        """The last snapshot of the checkpoint's commit; None if it has expired or never existed."""
         mine = [
             one
             for one in self.table.metadata.snapshots
@@ -74,12 +75,12 @@ class Lineage:
         return max(mine, key=lambda one: one.sequence_number or 0, default=None)
 
     def has_copied(self, checkpoint_id: int) -> bool:
-        """Whether what was staged for the checkpoint is of no use; False where nobody can tell."""
+        """Whether the checkpoint's staged files were copied, and are garbage; False if unknown."""
         snapshot = self.of_checkpoint(checkpoint_id)
         return snapshot is not None and _mark(snapshot, COPIED) == "true"
 
     def before(self, undone: tuple[int, ...]) -> int | None:
-        """The id of the snapshot that the first of *undone* was put upon; None: there was none.
+        """The id of the snapshot before the first of *undone*; None if there was none.
 
         Raises:
             ConfigurationError: other writers' snapshots would be undone, too, or it has expired.
@@ -140,7 +141,22 @@ def _mark(snapshot: Snapshot, key: str) -> str:
 
 
 def _is_compaction(snapshot: Snapshot) -> bool:
-    """It rewrote files and changed no row."""
+    """Whether the snapshot rewrote files and changed no row."""
     from pyiceberg.table.snapshots import Operation
 
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+
+
+def undone(noted: Timeline, version: int | None, table: str) -> tuple[int, ...]:
+    """The checkpoints after *version* that the table shows; *table* is its name for messages.
+
+    Raises:
+        ConfigurationError: the note has forgotten some of them.
+    """
+    if noted.is_cut and (version or 0) < noted.oldest:
+        raise ConfigurationError(
+            f"the {table} cannot be rolled back to checkpoint {version or 'nothing'}: its note has "
+            f"forgotten which checkpoints it shows before {noted.oldest}; restore without rolling "
+            "back, or empty the table"
+        )
+    return tuple(noted.after(version))

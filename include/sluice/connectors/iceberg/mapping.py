@@ -1,14 +1,14 @@
-"""Rows that were staged for a table as it was, in the columns that it has now.
+"""``FieldMapping``: from the columns of a staged file to those that its table has at the commit.
 
-A staged file carries the ids of its fields and the id of its table, so a commit finds them again:
+A staged file has the ids of its fields and of its table, so that a commit can map its columns:
 
     renamed, moved, widened     by the field's id
-    dropped                     left out, as readers would leave it out
-    dropped and made anew       by its name: the stage writes to what is called so
+    dropped                     left out, as readers leave it out
+    dropped and created again   by its name: the stage writes to the column of this name
     added                       null, or its initial default; refused where it is required
-    the table made anew         by name, for its ids are others
+    table created again         by name, as its ids have changed
 
-What fits without a change is published as the file that it is.
+A file that needs no change is published as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.connectors.iceberg.data_files import fitted
+from sluice.connectors.iceberg.projection import projected
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,24 +26,24 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
-TABLE_ID = b"sluice.table"  # In a staged file's own metadata.
+TABLE_ID = b"sluice.table"  # A key of a staged file's metadata.
 
 
 @dataclass(frozen=True, slots=True)
 class FieldMapping:
-    """From a file whose Arrow schema is *staged*, field ids and metadata included, to *table*."""
+    """The mapping of a file with the Arrow schema *staged*, including field ids, to *table*."""
 
     table: Table
     staged: pa.Schema
 
     @property
     def is_of_table(self) -> bool:
-        """Whether the file's ids are the table's: nobody has made that anew."""
+        """Whether the file's ids are the table's: the table was not created again."""
         return (self.staged.metadata or {}).get(TABLE_ID) == table_id(self.table)
 
     @property
     def fits(self) -> bool:
-        """Whether the file is in the table's present columns already."""
+        """Whether the file has exactly the table's present columns."""
         if not self.is_of_table:
             return False
         now = {field.field_id: field for field in self.table.schema().fields}
@@ -65,7 +66,7 @@ class FieldMapping:
         return fitted(self._by_id(rows), self.table.schema(), name)
 
     def names_now(self, columns: Sequence[str]) -> list[str]:
-        """What *columns* of the file are called in the table.
+        """The names of the file's *columns* in the table.
 
         Raises:
             ConfigurationError: one was dropped.
@@ -87,16 +88,12 @@ class FieldMapping:
 
     def _by_id(self, rows: pa.Table) -> pa.Table:
         import pyarrow as pa
-        from pyiceberg.io.pyarrow import _to_requested_schema
         from pyiceberg.schema import Schema
 
         now, then = self.table.schema(), self._schema()
-        # Whether a value is required is for ``fitted`` to say: it names the column and the fix.
+        # Optional: ``fitted`` checks required columns, with an error that names the fix.
         optional = Schema(*(one.model_copy(update={"required": False}) for one in now.fields))
-        batches = [
-            _to_requested_schema(optional, then, batch, allow_timestamp_tz_mismatch=True)
-            for batch in rows.to_batches()
-        ]
+        batches = [projected(batch, then, optional) for batch in rows.to_batches()]
         mapped = _plain(pa.Table.from_batches(batches)) if batches else rows.select([])
         for column in then.fields:
             is_gone = now.find_column_name(column.field_id) is None
@@ -118,12 +115,12 @@ def table_id(table: Table) -> bytes:
 
 
 def of_table(rows: pa.Table, table: Table) -> pa.Table:
-    """*rows* with the mark of the *table* whose field ids they carry."""
+    """*rows* with the id of the *table* whose field ids they have."""
     return rows.replace_schema_metadata({TABLE_ID: table_id(table)})
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Without field ids, which would be another table's."""
+    """*rows* without field ids, which are those of another table."""
     import pyarrow as pa
 
     fields = [pa.field(one.name, one.type) for one in rows.schema]

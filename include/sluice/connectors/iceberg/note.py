@@ -1,4 +1,4 @@
-"""What a sink has published to a table: a property of the table, changed with the data.
+"""The note of published checkpoints: a property of the table, changed in the commit of the data.
 
 It outlives the snapshots, which expire.  ``sluice.{identity}`` holds the sink's time line
 (``timeline_note.py``).
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sluice.connectors import timeline_note
+from sluice.connectors.contracts import timeline_note
 from sluice.core.timeline import Timeline
 
-# Each aborted checkpoint begins another span: 600 of ids of five digits, in each metadata file.
+# Room for 600 spans of ids of five digits in each metadata file; an aborted checkpoint begins one.
 MAX_BYTES = 8_000
 
 
@@ -20,12 +20,12 @@ def property_of(identity: str) -> str:
 
 
 def encoded(timeline: Timeline) -> str:
-    """What does not fit is forgotten, oldest first."""
+    """The note of *timeline*; spans that do not fit are dropped, oldest first."""
     return timeline_note.encoded(timeline, MAX_BYTES)
 
 
 def noted(properties: Mapping[str, str], identity: str) -> Timeline:
-    """Raises ProtocolViolation when the property is not what a sink of this version wrote."""
+    """The time line in a table's properties; ProtocolViolation for a note of another format."""
     name = property_of(identity)
     text = properties.get(name)
     if text is None:

@@ -1,4 +1,4 @@
-"""The transactions of a sink: a checkpoint's rows and the note, or a restore and the note."""
+"""The transactions of an Iceberg sink, which publish or roll back rows, and change the note."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One attempt to publish a checkpoint on top of the head that *lineage* has seen."""
+    """One attempt to publish a checkpoint on top of the head that *lineage* was loaded with."""
 
     lineage: Lineage
     staging: Staging
@@ -36,15 +36,15 @@ class Publication:
     _written: list[str] = field(default_factory=list[str])
 
     def publish(self, note: Timeline, committables: Sequence[Committable]) -> None:
-        """In one commit, and one snapshot: the rows, and *note* of them.
+        """Publish the rows, and *note*, in one commit and one snapshot.
 
-        A staged file becomes the table's where it is of the table's present columns and that has
-        no partitions; else its rows are written anew, one staged file in memory at a time.
+        A staged file becomes a data file if it has the table's present columns and the table has
+        no partitions; else its rows are written again, one staged file in memory at a time.
 
         Raises:
-            CommitFailedException: the branch has moved, or the metadata changed; look again.
+            CommitFailedException: the branch has moved, or the metadata changed: load it again.
             ConfigurationError: the table was changed, and the rows do not fit any more.
-            ProtocolViolation: something staged is missing, or is not what it was.
+            ProtocolViolation: a staged file is missing or changed.
         """
         ordered = sorted(committables, key=lambda one: one.file)
         rows = [one for one in ordered if not one.file.endswith(DELETES)]
@@ -65,12 +65,12 @@ class Publication:
             transaction.set_properties({property_of(self.lineage.identity): encoded(note)})
 
     def withdraw(self) -> None:
-        """Delete what was written for a commit that did not happen."""
+        """Delete the files that were written for a commit that failed."""
         for location in self._written:
             self.lineage.table.io.delete(location)
 
     def _added(self, rows: Sequence[Committable]) -> Iterator[DataFile]:
-        """All as they are, or all anew: so it is known what of them is to be deleted."""
+        """The data files of *rows*: all staged files, or all rewritten, never a mixture."""
         table = self.lineage.table
         footers = self.staging.footers(rows)
         mappings = [FieldMapping(table, one.schema.to_arrow_schema()) for one in footers]
@@ -87,7 +87,7 @@ class Publication:
         return file.file_path.startswith(below) and REWRITE not in file.file_path
 
     def _keys(self, committables: Sequence[Committable]) -> pa.Table:
-        """The keys of all rows that come and go, by the names that the table has for them."""
+        """The keys of all rows to write or delete, under the names that the table has for them."""
         import pyarrow as pa
 
         table = self.lineage.table
@@ -101,7 +101,7 @@ class Publication:
         return pa.concat_tables(tables)
 
     def _kept(self, one: Replaced) -> Iterator[DataFile]:
-        """What stays of a file, in the same partition where that is still one."""
+        """The data files of a file's remaining rows, in the same partition if it still exists."""
         table = self.lineage.table
         if one.kept is None:
             return
@@ -112,12 +112,12 @@ class Publication:
         file = file_name(self.checkpoint_id, f"{REWRITE}{secrets.token_hex(8)}.parquet")
         place = self.staging.location(file)
         self._written.append(place)
-        size_bytes = self.staging.write(file, rows)
+        size_bytes = self.staging.write(file, rows).size_bytes
         partition: Record = one.old.partition
         yield described(table.metadata, place, footer(table.io, place), size_bytes, partition)
 
     def _rewritten(self, rows: pa.Table) -> Iterator[DataFile]:
-        """As pyiceberg writes them: into the partitions that the table has now."""
+        """The data files of *rows*, written by pyiceberg into the table's present partitions."""
         from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
         table = self.lineage.table
@@ -133,7 +133,7 @@ class Publication:
         matching: BooleanExpression | None,
         marks: dict[str, str],
     ) -> None:
-        """One snapshot; also where nothing changes, for the head has to move."""
+        """Make one snapshot, even without changes: the head has to move."""
         update = transaction.update_snapshot(marks, self.lineage.branch)
         if gone:
             assert matching is not None
@@ -152,11 +152,10 @@ class Publication:
 
 
 def restore(lineage: Lineage, undone: tuple[int, ...], note: Timeline) -> None:
-    """In one commit: put the branch back to before the first of *undone*, if there are any, and
-    leave *note*.
+    """Roll the branch back to before the first of *undone*, if any, and write *note*, at once.
 
     Raises:
-        CommitFailedException: the branch has moved, or the metadata changed; look again.
+        CommitFailedException: the branch has moved, or the metadata changed: load it again.
         ConfigurationError: see ``Lineage.before``.
     """
     table = lineage.table
@@ -166,7 +165,7 @@ def restore(lineage: Lineage, undone: tuple[int, ...], note: Timeline) -> None:
         if undone:
             _move(transaction, lineage.branch, back_to)
         with transaction.update_snapshot(marks, lineage.branch).fast_append():
-            pass  # The head moves, so that whoever looked before is refused.
+            pass  # The head moves, so that commits on top of the old one are refused.
         transaction.set_properties({property_of(lineage.identity): encoded(note)})
 
 

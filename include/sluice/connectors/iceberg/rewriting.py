@@ -1,8 +1,8 @@
-"""Taking rows away by their keys: copy on write, one data file in memory at a time.
+"""Deletion of rows by their keys: copy on write, one data file in memory at a time.
 
 pyiceberg's own delete reads every file whole and builds one expression of all keys.  Here a file's
-key columns are read and joined with the keys; only a file with rows that go, and rows that stay,
-is read whole and written again.  Null is a key like any other, as in every sink here.
+key columns are read and joined with the keys; only a file with both deleted and remaining rows is
+read whole and written again.  Null is a key like any other, as in every sink of sluice.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.snapshots import Snapshot
 
-# pyiceberg compares so many values with a file's bounds; of more it takes none into account.
+# The most values that pyiceberg compares with a file's bounds; more are not used at all.
 MOST_VALUES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """*kept* is what stays of the rows of *old*; None when none do."""
+    """A data file to replace: *kept* are the remaining rows of *old*; None if there are none."""
 
     old: DataFile
     kept: pa.Table | None
 
 
 def key_filter(keys: pa.Table) -> BooleanExpression:
-    """What files with some of the *keys* fulfil: by values, or by the range of the first column."""
+    """A filter for files that may have *keys*: by values, or by the range of the first column."""
     import pyarrow.compute as pc
     from pyarrow import types
     from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, In, LessThanOrEqual
@@ -58,7 +58,7 @@ def key_filter(keys: pa.Table) -> BooleanExpression:
 def replaced(
     table: Table, head: Snapshot | None, keys: pa.Table, rows: BooleanExpression
 ) -> Iterator[Replaced]:
-    """The data files of *head* with rows that have one of the *keys*; *rows* is their filter."""
+    """The data files of *head* with rows of *keys*, without these; *rows* filters the files."""
     import polars as pl
 
     if head is None or not keys.num_rows:
@@ -86,7 +86,7 @@ def replaced(
 
 
 def _staying(found: pa.Table, wanted: pl.DataFrame) -> pl.Series | None:
-    """Which rows stay; None when all do."""
+    """A mask of the rows that remain; None when all do."""
     import polars as pl
 
     keys = pl.from_arrow(found)

@@ -1,6 +1,6 @@
-"""A range of rows of one data file, in the columns that a table's schema has now.
+"""The reader of a range of rows of one data file, in the columns of the table's present schema.
 
-Columns are found by field id, or where the file has none by the table's name mapping, as the
+Columns are matched by field id, or by the table's name mapping where the file has none, as the
 format demands: a renamed column is found, and one that was added later is null.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sluice.connectors.parquet_file import batch_rows, known
-from sluice.connectors.parquet_types import known_schema
+from sluice.connectors.files.parquet_file import batch_rows, known
+from sluice.connectors.files.parquet_types import known_schema
+from sluice.connectors.iceberg.projection import projected
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The types in which every source here yields rows; see ``parquet_file``."""
+    """*schema* with the types that sources yield; see ``parquet_file``."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     return known_schema(schema_to_pyarrow(schema, include_field_ids=False), "the Iceberg table")
@@ -53,29 +54,23 @@ def _projected(
     table: Table, file: pq.ParquetFile, start: int, end: int, schema: Schema
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
-    from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema, schema_to_pyarrow
+    from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
     from pyiceberg.schema import prune_columns
 
     names = table.metadata.name_mapping()
     found = pyarrow_to_schema(file.schema_arrow, names, downcast_ns_timestamp_to_us=True)
     _check_partition_columns(table, found, schema)
-    # The ids of lists and maps are those of what is in them.
+    # Lists and maps have the ids of their elements.
     ids = {id_ for id_ in schema.field_ids if schema.find_type(id_).is_primitive}
     there = prune_columns(found, ids & found.field_ids, select_full_types=False)
     columns = [column.name for column in there.columns]
-    if not columns:  # All that is asked for was added to the table later.
+    if not columns:  # All requested columns were added to the table later.
         empty = schema_to_pyarrow(schema, include_field_ids=False)
         nulls = [pa.nulls(end - start, field.type) for field in empty]
         yield pa.RecordBatch.from_arrays(nulls, names=empty.names)
         return
     for batch in _ranged(file, start, end, columns):
-        yield _to_requested_schema(
-            schema,
-            there,
-            batch,
-            downcast_ns_timestamp_to_us=True,
-            allow_timestamp_tz_mismatch=True,
-        )
+        yield projected(batch, there, schema)
 
 
 def _ranged(
@@ -99,7 +94,7 @@ def _ranged(
 
 
 def _check_partition_columns(table: Table, found: Schema, schema: Schema) -> None:
-    """A column that a file leaves out because all its rows share the value is only in manifests."""
+    """Refuse a column that is missing in a file because its value is in the partition only."""
     from pyiceberg.transforms import IdentityTransform
 
     by_partition = {

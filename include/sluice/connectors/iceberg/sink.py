@@ -1,11 +1,11 @@
-"""An Iceberg table as a sink: a checkpoint is one commit of the catalog.
+"""An Iceberg table as a sink: each checkpoint is published in one commit of the catalog.
 
 Subtasks write data files into the table's own location; a commit makes a snapshot that names them,
 and changes the note (``note.py``) in the same step.  Every commit, also one without rows and that
-of a restore, makes a snapshot: the catalog compares the branch's head with the one that was looked
-at, so whoever was overtaken is refused, looks again, and finds the note of the other.
+of a restore, makes a snapshot: the catalog compares the branch's head with the expected one, so a
+commit that was overtaken is refused, loads the table again, and finds the other's note.
 
-With an upsert key, older rows of the keys are taken out of their files in the same commit.
+With an upsert key, older rows of the keys are deleted from their files in the same commit.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.connectors.contracts.sink import DELETED, RollBack, Unpublished
+from sluice.connectors.contracts.timeline_note import named
 from sluice.connectors.iceberg.catalog import CatalogTable, pauses
 from sluice.connectors.iceberg.data_files import check_required, check_writable, fitted
-from sluice.connectors.iceberg.lineage import Lineage
+from sluice.connectors.iceberg.lineage import Lineage, undone
 from sluice.connectors.iceberg.mapping import of_table
 from sluice.connectors.iceberg.note import noted
 from sluice.connectors.iceberg.publishing import Publication, restore
@@ -27,9 +29,7 @@ from sluice.connectors.iceberg.staging import (
     file_name,
     of_checkpoint,
 )
-from sluice.connectors.sink import DELETED, RollBack, Unpublished
-from sluice.connectors.staged_files import ATTEMPT_TOKEN, check_keys
-from sluice.connectors.timeline_note import named
+from sluice.connectors.staging.staged_files import ATTEMPT_TOKEN, check_keys
 from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery, Standing, Timeline, Writer
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IcebergSink:
-    """See ``Sink``.  *identity* is this sink's in the table, which others may write, too."""
+    """See ``Sink``.  *identity* names this sink in the table, which others may write, too."""
 
     uid: str
     place: CatalogTable
@@ -69,16 +69,19 @@ class IcebergSink:
         file = file_name(checkpoint_id, f"{subtask:05d}-{attempt_token}{kind}")
         with self.place.failures():
             check_writable(target)
-            if not is_delete:
-                rows = fitted(rows, target.schema(), self.place.name)
-            else:
-                key = target.schema().select(*self.upsert_key)
-                rows = fitted(rows.select(self.upsert_key), key, self.place.name)
-            size_bytes = Staging(target, self.identity).write(file, of_table(rows, target))
-        return Committable(sink=self.uid, file=file, rows=rows.num_rows, size_bytes=size_bytes)
+            schema = target.schema()
+            if is_delete:
+                rows, schema = rows.select(self.upsert_key), schema.select(*self.upsert_key)
+            rows = fitted(rows, schema, self.place.name)
+            return Staging(target, self.identity).stage(self.uid, file, of_table(rows, target))
 
-    def check(self, parent: int | None, schema: pa.Schema) -> None:  # noqa: ARG002 - of ``Sink``
-        """Of its columns each value is cast when it is staged; here only what has none is known."""
+    def check(
+        self,
+        parent: int | None,  # noqa: ARG002 - of ``Sink``
+        schema: pa.Schema,
+        committables: Sequence[Committable],  # noqa: ARG002
+    ) -> None:
+        """See ``Sink.check``: finds missing required columns; values are cast when staged."""
         table = self._found()
         if table is None:
             return
@@ -95,7 +98,7 @@ class IcebergSink:
         parent: int | None,
         committables: Sequence[Committable],
     ) -> None:
-        """See ``Sink.commit``.  Bounded: who loses every race raises StoreUnavailable."""
+        """See ``Sink.commit``.  Raises StoreUnavailable after a bounded number of lost races."""
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         for _ in pauses():
@@ -118,19 +121,19 @@ class IcebergSink:
             except CommitFailedException:
                 publication.withdraw()
             except CommitStateUnknownException:
-                pass  # The note says whether it arrived.
+                pass  # The note shows whether the commit succeeded.
             except ConfigurationError:
-                publication.withdraw()  # It is tried again, until somebody has mended the table.
+                publication.withdraw()  # It is retried until a person has mended the table.
                 raise
             except ProtocolViolation:
                 publication.withdraw()
                 if not self.is_published(checkpoint_id):
-                    raise  # Else another process was faster, and has deleted what was staged.
+                    raise  # Otherwise another process has published it.
         else:
             raise self._overtaken(f"checkpoint {checkpoint_id}")
 
     def discard_copied(self, committables: Sequence[Committable]) -> None:
-        """Keys of deleted rows; and rows, where the snapshot says that others hold them."""
+        """Delete files of deleted keys, and files of rows if the snapshot says they were copied."""
         table = self._found()
         if table is None or not committables:
             return
@@ -140,9 +143,12 @@ class IcebergSink:
             one.file for one in committables if copied or one.file.endswith(DELETES)
         )
 
-    def damage_of(self, committables: Iterable[Committable]) -> Sequence[str]:  # noqa: ARG002
-        """Nothing is told before the commit, which reads each file's footer."""
-        return ()
+    def damage_of(self, committables: Iterable[Committable]) -> Sequence[str]:
+        """See ``Sink``.  Those of a table that is gone went with it, which the commit says."""
+        if (table := self._found()) is None:
+            return ()
+        with self.place.failures():
+            return Staging(table, self.identity).damage_of(committables)
 
     def is_published(self, checkpoint_id: int) -> bool:
         return self._noted().shows(checkpoint_id)
@@ -159,11 +165,13 @@ class IcebergSink:
         return table is None or Lineage(table, self.branch, self.identity).is_empty()
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
-        """See ``Sink.recover``.  Rolling back moves the branch to where it was before the first
-        checkpoint that is undone, and keeps the snapshots.
+        """See ``Sink.recover``.
+
+        Rolling back moves the branch to the snapshot before the first checkpoint that is undone,
+        and keeps the snapshots.
 
         Raises:
-            ConfigurationError: others have written in between, or a snapshot has expired.
+            ConfigurationError: other writers committed in between, or a snapshot has expired.
         """
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
@@ -175,12 +183,12 @@ class IcebergSink:
                 return
             table = table or self._created(())
             lineage = Lineage(table, self.branch, self.identity)
-            undone: tuple[int, ...] = ()
+            left_behind: tuple[int, ...] = ()
             if recovery.roll_back and not lineage.is_empty():
-                undone = self._undone(before, recovery.version)
+                left_behind = undone(before, recovery.version, self._name)
             try:
                 with self.place.failures():
-                    restore(lineage, undone, after)
+                    restore(lineage, left_behind, after)
             except (CommitFailedException, CommitStateUnknownException):
                 continue
             return
@@ -206,8 +214,10 @@ class IcebergSink:
         staging.discard(files)
 
     def unpublished(self) -> Unpublished:
-        """See ``Sink``.  Files are listed before the table is loaded, so one that is committed in
-        between is named by the time we look.  Costs a request or two for each manifest.
+        """See ``Sink``.  Costs a request or two for each manifest.
+
+        Files are listed before the table is loaded, so a file that is committed in between is
+        named by a snapshot.
         """
         table = self._found()
         if table is None:
@@ -229,7 +239,7 @@ class IcebergSink:
             Staging(table, self.identity).discard(files)
 
     def _looked(self) -> tuple[Table | None, Timeline]:
-        """The table to commit to, None if it is still to be made, and its note."""
+        """The table to commit to, None if it does not exist yet, and its time line."""
         table = self._found()
         if table is None:
             return None, Timeline()
@@ -240,7 +250,7 @@ class IcebergSink:
         return table, noted(table.properties, self.identity)
 
     def _created(self, committables: Sequence[Committable]) -> Table:
-        """Of the columns of what is staged; without columns if that is nothing."""
+        """The table, created with the columns of the staged rows; without rows it has none."""
         rows = sorted(committables, key=lambda one: one.file.endswith(DELETES))
         table = self.place.create(None)
         if not rows:
@@ -253,30 +263,16 @@ class IcebergSink:
     def _name(self) -> str:
         return f"Iceberg table {self.place.name}"
 
-    def _undone(self, noted: Timeline, version: int | None) -> tuple[int, ...]:
-        """The checkpoints after *version* that the table shows.
-
-        Raises:
-            ConfigurationError: the note has forgotten some of them.
-        """
-        if noted.is_cut and (version or 0) < noted.oldest:
-            raise ConfigurationError(
-                f"the {self._name} cannot be rolled back to checkpoint {version or 'nothing'}: its "
-                f"note has forgotten which checkpoints it shows before {noted.oldest}; "
-                "restore without rolling back, or empty the table"
-            )
-        return tuple(noted.after(version))
-
     def _noted(self) -> Timeline:
         table = self._found()
         return Timeline() if table is None else noted(table.properties, self.identity)
 
     def _found(self) -> Table | None:
-        """The table; None if it is still to be created."""
+        """The table; None if it does not exist yet."""
         return self.place.find() if self.create else self.place.load()
 
     def _prepared(self, schema: pa.Schema) -> Table:
-        """The table, with columns: it may have been made for an epoch without rows."""
+        """The table, with columns: it may have been created by an epoch without rows."""
         from pyiceberg.exceptions import CommitFailedException
 
         if not self.create:
@@ -286,7 +282,7 @@ class IcebergSink:
             if table.schema().fields:
                 return table
             try:
-                # There is no row that a required column could be missing in.
+                # Without rows, a required column may be added.
                 with (
                     self.place.failures(),
                     table.update_schema(allow_incompatible_changes=True) as update,

@@ -1,11 +1,11 @@
-"""The rows that are appended to an Iceberg table: a source whose partitions are data files.
+"""The source of rows appended to an Iceberg table; its partitions are data files.
 
 A position has at most two entries.  ``snapshots`` has as its offset the sequence number of the last
 snapshot that was read to its end, and as its version that one's id.  A data file is there when the
 cut lies in the snapshot after it: the files before it in order are read, those behind it are not.
-So a position stays small, whatever the table has been through.
+So a position stays small, whatever the table's history.
 
-``snapshots`` is sealed, for no row is read of it: what the watermark waits for are open files.
+``snapshots`` is sealed, as no row is read of it: the watermark waits for open files only.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sluice.connectors.iceberg.appends import NOTHING, AddedFile, Appends, Step
-from sluice.connectors.iceberg.catalog import CatalogTable
-from sluice.connectors.iceberg.rows import arrow_schema, rows_of
-from sluice.connectors.iceberg.tags import Tags
-from sluice.connectors.source import (
+from sluice.connectors.contracts.source import (
     Barrier,
     SourceDefaults,
     SourcePosition,
     check_induced,
     offsets_by_partition,
 )
+from sluice.connectors.iceberg.appends import NOTHING, AddedFile, Appends, Step
+from sluice.connectors.iceberg.catalog import CatalogTable
+from sluice.connectors.iceberg.rows import arrow_schema, rows_of
+from sluice.connectors.iceberg.tags import Tags
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 SNAPSHOTS = "snapshots"
-BASE = "base "  # Before the id of the snapshot that is read whole, and is not yet read to its end.
+BASE = "base "  # The prefix of the id of a snapshot that is being read whole, and is not finished.
 
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """How far the table was read: to the snapshot *version*, and *offset* rows into *file*."""
+    """A position in the table: after the snapshot *version*, and *offset* rows into *file*."""
 
     sequence: int = 0
     version: str = NOTHING
@@ -83,7 +83,7 @@ class IcebergSource(SourceDefaults):
     def __post_init__(self) -> None:
         if self.start not in ("earliest", "latest") and not self.start.isdecimal():
             raise ConfigurationError(
-                f"the start {self.start!r} of the Iceberg table {self.place.name} is none; write "
+                f"the start {self.start!r} of Iceberg table {self.place.name} is unknown; write "
                 "'earliest', 'latest', or a snapshot's id"
             )
 
@@ -146,7 +146,7 @@ class IcebergSource(SourceDefaults):
             return Tags(self.place).held(prefix)
 
     def _first(self, appends: Appends) -> _Cursor:
-        """Where a source begins that was never read."""
+        """The first position of a source without one."""
         head = appends.head()
         if self.start == "latest":
             if head is None:
@@ -203,7 +203,7 @@ class IcebergSource(SourceDefaults):
             ),
             exhausted=self.bounded and not rest and not is_induced,
             is_backlog=rest,
-            # Files of one snapshot may be of the same times: it counts as a whole.
+            # Files of one snapshot may hold the same times, so the snapshot counts as a whole.
             waiting=(SNAPSHOTS,) if cursor.file else (),
         )
 

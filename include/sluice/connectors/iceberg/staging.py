@@ -1,4 +1,4 @@
-"""Files that a sink has staged in the table's own location, where no snapshot names them yet.
+"""Staged files of an Iceberg sink, in the table's own location, which no snapshot names yet.
 
 {data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}.parquet          rows, as they stay
 {data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}-deletes.parquet  keys of deleted rows
@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sluice.connectors.contracts.sink import Staged
 from sluice.connectors.iceberg.data_files import footer, write
-from sluice.connectors.sink import Staged
 from sluice.core.acks import Committable
 from sluice.errors import ProtocolViolation, StoreUnavailable
+from sluice.protocol.checksums import Written, checksum_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 DELETES = "-deletes.parquet"
 REWRITE = "99999-rewrite-"
 STAGED_FILE = re.compile(r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
-THREADS = 16  # A footer, or a manifest, is a request or two; a reader waits for most of each.
+THREADS = 16  # A footer or manifest is a request or two, mostly latency.
+PIECE_BYTES = 4 << 20  # Of a file that is compared, by each of the threads.
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """What the sink *identity* has staged in *table*."""
+    """The staged files of the sink *identity* in *table*."""
 
     table: Table
     identity: str
@@ -48,13 +50,24 @@ class Staging:
             raise ProtocolViolation(f"{file!r} is not the name of a staged file")
         return f"{self.folder}/{file}"
 
-    def write(self, file: str, rows: pa.Table) -> int:
+    def stage(self, sink: str, file: str, rows: pa.Table) -> Committable:
+        """Write *rows*, whose sink calls itself *sink* in its acks."""
+        written = self.write(file, rows)
+        return Committable(
+            sink=sink,
+            file=file,
+            rows=rows.num_rows,
+            size_bytes=written.size_bytes,
+            checksum=written.checksum,
+        )
+
+    def write(self, file: str, rows: pa.Table) -> Written:
         return write(self.table, self.location(file), rows)
 
     def read(self, staged: Committable, columns: Sequence[str] | None = None) -> pa.Table:
-        """Its rows, or their *columns*.
+        """The rows of a staged file, or only their *columns*.
 
-        Raises ProtocolViolation when it is gone, or is not what was staged.
+        Raises ProtocolViolation when the file is missing or changed.
         """
         import pyarrow.parquet as pq
 
@@ -63,9 +76,24 @@ class Staging:
             return pq.read_table(stream, columns=None if columns is None else [*columns])
 
     def footers(self, staged: Iterable[Committable]) -> list[pq.FileMetaData]:
-        """Raises ProtocolViolation when one is gone, or is not what was staged."""
+        """The footers of *staged*; ProtocolViolation when a file is missing or changed."""
         with ThreadPoolExecutor(THREADS) as pool:
             return list(pool.map(self._checked, staged))
+
+    def damage_of(self, staged: Iterable[Committable]) -> list[str]:
+        """What is not there any more as it was staged, a sentence each; every file is read."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            return [one for one in pool.map(self._damage, staged) if one]
+
+    def _damage(self, staged: Committable) -> str:
+        place = self.location(staged.file)
+        what = f"{place}, staged for sink {staged.sink!r}, is "
+        try:
+            with self.table.io.new_input(place).open() as stream:
+                found = checksum_of(iter(lambda: stream.read(PIECE_BYTES), b""))
+        except FileNotFoundError:
+            return what + "missing"
+        return what + "damaged" if found != staged.checksum else ""
 
     def listed(self) -> list[Staged]:
         from pyarrow import fs
@@ -87,12 +115,12 @@ class Staging:
         ]
 
     def discard(self, files: Iterable[str]) -> None:
-        """Delete them; those that are gone are fine."""
+        """Delete *files*; missing ones are no error."""
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(self._delete, files))
 
     def named(self) -> set[str]:
-        """Those of the files that a snapshot names, whichever branch it is on.
+        """The files that some snapshot names, on any branch.
 
         Reads each manifest of the table's history once.
         """

@@ -1,4 +1,4 @@
-"""Tags that keep snapshots from being expired: ``{name}``, and ``{name}.next`` for a second one."""
+"""Tags that protect snapshots from expiry: ``{name}``, and ``{name}.next`` for a second one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NEXT = ".next"
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Those of the table at *place*."""
+    """The tags of the table at *place*."""
 
     place: CatalogTable
 
     def keep(self, name: str, snapshot_ids: Sequence[int]) -> None:
-        """Raises ConfigurationError when one of them has expired already."""
+        """Tag the snapshots; raises ConfigurationError when one of them has expired already."""
         wanted = dict(zip((name, name + NEXT), snapshot_ids, strict=False))
 
         def change(table: Table) -> ManageSnapshots | None:

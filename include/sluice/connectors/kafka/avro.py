@@ -1,22 +1,20 @@
-"""Avro values: a record's fields become the columns."""
+"""Decoding of Avro values: the fields of a record become columns."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sluice.connectors.kafka.avro_types import (
-    AvroSchema,
-    in_microseconds,
-    record_fields,
-    without_logical_types,
-)
+from sluice.connectors.avro.columns import as_numbers, map_schema
+from sluice.connectors.avro.mapped import AvroSchema, Mapped
 from sluice.connectors.kafka.framing import NotFramed, Registry, unframed
 from sluice.connectors.kafka.values import Decoded, held, tombstone_fields, tombstones
 from sluice.errors import ConfigurationError
+from sluice.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AvroValues:
-    """*schema* is the reader's, as JSON.  With a *registry* each value names the schema that it was
-    written with, and is resolved to the reader's; without one *schema* is the writer's, too.
+    """*schema* is the reader's schema, as JSON.
+
+    With a *registry* each value begins with the id of its writer's schema, and is resolved to the
+    reader's; without one *schema* is the writer's, too.
     """
 
     schema: str
@@ -39,13 +39,14 @@ class AvroValues:
         return tombstone_fields()
 
     def fields(self) -> list[pa.Field]:
-        return [one.with_type(in_microseconds(one.type)) for one in self._wire_fields()]
+        return list(self._mapped().column)
 
     def decode(self, raw: Sequence[bytes | None]) -> Decoded:
         """Raises StoreUnavailable or ConfigurationError when the registry does not answer."""
-        reader = _Reader(self)
+        mapped = self._mapped()
+        reader = _Reader(parsed_json(self.schema), self.registry)
         bad_bytes = _bad_bytes()
-        records: list[Any] = []
+        records: list[Mapping[str, object] | None] = []
         malformed: dict[int, str] = {}
         for row, value in enumerate(raw):
             try:
@@ -53,40 +54,52 @@ class AvroValues:
             except bad_bytes as error:
                 records.append(None)
                 malformed[row] = f"not Avro of the schema: {error or type(error).__name__}"
-        return Decoded([tombstones(raw), *held(records, self._columns, malformed)], malformed)
+        columns = held(records, partial(_columns, mapped), malformed)
+        return Decoded([tombstones(raw), *columns], malformed)
 
-    def _columns(self, records: Sequence[object]) -> list[pa.Array]:
-        import pyarrow as pa
+    def _mapped(self) -> Mapped:
+        schema = parsed_json(self.schema)
+        try:
+            return map_schema(schema, "the Avro schema of the values")
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{error}; or read the values with Raw() and decode them in a transform"
+            ) from error
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"the Avro schema of the values is none of Avro's: {type(error).__name__} {error}; "
+                "correct it"
+            ) from error
 
-        rows = pa.array(records, pa.struct(self._wire_fields())).cast(pa.struct(self.fields()))
-        columns: list[pa.Array] = rows.flatten()  # A field is null where its record is.
-        return columns
 
-    def _wire_fields(self) -> list[pa.Field]:
-        return record_fields(parsed_json(self.schema), "the values")
+def _columns(mapped: Mapped, records: Sequence[Mapping[str, object] | None]) -> list[pa.Array]:
+    return [
+        mapped.array_of(field.name, [None if one is None else one[field.name] for one in records])
+        for field in mapped.column
+    ]
 
 
 class _Reader:
-    """Knows the schemas of the writers that it has met."""
+    """A decoder that caches the writers' schemas."""
 
-    def __init__(self, values: AvroValues) -> None:
+    def __init__(self, schema: AvroSchema, registry: Registry | None) -> None:
+        require("fastavro", who="Avro")
         from fastavro import parse_schema, schemaless_reader
 
-        self._registry = values.registry
-        self._client = values.registry.client() if values.registry is not None else None
+        self._registry = registry
+        self._client = registry.client() if registry is not None else None
         self._reads: Any = schemaless_reader
-        plain = without_logical_types(parsed_json(values.schema))
-        self._schema = parse_schema(plain, named_schemas={})
+        self._schema = parse_schema(as_numbers(schema), named_schemas={})
         self._writers: dict[int, Any] = {}
 
-    def read(self, value: bytes) -> object:
+    def read(self, value: bytes) -> Mapping[str, object]:
         if self._registry is None:
             writer, reader, body = self._schema, None, value
         else:
             schema_id, body = unframed(value)
             writer, reader = self._writer(schema_id), self._schema
         stream = io.BytesIO(body)
-        record: object = self._reads(stream, writer, reader)
+        record: Mapping[str, object] = self._reads(stream, writer, reader)
         if stream.tell() != len(body):
             raise ValueError(f"{len(body) - stream.tell()} bytes are left over")
         return record
@@ -101,7 +114,7 @@ class _Reader:
             self._writers[schema_id] = (
                 None
                 if text is None
-                else parse_schema(without_logical_types(json.loads(text)), named_schemas={})
+                else parse_schema(as_numbers(json.loads(text)), named_schemas={})
             )
         if self._writers[schema_id] is None:
             raise NotFramed(f"the Schema Registry has no schema {schema_id}")
@@ -109,7 +122,7 @@ class _Reader:
 
 
 def _bad_bytes() -> tuple[type[Exception], ...]:
-    """What fastavro raises on bytes that are not of the schema: whatever they cause."""
+    """The errors that fastavro raises for bytes that do not match the schema."""
     from fastavro.read import SchemaResolutionError
 
     return (

@@ -1,31 +1,33 @@
-"""How sluice reaches a Kafka cluster, and what its errors mean to a person.
+"""``Cluster``: the clients of a Kafka cluster, and the translation of its errors.
 
-A ``Cluster`` travels to Spark's workers; a client never does.  Secrets are resolved in the process
-that builds a client, and no message shows one.
+A ``Cluster`` is pickled for Spark's workers; a client never is.  Secrets are resolved in the
+process that builds a client, and no message shows one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sluice.core.pages import KAFKA
+from sluice.declaration.params import Env, value_of
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
-from sluice.params import Env, value_of
+from sluice.extras import require
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 30.0  # A cluster that is up answers in milliseconds, electing a leader in 10 s.
-# A coordinator that dies leaves its transaction open, and readers wait, until the next one comes
-# or this has passed.  Sending a checkpoint may not take longer; a broker allows 900,000 by default.
+REQUEST_TIMEOUT_S = 30.0  # A cluster answers in milliseconds, and elects a leader in 10 s.
+# A coordinator that dies leaves its transaction open, and readers wait until the next one begins
+# or this time has passed.  Sending a checkpoint must be faster; brokers allow 900,000 by default.
 TRANSACTION_TIMEOUT_MS = 300_000
 SECRET_WORDS = ("password", "secret", "key.pem", "oauthbearer.config", "jaas")
-# Sluice alone decides these: what it promises rests on them.
+# Properties that sluice sets itself, because its guarantees rest on them.
 OURS = frozenset(
     {
         "auto.offset.reset",
@@ -70,7 +72,8 @@ class Cluster:
 
     @contextmanager
     def consumer(self, **ours: str | int | bool) -> Iterator[Consumer]:
-        """A consumer of no group, which is closed at the end.  Dots are underscores in *ours*."""
+        """A consumer without a group, closed with the block.  *ours* has underscores for dots."""
+        require("confluent_kafka", who="Kafka")
         from confluent_kafka import Consumer
 
         with self.explained():
@@ -83,15 +86,38 @@ class Cluster:
         finally:
             consumer.close()
 
+    def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
+        """The id of each topic (KIP-516), which changes when it is deleted and created again.
+
+        Empty for brokers before 2.8, which have no ids.
+
+        Raises:
+            ConfigurationError: there is no such topic, or the user may not see it.
+        """
+        from confluent_kafka import TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        with self.explained(f"to describe {', '.join(topics)}"):
+            admin = AdminClient(self.properties({}), logger=log)
+            asked = admin.describe_topics(
+                TopicCollection([*topics]), request_timeout=self.timeout_s
+            )
+            found = {name: answer.result().topic_id for name, answer in asked.items()}
+        return {
+            name: str(id_) if id_ is not None and id_.get_most_significant_bits() else ""
+            for name, id_ in found.items()
+        }
+
     def producer(
         self, on_error: Callable[[KafkaError, Any], None] | None = None, **ours: str | int | bool
     ) -> Producer:
-        """An idempotent producer; *on_error* hears of the messages that were not delivered."""
+        """An idempotent producer; it calls *on_error* for messages that were not delivered."""
+        require("confluent_kafka", who="Kafka")
         from confluent_kafka import Producer
 
         defaults: dict[str, Any] = {
             "enable.idempotence": True,
-            # Where Java's producers put a key, so that both may write one topic.
+            # The partitioner of Java's producers, so that both may write one topic.
             "partitioner": "murmur2_random",
             "linger.ms": 20,
             "delivery.report.only.error": True,
@@ -104,7 +130,7 @@ class Cluster:
 
     @contextmanager
     def explained(self, doing: str = "") -> Iterator[None]:
-        """Turn the client's errors into sluice's; *doing* says what was tried."""
+        """Translate the client's errors into those of sluice; *doing* is for their messages."""
         from confluent_kafka import KafkaException
 
         try:
@@ -113,13 +139,13 @@ class Cluster:
             raise self.explain(error.args[0], doing) from None
 
     def explain(self, error: KafkaError, doing: str = "") -> SluiceError:
-        """What a person is told of *error*: the fix, or that it may pass."""
+        """The error to raise for *error*: with the fix, or as one that may pass."""
         text = self._without_secrets(str(error.str()))
         what = f" {doing}" if doing else ""
         place = f"Kafka at {self.servers}"
         if error.code() in _to_be_fixed():
             return ConfigurationError(
-                f"{place} refuses{what}: {error.name()}: {text}; see docs/connectors/kafka.md for "
+                f"{place} refuses{what}: {error.name()}: {text}; see {KAFKA} for "
                 "the properties and the rights that sluice needs"
             )
         return StoreUnavailable(f"{place} did not answer{what}: {error.name()}: {text}")
@@ -127,11 +153,11 @@ class Cluster:
     def properties(
         self, defaults: Mapping[str, Any], ours: Mapping[str, str | int | bool] | None = None
     ) -> dict[str, Any]:
-        """What a client is built of: a person's properties count before *defaults*."""
+        """The properties of a client: declared ones take precedence over *defaults*."""
         given = {name: value_of(value, {}) for name, value in self.config}
         fixed = {name.replace("_", "."): value for name, value in (ours or {}).items()}
         return {
-            "log_level": 2,  # The rest comes as errors, too, and again with each attempt.
+            "log_level": 2,  # Other messages also arrive as errors, and again with each attempt.
             "error_cb": self._noter(),
             **defaults,
             **given,
@@ -140,7 +166,7 @@ class Cluster:
         }
 
     def _noter(self) -> Callable[[KafkaError], None]:
-        """What a client hears from behind: each kind of trouble is logged once."""
+        """A callback for a client's background errors, which logs each kind once."""
         noted: set[str] = set()
 
         def note(error: KafkaError) -> None:
@@ -160,7 +186,7 @@ class Cluster:
 
 
 def _to_be_fixed() -> frozenset[int]:
-    """Errors that do not pass by themselves."""
+    """The errors that do not pass by themselves."""
     from confluent_kafka import KafkaError
 
     return frozenset(

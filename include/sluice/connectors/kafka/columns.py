@@ -1,4 +1,4 @@
-"""What Kafka says of each record, beside its value, as columns."""
+"""The columns of a record's metadata: its topic, partition, offset, timestamp, key and headers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from sluice.connectors.source import MALFORMED_COLUMN, RAW, RECORD
+from sluice.connectors.contracts.column_names import check_names
+from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW, RECORD
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from sluice.connectors.kafka.values import Values
 
-LAST_MS = (2**63 - 1) // 1_000  # Of the microseconds that a column holds.
+LAST_MS = (2**63 - 1) // 1_000  # The range of microseconds that a timestamp column holds.
 KINDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "headers")
 
 
@@ -31,7 +32,7 @@ class Columns:
     key: Literal["binary", "string"] = "binary"
 
     def __post_init__(self) -> None:
-        for kind, _ in self._named():
+        for kind, _ in self.named():
             if kind not in KINDS:
                 raise ConfigurationError(
                     f"columns= names {kind!r}; what Kafka says of a record is {', '.join(KINDS)}"
@@ -49,32 +50,41 @@ class Columns:
             "key": pa.string() if self.key == "string" else pa.binary(),
             "headers": pa.map_(pa.string(), pa.binary()),
         }
-        return [pa.field(name, types[kind]) for kind, name in self._named()]
+        return [pa.field(name, types[kind]) for kind, name in self.named()]
 
     def schema(self, values: Values) -> pa.Schema:
         """Raises ConfigurationError when a value's column has the name of one of these."""
         import pyarrow as pa
 
         fields = [*self.fields(), *values.kept(), *values.fields()]
-        names = [field.name for field in fields]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigurationError(
-                f"the values have a column {twice[0]!r}, and so has Kafka; rename Kafka's, as in "
-                f'columns=("{twice[0]} as kafka_{twice[0]}",), or leave it out'
-            )
+        self.check_values([field.name for field in (*values.kept(), *values.fields())])
         if values.text_schema is None:
             fields += [pa.field(MALFORMED_COLUMN, pa.string()), pa.field(RAW, pa.string())]
         return pa.schema([*fields, pa.field(RECORD, pa.int64())])
 
+    def check_values(self, names: Sequence[str]) -> None:
+        """Raises ConfigurationError when decoded columns collide with these or reserved ones.
+
+        Names are compared without case, as in Spark's SQL.
+        """
+        kept = [name for _, name in self.named()]
+        lower = [name.lower() for name in (*names, *kept)]
+        if twice := [name for name in (*kept, *names) if lower.count(name.lower()) > 1]:
+            raise ConfigurationError(
+                f"the values have a column {twice[0]!r}, and so has Kafka; rename Kafka's, as in "
+                f'columns=("{twice[0]} as kafka_{twice[0]}",), or leave it out'
+            )
+        check_names([*kept, *names], "Kafka's record")
+
     def batch(self, messages: Sequence[Message], topic: str, values: Values) -> pa.RecordBatch:
-        """What Kafka says of a record, and no column can hold, makes it malformed, too."""
+        """Messages as rows; metadata that no column can hold makes a row malformed, too."""
         import pyarrow as pa
 
         raw = [one.value() for one in messages]
         decoded = values.decode(raw)
         arrays: list[pa.Array] = []
         reasons: dict[int, str] = {}
-        for kind, _ in self._named():
+        for kind, _ in self.named():
             if kind == "key":
                 arrays.append(self._keys(messages, reasons))
             elif kind == "timestamp":
@@ -89,7 +99,7 @@ class Columns:
         return pa.RecordBatch.from_arrays([*arrays, offsets], schema=self.schema(values))
 
     def _keys(self, messages: Sequence[Message], reasons: dict[int, str]) -> pa.Array:
-        """The keys; *reasons* say why some of them are none, by row."""
+        """The keys; adds to *reasons* the rows whose key is invalid, and why."""
         import pyarrow as pa
 
         raw = [one.key() for one in messages]
@@ -102,14 +112,15 @@ class Columns:
             reasons[row] = f"the key is not UTF-8 (hex {key.hex()})"
         return texts
 
-    def _named(self) -> Iterator[tuple[str, str]]:
+    def named(self) -> Iterator[tuple[str, str]]:
+        """The name of each in Kafka, and the name of its column."""
         for one in self.wanted:
             kind, _, name = one.partition(" as ")
             yield kind.strip(), name.strip() or kind.strip()
 
 
 def texts_of(raw: Sequence[bytes | None]) -> tuple[pa.Array, list[int]]:
-    """*raw* as strings, and the rows that are no UTF-8, which are null."""
+    """*raw* as strings, and the numbers of the rows that are not UTF-8, which are null."""
     import pyarrow as pa
 
     try:
@@ -145,7 +156,7 @@ def _column(kind: str, messages: Sequence[Message], topic: str) -> pa.Array:
 
 
 def _timestamps(messages: Sequence[Message], reasons: dict[int, str]) -> pa.Array:
-    """Null where Kafka says -1, which is none, and for what a producer set to no moment."""
+    """The timestamps; null for Kafka's -1, and for a value that is no valid time."""
     import pyarrow as pa
 
     times: list[int | None] = []
@@ -158,12 +169,12 @@ def _timestamps(messages: Sequence[Message], reasons: dict[int, str]) -> pa.Arra
 
 
 def _headers(headers: object) -> list[tuple[str, bytes | None]]:
-    """The last one counts of a name that comes several times, for a map has each once."""
+    """The headers for a map column: of several headers of one name the last one is kept."""
     return list(dict(headers).items()) if isinstance(headers, list) else []
 
 
 def _spoilt(texts: pa.Array, reasons: dict[int, str]) -> pa.Array:
-    """Of the rows with a reason the text says it first, so that it is none of what is decoded."""
+    """*texts* with the reason put before that of each malformed row, so that it is not decoded."""
     import pyarrow as pa
 
     if not reasons:
@@ -176,7 +187,7 @@ def _spoilt(texts: pa.Array, reasons: dict[int, str]) -> pa.Array:
 
 
 def _malformed(raw: Sequence[bytes | None], reasons: dict[int, str]) -> list[pa.Array]:
-    """Why each row could not be read, and its value as a person may read it: text, else hex."""
+    """The reason of each malformed row, and its value: as text, or in hex if it is none."""
     import pyarrow as pa
 
     if not reasons:

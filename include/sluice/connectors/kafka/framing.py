@@ -1,4 +1,4 @@
-"""The Schema Registry's wire format: a zero byte, the schema's id in four, and what it describes.
+"""The Schema Registry's wire format: a zero byte, the schema's id in four bytes, the value.
 
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html
 """
@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sluice.declaration.params import Env, value_of
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.params import Env, value_of
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -24,7 +24,7 @@ TIMEOUT_S = 10
 
 
 class NotFramed(ValueError):
-    """The value does not begin as the registry's serializers write it."""
+    """A value without the header of the registry's serializers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Registry:
 
 
 def unframed(raw: bytes) -> tuple[int, bytes]:
-    """The id of the schema, and what it describes.  Raises NotFramed."""
+    """The id of the schema, and the value behind it.  Raises NotFramed."""
     if len(raw) < HEADER_BYTES or raw[0] != MAGIC:
         raise NotFramed("the value is not in the Schema Registry's wire format")
     return int.from_bytes(raw[1:HEADER_BYTES], "big"), raw[HEADER_BYTES:]
@@ -90,8 +90,10 @@ def framed(schema_id: int, body: bytes) -> bytes:
 
 
 def without_message_indexes(raw: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Protobuf's frame names the message by its place in the file, as zigzag varints; one zero
-    byte is the first message.
+    """The message indexes of a Protobuf value, and the value behind them.
+
+    They name the message by its place in the file, as zigzag varints; a single zero byte is the
+    first message.
     """
     count, at = _varint(raw, 0)
     if count == 0:

@@ -1,4 +1,4 @@
-"""Rows as messages: keys and values of a whole table at once."""
+"""The encoding of rows as messages: keys and values, for a whole table at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sluice.connectors.avro.columns import map_schema
+from sluice.connectors.avro.mapped import has_nanoseconds
+from sluice.connectors.contracts.value_checks import check_years
 from sluice.connectors.kafka.avro import parsed_json
 from sluice.connectors.kafka.framing import framed
-from sluice.connectors.value_checks import check_years
 from sluice.errors import ConfigurationError
+from sluice.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,14 +28,14 @@ class JsonRow:
 
 @dataclass(frozen=True, slots=True)
 class ColumnBytes:
-    """What a column of bytes or text has; null is a tombstone."""
+    """The value is a column of bytes or text; null is a tombstone."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class AvroRow:
-    """A record of *schema*; with a *schema_id* as the Schema Registry's serializers write it."""
+    """A record of *schema*; with a *schema_id* it has the Schema Registry's header."""
 
     schema: str
     schema_id: int | None = None
@@ -50,9 +53,7 @@ class MessageFormat:
     headers: tuple[str, ...] = ()
 
     def check(self, schema: pa.Schema) -> None:
-        """Raises ConfigurationError when rows of *schema* lack a column, or have it of a type, of
-        which no message can be made.
-        """
+        """Raises ConfigurationError when a column is missing, or its type fits no message."""
         named = [*self.headers, *([self.key] if self.key is not None else [])]
         match self.value:
             case ColumnBytes(column=column):
@@ -65,7 +66,7 @@ class MessageFormat:
             _checked_type(schema, name)
 
     def check_rows(self, table: pa.Table) -> None:
-        """Raises ConfigurationError when a row makes no message."""
+        """Raises ConfigurationError when a row cannot be encoded as a message."""
         match self.value:
             case AvroRow():
                 self.values(table)
@@ -76,21 +77,21 @@ class MessageFormat:
                 pass
 
     def keys(self, table: pa.Table) -> Texts:
-        """Raises ConfigurationError when the rows have no such column."""
+        """The keys of the messages; ConfigurationError when the column is missing."""
         return [None] * table.num_rows if self.key is None else _texts(table, self.key)
 
     def values(self, table: pa.Table) -> Texts:
-        """Raises ConfigurationError when the rows do not fit."""
+        """The values of the messages; ConfigurationError when the rows do not fit."""
         match self.value:
             case ColumnBytes(column=column):
                 return _texts(table, column)
             case JsonRow():
                 return _json_rows(_rows(table, self.headers))
             case AvroRow() as avro:
-                return _avro_rows(avro, _rows(table, self.headers))
+                return _avro_rows(avro, _rows(_with_nanoseconds(avro, table), self.headers))
 
     def header_rows(self, table: pa.Table) -> list[list[tuple[str, str | bytes | None]]]:
-        """Per row what its columns of headers have; empty without any."""
+        """The headers of each message; empty without columns of headers."""
         if not self.headers:
             return []
         columns = [_texts(table, name) for name in self.headers]
@@ -98,7 +99,7 @@ class MessageFormat:
 
 
 def _rows(table: pa.Table, without: tuple[str, ...]) -> list[dict[str, Any]]:
-    """As Python has them.  Polars is several times faster than Arrow here, but knows no maps."""
+    """The rows as dicts.  Polars is several times faster than Arrow here, but has no maps."""
     import polars as pl
 
     table = table.drop_columns([name for name in without if name in table.column_names])
@@ -124,6 +125,7 @@ def _json_rows(rows: list[dict[str, Any]]) -> list[bytes]:
 
 
 def _avro_rows(avro: AvroRow, rows: list[dict[str, Any]]) -> list[bytes]:
+    require("fastavro", who="Avro")
     from fastavro import parse_schema, schemaless_writer
 
     schema = parse_schema(parsed_json(avro.schema), named_schemas={})
@@ -142,6 +144,31 @@ def _avro_rows(avro: AvroRow, rows: list[dict[str, Any]]) -> list[bytes]:
     return written
 
 
+def _with_nanoseconds(avro: AvroRow, table: pa.Table) -> pa.Table:
+    """*table* with the columns that Avro has in nanoseconds as numbers: no time of Python's, nor a
+    column of rows that were read, is as fine.
+    """
+    import pyarrow as pa
+
+    try:
+        mapped = map_schema(parsed_json(avro.schema), "the Avro schema of a Kafka sink")
+    except ConfigurationError:
+        return table  # Rows that fit may be written, even if none like them could be read.
+    for exact, column in zip(mapped.exact, mapped.column, strict=True):
+        name = exact.name
+        is_written = name in table.column_names and table.schema.field(name).type == column.type
+        if not (is_written and has_nanoseconds(exact.type)):
+            continue
+        try:
+            numbers = mapped.numbers_of(name, table.column(name))
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(
+                f"a row does not fit the Avro schema of a Kafka sink: column {name!r}: {error}"
+            ) from error
+        table = table.set_column(table.column_names.index(name), name, numbers)
+    return table
+
+
 def _texts(table: pa.Table, name: str) -> Texts:
     import pyarrow as pa
 
@@ -155,7 +182,7 @@ def _texts(table: pa.Table, name: str) -> Texts:
 
 
 def _checked_type(schema: pa.Schema, name: str) -> pa.DataType:
-    """Bytes, text, a whole number or a boolean."""
+    """The type of a column for keys or headers: bytes, text, a whole number or a boolean."""
     import pyarrow as pa
 
     if name not in schema.names:
@@ -173,7 +200,7 @@ def _checked_type(schema: pa.Schema, name: str) -> pa.DataType:
 
 
 def _check_fields(avro: AvroRow, columns: Sequence[str]) -> None:
-    """A field of the record is a column, or has a default, or may be null."""
+    """Check that each field of the record is a column, has a default, or may be null."""
     schema = parsed_json(avro.schema)
     fields = schema.get("fields", []) if isinstance(schema, dict) else []
     for field in fields:

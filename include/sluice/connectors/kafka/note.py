@@ -1,13 +1,13 @@
-"""What a sink has published, kept in the broker as a consumer group's offset.
+"""The note of published checkpoints, kept in the broker as a consumer group's offset.
 
-The group is called as the transactional id, and commits one offset, of partition 0 of the target
-topic: the newest checkpoint.  Its metadata is the time line of the topic (``timeline_note.py``).
-Sent in a transaction, it is true when the rows are.
+The group has the name of the transactional id, and commits one offset, for partition 0 of the
+target topic: the newest checkpoint.  Its metadata is the topic's time line (``timeline_note.py``).
+It is sent in the transaction of the rows, and so is committed with them.
 """
 
 from __future__ import annotations
 
-from sluice.connectors import timeline_note
+from sluice.connectors.contracts import timeline_note
 from sluice.core.timeline import Timeline
 from sluice.errors import ProtocolViolation
 
@@ -21,16 +21,16 @@ FIX = (
 
 
 def encoded(timeline: Timeline) -> tuple[int, str]:
-    """The offset and its metadata.  What no longer fits is forgotten, oldest first."""
+    """The offset and its metadata.  Spans that do not fit are dropped, oldest first."""
     return timeline.newest, timeline_note.encoded(timeline, MAX_BYTES)
 
 
 def decoded(offset: int, metadata: str | None, place: str) -> Timeline:
-    """Raises ProtocolViolation when somebody else, or an older sluice, wrote it."""
+    """The time line; ProtocolViolation when another client, or an older sluice, wrote it."""
     timeline = timeline_note.decoded(metadata, place, FIX)
     if timeline.newest != offset:
         raise ProtocolViolation(
-            f"{place} is {offset}, and its note says {timeline.newest}: somebody else has moved "
+            f"{place} is {offset}, and its note says {timeline.newest}: another client has moved "
             f"it; {FIX}"
         )
     return timeline

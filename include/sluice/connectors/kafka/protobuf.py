@@ -1,7 +1,7 @@
-"""Protobuf values: a message's fields become the columns.
+"""Decoding of Protobuf values: the fields of a message become columns.
 
-A field without presence is its default where a message does not set it; one with presence, a
-message's or an ``optional`` one, is null then.
+A field without presence has its default where a message does not set it; a field with presence, a
+message or an ``optional`` one, is null.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from sluice.connectors.kafka.framing import NotFramed, unframed, without_message
 from sluice.connectors.kafka.protobuf_types import column_type, reader_of
 from sluice.connectors.kafka.values import Decoded, held, tombstone_fields, tombstones
 from sluice.errors import ConfigurationError
+from sluice.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-MessageClass: TypeAlias = Any  # No annotations of Protobuf are installed.
+MessageClass: TypeAlias = Any  # No type stubs of Protobuf are installed.
 MessageDescriptor: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
 class ProtobufValues:
-    """*message* is ``package.module:Class`` of a generated class, or a message's full name in
-    *descriptors*, which is what ``protoc --include_imports --descriptor_set_out`` writes.
+    """A Protobuf message as the value.
 
-    Those that are *framed* begin as the Schema Registry's serializers write them.
+    *message* is ``package.module:Class`` of a generated class, or a message's full name in
+    *descriptors*, the file that ``protoc --include_imports --descriptor_set_out`` writes.
+    *framed* values have the header of the Schema Registry's serializers.
     """
 
     message: str
@@ -48,14 +50,14 @@ class ProtobufValues:
 
         return [
             pa.field(one.name, column_type(one, (), self.message))
-            for one in self._class().DESCRIPTOR.fields
+            for one in self.message_class().DESCRIPTOR.fields
         ]
 
     def decode(self, raw: Sequence[bytes | None]) -> Decoded:
         import pyarrow as pa
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from google.protobuf.message import DecodeError
 
-        class_ = self._class()
+        class_ = self.message_class()
         index = _message_index(class_.DESCRIPTOR)
         messages: list[Any] = []
         malformed: dict[int, str] = {}
@@ -79,7 +81,7 @@ class ProtobufValues:
 
         return Decoded([tombstones(raw), *held(messages, columns, malformed)], malformed)
 
-    def _class(self) -> MessageClass:
+    def message_class(self) -> MessageClass:
         if self.descriptors:
             return _class_in(self.descriptors, self.message)
         module, separator, name = self.message.partition(":")
@@ -88,7 +90,7 @@ class ProtobufValues:
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(
                 f"the Protobuf class {self.message!r} cannot be imported: {error}; Airflow's tasks "
-                "and Spark's workers need its module alike"
+                "and Spark's workers both need its module"
             ) from error
         if not hasattr(found, "DESCRIPTOR"):
             raise ConfigurationError(
@@ -99,7 +101,8 @@ class ProtobufValues:
 
 
 def _class_in(descriptors: bytes, message: str) -> MessageClass:
-    from google.protobuf import (  # type: ignore[import-untyped]
+    require("google.protobuf", who="Protobuf")
+    from google.protobuf import (
         descriptor_pb2,
         descriptor_pool,
         message_factory,
@@ -122,7 +125,7 @@ def _class_in(descriptors: bytes, message: str) -> MessageClass:
 
 
 def _message_index(descriptor: MessageDescriptor) -> tuple[int, ...]:
-    """Where the message is in its file, from the outside in."""
+    """The indexes of a message in its file, from the outermost message to itself."""
     outer = descriptor.containing_type
     if outer is None:
         return ([*descriptor.file.message_types_by_name].index(descriptor.name),)

@@ -1,4 +1,4 @@
-"""What Protobuf's types are as columns, and how a message's field becomes a cell."""
+"""The columns of Protobuf's types, and the conversion of a message's field to a cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Field: TypeAlias = Any  # A FieldDescriptor, of which no annotations are installed.
+Field: TypeAlias = Any  # A FieldDescriptor; no type stubs are installed.
 
 TIMESTAMP = "google.protobuf.Timestamp"
 WRAPPERS = frozenset(
@@ -20,7 +20,7 @@ WRAPPERS = frozenset(
 
 
 def column_type(field: Field, inside: tuple[str, ...], place: str) -> pa.DataType:
-    """Raises ConfigurationError for a message inside itself."""
+    """The column's type; raises ConfigurationError for a recursive message."""
     import pyarrow as pa
 
     place = f"{place}.{field.name}"
@@ -32,7 +32,7 @@ def column_type(field: Field, inside: tuple[str, ...], place: str) -> pa.DataTyp
 
 
 def reader_of(field: Field) -> Callable[[Any], Any]:
-    """From a message to the cell of *field*, as pyarrow takes it."""
+    """A function from a message to the cell of *field*, in a form that pyarrow accepts."""
     name = field.name
     to_cell = _cell_of_one(field)
     if _is_map(field):
@@ -76,7 +76,7 @@ def _type_of_one(field: Field, inside: tuple[str, ...], place: str) -> pa.DataTy
 
 def _scalar(field: Field) -> pa.DataType:
     import pyarrow as pa
-    from google.protobuf.descriptor import FieldDescriptor as Kind  # type: ignore[import-untyped]
+    from google.protobuf.descriptor import FieldDescriptor as Kind
 
     types = {
         Kind.CPPTYPE_BOOL: pa.bool_(),
@@ -94,7 +94,7 @@ def _scalar(field: Field) -> pa.DataType:
 
 
 def _cell_of_one(field: Field) -> Callable[[Any], Any] | None:
-    """What makes one value a cell; None when it is one already."""
+    """The conversion of one value to a cell; None when none is needed."""
     from decimal import Decimal
 
     from google.protobuf.descriptor import FieldDescriptor as Kind

@@ -1,4 +1,4 @@
-"""The messages of a slice, a batch at a time, until its end has been passed."""
+"""The reader of a slice's messages, in batches, until the slice's end is passed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sluice.connectors.kafka.cluster import Cluster
     from sluice.core.plan import Slice
 
-BATCH_MESSAGES = 10_000  # Beyond it the cost of a batch is not seen; 1 KB each makes it 10 MB.
+BATCH_MESSAGES = 10_000  # Makes the cost per batch negligible; 10 MB with messages of 1 KB.
 # The client gives a batch that is not full after this time, and a slice with gaps never fills its
 # last one.  A shorter wait makes smaller batches where the network is slow.
 POLL_S = 0.05
@@ -24,14 +24,14 @@ POLL_S = 0.05
 def consume(
     cluster: Cluster, consumer: Consumer, piece: Slice, start: int
 ) -> Iterator[list[Message]]:
-    """Yield the messages from *start* to the end of *piece*, none empty.
+    """Yield the messages from *start* to the end of *piece*, in batches that are not empty.
 
-    The end has been passed when a message from behind it was seen, or when the partition ends
-    there: where offsets have gaps no message may have the last one.
+    The end is passed when a message from behind it arrives, or when the partition ends there: as
+    offsets have gaps, there may be no message with the last offset.
 
     Raises:
         ConfigurationError: the records are gone.
-        StoreUnavailable: nothing came for as long as the cluster may take to answer.
+        StoreUnavailable: no message arrived within the cluster's timeout.
     """
     from confluent_kafka import TopicPartition
 
@@ -64,14 +64,14 @@ def consume(
 
 
 def _ends(cluster: Cluster, event: Message, piece: Slice) -> bool:
-    """Whether the end of the partition says that the slice has been read."""
+    """Whether an event at the end of the partition shows that the slice is read completely."""
     from confluent_kafka import KafkaError
 
     error = event.error()
     assert error is not None
     match error.code():
         case KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public names begin so
-            # At an end before the slice's own a replica is behind: it is asked again.
+            # A partition that ends before the slice is a replica that is behind: poll again.
             return _offset(event) >= piece.end
         case KafkaError._AUTO_OFFSET_RESET | KafkaError.OFFSET_OUT_OF_RANGE:  # noqa: SLF001
             raise _gone(cluster, piece, error)

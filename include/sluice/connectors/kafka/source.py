@@ -1,9 +1,9 @@
 """Kafka topics as a source: partitions are ``topic/number``, and offsets are Kafka's own.
 
-What can be read ends at the last stable offset: a transaction that is open is in nobody's epoch.
-Offsets have gaps where a transaction ended, where one was aborted, and where a topic was compacted,
-so a slice has at most as many records as it is long.  A partition that is new is read from its
-beginning, wherever the first ones began (Flink's rule for discovered partitions).
+Epochs end at the last stable offset, so that no epoch has records of an open transaction.  Offsets
+have gaps where a transaction ended or was aborted, and where a topic was compacted, so a slice may
+have fewer records than offsets.  A new partition is read from its beginning, wherever the first
+ones began (Flink's rule for discovered partitions).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from sluice.connectors.contracts.offsets import OffsetSource, Readable
+from sluice.connectors.contracts.source import SourcePosition, TextDecoding
 from sluice.connectors.kafka.cluster import Cluster
 from sluice.connectors.kafka.columns import Columns
 from sluice.connectors.kafka.reading import consume
 from sluice.connectors.kafka.values import Values
-from sluice.connectors.offsets import OffsetSource, Readable
-from sluice.connectors.source import SourcePosition, TextDecoding
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Where first to read: an end, milliseconds since 1970, or an offset per partition.
+# The start: an end, milliseconds since 1970, or an offset per partition.
 Start: TypeAlias = Literal["earliest", "latest"] | int | tuple[tuple[str, int], ...]
 
-QUERY_THREADS = 8  # Each asks for one partition at a time, of which a topic may have hundreds.
-NOTIFY_TIMEOUT_S = 5.0  # Nothing waits for it that could not do without.
+QUERY_THREADS = 8  # Each thread queries one partition at a time, and a topic may have hundreds.
+NOTIFY_TIMEOUT_S = 5.0  # Short, as it is for monitoring only.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,14 @@ class KafkaSource(OffsetSource):
         """
         with self.cluster.consumer(isolation_level="read_committed") as consumer:
             names = [name for topic in self.topics for name in self._partitions(consumer, topic)]
+            # Before the offsets: a topic created anew in between must not get its id.
+            ids = self.cluster.topic_ids(self.topics)
             with ThreadPoolExecutor(QUERY_THREADS) as pool:
-                found = pool.map(lambda name: self._readable(consumer, name), names)
-                return dict(zip(names, found, strict=True))
+                found = [*pool.map(lambda name: self._readable(consumer, name), names)]
+        return {
+            name: replace(there, version=ids[partition_of(name)[0]])
+            for name, there in zip(names, found, strict=True)
+        }
 
     def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:
         if is_new:
@@ -106,7 +111,7 @@ class KafkaSource(OffsetSource):
         return offset
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
-        """See ``Source``.  Not a record that a transaction aborted, nor one of an open one.
+        """See ``Source``.  Records of aborted and of open transactions are left out.
 
         Raises:
             ConfigurationError: some of it has expired since it was planned, or was truncated.
@@ -117,7 +122,7 @@ class KafkaSource(OffsetSource):
             isolation_level="read_committed",
             auto_offset_reset="error",
             enable_partition_eof=True,
-            # How long the broker waits for records that a slice in a gap does not have.
+            # How long the broker waits for records; a slice may end in a gap.
             fetch_wait_max_ms=50,
             # Little more is fetched than the slice has; a full queue waits a second by default.
             queued_min_messages=min(max(piece.records, 1_000), 100_000),
@@ -126,9 +131,15 @@ class KafkaSource(OffsetSource):
             start = self._start(consumer, piece)
             for messages in consume(self.cluster, consumer, piece, start):
                 yield self.columns.batch(messages, topic, self.values)
+        # Checked after the rows, which count only after this; ids are never used again.
+        if piece.version and self.cluster.topic_ids([topic])[topic] != piece.version:
+            raise ConfigurationError(
+                f"topic {topic!r} of {self.name} was made anew after this epoch was planned, so "
+                "its offsets mean other records; begin anew, too"
+            )
 
     def notify_complete(self, group: str, position: SourcePosition) -> None:
-        """Commit the group's offsets, for tools that show its lag.  Nothing reads them here."""
+        """Commit the group's offsets, for tools that show its lag; sluice does not read them."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         offsets = [TopicPartition(*partition_of(one.partition), one.offset) for one in position]
@@ -140,7 +151,7 @@ class KafkaSource(OffsetSource):
         try:
             consumer = Consumer(properties, logger=log)
             try:
-                # Ask for the group first: this gives up in time, and a commit does not.
+                # Describe the group first: this has a timeout, and a commit has none.
                 consumer.committed(offsets[:1], timeout=NOTIFY_TIMEOUT_S)
                 consumer.commit(offsets=offsets, asynchronous=False)
             finally:
@@ -177,7 +188,7 @@ class KafkaSource(OffsetSource):
         return Readable(first, max(first, end))
 
     def _offset_at(self, partition: str, timestamp_ms: int, now: Readable) -> int:
-        """The first offset that is so old or younger; the end when there is none."""
+        """The first offset at or after the timestamp; the end when there is none."""
         from confluent_kafka import TopicPartition
 
         wanted = TopicPartition(*partition_of(partition), timestamp_ms)
@@ -191,7 +202,7 @@ class KafkaSource(OffsetSource):
         return found.offset if now.first <= found.offset <= now.end else now.end
 
     def _start(self, consumer: Consumer, piece: Slice) -> int:
-        """Where the slice can be read from: its start, unless what expired may be skipped."""
+        """The offset to read the slice from: its start, or the first that has not expired."""
         there = self._readable(consumer, piece.partition)
         if there.first <= piece.start and piece.end <= there.end:
             return piece.start

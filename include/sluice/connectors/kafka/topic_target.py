@@ -1,10 +1,10 @@
-"""A Kafka topic that checkpoints are appended to.
+"""A Kafka topic to which checkpoints are appended.
 
-With transactions each checkpoint is one transaction, rows and note alike, so that readers with
+With transactions, the rows and the note of a checkpoint are one transaction, so that readers with
 ``isolation.level=read_committed`` see all of it or nothing, once.  Without, the rows are sent and
-then noted: a coordinator that dies in between has them sent again.
+then noted: if the coordinator dies in between, they are sent again.
 
-A topic is appended to, and what was published cannot be taken back.
+Published records cannot be rolled back.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.connectors.contracts.sink import DELETED, RollBack
+from sluice.connectors.contracts.timeline_note import named
 from sluice.connectors.kafka.messages import MessageFormat, Texts
 from sluice.connectors.kafka.transactions import FencedByAnother, NotedTopic
-from sluice.connectors.sink import DELETED, RollBack
-from sluice.connectors.timeline_note import named
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.errors import ConfigurationError, StoreUnavailable, TableMismatch
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
     from sluice.connectors.kafka.transactions import Todo
-    from sluice.connectors.staged_sink import EpochRows
+    from sluice.connectors.staging.staged_sink import EpochRows
 
 CHECKPOINT_HEADER = "sluice-checkpoint-id"
-# Who is fenced lets the other one finish.  Waiting doubles, so that of two that fence each other
-# one gets as long as it needs: 5 + 10 + 20 + 40 seconds, and then the task is tried again.
+# A fenced producer lets the other one finish.  The pauses double, so that of two that fence each
+# other one has enough time: 5 + 10 + 20 + 40 seconds, and then Airflow retries the task.
 PATIENCE_S = 5.0
 ATTEMPTS = 5
 LOOK_EVERY_S = 0.05
@@ -52,12 +52,12 @@ class KafkaTarget:
     def rolls_back(self) -> RollBack:
         return RollBack.NEVER
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, rows: EpochRows) -> None:  # noqa: ARG002 - of ``Target``
         self.topic.check_exists()
         self.format.check(schema)
 
     def check_rows(self, rows: pa.Table) -> None:
-        if DELETED not in rows.column_names:  # Of those the keys alone are sent.
+        if DELETED not in rows.column_names:  # Only the keys of deletes are sent.
             self.format.check_rows(rows)
 
     def publish(
@@ -77,11 +77,11 @@ class KafkaTarget:
         self._do(todo)
 
     def timeline(self) -> Timeline:
-        """See ``Target``; of very many spans the oldest are forgotten (``note.py``)."""
+        """See ``Target``; of very many spans the oldest are dropped (``note.py``)."""
         return self.topic.note()
 
     def is_empty(self) -> bool:
-        """False, too, where a transaction was aborted: what it left takes room in the topic."""
+        """See ``Sink``; False if a transaction was aborted, as its records still take offsets."""
         return self.topic.is_empty()
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
@@ -118,7 +118,7 @@ class KafkaTarget:
             self.topic.at_least_once(*found)
 
     def _insist(self, todo: Callable[[Timeline], Todo]) -> None:
-        """Do it, or see that another process has; who is fenced waits for that one first."""
+        """Do *todo*, or find that another process has done it; when fenced, wait for it first."""
         for attempt in range(ATTEMPTS):
             try:
                 self.topic.in_transaction(todo)
@@ -126,7 +126,7 @@ class KafkaTarget:
                 patience_s = PATIENCE_S * 2**attempt * random.uniform(0.7, 1.3)  # noqa: S311
                 until = time.monotonic() + patience_s
                 while attempt + 1 < ATTEMPTS and time.monotonic() < until:
-                    # Raises when it is settled against us.  What is lacking now may yet come.
+                    # Raises if the time line refuses it.
                     with suppress(TableMismatch):
                         if todo(self.topic.note()) is None:
                             return
@@ -176,6 +176,6 @@ def _produce(
                 produce(topic, value, key, headers=marks)
                 break
             except BufferError:
-                producer.poll(BUFFER_WAIT_S)  # Its queue is full: let it send.
+                producer.poll(BUFFER_WAIT_S)  # The producer's queue is full: let it send.
         if number % MESSAGES_PER_POLL == 0:
             producer.poll(0)

@@ -1,15 +1,15 @@
-"""One producer and the note that goes with it: what a coordinator does to the topic at once.
+"""``NotedTopic``: a producer's transaction, with the note that is committed in it.
 
 ``init_transactions`` fences every older producer of the same id, and returns only when the broker
-has ended what that one had begun.  The note that is read after it is the last word, therefore:
-whatever a zombie sent is in it, or will never be.
+has ended its open transaction.  So the note that is read after it is final: a zombie's transaction
+is in it, or never will be.
 
     init_transactions -> read the note -> begin -> rows and note -> commit
     (zombies fenced)     (published? stop)         (both or none)
 
-Brokers before 4.0 may end a transaction a moment before its note is to be seen (KAFKA-17507).  That
-read asks for stable offsets, therefore, which a broker since 2.5 gives only when no note of an
-ended transaction is still on its way.
+Brokers before 4.0 may end a transaction a moment before its note is visible (KAFKA-17507).  So the
+note is read with stable offsets, which brokers since 2.5 return only when no note of an ended
+transaction is outstanding.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
     Send = Callable[[Producer], None]
-    # The new note, and who sends the rows; None for nothing.
+    # The new note, and the function that sends the rows; None if there is nothing to do.
     Todo = tuple[Timeline, Send] | None
 
 FLUSH_TIMEOUT_S = 300.0
 
 
 class FencedByAnother(Exception):
-    """Not an error yet: a younger producer of the same id began; nothing of ours will be seen."""
+    """A newer producer of the same id has begun, and this transaction was aborted."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotedTopic:
-    """*name* at *cluster*, and what its group's offset notes of the checkpoints in it."""
+    """The topic *name* at *cluster*, and the note of its checkpoints in the group's offset."""
 
     cluster: Cluster
     name: str
     group: str
 
     def note(self) -> Timeline:
-        """What is noted now.  A transaction that has not ended does not count, and is not awaited.
+        """The committed note.  A transaction that is still open is neither counted nor awaited.
 
         Raises:
             ProtocolViolation: the group's offset is not ours.
@@ -71,11 +71,11 @@ class NotedTopic:
             return all(low == high for low, high in ends)
 
     def in_transaction(self, todo: Callable[[Timeline], Todo]) -> None:
-        """Fence older producers, and do what *todo* says of the note that is true then.
+        """Fence older producers, and carry out what *todo* returns for the note read after that.
 
         Raises:
-            FencedByAnother: it was not done, and another process is at work.
-            StoreUnavailable: whether it was done is not known; the note will tell.
+            FencedByAnother: it was not done, as another process is at work.
+            StoreUnavailable: it is not known whether it was done; the note will show it.
         """
         with self._consumer(stable=True) as consumer, self._translated():
             producer = self.cluster.producer(transactional_id=self.group)
@@ -88,14 +88,14 @@ class NotedTopic:
                 self._fill(producer, consumer, *found)
                 producer.commit_transaction()
             except BaseException:
-                # Else readers wait for the transaction's time to run out.
+                # Otherwise readers wait until the transaction times out.
                 with suppress(Exception):
                     producer.purge()
                     producer.abort_transaction(self.cluster.timeout_s)
                 raise
 
     def at_least_once(self, note: Timeline, send: Send) -> None:
-        """Send what is to be sent, and then note it: who dies in between sends it again."""
+        """Send rows, and then commit the note; after a crash in between they are sent again."""
         failed: list[KafkaError] = []
         with self._consumer() as consumer, self.cluster.explained(f"to write {self.name!r}"):
             producer = self.cluster.producer(lambda error, _: failed.append(error))
@@ -106,7 +106,7 @@ class NotedTopic:
             consumer.commit(offsets=[self._offset(note)], asynchronous=False)
 
     def check_exists(self) -> None:
-        """Raises ConfigurationError when there is no such topic: none is created by a typo."""
+        """Raises ConfigurationError when there is no such topic, so that a typo creates none."""
         from confluent_kafka import KafkaError
 
         what = f"to describe topic {self.name!r}"
@@ -148,8 +148,10 @@ class NotedTopic:
 
     @contextmanager
     def _consumer(self, *, stable: bool = False) -> Iterator[Consumer]:
-        """Of the group, but never a member of it.  Uncommitted notes are not seen either way;
-        *stable* waits for a transaction that has not ended, as that of one that died.
+        """A consumer with the group's id that never joins it.
+
+        Uncommitted notes are never read; with *stable* it waits for transactions that are still
+        open, such as that of a producer that died.
         """
         level = "read_committed" if stable else "read_uncommitted"
         with self.cluster.consumer(group_id=self.group, isolation_level=level) as consumer:

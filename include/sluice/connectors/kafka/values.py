@@ -1,7 +1,7 @@
-"""What a record's value holds, as columns.  What cannot be decoded is a row all the same.
+"""The columns of a record's value.  A value that cannot be decoded is a malformed row.
 
-A null value is a tombstone, which takes its key away from a compacted topic: a row whose columns
-are null, and whose ``tombstone`` is true where there are decoded columns.
+A null value is a tombstone, which deletes its key from a compacted topic.  Its row has nulls in all
+columns and, if values are decoded, true in the column ``tombstone``.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Arrays of ``kept`` and then of ``fields``; ``malformed`` says why, by row."""
+    """Arrays of ``kept``, then of ``fields``; ``malformed`` has errors by row number."""
 
     columns: list[pa.Array]
     malformed: dict[int, str]
 
 
 class Values(Protocol):
-    """Travels to Spark's workers; imports nothing heavy before it decodes."""
+    """A decoder of values, pickled for Spark's workers; imports nothing heavy until it decodes."""
 
     @property
     def text_schema(self) -> str | None:
-        """When Spark is to decode the column ``value`` as JSON: what it holds."""
+        """The schema of JSON that Spark has to decode in the column ``value``; else None."""
         ...
 
     def kept(self) -> list[pa.Field]:
-        """What this says of a value besides what it holds."""
+        """The columns beside the decoded ones."""
         ...
 
     def fields(self) -> list[pa.Field]: ...
@@ -46,7 +46,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RawValues:
-    """The column ``value``: bytes, or text where a value that is no UTF-8 is malformed."""
+    """The column ``value`` as bytes, or as text; a text that is not UTF-8 is malformed."""
 
     as_text: bool = False
 
@@ -73,7 +73,7 @@ class RawValues:
 
 @dataclass(frozen=True, slots=True)
 class JsonValues:
-    """Text that Spark decodes.  It leaves out blank texts and nulls, so a tombstone is ``{}``."""
+    """JSON text for Spark to decode.  Spark skips blank texts and nulls: a tombstone is ``{}``."""
 
     schema: str
 
@@ -94,7 +94,7 @@ class JsonValues:
 
         texts, bad = texts_of([b"{}" if one is None else one for one in raw])
         if bad:
-            # What is no UTF-8 is no JSON either; shown as well as it can be.
+            # Bytes that are not UTF-8 are no JSON; they are shown with replacements.
             shown = texts.to_pylist()
             for row in bad:
                 value = raw[row]
@@ -109,8 +109,10 @@ def held(
     columns: Callable[[Sequence[T | None]], list[pa.Array]],
     malformed: dict[int, str],
 ) -> list[pa.Array]:
-    """The *columns* of the records.  A record that a column cannot hold, as a sentinel for "never"
-    that is no moment, is all null, and *malformed* says why.
+    """The *columns* of the records.
+
+    A record with a value that its column cannot hold, such as a sentinel for "never" that is no
+    valid time, is null in all columns, and gets its reason in *malformed*.
     """
     try:
         return columns(records)

@@ -1,6 +1,6 @@
-"""The columns of the table that a sink writes, and whether Arrow's types fit them.
+"""The columns of the table that a sink writes, and the check that Arrow's types fit them.
 
-A type fits when every value of it does: a bigint does not go into an integer.
+A type fits if all of its values do: a bigint does not fit an integer.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ TEXT = ("text", "varchar", "bpchar", "citext", "name", "json", "jsonb", "uuid")
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
-    type: str  # As the catalog calls it: int4; of a domain its base type.
+    type: str  # The type's name in the catalog, such as int4; of a domain, its base type.
     shown: str
     kind: str
     typmod: int
-    is_required: bool  # NOT NULL, and nothing fills it in.
+    is_required: bool  # NOT NULL without a default.
     is_nullable: bool
     is_generated: bool
 
 
 def columns_of(connection: Connection, table: TableName) -> dict[str, Column]:
-    """Empty when there is no such table, or it is not one that rows are written to."""
+    """The columns of a table; empty if there is no such table, or it is a view or the like."""
     found = connection.execute(
         """
         SELECT a.attname, coalesce(b.typname, t.typname), format_type(a.atttypid, a.atttypmod),
@@ -71,7 +71,7 @@ def has_unique_index(connection: Connection, table: TableName, key: Sequence[str
 
 
 def check_columns(table: TableName, there: Mapping[str, Column], given: pa.Schema) -> None:
-    """Raises ConfigurationError unless all rows can be stored; it names column and types."""
+    """Raises ConfigurationError, which names column and types, unless all rows can be stored."""
     for field in given:
         column = there.get(field.name)
         if column is None:
@@ -81,8 +81,8 @@ def check_columns(table: TableName, there: Mapping[str, Column], given: pa.Schem
             )
         if column.is_generated:
             raise ConfigurationError(
-                f"column {field.name!r} of table {table} is GENERATED ALWAYS, so nobody may write "
-                "it; select without it"
+                f"column {field.name!r} of table {table} is GENERATED ALWAYS and takes no "
+                "values; select without it"
             )
         if not _fits(field.type, column):
             raise ConfigurationError(
@@ -101,7 +101,7 @@ def check_columns(table: TableName, there: Mapping[str, Column], given: pa.Schem
 
 
 def postgres_type(type_: pa.DataType) -> str:
-    """The type that a table made for such rows has."""
+    """The type of a column that is created for values of *type_*."""
     import pyarrow as pa
 
     plain: tuple[tuple[bool, str], ...] = (
@@ -169,7 +169,7 @@ def _integer_digits(type_: pa.DataType) -> int:
 
 
 def _digits_fit(before: int, after: int, column: Column) -> bool:
-    """Whether so many digits before and after the point are kept by a column of numeric."""
+    """Whether a column of numeric holds so many digits before and after the point."""
     if column.type != "numeric":
         return False
     if column.typmod < 0:

@@ -1,4 +1,4 @@
-"""Up to where a growing table can be read: behind it nothing may be committed any more.
+"""The end up to which a growing table can be read: no row before it will be committed later.
 
 A sequence's number is taken when a row is written, and the row is seen when its transaction
 commits; so a smaller number may appear after a larger one.  There are two answers.
@@ -6,21 +6,21 @@ commits; so a smaller number may appear after a larger one.  There are two answe
 ``Wait``, which is sound: an INSERT locks the table that it names (ROW EXCLUSIVE, PostgreSQL's
 table-level locks) before it takes a number, and holds the lock until its transaction has ended and
 its rows are visible.  It may name any table that takes numbers of the sequence, or one above or
-below it: a partitioned table locks a partition only when a row with its number gets there.  So who
-took a number up to the sequence's present one, and has not ended, holds the lock of one of these:
+below it: a partitioned table locks a partition only when a row with its number gets there.  So a
+running transaction with a number up to the sequence's present one holds the lock of one of these:
 
     1. through = the sequence's last value
-    2. writers = the transactions that hold the lock, or wait for it, asked after 1
-    3. when all of them have ended, every row up to ``through`` is there, or never will be
+    2. writers = the transactions that hold the lock, or wait for it, read after 1
+    3. when all of them have ended, every row up to ``through`` is visible, or never will be
 
-This is a ``Fence``.  It travels in the position, so that transactions that always overlap delay
+This is a ``Fence``.  It is kept in the position, so that transactions that always overlap delay
 reading without stopping it.  It needs numbers that are taken in order, by the INSERT itself: a
 sequence without CACHE, and no application that fetches numbers beforehand.
 
-``Lag``, which is a promise of people: no transaction that writes lasts longer than *lag* after the
-timestamp of its rows.  Numbers of rows that are twice as old can be read: the newest of them took
-its number at most one lag after its timestamp, and who took a smaller one before that has at most
-another lag to commit.
+``Lag``, which relies on a declared bound: every writing transaction commits within *lag* of the
+timestamp of its rows.  Rows that are twice as old can be read: the newest of them took its number
+at most one lag after its timestamp, and a transaction that took a smaller one before that commits
+at most another lag later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sluice.connectors.postgres.server import Connection, TableName, one_row
 from sluice.errors import ProtocolViolation
 
 POLL_S = 0.01
-PREPARED = "-1/"  # How a prepared transaction is called that outlived a restart of the server.
+PREPARED = "-1/"  # The prefix of a prepared transaction that outlived a server's restart.
 
 # An INSERT may name the table, any other that takes its numbers from the sequence by a default or
 # as its owner, and whatever they inherit from or are inherited by.  No snapshot is involved.
@@ -61,7 +61,7 @@ WHERE locktype = 'relation' AND mode = 'RowExclusiveLock'
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Below ``verified`` all is there; so it is up to ``through`` once ``writers`` have ended."""
+    """All rows below ``verified`` are visible; up to ``through``, when ``writers`` have ended."""
 
     verified: int
     through: int
@@ -76,7 +76,7 @@ class Fence:
 
 
 def parsed_fence(version: str) -> Fence | None:
-    """What ``str`` wrote; None for no text.  Raises ProtocolViolation for anything else."""
+    """The fence that ``str`` wrote; None for no text.  Raises ProtocolViolation for others."""
     if not version:
         return None
     try:
@@ -96,9 +96,9 @@ def settled(
     is_pinned: bool,
     patience_s: float,
 ) -> Fence:
-    """Wait for the writers of *before*, then for those of now, for at most *patience_s* in all.
+    """Wait for the writers of *before*, then for the present ones, at most *patience_s* in total.
 
-    *is_pinned* keeps to the numbers that were taken when it was asked for the first time.
+    With *is_pinned* the fence stays at the numbers that were taken when it was first set.
     """
     deadline = time.monotonic() + patience_s
     verified = before.verified if before is not None else 0
@@ -126,15 +126,15 @@ def settled(
 def lagging_end(
     connection: Connection, table: TableName, offset_column: str, lag_column: str, lag: timedelta
 ) -> tuple[int, int]:
-    """Behind the newest offset that is old enough, and behind the newest of all; 0 for none."""
-    from psycopg.sql import SQL, Identifier
+    """The end of the offsets that are old enough, and that of all; 0 without rows."""
+    from psycopg.sql import SQL, Identifier, Literal
 
     offset, at = Identifier(offset_column), Identifier(lag_column)
+    # Without parameters, as a name may contain "%".
     old = connection.execute(
         SQL(
-            "SELECT {0} FROM {1} WHERE {2} <= clock_timestamp() - %s ORDER BY {0} DESC LIMIT 1"
-        ).format(offset, table.sql, at),
-        [2 * lag],
+            "SELECT {0} FROM {1} WHERE {2} <= clock_timestamp() - {3} ORDER BY {0} DESC LIMIT 1"
+        ).format(offset, table.sql, at, Literal(2 * lag))
     ).fetchone()
     newest = one_row(
         connection, SQL("SELECT coalesce(max({}) + 1, 0) FROM {}").format(offset, table.sql)
@@ -148,5 +148,5 @@ def _writers(connection: Connection, sequence: Sequence) -> frozenset[str]:
 
 
 def remaining(waited_for: Iterable[str], now: frozenset[str]) -> frozenset[str]:
-    """A prepared transaction is called otherwise after the server's restart, so it may be ours."""
+    """The writers of *waited_for* that run *now*; a server's restart renames prepared ones."""
     return (now & frozenset(waited_for)) | {name for name in now if name.startswith(PREPARED)}

@@ -1,4 +1,4 @@
-"""The notes of what is published: a sink's time line (``core/timeline.py``) as rows.
+"""The notes of published checkpoints: a sink's time line (``core/timeline.py``) as rows.
 
     sluice_ledger   one row per published checkpoint: sink, checkpoint_id, rows, life, generation,
                     published_at
@@ -6,9 +6,9 @@
                     generation, fenced_by, through, continues, past
 
 Both are in the schema of the table that is written, and change in the transactions that write it.
-An advisory lock per sink, held to the transaction's end, lets one coordinator after the other in.
-A coordinator that hangs while it holds the lock, and says nothing to the server, is disconnected by
-the next one; then its transaction cannot commit any more.
+An advisory lock per sink, held to the transaction's end, admits one coordinator at a time.  A
+coordinator that holds the lock and sends nothing to the server for long is disconnected by the next
+one, so that its transaction cannot commit any more.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 LEDGER = "sluice_ledger"
 SINKS = "sluice_sinks"
-# A client that is silent for so long while another waits is taken for dead; writing a block of
-# text takes milliseconds, and reading a staged file seconds.
+# A client that is silent for this long while another waits counts as dead; writing a block of text
+# takes milliseconds, and reading a staged file seconds.
 HUNG_AFTER_S = 30.0
-LOCK_WAIT_S = 300.0  # Then the task fails, and Airflow tries again.
+LOCK_WAIT_S = 300.0  # After it the task fails, and Airflow retries it.
 POLL_S = 0.05
 
 CREATE = """
@@ -48,15 +48,15 @@ SELECT to_regclass(%(ledger)s) IS NOT NULL AND to_regclass(%(sinks)s) IS NOT NUL
     to_regclass(%(sinks)s) IS NULL OR EXISTS (
         SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(sinks)s) AND attname = 'life')
 """
-# Ids that follow each other become one span in the server: they are a row each, for years.
+# The server groups neighbouring ids to spans, as there is a row per id, for years.
 SPANS = """
 SELECT min(checkpoint_id), max(checkpoint_id) FROM (
     SELECT checkpoint_id, checkpoint_id - row_number() OVER (ORDER BY checkpoint_id) AS gap
     FROM {ledger} WHERE sink = %(sink)s AND checkpoint_id >= %(since)s) AS noted
 GROUP BY gap ORDER BY 1
 """
-# Who holds the lock, and what changes when it does anything.  Of another role's sessions one sees
-# nothing but that they are there.
+# The sessions that hold the lock, with a value that changes with each of their statements.  Of the
+# sessions of other roles only their existence is visible.
 HOLDER = """
 SELECT a.pid, a.backend_start, a.state, a.state_change, c.bytes_processed
 FROM pg_locks l JOIN pg_stat_activity a USING (pid) LEFT JOIN pg_stat_progress_copy c USING (pid)
@@ -68,7 +68,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The notes of *sink*, which writes *table*."""
+    """The ledger of *sink*, which writes *table*."""
 
     sink: str
     table: TableName
@@ -76,7 +76,7 @@ class Ledger:
     lock_wait_s: float = LOCK_WAIT_S
 
     def exists(self, connection: Connection) -> bool:
-        """Raises ProtocolViolation when the notes are an older sluice's."""
+        """Whether the ledger exists.  Raises ProtocolViolation when an older sluice made it."""
         names = {"ledger": LEDGER, "sinks": SINKS}
         places = {key: self.table.beside(name).sql.as_string(None) for key, name in names.items()}
         found = connection.execute(FOUND, places).fetchone()
@@ -91,7 +91,7 @@ class Ledger:
         return bool(is_there)
 
     def create(self, connection: Connection) -> None:
-        """Make the tables.  Who comes at the same time waits: IF NOT EXISTS alone would fail."""
+        """Create the tables, under a lock: concurrent CREATE ... IF NOT EXISTS would fail."""
         from psycopg.sql import SQL
 
         one_at_a_time(connection, f"create {self.table.beside(LEDGER)}")
@@ -102,10 +102,10 @@ class Ledger:
         )
 
     def lock(self, connection: Connection) -> None:
-        """Be the only one until the transaction ends.
+        """Take the sink's lock, until the transaction ends.
 
         Raises:
-            StoreUnavailable: another coordinator is at work, for as long as we wait.
+            StoreUnavailable: another coordinator held it for ``lock_wait_s``.
         """
         from psycopg.sql import SQL
 
@@ -133,7 +133,7 @@ class Ledger:
         )
 
     def timeline(self, connection: Connection, since: int = 0) -> Timeline:
-        """What is noted; of ids before both *since* and the newest only that there are some."""
+        """The time line; ids before both *since* and the newest are not told apart."""
         from psycopg.sql import SQL
 
         ledger, sinks = self.table.beside(LEDGER).sql, self.table.beside(SINKS).sql
@@ -167,7 +167,7 @@ class Ledger:
     def note(
         self, connection: Connection, before: Timeline, after: Timeline, rows: int = 0
     ) -> None:
-        """Make *after* of *before*, which ``timeline`` gave; *rows* are those of a new id."""
+        """Change the time line from *before* to *after*; *rows* is the row count of a new id."""
         from psycopg.sql import SQL
         from psycopg.types.json import Jsonb
 
@@ -201,7 +201,7 @@ class Ledger:
         )
 
     def row_count(self, connection: Connection) -> int:
-        """How many rows the noted checkpoints brought, or took away."""
+        """The number of rows that the noted checkpoints wrote or deleted."""
         from psycopg.sql import SQL
 
         ledger = self.table.beside(LEDGER).sql
@@ -222,7 +222,7 @@ class Ledger:
 
 
 def one_at_a_time(connection: Connection, what: str) -> None:
-    """Wait until nobody else is at *what*, and be at it until the transaction ends."""
+    """Take the lock on *what*, until the transaction ends; wait for whichever session has it."""
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_lock_key(what)])
 
 
@@ -240,6 +240,6 @@ def _disconnect(connection: Connection, pid: int, backend_start: object) -> None
 
 
 def _lock_key(name: str) -> int:
-    """Equal keys of different names would only wait for each other."""
+    """The advisory lock's key; two names with equal keys would only wait for each other."""
     digest = hashlib.sha256(f"sluice {name}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)

@@ -1,6 +1,6 @@
-"""Rows out of PostgreSQL: COPY as CSV, parsed by Arrow, no Python object per value.
+"""Reads rows with COPY as CSV, parsed by Arrow without a Python object per value.
 
-In COPY's CSV null is nothing and the empty string is two quotes; Arrow is told to keep them apart.
+In COPY's CSV a null is nothing and the empty string is two quotes, which Arrow distinguishes.
 """
 
 from __future__ import annotations
@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sluice.connectors.contracts.source import RECORD
 from sluice.connectors.postgres.select import Selection
 from sluice.connectors.postgres.server import Connection
-from sluice.connectors.source import RECORD
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.sql import Composed
 
-# Of CSV per batch: large enough that Arrow's parser is busy, small beside a worker's memory.
+# CSV of a batch: large enough to keep Arrow's parser busy, and small beside a worker's memory.
 BATCH_BYTES = 8 << 20
 
 
 def copy_out(connection: Connection, query: Composed, batch_bytes: int) -> Iterator[bytes]:
     """The result of *query* as CSV, whole rows in pieces of about *batch_bytes*.
 
-    By libpq itself, which gives one message per row: psycopg's own iterator takes several times as
-    long for each.  Given up half way, the connection is closed.
+    It calls libpq, which returns one message per row: psycopg's own iterator takes several times
+    as long.  If the iteration is abandoned, the connection is closed.
     """
     import psycopg
     from psycopg.pq import ExecStatus
@@ -62,16 +62,16 @@ def copy_out(connection: Connection, query: Composed, batch_bytes: int) -> Itera
 
 
 def parsed(csv: bytes, selection: Selection, schema: pa.Schema) -> pa.RecordBatch:
-    """Raises ConfigurationError for a value that Arrow has not: infinity as a date, NaN digits."""
+    """The rows in *csv*; ConfigurationError for a value that Arrow lacks, as an infinite date."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    # By number, for a column may have any name, or that of another.
+    # By number, as names need not be unique; the offset is the first.
     names = [str(number) for number in range(len(schema))]
-    hexes = [number for number, one in enumerate(selection.columns) if one.is_hex]
+    hexes = [number for number, one in enumerate(selection.columns, 1) if one.is_hex]
+    kinds = [schema.types[-1], *schema.types[:-1]]
     types = {
-        name: pa.string() if number in hexes else schema.field(number).type
-        for number, name in enumerate(names)
+        name: pa.string() if number in hexes else kinds[number] for number, name in enumerate(names)
     }
     try:
         table = arrow_csv.read_csv(
@@ -92,7 +92,7 @@ def parsed(csv: bytes, selection: Selection, schema: pa.Schema) -> pa.RecordBatc
     except pa.ArrowInvalid as error:
         raise ConfigurationError(
             f"a value of {selection.table} has no counterpart in Arrow ({error}; columns are "
-            f"numbered from 0: {', '.join([*schema.names[:-1], RECORD])}); a date or timestamp may "
+            f"numbered from 0: {', '.join([RECORD, *schema.names[:-1]])}); a date or timestamp may "
             "be infinite, before the year 0 or after 9999, or a numeric NaN; leave such rows out "
             "by `where`, or cast the column to text in `columns`"
         ) from error
@@ -100,11 +100,11 @@ def parsed(csv: bytes, selection: Selection, schema: pa.Schema) -> pa.RecordBatc
     columns = [
         unhexed(column) if number in hexes else column for number, column in enumerate(batch)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays([*columns[1:], columns[0]], schema=schema)
 
 
 def unhexed(text: pa.Array) -> pa.Array:
-    """Binary values from their hexadecimal digits, all in one go."""
+    """Binary values from their hexadecimal digits, a column at once."""
     import numpy as np
     import pyarrow as pa
 

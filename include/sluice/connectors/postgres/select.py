@@ -1,4 +1,4 @@
-"""What is selected of a table, and PostgreSQL's types in Arrow's terms.
+"""The columns that are selected from a table, and the Arrow types of PostgreSQL's types.
 
 smallint, int, bigint, real, double precision, boolean, date and bytea keep their types; numeric of
 a precision up to 38 becomes decimal128; timestamp and timestamptz microseconds, the latter in UTC.
@@ -12,18 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.connectors.contracts.column_names import check_names
+from sluice.connectors.contracts.source import RECORD
 from sluice.connectors.postgres.server import Connection, TableName
-from sluice.connectors.source import RECORD
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.sql import Composed
 
-MOST_DIGITS = 38  # decimal128's, and Spark's.
+MOST_DIGITS = 38  # The digits of decimal128, and of Spark's decimals.
 CAST = re.compile(r"(?P<name>[^:]+)::(?P<type>[A-Za-z][A-Za-z0-9_ ]*(\([0-9, ]+\))?)")
 TEXT_TYPES = ("text", "varchar", "bpchar", "name", "citext", "uuid", "json", "jsonb")
-HEX = "hex"  # How a column of bytea travels.
+HEX = "hex"  # The encoding of a column of bytea.
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Selected:
     """A column of the result.  ``typmod`` is PostgreSQL's modifier, -1 without one."""
 
     name: str
-    type: str  # As the catalog calls it: int4.
-    shown: str  # As people do: integer.
+    type: str  # The type's name in the catalog: int4.
+    shown: str  # Its name for people: integer.
     kind: str  # "b" base, "e" enum, ...
     typmod: int
     is_array: bool
@@ -42,7 +43,7 @@ class Selected:
         return self.type == "bytea"
 
     def arrow(self) -> pa.DataType:
-        """Raises ConfigurationError for a type that has no counterpart."""
+        """The Arrow type; ConfigurationError for a type without one."""
         import pyarrow as pa
 
         if self.is_array or self.kind == "e" or self.type in TEXT_TYPES:
@@ -105,15 +106,18 @@ class Selection:
         return pa.schema([*fields, pa.field(RECORD, pa.int64())])
 
     def sql(self, where: str, start: int, end: int) -> Composed:
-        """The rows of offsets *start* to *end*, by offset, each column in what CSV can say."""
+        """The query of the rows of offsets *start* to *end*, in order, encoded for CSV.
+
+        The offset is the first column: a byte order mark would be lost at the start of a text.
+        """
         from psycopg.sql import SQL, Identifier, Literal
 
         offset = Identifier(self.offset_column)
         return SQL(
-            "SELECT {columns}, {offset} FROM {table} WHERE {offset} >= {start} AND {offset} < {end}"
+            "SELECT {columns} FROM {table} WHERE {offset} >= {start} AND {offset} < {end}"
             "{where} ORDER BY {offset}"
         ).format(
-            columns=SQL(", ").join([self._expression(one) for one in self.columns]),
+            columns=SQL(", ").join([offset, *(self._expression(one) for one in self.columns)]),
             offset=offset,
             table=self.table.sql,
             start=Literal(start),
@@ -133,14 +137,14 @@ class Selection:
 def filter_sql(where: str) -> Composed:
     from psycopg.sql import SQL
 
-    # The declaration's own words: who writes it may read the table anyway.
+    # SQL of the pipeline's author, who may read the table anyway.
     return SQL(f" AND ({where})" if where else "").format()
 
 
 def select(
     connection: Connection, table: TableName, offset_column: str, columns: Sequence[str]
 ) -> Selection:
-    """Ask the server what *columns* are: names, or ``name::type``; all of them when empty.
+    """The selection of *columns*, names or ``name::type``, with their types from the server.
 
     Raises:
         ConfigurationError: there is no such column, or it cannot be cast.
@@ -182,6 +186,7 @@ def select(
         name = result.fname(number)
         assert name is not None
         selected.append(Selected(name.decode(), type_, shown, kind, result.fmod(number), is_array))
+    check_names([one.name for one in selected], f"table {table}")
     return Selection(table, offset_column, tuple(selected), casts)
 
 
@@ -191,5 +196,5 @@ def _value(name: str, casts: dict[str, str]) -> Composed:
     column = Identifier(name)
     if name not in casts:
         return SQL("{}").format(column)
-    type_ = SQL(casts[name])  # CAST lets letters and a modifier pass.
+    type_ = SQL(casts[name])  # CAST accepts the type's name with a modifier.
     return SQL("{}::{}").format(column, type_)

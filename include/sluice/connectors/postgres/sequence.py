@@ -1,15 +1,16 @@
-"""The sequence that numbers a table's rows, if its numbers are taken in order."""
+"""``Sequence``: the sequence that numbers a table's rows, if its numbers are taken in order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sluice.connectors.postgres.server import Connection, TableName, one_row
 from sluice.errors import ConfigurationError
 
 INSTEAD = "or declare late_commits=timedelta(...) with a lag_column"
 
-# The column's own (serial, identity), or the one that its default names.
+# The sequence that the column owns (serial, identity), or that its default names.
 FIND = """
 SELECT s.seqrelid::oid, s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle, s.seqmin
 FROM pg_attribute a JOIN pg_sequence s ON s.seqrelid = coalesce(
@@ -31,13 +32,13 @@ class Sequence:
     least: int
 
     def last_value(self, connection: Connection) -> int:
-        """The largest number that anybody has taken; one less than the least, if nobody has."""
+        """The largest number that was taken; one less than the least if none was."""
         last = one_row(connection, "SELECT pg_sequence_last_value(%s::oid::regclass)", self.oid)[0]
         return self.least - 1 if last is None else int(last)
 
 
 def table_oid(connection: Connection, table: TableName) -> int:
-    """Raises ConfigurationError unless it is a table, of partitions or not."""
+    """The table's oid; ConfigurationError unless it is a table, partitioned or not."""
     found = connection.execute(
         "SELECT c.oid, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid ="
         " c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
@@ -56,18 +57,18 @@ def table_oid(connection: Connection, table: TableName) -> int:
 
 
 def sequence_of(connection: Connection, table: TableName, column: str) -> Sequence:
-    """Raises ConfigurationError unless waiting for writers is sound with it."""
+    """The sequence of *column*; ConfigurationError unless waiting for writers is sound with it."""
     if one_row(connection, "SELECT pg_is_in_recovery()")[0]:
         raise ConfigurationError(
             f"the address of {table} leads to a standby, which does not know the primary's running "
             f"transactions; give the primary's address, {INSTEAD}"
         )
     oid = table_oid(connection, table)
-    found = connection.execute(FIND, {"table": oid, "column": column}).fetchone()
+    found = _found(connection, oid, column)
     where = f"offset column {column!r} of {table}"
     if found is None:
         raise ConfigurationError(
-            f"{where} has no sequence, so nobody knows which numbers are yet to come; make it "
+            f"{where} has no sequence, so it is not known which numbers are yet to come; make it "
             f"GENERATED ALWAYS AS IDENTITY, {INSTEAD}"
         )
     sequence, name, cache, increment, cycles, least = found
@@ -88,3 +89,33 @@ def sequence_of(connection: Connection, table: TableName, column: str) -> Sequen
             f"the role may not look at sequence {name} of {where}; GRANT SELECT ON SEQUENCE {name}"
         )
     return Sequence(sequence, oid, least)
+
+
+def check_numbered(connection: Connection, table: TableName, column: str) -> None:
+    """Raises ConfigurationError for rows whose number is null: they would never be read."""
+    from psycopg.sql import SQL, Identifier
+
+    (is_not_null,) = one_row(
+        connection,
+        "SELECT attnotnull FROM pg_attribute WHERE attrelid = %s AND attname = %s",
+        table_oid(connection, table),
+        column,
+    )
+    if is_not_null:
+        return
+    query = SQL("SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL)")
+    if one_row(connection, query.format(table.sql, Identifier(column)))[0]:
+        raise ConfigurationError(
+            f"table {table} has rows whose {column!r} is null, which are never read; number "
+            "them, and make the column NOT NULL"
+        )
+
+
+def sequence_oid(connection: Connection, table: int, column: str) -> int | None:
+    """The oid of the sequence that numbers *column*, if there is one; *table* is an oid."""
+    found = _found(connection, table, column)
+    return None if found is None else int(found[0])
+
+
+def _found(connection: Connection, table: int, column: str) -> tuple[Any, ...] | None:
+    return connection.execute(FIND, {"table": table, "column": column}).fetchone()

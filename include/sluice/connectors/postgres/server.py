@@ -1,7 +1,7 @@
-"""A PostgreSQL server as one task sees it: sessions of one transaction, and what its errors mean.
+"""``Server``: sessions of one transaction on a PostgreSQL server, and its translated errors.
 
-A session sets what it relies on for its transaction only, so that it works behind a pooler that
-hands out a connection per transaction.  No message shows the address's password.
+A session's settings are for its transaction only, so that it works behind a pooler that assigns a
+connection per transaction.  No message shows the address's password.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
+from sluice.extras import require
 
 if TYPE_CHECKING:
     import psycopg
@@ -19,20 +20,20 @@ if TYPE_CHECKING:
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
-CONNECT_TIMEOUT_S = 10  # Unless the address has one of its own; then somebody tries again.
+CONNECT_TIMEOUT_S = 10  # Unless the address has its own; after it the task is retried.
 
-# Errors that may be gone the next time, by class or code of SQLSTATE (PostgreSQL's appendix A):
-# connections, transactions rolled back, resources, objects in use, an operator's hand, the system,
-# a server that became a standby, and internal ones.
+# Errors that may pass, by class or code of SQLSTATE (PostgreSQL's appendix A): connections,
+# transactions rolled back, resources, objects in use, operator intervention, the system, a server
+# that became a standby, and internal errors.
 _TRANSIENT_CLASSES = ("08", "40", "53", "55", "57", "58", "XX")
 _TRANSIENT_CODES = ("25006", "25P03", "25P04")
-# What the server says before a session exists has no SQLSTATE in libpq, only text.
+# Errors before a session exists have no SQLSTATE in libpq, only text.
 _REFUSALS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table by schema and name, both exactly as the catalog has them."""
+    """A table by schema and name, both exactly as in the catalog."""
 
     schema: str
     name: str
@@ -64,19 +65,20 @@ def table_name(text: str) -> TableName:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where *dsn* leads: a libpq connection string or URI.  *who* begins every message."""
+    """The server at *dsn*, a libpq connection string or URI.  Messages begin with *who*."""
 
     dsn: str = field(repr=False)
     who: str
 
     @contextmanager
     def session(self, *, read_only: bool = False) -> Iterator[Connection]:
-        """One transaction, read committed, that commits at the end unless something was raised.
+        """One transaction, read committed, that commits at the end of the block without an error.
 
         Raises:
             ConfigurationError: the address, a name, a privilege or a value is wrong.
-            StoreUnavailable: nobody answers, or the answer to COMMIT was lost.
+            StoreUnavailable: the server does not answer, or the answer to COMMIT was lost.
         """
+        require("psycopg", who=self.who)
         import psycopg
 
         with self.errors():
@@ -100,7 +102,7 @@ class Server:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn psycopg's errors into ours."""
+        """Translate psycopg's errors into those of sluice."""
         import psycopg
 
         try:
@@ -133,7 +135,7 @@ class Server:
 
         try:
             return dict(conninfo_to_dict(self.dsn))
-        except psycopg.ProgrammingError:  # Its message quotes the address.
+        except psycopg.ProgrammingError:  # The original message quotes the address.
             raise ConfigurationError(
                 f"{self.who}: the address is no PostgreSQL connection string (not shown, as it "
                 "may hold a password); write postgresql://user:password@host:5432/database"
@@ -142,7 +144,8 @@ class Server:
 
 def one_row(connection: Connection, statement: str | Composed, *values: object) -> tuple[Any, ...]:
     """The only row of *statement*'s result."""
-    row = connection.execute(statement, values).fetchone()
+    # Without parameters "%" is an ordinary character.
+    row = connection.execute(statement, values or None).fetchone()
     assert row is not None, "the statement has a row whatever there is"
     return row
 

@@ -1,7 +1,7 @@
-"""A table as a source: its rows by a column of growing numbers, the offsets.
+"""A table as a source: its rows in the order of a growing column, the offset.
 
-One partition, the table.  A row is read once and for ever: who changes or deletes it afterwards is
-not heard of.  Numbers need not be dense; an epoch begins at the next row that there is.
+The table is one partition.  A row is read once; later updates and deletes are not noticed.  Numbers
+may have gaps; an epoch begins at the next row that exists.
 """
 
 from __future__ import annotations
@@ -11,11 +11,18 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from sluice.connectors.offsets import OffsetSource, Readable
+from sluice.connectors.contracts.offsets import OffsetSource, Readable
+from sluice.connectors.contracts.source import Barrier, SourcePosition, offsets_by_partition
+from sluice.connectors.postgres.identity import TableIdentity, identity_of, parsed_identity
 from sluice.connectors.postgres.late_commits import lagging_end, parsed_fence, settled
 from sluice.connectors.postgres.reading import BATCH_BYTES, copy_out, parsed
 from sluice.connectors.postgres.select import Selection, filter_sql, select
-from sluice.connectors.postgres.sequence import sequence_of, table_oid
+from sluice.connectors.postgres.sequence import (
+    check_numbered,
+    sequence_of,
+    sequence_oid,
+    table_oid,
+)
 from sluice.connectors.postgres.server import (
     Connection,
     Server,
@@ -23,28 +30,27 @@ from sluice.connectors.postgres.server import (
     check_encoding,
     one_row,
 )
-from sluice.connectors.source import Barrier, SourcePosition, offsets_by_partition
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A trigger waits so long for those who write; most transactions are over in a fraction of it.
+# The time that a trigger waits for writers; most transactions are much shorter.
 PATIENCE_S = 2.0
 WHOLE_NUMBERS = ("int2", "int4", "int8")
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Read what no running transaction can add to; wait *patience_s* for those that run."""
+    """Read rows below all running transactions' numbers; wait *patience_s* for these to end."""
 
     patience_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Trust that who writes commits within *lag* of the timestamp in *column*."""
+    """Rely on writers to commit within *lag* of the timestamp in *column*."""
 
     column: str
     lag: timedelta
@@ -52,16 +58,35 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What can be read now.  A bounded source is not at its end before the cut is settled."""
+    """The readable part of the table, and its ``Fence``.
+
+    A bounded source has not ended before the cut is settled.
+    """
 
     there: Readable
-    version: str = ""
+    fence: str = ""
     is_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """The version in a position: the table's identity, and the fence up to which it was read."""
+
+    offset: int = 0
+    table: TableIdentity | None = None
+    fence: str = ""
+
+    @classmethod
+    def at(cls, position: PartitionOffset | None) -> Seen:
+        if position is None:
+            return cls()
+        table, _, fence = position.version.partition(" ")
+        return cls(position.offset, parsed_identity(table), fence)
+
+
+@dataclass(frozen=True, slots=True)
 class PostgresTableSource(OffsetSource):
-    """See ``OffsetSource``; ``cut`` is set while an epoch is planned, and not otherwise."""
+    """See ``OffsetSource``; ``cut`` is set only while an epoch is planned."""
 
     server: Server
     table: TableName
@@ -86,7 +111,7 @@ class PostgresTableSource(OffsetSource):
             return self._selection(connection).schema()
 
     def readable(self) -> Mapping[str, Readable]:
-        cut = self._cut(None) if self.cut is None else self.cut
+        cut = self._cut(Seen()) if self.cut is None else self.cut
         return {str(self.table): cut.there}
 
     def plan(
@@ -97,13 +122,19 @@ class PostgresTableSource(OffsetSource):
         parallelism: int,
         until: Mapping[str, int] | None = None,
     ) -> Barrier:
-        """See ``Source.plan``.  A cap counts numbers, and so is one on rows."""
-        seen = offsets_by_partition(position).get(str(self.table))
+        """See ``Source.plan``.  A cap counts numbers; there are never more rows than numbers."""
+        before = offsets_by_partition(position).get(str(self.table))
+        seen = Seen.at(before)
         cut = self._cut(seen)
-        if seen is not None and until is None and cut.there.first > seen.offset:
+        # The identity of the table is compared in ``_check_same``.
+        position = tuple(
+            replace(one, version=cut.there.version) if one is before else one for one in position
+        )
+        if before is not None and until is None and cut.there.first > seen.offset:
             # No row has these numbers, and none will.
             position = tuple(
-                replace(one, offset=cut.there.first) if one is seen else one for one in position
+                replace(one, offset=cut.there.first) if one.partition == before.partition else one
+                for one in position
             )
         barrier = OffsetSource.plan(
             replace(self, cut=cut),
@@ -112,15 +143,23 @@ class PostgresTableSource(OffsetSource):
             parallelism=parallelism,
             until=until,
         )
+        self._check_same(
+            seen.table, parsed_identity(cut.there.version), f"was read to {seen.offset}"
+        )
+        version = f"{cut.there.version} {cut.fence}"
         return replace(
             barrier,
-            position=tuple(replace(one, version=cut.version) for one in barrier.position),
+            position=tuple(replace(one, version=version) for one in barrier.position),
             exhausted=barrier.exhausted and cut.is_settled,
         )
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         with self.server.session(read_only=True) as connection:
+            # From here on the table is locked against ALTER and TRUNCATE.
             selection = self._selection(connection)
+            if piece.version:
+                planned = parsed_identity(piece.version)
+                self._check_same(planned, self._identity(connection), "was planned")
             schema = selection.schema()
             query = selection.sql(self.where, piece.start, piece.end)
             for csv in copy_out(connection, query, self.batch_bytes):
@@ -137,10 +176,22 @@ class PostgresTableSource(OffsetSource):
             )
         return select(connection, self.table, self.offset_column, self.columns)
 
-    def _cut(self, seen: PartitionOffset | None) -> Cut:
+    def _identity(self, connection: Connection) -> TableIdentity:
+        oid = table_oid(connection, self.table)
+        return identity_of(connection, oid, sequence_oid(connection, oid, self.offset_column))
+
+    def _check_same(self, before: TableIdentity | None, now: TableIdentity, when: str) -> None:
+        if before is not None and now.is_other_than(before):
+            raise ConfigurationError(
+                f"table {self.table} was truncated or made anew after it {when}, so its numbers "
+                "may mean other rows; begin anew, too"
+            )
+
+    def _cut(self, seen: Seen) -> Cut:
         with self.server.session(read_only=True) as connection:
             self._selection(connection)
-            offset = seen.offset if seen is not None else 0
+            check_numbered(connection, self.table, self.offset_column)
+            offset = seen.offset
             match self.late_commits:
                 case Wait(patience_s):
                     cut = self._waited(connection, seen, patience_s)
@@ -148,31 +199,31 @@ class PostgresTableSource(OffsetSource):
                     cut = self._lagging(connection, offset, column, lag)
                 case _:
                     assert_never(self.late_commits)
-            if cut.there.end <= offset:
-                return cut
-            return replace(cut, there=self._from_next_row(connection, offset, cut.there.end))
+            there = cut.there
+            if there.end > offset:
+                there = self._from_next_row(connection, offset, there.end)
+            version = str(self._identity(connection))
+            return replace(cut, there=replace(there, version=version))
 
-    def _waited(
-        self, connection: Connection, seen: PartitionOffset | None, patience_s: float
-    ) -> Cut:
-        offset = seen.offset if seen is not None else 0
+    def _waited(self, connection: Connection, seen: Seen, patience_s: float) -> Cut:
+        offset = seen.offset
         sequence = sequence_of(connection, self.table, self.offset_column)
         behind_all = sequence.last_value(connection) + 1
         fence = settled(
             connection,
             sequence,
-            parsed_fence(seen.version) if seen is not None else None,
+            parsed_fence(seen.fence),
             is_pinned=self.is_bounded,
             patience_s=patience_s,
         )
         end = max(offset, fence.verified)
-        if behind_all < end:  # Numbers began anew: say so, or read what there is of them.
+        if behind_all < end:  # Numbers began anew: raise an error, or read the ones that exist.
             end = min(end, behind_all)
         return Cut(Readable(min(offset, end), end), str(fence), fence.is_settled)
 
     def _lagging(self, connection: Connection, offset: int, column: str, lag: timedelta) -> Cut:
         old, newest = lagging_end(connection, self.table, self.offset_column, column, lag)
-        # Who deletes all that was read leaves an empty table: then nobody can say.
+        # A table whose rows were all deleted cannot be told from one that began anew.
         end = newest if 0 < newest < offset else max(old, offset)
         return Cut(Readable(min(offset, end), end), is_settled=newest <= end)
 
@@ -189,7 +240,7 @@ class PostgresTableSource(OffsetSource):
                     f"table {self.table} has rows with an {self.offset_column} below 0, as {least};"
                     " offsets are 0 or more"
                 )
-        # Without parameters, for the condition may have a "%".
+        # Without parameters, as the condition may contain "%".
         found = connection.execute(
             SQL(
                 "SELECT {0} FROM {1} WHERE {0} >= {2} AND {0} < {3}{4} ORDER BY {0} LIMIT 1"

@@ -1,7 +1,7 @@
-"""A table that a checkpoint's rows go into, in one transaction with the checkpoint's note.
+"""A table into which a checkpoint's rows are written, in one transaction with its note.
 
-Appended rows are copied straight into the table; rows with a key into a temporary one first, from
-which one statement each deletes and upserts.
+Appended rows are copied straight into the table; rows with a key are copied into a temporary table,
+from which one statement deletes and one upserts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from sluice.connectors.contracts.sink import RollBack
+from sluice.connectors.contracts.timeline_note import named
 from sluice.connectors.postgres.columns import Column, columns_of
 from sluice.connectors.postgres.ledger import LEDGER, Ledger
+from sluice.connectors.postgres.rehearsal import Rehearsal
+from sluice.connectors.postgres.rules import rules_of
 from sluice.connectors.postgres.server import (
     Connection,
     Server,
@@ -22,8 +26,6 @@ from sluice.connectors.postgres.server import (
 )
 from sluice.connectors.postgres.target_table import TargetTable
 from sluice.connectors.postgres.writing import check_values, copy_in
-from sluice.connectors.sink import RollBack
-from sluice.connectors.timeline_note import named
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.errors import ConfigurationError
 
@@ -31,11 +33,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.sql import Composed
 
-    from sluice.connectors.staged_sink import EpochRows
+    from sluice.connectors.staging.staged_sink import EpochRows
 
-# Who neither speaks nor ends is disconnected, should no other coordinator come to do it.
+# The server disconnects an idle transaction after this time if no other coordinator does it before.
 IDLE_TIMEOUT = "10min"
-LOCK_TIMEOUT = "60s"  # On the table itself, which somebody else may alter.
+LOCK_TIMEOUT = "60s"  # For the lock of the table itself, which another session may alter.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,24 @@ class PostgresTarget:
         by_column = self.checkpoint_column is not None and not self.upsert_key
         return RollBack.ON_REQUEST if by_column else RollBack.NEVER
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, rows: EpochRows) -> None:
+        """Values are tried only where the table has rules of its own for them."""
         with self.server.session(read_only=True) as connection:
             check_encoding(connection, self.server.who)
             self._check_not_gone(connection)
             self._place.check(connection, schema)
+            rules = rules_of(connection, self.table)
+        given = self._place.stamped(schema)
+        rules = rules.given(upserts=bool(self.upsert_key), columns=given.names)
+        required = [name for name in rules.names("required") if name in schema.names]
+        if not (any(rule.can_refuse(given) for rule in rules.rules) or rows.has_nulls(required)):
+            return
+        checkpoint_id = rows.checkpoint_id or 0
+        rehearsal = Rehearsal(self.table, rules, checkpoint_id, tuple(given.names))
+        with self.server.session() as connection:
+            self._prepare(connection)
+            rehearsal.play(connection, self._stamped(rows.upserts(), checkpoint_id))
+            connection.rollback()
 
     def check_rows(self, rows: pa.Table) -> None:
         check_values(rows)
@@ -112,7 +127,7 @@ class PostgresTarget:
 
     @contextmanager
     def _locked(self) -> Iterator[Connection]:
-        """One transaction, in which nobody else writes for the sink."""
+        """One transaction that holds the sink's lock."""
         with self.server.session() as connection:
             if not self.ledger.exists(connection):
                 self.ledger.create(connection)
@@ -125,12 +140,12 @@ class PostgresTarget:
         from psycopg.sql import SQL
 
         if not columns_of(connection, self.table):
-            return True  # It is still to be made.
+            return True  # The table does not exist yet.
         found = connection.execute(SQL("SELECT 1 FROM {} LIMIT 1").format(self.table.sql))
         return found.fetchone() is None
 
     def _prepare(self, connection: Connection) -> None:
-        """The staged files are deleted after the commit, so it must outlive the server's crash."""
+        """Make the commit durable, as the staged files are deleted after it."""
         check_encoding(connection, self.server.who)
         connection.execute(
             "SELECT set_config('idle_in_transaction_session_timeout', %s, true),"
@@ -162,7 +177,7 @@ class PostgresTarget:
         )
 
     def _make(self, connection: Connection, rows: EpochRows) -> None:
-        """Create the table if that was declared, and nobody has: by the columns of *rows*."""
+        """Create the table with the columns of *rows*, if declared, unless it exists."""
         if not self.creates or columns_of(connection, self.table):
             return
         schema = rows.schema()
@@ -171,7 +186,7 @@ class PostgresTarget:
             self._place.make(connection, schema)
 
     def _check_not_gone(self, connection: Connection) -> None:
-        """Raises ConfigurationError when the table was there once, and had rows."""
+        """Raises ConfigurationError when a missing table had rows before."""
         if not self.creates or columns_of(connection, self.table):
             return
         if self.ledger.exists(connection) and (count := self.ledger.row_count(connection)):
@@ -201,7 +216,7 @@ class PostgresTarget:
             connection.execute(self._upsert(names, part))
 
     def _delete(self, connection: Connection, tables: Iterable[pa.Table]) -> None:
-        """Of the deleted rows only the keys count."""
+        """Delete rows by their keys."""
         from psycopg.sql import SQL, Identifier
 
         keys = (table.select(list(self.upsert_key)) for table in tables)
@@ -253,7 +268,7 @@ class PostgresTarget:
     def _checked(
         self, connection: Connection, tables: Iterable[pa.Table], *, only_keys: bool = False
     ) -> Iterator[pa.Table]:
-        """The tables, each of whose schemas was compared with the table's before."""
+        """*tables*, each compared with the target's columns before it is yielded."""
         place = self._place
         there: dict[str, Column] = {}
         seen: list[pa.Schema] = []

@@ -1,6 +1,6 @@
-"""The table that a sink writes: what it is made of, and whether rows fit it.
+"""``TargetTable``: the table that a sink writes, and the check that rows fit it.
 
-It is looked at before a checkpoint completes, and again in the transaction that writes.
+It is checked before a checkpoint completes, and again in the transaction that writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """*table* with what its sink declares; see ``PostgresTarget``."""
+    """*table* with the options of its sink; see ``PostgresTarget``."""
 
     table: TableName
     upsert_key: tuple[str, ...] = ()
@@ -35,10 +35,10 @@ class TargetTable:
     creates: bool = False
 
     def check(self, connection: Connection, schema: pa.Schema) -> None:
-        """Whether rows of *schema* can be written; a table that is still to be made takes them.
+        """Check that rows of *schema* can be written; a table that does not exist yet accepts all.
 
         Raises:
-            ConfigurationError: they cannot; it names the column and what to do.
+            ConfigurationError: they cannot; it names the column and the fix.
         """
         self.stamped(schema)
         there = self.columns(connection)
@@ -46,10 +46,10 @@ class TargetTable:
             self.check_rows(there, schema)
 
     def columns(self, connection: Connection) -> dict[str, Column]:
-        """Empty when it is still to be made.
+        """The table's columns; empty if it is still to be created.
 
         Raises:
-            ConfigurationError: there is no table; or its key, or its checkpoint column, is none.
+            ConfigurationError: the table, or its key or checkpoint column, is missing or unfit.
         """
         there = columns_of(connection, self.table)
         if not there:
@@ -70,15 +70,15 @@ class TargetTable:
         return there
 
     def check_rows(self, there: Mapping[str, Column], schema: pa.Schema) -> None:
-        """Whether a table of these columns takes rows of *schema*, before they are stamped."""
+        """Check that a table of these columns accepts rows of *schema*, before they are stamped."""
         check_columns(self.table, there, self.stamped(schema))
 
     def check_keys(self, there: Mapping[str, Column], schema: pa.Schema) -> None:
-        """The same of rows that are deleted, of which only the key is there."""
+        """Check that a table of these columns accepts deletes, which have only the key."""
         check_columns(self.table, {name: there[name] for name in self.upsert_key}, schema)
 
     def stamped(self, schema: pa.Schema) -> pa.Schema:
-        """With the checkpoint column, if there is one.
+        """*schema* with the checkpoint column, if one is declared.
 
         Raises:
             ConfigurationError: the rows have a column of that name themselves.
@@ -95,8 +95,8 @@ class TargetTable:
         return schema.append(pa.field(self.checkpoint_column, pa.int64()))
 
     def make(self, connection: Connection, schema: pa.Schema) -> None:
-        """Create it for rows of *schema*, unless it is there."""
-        # Another sink may make it, too, and IF NOT EXISTS alone would fail then.
+        """Create the table for rows of *schema*, unless it exists."""
+        # Under a lock, as concurrent CREATE ... IF NOT EXISTS would fail.
         one_at_a_time(connection, f"create {self.table}")
         connection.execute(self._create(self.stamped(schema)))
 

@@ -1,7 +1,7 @@
-"""Rows into PostgreSQL: Arrow writes CSV, COPY reads it, no Python object per value.
+"""Writes rows with COPY from CSV, made by Arrow without a Python object per value.
 
-Arrow puts every text into quotes and leaves null empty, which is how COPY tells them apart.  Only
-nested values, which become JSON, are Python objects on their way.
+Arrow quotes every text and leaves nulls empty, by which COPY distinguishes them.  Only nested
+values, which are written as JSON, become Python objects.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from sluice.connectors.contracts.value_checks import check_no_nul, check_years, holds_nul
 from sluice.connectors.postgres.server import Connection
-from sluice.connectors.value_checks import check_no_nul, check_years, holds_nul
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.sql import Composed, Identifier
 
-SLICE_ROWS = 1 << 16  # Of text at a time: the server parses one while the next is written.
+SLICE_ROWS = 1 << 16  # CSV at a time: the server parses one block while the next is written.
 
 
 def copy_in(connection: Connection, into: Identifier, tables: Iterable[pa.Table]) -> int:
-    """Append the rows; one COPY for all neighbours of one schema.  Returns how many came in."""
+    """Append rows, with one COPY for neighbouring tables of one schema; return their number."""
     from psycopg.sql import SQL, Identifier
 
     count = 0
@@ -41,7 +41,7 @@ def copy_in(connection: Connection, into: Identifier, tables: Iterable[pa.Table]
 
 
 def check_values(rows: pa.Table) -> None:
-    """Raises ConfigurationError for what COPY refuses in any table, whatever its columns are."""
+    """Raises ConfigurationError for values that COPY refuses whatever the table's columns."""
     import pyarrow as pa
 
     types = pa.types
@@ -59,7 +59,7 @@ def check_values(rows: pa.Table) -> None:
 
 
 def _holds_nul(text: str) -> bool:
-    """Of JSON, where the character is escaped, and a backslash may be, too."""
+    """Whether JSON text has an escaped U+0000; backslashes may be escaped, too."""
     return "\\u0000" in text.replace("\\\\", "")
 
 
@@ -112,7 +112,7 @@ def _texts(column: pa.ChunkedArray) -> Iterator[str | None]:
 
 
 def _json(value: object) -> str:
-    """As ``to_jsonb`` says it: bytes as ``\\x`` and digits, what is no number as text."""
+    """JSON as ``to_jsonb`` writes it: bytes in hexadecimal, NaN and infinities as text."""
     try:
         return json.dumps(value, default=_in_json, allow_nan=False)
     except ValueError:
@@ -136,7 +136,7 @@ def _numbers_alone(value: object) -> object:
 
 
 def _hex(values: pa.Array) -> pa.Array:
-    """``\\x`` and the digits of each value, all digits in one go."""
+    """Each value in PostgreSQL's hexadecimal form, computed for a column at once."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

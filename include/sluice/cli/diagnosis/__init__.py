@@ -1,0 +1,1 @@
+"""The checks of ``sluice doctor``: the machine, the project, the root; each yields findings."""

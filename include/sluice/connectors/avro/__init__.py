@@ -1,0 +1,1 @@
+"""Avro's types as columns, in files and in messages."""

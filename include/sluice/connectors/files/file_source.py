@@ -1,0 +1,230 @@
+"""``FileSource``: the base of the sources of text, Parquet and Avro files of a folder.
+
+Each file is a partition; files are read in the order of their names, each to its end before the
+next.  A file that changed after it was read stops the pipeline, whichever process finds it
+(``file_identity``).  A file that vanished from an unbounded source counts as finished.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Generic, TypeVar
+
+from sluice.connectors.contracts.source import (
+    Barrier,
+    SourceDefaults,
+    SourcePosition,
+    check_induced,
+    offsets_by_partition,
+)
+from sluice.connectors.files.file_identity import FileIdentity
+from sluice.connectors.files.file_set import FileSet
+from sluice.connectors.files.half_written import GIVE_UP_AFTER_S
+from sluice.connectors.files.known_files import floor_of, warn_of_late, without_forgotten
+from sluice.core.plan import PartitionOffset, Slice
+from sluice.errors import ConfigurationError
+from sluice.storage.object_store import Listed
+
+# Records that are read ahead of a waiting file for its event times: one small request per file.
+HEAD_RECORDS = 100
+HEAD_THREADS = 16
+
+CutT = TypeVar("CutT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The limit of an epoch for one file: at most ``most`` records, up to the offset ``until``.
+
+    ``is_last``: there is no file of a later name.
+    """
+
+    most: int | None
+    until: int | None
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Generic[CutT]):
+    """The part of one file that an epoch reads.
+
+    ``end`` is the offset up to which it could be read, if known.  ``has_rest``: there are bytes
+    behind ``after``; ``is_half_a_record``: these are no complete record yet.
+    """
+
+    after: PartitionOffset
+    cut: CutT | None = None
+    records: int = 0
+    end: int = 0
+    has_rest: bool = False
+    is_half_a_record: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.has_rest and not self.is_half_a_record
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource(SourceDefaults, ABC, Generic[CutT]):
+    """*location* is that of a ``FileSet``.
+
+    ``ordered``: the names of new files sort after those of all complete files, see
+    ``known_files``.  ``give_up_after_s``: the seconds without a write after which an incomplete
+        file is an error.
+    """
+
+    location: str
+    bounded: bool = True
+    endpoint_url: str | None = None
+    ordered: bool = False
+    give_up_after_s: int = GIVE_UP_AFTER_S
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "location", self._files.location)
+        assert not (self.ordered and self.bounded)
+
+    def plan(
+        self,
+        position: SourcePosition,
+        *,
+        max_records: int | None,
+        parallelism: int,
+        until: Mapping[str, int] | None = None,
+    ) -> Barrier:
+        """Cut the next epoch.  See ``Source.plan``."""
+        assert max_records is None or max_records > 0
+        assert parallelism > 0
+
+        read = offsets_by_partition(position)
+        now: dict[str, PartitionOffset] = {}
+        ends: dict[str, tuple[int, int]] = {}
+        cuts: list[CutT] = []
+        missing = max_records
+        waiting: list[str] = []
+        rest, looked_to = False, None
+
+        def is_full() -> bool:
+            return missing == 0 and until is None
+
+        for file, is_last in self._listed(position, read, until, is_full):
+            before = self._before(file, read)
+            before = self._identity(file.key).continued(before, file, self._place(before))
+            end = None if until is None else until.get(file.key, before.offset)
+            part = self._part(before, file, Asked(most=missing, until=end, is_last=is_last))
+            now[file.key] = part.after
+            ends[file.key] = (before.offset, part.end)
+            rest = rest or part.has_rest
+            if part.is_waiting:
+                waiting.append(file.key)
+            if part.cut is not None:
+                cuts.append(part.cut)
+                missing = None if missing is None else missing - part.records
+            if self.ordered and is_full() and part.has_rest:
+                looked_to = file.key  # It holds the watermark back for all files behind it.
+                break
+        if until is not None:
+            gone = {name: (one.offset, one.offset) for name, one in read.items()}
+            check_induced(self.location, until, gone | ends)
+        after = without_forgotten(read, now, looked_to) if self.ordered else {**read, **now}
+        return Barrier(
+            position=tuple(after[name] for name in sorted(after)),
+            slices=self._slices(cuts, parallelism),
+            exhausted=self.bounded and not rest,
+            is_backlog=missing == 0 and rest,
+            waiting=tuple(sorted(waiting)),
+        )
+
+    @property
+    def partitions_end(self) -> bool:
+        return True
+
+    def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
+        with ThreadPoolExecutor(HEAD_THREADS) as pool:
+            return tuple(piece for piece in pool.map(self._head_of, partitions) if piece)
+
+    def _head_of(self, name: str) -> Slice | None:
+        file = self._files.find(name)
+        return self._head(file) if file is not None and file.size_bytes else None
+
+    @abstractmethod
+    def _head(self, file: Listed) -> Slice | None:
+        """The first HEAD_RECORDS records or fewer; None if they cannot be read yet."""
+
+    @abstractmethod
+    def read(self, piece: Slice) -> Iterator[object]: ...
+
+    @abstractmethod
+    def _part(self, before: PartitionOffset, file: Listed, asked: Asked) -> Part[CutT]:
+        """The part of *file* that the epoch reads, after the offset *before*."""
+
+    @abstractmethod
+    def _slices(self, cuts: list[CutT], parallelism: int) -> tuple[Slice, ...]: ...
+
+    def _may_grow(self, name: str) -> bool:  # noqa: ARG002 - those of most formats may not
+        return False
+
+    def _prepared(
+        self,
+        files: Iterable[Listed],
+        read: Mapping[str, PartitionOffset],  # noqa: ARG002 - for formats that look ahead
+        is_full: Callable[[], bool],  # noqa: ARG002
+    ) -> Iterator[Listed]:
+        """The *files*; a format may override it to open several at once, ahead of their turn."""
+        yield from files
+
+    def _listed(
+        self,
+        position: SourcePosition,
+        read: Mapping[str, PartitionOffset],
+        until: Mapping[str, int] | None,
+        is_full: Callable[[], bool],
+    ) -> Iterator[tuple[Listed, bool]]:
+        """The files to look at, each with whether it is the last: then missing files are gone.
+
+        With *until* these are all files, as a barrier may name any.
+        """
+        floor = floor_of(position) if self.ordered and until is None else ""
+        listed = self._files.listed(start_after=floor)
+        seen: set[str] = set()
+        for file, following in pairwise(chain(self._prepared(listed, read, is_full), [None])):
+            assert file is not None
+            seen.add(file.key)
+            is_read = file.key in read and read[file.key].sealed
+            if self.ordered and following is not None and self._may_grow(file.key) and not is_read:
+                # The next file shows that this one is complete, but it may have been listed before
+                # its last lines were written.
+                file = self._files.find(file.key) or file  # noqa: PLW2901
+            yield file, following is None
+        if not self.bounded:
+            return
+        for name, offset in read.items():
+            if name not in seen and not offset.sealed:
+                raise ConfigurationError(
+                    f"{name} of {self.location} was read to {self._place(offset)} and is gone; "
+                    "put it back"
+                )
+
+    def _before(self, file: Listed, read: Mapping[str, PartitionOffset]) -> PartitionOffset:
+        if file.key in read:
+            return read[file.key]
+        if self.ordered:
+            warn_of_late(file.key, read, self.location)
+        return PartitionOffset(partition=file.key, offset=0, records=0)
+
+    def _place(self, offset: PartitionOffset) -> str:
+        return f"row {offset.offset}"
+
+    def _identity(self, name: str) -> FileIdentity:
+        return FileIdentity(files=self._files, name=name, may_grow=self._may_grow(name))
+
+    def _marked(self, file: Listed) -> str:
+        """The version of a complete file; the file is read for it at most once per process."""
+        return self._identity(file.key).marked(file)
+
+    @property
+    def _files(self) -> FileSet:
+        return FileSet(self.location, self.endpoint_url)

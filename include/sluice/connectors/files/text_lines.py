@@ -1,0 +1,42 @@
+"""Whole lines as rows: the text, its file, and the line's number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# The byte order mark that Windows editors write; Hadoop's and Spark's readers drop it, too.
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def lines_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([("line", pa.string()), ("file", pa.string()), ("line_number", pa.int64())])
+
+
+def lines_of(whole: bytes, name: str, records_before: int) -> pa.RecordBatch:
+    """Split *whole* lines, of which the last has lost its newline.
+
+    Without the ``\\r`` of a Windows line end; bytes that are not UTF-8 become ``\\xNN``.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if records_before == 0:
+        whole = whole.removeprefix(BYTE_ORDER_MARK)
+    text = whole.decode("utf-8", "backslashreplace")
+    lines = pc.split_pattern(pa.array([text], pa.string()), "\n").flatten()
+    if "\r" in text:
+        without_last = pc.utf8_slice_codeunits(lines, 0, -1)
+        lines = pc.if_else(pc.ends_with(lines, "\r"), without_last, lines)
+    first = records_before + 1
+    columns = [
+        lines,
+        pa.repeat(pa.scalar(name, pa.string()), len(lines)),
+        pa.array(np.arange(first, first + len(lines), dtype=np.int64)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=lines_schema())

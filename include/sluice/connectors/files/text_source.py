@@ -1,0 +1,299 @@
+"""Lines of text files, in a folder, a bucket, or one by one: a source whose offsets are bytes.
+
+Epochs are exact.  ``plan`` scans for newlines from the last offset, so that a slice starts at a
+line, line numbers are true, and ``max_records`` is kept to the line; the price is one more
+sequential read of the epoch's bytes, on the coordinator's side.
+
+A file only grows: what was read is never read again, and a file that shrank below its offset, or
+has other bytes before it, stops the pipeline.  A last line without a newline is a record of a
+bounded source; an unbounded one leaves it until its newline arrives, as it may still be incomplete,
+or, where files are ordered, until the next file exists.  Bytes that are not UTF-8 are read as
+``\\xNN``, so no line is lost.
+
+The text of ``*.gz``, ``*.zst`` and ``*.zstd`` is read decompressed, and its offsets are bytes of
+that text.  Such a file never changes: its last line is a record, and growing it is an error.  An
+unbounded source leaves one that is not whole yet for a later epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sluice.connectors.contracts.source import TextDecoding
+from sluice.connectors.files.compressed_text import is_compressed, read_text
+from sluice.connectors.files.content_mark import mark_of, tail_bytes
+from sluice.connectors.files.csv_header import check_header
+from sluice.connectors.files.file_source import HEAD_RECORDS, Asked, FileSource, Part
+from sluice.connectors.files.half_written import NotWholeError, is_silent, leave_for_later
+from sluice.connectors.files.line_scan import (
+    FileCut,
+    ScannedBlocks,
+    read_blocks,
+    scan_lines,
+    slices_of,
+)
+from sluice.connectors.files.text_lines import lines_of, lines_schema
+from sluice.core.plan import PartitionOffset, Slice
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.storage.object_store import Listed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Every subtask of a lookup holds the table in memory, and each barrier reads it whole.  Larger
+# tables belong into a stream with keyed state.
+MAX_TABLE_BYTES = 64 * 1024 * 1024
+
+HEAD_BYTES = 64 * 1024
+
+LINE_FORMATS = ("text", "json", "csv")
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSource(FileSource[FileCut]):
+    """The lines of *location*: a file, or every file below a folder.  See ``FileSource``.
+
+    Columns: ``line`` without its line end, ``file``, relative to the folder, and ``line_number``
+    from 1.  With the formats ``json`` and ``csv`` Spark decodes the lines, as ``decoding`` says.
+    """
+
+    format: str = "text"
+    text_decoding: TextDecoding | None = None
+
+    def __post_init__(self) -> None:
+        FileSource.__post_init__(self)
+        if self.format not in LINE_FORMATS:
+            raise ConfigurationError(
+                f"files of {self.location!r} cannot be read as {self.format!r}; use 'text' and "
+                "parse the lines in a transform, or 'json', 'csv', 'parquet' or 'avro'"
+            )
+        decodes = self.text_decoding.format if self.text_decoding is not None else "text"
+        assert decodes == self.format
+
+    @property
+    def decoding(self) -> TextDecoding | None:
+        return self.text_decoding
+
+    def schema(self) -> pa.Schema:
+        return lines_schema()
+
+    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the lines of one slice.  See ``Source.read``."""
+        with self._identity(piece.partition).unchanged(piece):
+            yield from self._lines(piece)
+
+    def _lines(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        pending: list[bytes] = []
+        records = 0
+        for block in self._blocks(piece.partition, piece.start, piece.end):
+            # Whole lines only; the rest waits for the next block.
+            whole, newline, rest = block.rpartition(b"\n")
+            if not newline:
+                pending.append(rest)
+                continue
+            first = piece.first_record + records
+            batch = lines_of(b"".join([*pending, whole]), piece.partition, first)
+            pending = [rest] if rest else []
+            records += batch.num_rows
+            yield batch
+        if pending:
+            records += 1
+            yield lines_of(b"".join(pending), piece.partition, piece.first_record + records - 1)
+        if records != piece.records:
+            raise ConfigurationError(
+                f"{piece.partition} of {self.location} has {records} lines between bytes "
+                f"{piece.start} and {piece.end} where it had {piece.records}; it was changed: "
+                "restore it, for a source file may only grow"
+            )
+
+    def snapshot(self) -> tuple[str, pa.Table]:
+        """The version of all lines that exist now, which changes when they do, and the lines.
+
+        Raises:
+            ConfigurationError: there are no files, or they are too large for a table.
+        """
+        import pyarrow as pa
+
+        listed = list(self._files.listed())
+        size = sum(file.size_bytes for file in listed)
+        if size > MAX_TABLE_BYTES:
+            raise self._too_large(f"has {size} bytes")
+        digest = hashlib.blake2b(digest_size=16)
+        batches = []
+        remaining = MAX_TABLE_BYTES
+        for file in listed:
+            end = None if is_compressed(file.key) else file.size_bytes
+            blocks = []
+            for block in self._blocks(file.key, 0, end):
+                remaining -= len(block)
+                if remaining < 0:
+                    raise self._too_large("has more bytes when it is decompressed")
+                blocks.append(block)
+            body = b"".join(blocks)
+            digest.update(f"{file.key}\0{len(body)}\0".encode())
+            digest.update(body)
+            if body:
+                batches.append(lines_of(body.removesuffix(b"\n"), file.key, 0))
+        return digest.hexdigest(), pa.Table.from_batches(batches, schema=self.schema())
+
+    def _head(self, file: Listed) -> Slice | None:
+        end, is_all = None, False
+        if not is_compressed(file.key):
+            end = min(file.size_bytes, HEAD_BYTES)
+            is_all = self.bounded and end == file.size_bytes
+        blocks = islice(self._blocks(file.key, 0, end), 1)
+        nothing = PartitionOffset(partition=file.key, offset=0, records=0)
+        try:
+            cut = scan_lines(blocks, nothing, size=end, max_records=HEAD_RECORDS, bounded=is_all)
+        except NotWholeError:
+            return None
+        if not cut.records:
+            return None
+        version = self._head_version(file, cut)
+        return Slice(
+            partition=file.key,
+            start=0,
+            end=cut.end,
+            first_record=0,
+            records=cut.records,
+            version=version,
+        )
+
+    def _head_version(self, file: Listed, cut: FileCut) -> str:
+        return self._marked(file) if is_compressed(file.key) else self._mark_at(cut.end, b"", file)
+
+    def _may_grow(self, name: str) -> bool:
+        return not is_compressed(name)
+
+    def _place(self, offset: PartitionOffset) -> str:
+        return f"byte {offset.offset}"
+
+    def _slices(self, cuts: list[FileCut], parallelism: int) -> tuple[Slice, ...]:
+        return slices_of(cuts, parallelism)
+
+    def _part(self, before: PartitionOffset, file: Listed, asked: Asked) -> Part[FileCut]:
+        if is_compressed(file.key):
+            return self._part_of_compressed(before, file, asked)
+        size = file.size_bytes
+        if size < before.offset:
+            raise ConfigurationError(
+                f"{file.key} of {self.location} was read to byte {before.offset} and has shrunk to "
+                f"{size} bytes; restore it, for a source file may only grow"
+            )
+        end = size if asked.until is None else min(asked.until, size)
+        ends_here = (self.bounded or (self.ordered and not asked.is_last)) and end == size
+        if before.sealed or asked.most == 0 or end <= before.offset:
+            is_read = before.sealed or (ends_here and before.offset == size)
+            after = before if before.sealed == is_read else replace(before, sealed=is_read)
+            if not after.version and (is_read or before.offset > 0):
+                after = replace(after, version=self._mark_at(before.offset, b"", file))
+            has_rest = not is_read and before.offset != size
+            return Part(after=after, end=size, has_rest=has_rest)
+        blocks = ScannedBlocks(self._blocks(file.key, before.offset, end), before.offset)
+        cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
+        if cut.records == 0:
+            return Part(after=before, end=size, has_rest=True, is_half_a_record=end == size)
+        self._check_header(before, file, blocks)
+        after = PartitionOffset(
+            partition=file.key,
+            offset=cut.end,
+            records=before.records + cut.records,
+            sealed=ends_here and cut.is_whole,
+            version=self._mark_at(cut.end, blocks.tail(cut.end), file),
+        )
+        return Part(
+            after=after,
+            cut=replace(cut, version=after.version),
+            records=cut.records,
+            end=size,
+            has_rest=not after.sealed and after.offset != size,
+            is_half_a_record=end == size and cut.records != asked.most,
+        )
+
+    def _part_of_compressed(
+        self, before: PartitionOffset, file: Listed, asked: Asked
+    ) -> Part[FileCut]:
+        if before.sealed:
+            return Part(after=before, end=before.offset)
+        if file.size_bytes == 0:  # Its writer may just have opened it.
+            is_empty = self.bounded or is_silent(file, self.give_up_after_s)
+            version = self._marked(file) if is_empty else ""
+            return Part(after=replace(before, sealed=is_empty, version=version))
+        try:
+            return self._compressed_cut(before, file, asked)
+        except NotWholeError as error:
+            if self.bounded or before.offset > 0:
+                raise
+            leave_for_later(file, error, self.give_up_after_s)
+            return Part(after=before)
+
+    def _compressed_cut(self, before: PartitionOffset, file: Listed, asked: Asked) -> Part[FileCut]:
+        size = None
+        if asked.until is not None and asked.until > before.offset:
+            size = sum(len(block) for block in self._blocks(file.key, 0, None))
+        end = size if asked.until is None or size is None else min(asked.until, size)
+        if asked.most == 0 or (asked.until is not None and (end or 0) <= before.offset):
+            return Part(after=before, end=size or before.offset, has_rest=True)
+        texts = self._blocks(file.key, before.offset, end)
+        blocks = ScannedBlocks(texts, before.offset)
+        ends_here = end == size
+        cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
+        if before.offset == 0 and not self.bounded:
+            for _ in texts:
+                pass  # A compressed file is read when it is complete.
+        if cut.records > 0:
+            self._check_header(before, file, blocks)
+        after = PartitionOffset(
+            partition=file.key,
+            offset=cut.end,
+            records=before.records + cut.records,
+            sealed=ends_here and cut.is_whole,
+            version=before.version or self._marked(file),
+        )
+        return Part(
+            after=after,
+            cut=replace(cut, version=after.version) if cut.records > 0 else None,
+            records=cut.records,
+            end=size or cut.end,
+            has_rest=not after.sealed,
+        )
+
+    def _check_header(self, before: PartitionOffset, file: Listed, blocks: ScannedBlocks) -> None:
+        how = self.text_decoding
+        if how is not None and how.has_header and before.offset == 0:
+            check_header(blocks.first_line, how, f"{file.key} of {self.location}")
+
+    def _mark_at(self, end: int, tail: bytes, file: Listed) -> str:
+        """The mark of the bytes before *end*; *tail* are the last of these, if known."""
+        if len(tail) < tail_bytes(end):
+            tail = self._identity(file.key).tail(end)
+        return str(mark_of(end, tail, file))
+
+    def _blocks(self, name: str, start: int, end: int | None) -> Iterator[bytes]:
+        """Read a file's text in blocks; only that of a compressed one may be read to its end."""
+        store = self._files.store_of(name)
+        if is_compressed(name):
+            yield from read_text(store, name, f"{name} of {self.location}", start, end)
+            return
+        assert end is not None
+        for block in read_blocks(store, name, start, end):
+            if block is None:
+                raise StoreUnavailable(
+                    f"{name} of {self.location} became shorter than {end} bytes while it was read"
+                )
+            yield block
+
+    def _too_large(self, how: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the table {self.location} {how}, more than {MAX_TABLE_BYTES}; read it as a stream "
+            "into keyed state"
+        )
+
+
+def read_table(location: str, *, endpoint_url: str | None = None) -> tuple[str, pa.Table]:
+    """The version and the lines of a small table that changes, such as an allowlist or rates."""
+    return FilesSource(location, endpoint_url=endpoint_url).snapshot()

@@ -1,0 +1,1 @@
+"""A table of files as a sink: manifests name the files that readers see."""

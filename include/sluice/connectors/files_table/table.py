@@ -1,0 +1,299 @@
+"""A table of files, which consists of the files that its commit manifests name.
+
+    data/{checkpoint}-{subtask}-{attempt}.parquet    staged; invisible to readers
+    _manifests/{checkpoint}.json                     create-only; names the files it adds
+    _manifests/{through}_{generation}_{version}.json a restore: up to here, it is as of version
+    _compacted/{version}.json                        create-only; few files instead of many
+    _columns/{schema}.arrow                          a schema that fits all of its files
+    _latest                                          for other tools' readers; derived
+
+A manifest names the checkpoint it continues, so the table is a chain.  A reader follows it from the
+newest manifest.  After a restore to an older checkpoint the next commit continues that one, and
+commits in between are no longer in the chain: so the table rolls back with the job, and can go
+forward again, as manifests stay.  A restore's fence sorts behind all commits that it undoes, so
+that late ones are not seen.
+
+With an upsert key the newest row per key wins.  The stage's output holds each key at most once per
+checkpoint, or is refused when it is staged.  Deletes of a checkpoint come before its rows.  Names
+are relative to the root, so a table can be copied; ``_latest`` alone is made anew there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sluice.connectors.contracts.sink import RollBack, Staged, Unpublished
+from sluice.connectors.files_table.table_compaction import TARGET_BYTES, Compactor
+from sluice.connectors.files_table.table_latest import refresh
+from sluice.connectors.files_table.table_manifest import (
+    FORMAT_VERSION,
+    READ_THREADS,
+    Chain,
+    Compaction,
+    Manifest,
+    TableLog,
+)
+from sluice.connectors.files_table.table_rows import read_chain
+from sluice.connectors.files_table.table_schemas import TableSchemas
+from sluice.connectors.files_table.table_timeline import timeline_of, timeline_since
+from sluice.connectors.files_table.table_vacuum import GRACE_MS, Vacuumed, vacuum
+from sluice.connectors.staging.file_names import (
+    COMPACTED,
+    behind_data_of,
+    manifest_key,
+    of_compacted,
+    unit_of,
+)
+from sluice.connectors.staging.row_files import PARQUET
+from sluice.connectors.staging.staged_files import RowFile, StagedFiles, deletes_first, staged_in
+from sluice.core.acks import Committable
+from sluice.core.timeline import Recovery, Standing, Writer
+from sluice.errors import ProtocolViolation, SluiceError
+from sluice.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FilesTable", "Manifest", "ManifestFile"]
+
+log = logging.getLogger(__name__)
+
+ManifestFile = RowFile
+# The number of files is counted this often before the limit is reached: a count costs two listings,
+# and with a limit of 1,000 it is done every 16 checkpoints.
+LOOKS_PER_COMPACTION = 62
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTable:
+    """The table at *store*'s root, written by the sink *sink*.  See ``Sink`` for the two phases."""
+
+    sink: str
+    store: ObjectStore
+    upsert_key: tuple[str, ...] = ()
+    format: str = PARQUET
+    partition_by: tuple[str, ...] = ()
+    compact_when_files: int = 0
+    latest: bool = False
+
+    def stage(
+        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+    ) -> Committable | None:
+        return self._staged.stage(
+            table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
+        )
+
+    def check(
+        self, parent: int | None, schema: pa.Schema | None, committables: Sequence[Committable]
+    ) -> None:
+        TableSchemas(self._staged).check(parent, schema, committables)
+
+    def commit(
+        self,
+        writer: Writer,
+        checkpoint_id: int,
+        parent: int | None,
+        committables: Sequence[Committable],
+    ) -> None:
+        """Raises ProtocolViolation when the checkpoint was committed with other files."""
+        assert parent is None or parent < checkpoint_id
+        assert all(committable.sink == self.sink for committable in committables)
+        timeline = timeline_since(self._log, parent)
+        # Commits ahead of the parent are replaced by this one.
+        timeline.line.publishing(replace(writer, recovered_by=0), checkpoint_id, parent)
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            staged = [*pool.map(self._staged.files_of, committables)]
+        manifest = Manifest(
+            version=FORMAT_VERSION,
+            checkpoint_id=checkpoint_id,
+            parent=parent,
+            files=tuple(sorted((file for files in staged for file in files), key=deletes_first)),
+            upsert_key=self.upsert_key or None,
+            life=writer.life,
+            generation=writer.generation,
+        )
+        self._log.add(manifest)
+        if timeline.line.continues == checkpoint_id:
+            timeline.show(writer, checkpoint_id)
+        self._compact_if_due(checkpoint_id)
+        self._show()
+
+    def damage_of(self, committables: Iterable[Committable]) -> list[str]:
+        return self._staged.damage_of(committables)
+
+    def discard_copied(self, committables: Sequence[Committable]) -> None:
+        """Nothing to do: staged files become the table's files."""
+
+    def is_published(self, checkpoint_id: int) -> bool:
+        return checkpoint_id in self._log.lineage(checkpoint_id - 1)
+
+    @property
+    def rolls_back(self) -> RollBack:
+        return RollBack.BY_NEXT_COMMIT
+
+    def standing(self, life: str, version: int | None) -> Standing:
+        return timeline_of(self._log).standing(life, version)
+
+    def is_empty(self) -> bool:
+        return not self._log.chain().files
+
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        TableSchemas(self._staged).forget()
+        timeline_of(self._log).recover(writer, recovery)
+        self._show()
+
+    def describe(self, version: int) -> str:
+        return manifest_key(version)
+
+    def abort(self, checkpoint_id: int) -> None:
+        staged = self._staged.of_checkpoint(checkpoint_id)
+        if not staged:
+            return
+        manifest = self._log.manifest(checkpoint_id)
+        named = {file.file for file in manifest.files} if manifest is not None else set()
+        kept = {unit_of(file) for file in named | self._recorded()}
+        self._staged.discard(unit for unit in staged if unit not in kept)
+
+    def unpublished(self) -> Unpublished:
+        """See ``Sink``.  Costs a GET for each version that added files."""
+        merged = [*self.store.list(COMPACTED)]
+        listed = self._staged.listed()
+        with_files = {staged.checkpoint_id for staged in staged_in(listed)}
+        versions = [one for one in self.versions() if one in with_files]
+        named: set[str] = set()
+        for version, manifest in self._log.manifests(versions).items():
+            if manifest is None:
+                place = f"{self.store.root}/{manifest_key(version)}"
+                raise ProtocolViolation(f"{place} was listed and is gone; nothing may delete it")
+            named |= {file.file for file in manifest.files}
+        recorded = self._recorded()
+        found = self._staged.unpublished(listed, named | recorded)
+        unrecorded = tuple(
+            Staged(
+                file=one.key,
+                checkpoint_id=of,
+                size_bytes=one.size_bytes,
+                modified_ms=one.modified_ms,
+            )
+            for one in merged
+            if one.key not in recorded and (of := of_compacted(one.key)) is not None
+        )
+        newest_ms = max((one.modified_ms for one in merged), default=0)
+        return Unpublished(
+            root=found.root,
+            staged=(*found.staged, *unrecorded),
+            newest_ms=max(found.newest_ms, newest_ms),
+        )
+
+    def discard(self, files: Iterable[str]) -> None:
+        """Delete *files*, except for merged files that were recorded since they were listed."""
+        recorded = {unit_of(file) for file in self._recorded()}
+        self._staged.discard(
+            file for file in files if file not in recorded and unit_of(file) not in recorded
+        )
+
+    def versions(self) -> tuple[int, ...]:
+        """Every checkpoint that committed, oldest first, rolled back ones included."""
+        return self._log.versions()
+
+    def chain(self, version: int | None = None) -> tuple[Manifest, ...]:
+        """The manifests of the table as of *version*, by default the newest one.
+
+        Where files were merged, the first one stands for all before it.
+
+        Raises:
+            ConfigurationError: there is no such version.
+            ProtocolViolation: a manifest is missing or unreadable.
+        """
+        chain = self._log.chain(version)
+        return tuple(_as_manifests(chain))
+
+    def read(self, version: int | None = None) -> pa.Table:
+        """The committed rows, in the order of checkpoints and files; merged ones by partition.
+
+        A table without files has no columns.
+
+        Raises:
+            ConfigurationError: there is no such version, or a column has two types without a common
+                one.
+            ProtocolViolation: a manifest or a file is missing or not what was committed.
+        """
+        broken: frozenset[int] = frozenset()
+        while True:
+            chain = self._log.chain(version, without=broken)
+            try:
+                return read_chain(self._staged, chain.files, chain.upsert_key)
+            except ProtocolViolation:
+                if chain.base is None:
+                    raise
+                log.warning(
+                    "merged files cannot be read, those they replace are root=%s version=%d",
+                    self.store.root, chain.base.checkpoint_id,
+                )  # fmt: skip
+                broken |= {chain.base.checkpoint_id}
+
+    def row_count(self) -> int:
+        """The number of rows in the files of the chain; every version of an upserted row counts."""
+        return sum(file.rows for file in self._log.chain().files)
+
+    def compact(
+        self, version: int | None = None, *, target_bytes: int = TARGET_BYTES
+    ) -> Compaction | None:
+        """Merge the files of *version*, by default the newest; see ``table_compaction``."""
+        record = Compactor(self._staged, target_bytes).compact(version)
+        self._show()
+        return record
+
+    def vacuum(self, before_version: int, *, grace_ms: int = GRACE_MS) -> Vacuumed:
+        """Delete what only versions before that one need; see ``table_vacuum``."""
+        freed = vacuum(
+            self._staged, before_version, compactor=Compactor(self._staged), grace_ms=grace_ms
+        )
+        self._show()
+        return freed
+
+    @property
+    def _staged(self) -> StagedFiles:
+        return StagedFiles(self.sink, self.store, self.upsert_key, self.format, self.partition_by)
+
+    @property
+    def _log(self) -> TableLog:
+        return TableLog(self.store)
+
+    def _recorded(self) -> frozenset[str]:
+        return frozenset(file.file for one in self._log.compactions() for file in one.files)
+
+    def _show(self) -> None:
+        if self.latest:
+            refresh(self.store)
+
+    def _compact_if_due(self, checkpoint_id: int) -> None:
+        limit = self.compact_when_files
+        if not limit or checkpoint_id % max(1, limit // LOOKS_PER_COMPACTION):
+            return
+        try:
+            last = max(self._log.compacted(), default=0)
+            start_after = behind_data_of(last) if last else ""
+            listed = self.store.list("data/", start_after=start_after)
+            if sum(1 for _, _ in zip(range(limit), listed, strict=False)) == limit:
+                Compactor(self._staged).compact()
+        except (SluiceError, OSError, MemoryError, ValueError) as error:
+            log.warning("table not compacted root=%s cause=%s", self.store.root, error)
+
+
+def _as_manifests(chain: Chain) -> Iterator[Manifest]:
+    if chain.base is not None:
+        yield Manifest(
+            version=FORMAT_VERSION,
+            checkpoint_id=chain.base.checkpoint_id,
+            parent=None,
+            files=chain.base.files,
+            upsert_key=chain.base.upsert_key,
+            life="",
+            generation=0,
+        )
+    yield from chain.manifests

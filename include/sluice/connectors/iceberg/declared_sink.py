@@ -1,0 +1,81 @@
+"""``IcebergTable``: the declared sink of an Apache Iceberg table, in any catalog."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.declaration.params import Env, Param, value_of
+from sluice.declaration.sink_spec import check_changelog
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sluice.connectors.iceberg.sink import IcebergSink
+    from sluice.storage.open import StoreLocation
+
+_OF_A_PIPELINE = re.compile(r"([^/]+)/tables/[^/]+$")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """The Iceberg table ``namespace.table`` of a catalog that pyiceberg's properties describe.
+
+    ``{"type": "rest", "uri": ..., "token": env("TOKEN")}``, and likewise sql, glue and hive; the
+    property ``name`` is the catalog's own.  With ``create`` it is created from the first rows.
+    ``identity`` names this sink in the table; by default it is derived from the job's root.
+    With ``upsert_key`` the newest row per key wins; with ``changelog`` every change is appended,
+    and the column ``kind`` tells inserts, updates and deletes apart.
+
+    Raises:
+        ConfigurationError: there are both a key and a changelog.
+    """
+
+    table: str | Param
+    catalog: Mapping[str, str | Param | Env]
+    upsert_key: tuple[str, ...] = ()
+    create: bool = False
+    branch: str = "main"
+    identity: str | Param = ""
+    changelog: bool = False
+
+    def __post_init__(self) -> None:
+        check_changelog(f"IcebergTable {self.table!r}", self)
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        values = (self.table, self.identity, *self.catalog.values())
+        return tuple(value for value in values if isinstance(value, Param))
+
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> IcebergSink:
+        """Raises ConfigurationError: a parameter is missing or wrong."""
+        from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties
+        from sluice.connectors.iceberg.sink import IcebergSink
+
+        given = {key: value_of(value, params) for key, value in self.catalog.items()}
+        identity = value_of(self.identity, params) or _derived(uid, default.root)
+        if not _NAME.fullmatch(identity):
+            raise ConfigurationError(
+                f"the identity {identity!r} of sink {uid!r} is part of file names; write letters, "
+                "digits, '_', '.' and '-'"
+            )
+        return IcebergSink(
+            uid=uid,
+            place=CatalogTable(
+                value_of(self.table, params), catalog_properties(given, default.endpoint_url)
+            ),
+            identity=identity,
+            upsert_key=self.upsert_key,
+            create=self.create,
+            branch=self.branch,
+        )
+
+
+def _derived(uid: str, root: str) -> str:
+    """An identity of the sink's uid and a digest of its root, so that jobs do not share one."""
+    named = _OF_A_PIPELINE.search(root)
+    digest = hashlib.sha256(root.encode()).hexdigest()[:8]
+    return f"{named[1]}.{uid}-{digest}" if named is not None else f"{uid}-{digest}"

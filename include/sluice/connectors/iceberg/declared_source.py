@@ -1,0 +1,53 @@
+"""``IcebergTable``: the declared source of rows appended to an Iceberg table, in any catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.declaration.params import Env, Param, value_of
+
+if TYPE_CHECKING:
+    from sluice.connectors.contracts.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """The Iceberg table ``namespace.table`` of a catalog that pyiceberg's properties describe.
+
+    ``{"type": "rest", "uri": ..., "token": env("TOKEN")}``, and likewise sql, glue and hive; the
+    property ``name`` is the catalog's own.  ``start``: ``earliest`` begins with all rows of the
+    oldest existing snapshot, a snapshot's id with all rows of that one, ``latest`` with rows that
+    are appended from now on.  Snapshots that change or delete rows stop the pipeline, unless
+    ``skip_overwrites`` is set.  Without ``columns`` a row has those of the table.  A ``bounded``
+    source ends with the snapshots that exist.
+    """
+
+    table: str | Param
+    catalog: Mapping[str, str | Param | Env]
+    start: str | int | Param = "earliest"
+    columns: tuple[str, ...] = ()
+    skip_overwrites: bool = False
+    bounded: bool = False
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        values = (self.table, self.start, *self.catalog.values())
+        return tuple(value for value in values if isinstance(value, Param))
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
+        """Raises ConfigurationError: a parameter is missing or wrong."""
+        from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties
+        from sluice.connectors.iceberg.source import IcebergSource
+
+        given = {key: value_of(value, params) for key, value in self.catalog.items()}
+        return IcebergSource(
+            place=CatalogTable(
+                value_of(self.table, params), catalog_properties(given, endpoint_url)
+            ),
+            start=value_of(self.start, params) or "earliest",
+            columns=self.columns,
+            skip_overwrites=self.skip_overwrites,
+            bounded=self.bounded,
+        )

@@ -1,0 +1,1 @@
+"""The Nexmark benchmark's generator as a source."""

@@ -1,0 +1,76 @@
+"""``PostgresTable``: the declared sink of a PostgreSQL table, written exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.declaration.params import Env, Param, value_of
+from sluice.declaration.sink_spec import check_changelog
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sluice.connectors.staging.staged_sink import StagedSink
+    from sluice.storage.open import StoreLocation
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTable:
+    """Rows of ``table`` (``schema.name``); a checkpoint's appear in one transaction.
+
+    ``dsn`` is libpq's connection string or URI; ``env("SHOP_DSN")`` keeps its password secret.
+    With ``upsert_key`` the newest row per key wins, which needs a unique index on it; with
+    ``changelog`` every change is appended, with its ``kind``: insert, update or delete.
+    ``checkpoint_column``, a bigint of the table, gets the checkpoint of each row; an appended table
+    can be rolled back with it, when a restore asks for that.  ``create`` makes a missing table.
+    ``ledger_name`` identifies the sink in the notes of published checkpoints; by default it is
+    derived from the job's root, so declare it when the root is moved.
+
+    Raises:
+        ConfigurationError: the checkpoint column is part of the key, or there are both a key and a
+            changelog.
+    """
+
+    dsn: str | Param | Env
+    table: str | Param
+    upsert_key: tuple[str, ...] = ()
+    checkpoint_column: str | None = None
+    create: bool = False
+    ledger_name: str | Param = ""
+    changelog: bool = False
+
+    def __post_init__(self) -> None:
+        check_changelog(f"PostgresTable {self.table!r}", self)
+        if self.checkpoint_column is not None and self.checkpoint_column in self.upsert_key:
+            raise ConfigurationError(
+                f"sink {self.table!r}: checkpoint_column {self.checkpoint_column!r} is part of the "
+                "upsert key; a row would never be replaced by a later checkpoint's"
+            )
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        given = (self.dsn, self.table, self.ledger_name)
+        return tuple(value for value in given if isinstance(value, Param))
+
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
+        from sluice.connectors.postgres.ledger import Ledger
+        from sluice.connectors.postgres.server import Server, table_name
+        from sluice.connectors.postgres.target import PostgresTarget
+        from sluice.connectors.staging.staged_files import StagedFiles
+        from sluice.connectors.staging.staged_sink import StagedSink
+        from sluice.storage.open import open_store
+
+        table = table_name(value_of(self.table, params))
+        sink = value_of(self.ledger_name, params) or f"{default.root.rstrip('/')} {uid}"
+        return StagedSink(
+            StagedFiles(uid, open_store(default), self.upsert_key),
+            PostgresTarget(
+                server=Server(value_of(self.dsn, params), f"sink {uid!r}"),
+                table=table,
+                ledger=Ledger(sink, table),
+                upsert_key=self.upsert_key,
+                checkpoint_column=self.checkpoint_column,
+                creates=self.create,
+            ),
+        )

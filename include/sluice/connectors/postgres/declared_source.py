@@ -1,0 +1,77 @@
+"""``PostgresTable``: the declared source of an append-only PostgreSQL table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from sluice.declaration.params import Env, Param, value_of
+from sluice.declaration.source_spec import params_of
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sluice.connectors.postgres.source import PostgresTableSource
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTable:
+    """Rows of ``table`` (``schema.name``) in the order of ``offset_column``, a growing bigint.
+
+    ``dsn`` is libpq's connection string or URI; ``env("SHOP_DSN")`` keeps its password secret.
+    ``columns`` are names, or ``name::type`` to cast one; all of them when empty.  ``where`` is a
+    condition in SQL on columns that never change.
+
+    ``late_commits`` decides about rows whose transaction has taken a number and not committed yet:
+    ``"wait"`` waits for these transactions, which needs a sequence without CACHE; a duration is
+    the longest time between the timestamp of a row, in ``lag_column``, and its commit.
+
+    Raises:
+        ConfigurationError: the options contradict each other.
+    """
+
+    dsn: str | Param | Env
+    table: str | Param
+    offset_column: str
+    columns: tuple[str, ...] = ()
+    late_commits: Literal["wait"] | timedelta = "wait"
+    lag_column: str = ""
+    bounded: bool = False
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.late_commits, timedelta) != bool(self.lag_column):
+            raise ConfigurationError(
+                f"source {self.table!r}: late_commits=timedelta(...) and lag_column, a column of "
+                "timestamps, go together; give both, or neither to wait for transactions"
+            )
+        if isinstance(self.late_commits, timedelta) and self.late_commits <= timedelta():
+            raise ConfigurationError(
+                f"source {self.table!r}: late_commits is {self.late_commits}; give the longest "
+                "time that a transaction which writes the table may last"
+            )
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return params_of(self.dsn, self.table)
+
+    def open(
+        self,
+        params: Mapping[str, str],
+        endpoint_url: str | None,  # noqa: ARG002 - S3's
+    ) -> PostgresTableSource:
+        from sluice.connectors.postgres.server import Server, table_name
+        from sluice.connectors.postgres.source import Lag, PostgresTableSource, Wait
+
+        table = table_name(value_of(self.table, params))
+        lag = self.late_commits
+        return PostgresTableSource(
+            server=Server(value_of(self.dsn, params), f"source {table}"),
+            table=table,
+            offset_column=self.offset_column,
+            columns=self.columns,
+            late_commits=Lag(self.lag_column, lag) if isinstance(lag, timedelta) else Wait(),
+            where=self.where,
+            is_bounded=self.bounded,
+        )

@@ -1,0 +1,1 @@
+"""Staging: files of rows that no reader sees until a commit publishes them."""

@@ -1,0 +1,185 @@
+"""Carries out what a transition asks for.  Every command may be repeated, and may be lost: what a
+lost one leaves behind is listed in the state, or is garbage that its key gives away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from sluice.coordinator.early_publication import abort_staged
+from sluice.coordinator.holds import SAVEPOINT, release
+from sluice.coordinator.in_use import files_in_use, files_named
+from sluice.coordinator.statistics import keep_failed
+from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
+from sluice.core.ids import CheckpointId
+from sluice.core.invariants import require
+from sluice.core.messages import (
+    DiscardCompleted,
+    DiscardPending,
+    Event,
+    SavepointsReleased,
+    SnapshotsDiscarded,
+)
+from sluice.core.state import CoordinatorState
+from sluice.core.transition import Transition
+from sluice.errors import ProtocolViolation, RestoreError
+from sluice.job.job import Job
+from sluice.job.places import open_sinks
+from sluice.storage.journal import Head
+
+log = logging.getLogger(__name__)
+
+
+def record(
+    job: Job, decide: Callable[[CoordinatorState], Event], head: Head | None = None
+) -> Transition:
+    """Append the event that *decide* makes of the state, and carry out what it asks for.
+
+    One call, so that neither is done without the other; see ``Journal.append`` for *head*.
+    """
+    transition = job.journal.append(decide, head=head)
+    for command in transition.commands:
+        match command:
+            case DiscardPending():
+                discard_pending(job, transition.state, command.checkpoint_id)
+            case DiscardCompleted():
+                pass  # All at once: each of them asks which files the others still use.
+            case _:
+                assert_never(command)
+    if any(isinstance(command, DiscardCompleted) for command in transition.commands):
+        clean_up(job, transition.state)
+    return transition
+
+
+def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> None:
+    """Delete everything the aborted checkpoint wrote; its plan goes last, as the sign it is over.
+
+    Segments and staged files are named by their checkpoint, so nothing of another one is touched.
+    """
+    doomed: list[str] = []
+    prefixes = [job.paths.streams(stage, checkpoint_id) for stage in job.pipeline.stages]
+    prefixes += [
+        job.paths.shared_segments(uid, checkpoint_id)
+        for uid in (*job.pipeline.stages, *job.pipeline.sources)
+    ]
+    for prefix in prefixes:
+        doomed.extend(listed.key for listed in job.store.list(prefix))
+    abort_staged(job, checkpoint_id, open_sinks(job, state.configuration.params))
+    release(job, state, str(checkpoint_id))
+    folder = [*job.store.list(job.paths.checkpoint(checkpoint_id))]
+    keep_failed(job, state, checkpoint_id, folder)
+    own = [listed.key for listed in folder]
+    plan = job.paths.plan(checkpoint_id)
+    job.store.delete([*doomed, *(key for key in own if key != plan)])
+    job.store.delete([plan])
+    log.info(
+        "checkpoint discarded checkpoint_id=%d files=%d", checkpoint_id, len(doomed) + len(own)
+    )
+
+
+def clean_up(job: Job, state: CoordinatorState) -> None:
+    """Delete what the state lists to be deleted, and journal that it is gone."""
+    gone = discard_subsumed(job, state)
+    transition = record(
+        job, lambda current: SnapshotsDiscarded(generation=current.generation, checkpoints=gone)
+    )
+    require(not transition.commands, "what is gone asks for nothing")
+    if transition.state.claimed_savepoints:
+        discard_claimed(job)
+
+
+def discard_subsumed(
+    job: Job, state: CoordinatorState, *, known: CheckpointMetadata | None = None
+) -> tuple[CheckpointId, ...]:
+    """Delete the files of the checkpoints that left the store, but those still in use.  A *known*
+    checkpoint is not read again.
+
+    Fails closed: when a ``_metadata`` cannot be read nothing is deleted, and what is left behind is
+    the garbage collector's to find.  It does not hold up the job.
+    """
+    if not state.discarding:
+        return ()
+    try:
+        retained = [
+            known
+            if known is not None and known.checkpoint_id == c.checkpoint_id
+            else job.metadata(c.checkpoint_id)
+            for c in state.completed
+        ]
+        if state.origin is not None:
+            retained.append(job.origin_metadata(state.origin))
+        for checkpoint in state.discarding:
+            discard_completed(job, checkpoint, retained)
+            release(job, state, str(checkpoint.checkpoint_id))
+    except (RestoreError, ProtocolViolation) as error:
+        log.error("nothing was discarded, as a retained checkpoint cannot be read: %s", error)  # noqa: TRY400
+    return tuple(checkpoint.checkpoint_id for checkpoint in state.discarding)
+
+
+def discard_claimed(job: Job) -> tuple[str, ...]:
+    """Delete the claimed savepoints that the job does not read any more, and journal that they are
+    gone; return their names.  Fails closed, and does not hold up the job.  Their release is
+    journaled before: from then on no restore can go back to one.
+
+    ``_metadata`` goes first, for it is what makes a savepoint: a crash leaves files that cannot be
+    restored, never a savepoint that lacks some.  (A checkpoint's goes last, for only it knows its
+    files; these all lie below the name.)  The name stays in the state until all are gone, so that
+    the next coordinator continues.
+    """
+    state = job.state()
+    if not state.claimed_savepoints:
+        return ()
+    try:
+        retained = [job.metadata(checkpoint.checkpoint_id) for checkpoint in state.completed]
+    except (RestoreError, ProtocolViolation) as error:
+        log.error("no savepoint was discarded, as a retained checkpoint is unreadable: %s", error)  # noqa: TRY400
+        return ()
+    read = {job.paths.savepoint_of(one.key) for metadata in retained for one in metadata.files}
+    if state.origin is not None:
+        read.add(state.origin.savepoint)
+    unread = tuple(name for name in state.claimed_savepoints if name not in read)
+    transition = record(
+        job,  # A restore in between has fenced it.
+        lambda _: SavepointsReleased(generation=state.generation, savepoints=unread),
+    )
+    gone = transition.state.releasing_savepoints
+    for name in gone:
+        job.store.delete([job.paths.savepoint_metadata(name)])
+        job.store.delete([listed.key for listed in job.store.list(job.paths.savepoint(name))])
+        release(job, state, SAVEPOINT + name)
+        log.info("claimed savepoint discarded name=%s", name)
+    if gone:
+        record(
+            job, lambda current: SnapshotsDiscarded(generation=current.generation, savepoints=gone)
+        )
+    return gone
+
+
+def discard_completed(
+    job: Job, checkpoint: CompletedCheckpoint, retained: Sequence[CheckpointMetadata]
+) -> None:
+    try:
+        gone = job.metadata(checkpoint.checkpoint_id)
+    except RestoreError:
+        return  # Discarded before, with all of its files.
+    named = _own_files(job, gone)
+    used = files_in_use(job, retained, doomed=named)
+    shared = used.register_all(named, gone.checkpoint_id)
+    files = shared.release({gone.checkpoint_id}).to_delete
+    own = [listed.key for listed in job.store.list(job.paths.checkpoint(gone.checkpoint_id))]
+    metadata_key = job.paths.metadata(gone.checkpoint_id)
+    job.store.delete([*files, *(key for key in own if key != metadata_key)])
+    job.store.delete([metadata_key])
+    log.info("checkpoint subsumed checkpoint_id=%d files=%d", gone.checkpoint_id, len(files))
+
+
+def _own_files(job: Job, metadata: CheckpointMetadata) -> list[str]:
+    """What the job itself wrote: what it inherited of a savepoint or another root is not its."""
+    inherited = {handle.key for handle in metadata.files if handle.root}
+    return [
+        key
+        for key in dict.fromkeys(files_named(metadata))
+        if key not in inherited and job.paths.checkpoint_of(key) is not None
+    ]

@@ -1,0 +1,285 @@
+"""A declaration that changed under its job: what is missing, what is new, what needs consent.
+
+A chain, which is its sources, stages and sinks by uid, changes only at a restore.  Then what is new
+starts empty, and what is gone needs a person's consent if the checkpoint holds anything for it.
+Without a restore every change is refused before anything is journaled: state would be dropped, or
+a source be read from its beginning, without notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.completed import CheckpointMetadata, StageState
+from sluice.core.plan import CheckpointPlan
+from sluice.core.properties import JobStatus
+from sluice.core.state import CoordinatorState
+from sluice.declaration.pipeline import Pipeline
+from sluice.epoch.lineage import CompletedParent, Lineage, PendingParent
+from sluice.errors import ConfigurationError
+from sluice.job.job import open_job
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+
+log = logging.getLogger(__name__)
+
+READERS = 16  # Threads that only wait for the store.
+_ALIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.SUSPENDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chain:
+    """Uids by kind.  ``sinks`` is None where an older journal does not say which there were."""
+
+    sources: frozenset[str]
+    stages: frozenset[str]
+    sinks: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Differences:
+    """Uid -> kind."""
+
+    gone: dict[str, str] = field(default_factory=dict[str, str])
+    new: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def left_behind(metadata: CheckpointMetadata, pipeline: Pipeline) -> dict[str, str]:
+    """What the checkpoint holds for uids that *pipeline* no longer declares: by uid, in words."""
+    found = {
+        cut.uid: f"source {cut.uid!r} has a position"
+        for cut in metadata.sources
+        if (cut.position or cut.layers) and cut.uid not in pipeline.sources
+    }
+    for stage in metadata.stages:
+        what = _left_by(stage, pipeline)
+        if what:
+            found[stage.uid] = what
+    return found | {
+        uid: f"sink {uid!r} has a table"
+        for uid in _sinks_of(metadata)
+        if uid not in pipeline.sinks and metadata.tables[uid] == metadata.checkpoint_id
+    }
+
+
+def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> str | None:
+    """Why *pipeline* cannot continue *parent*, in a few words with the fix; None if it can."""
+    if isinstance(parent, PendingParent):
+        return _refusal(pipeline, {}, _differences(_planned(parent.plan), pipeline), [])
+    metadata = parent.metadata if isinstance(parent, CompletedParent) else None
+    if metadata is None:
+        return None  # Nothing was completed yet: there is nothing to lose.
+    left = left_behind(metadata, pipeline)
+    lost = {uid: what for uid, what in left.items() if uid not in state.dropped_stages}
+    is_restored = (
+        state.status is not JobStatus.RUNNING
+        or state.origin is not None
+        or metadata.generation != state.generation
+    )
+    differences = _Differences() if is_restored else _differences(_completed(metadata), pipeline)
+    return _refusal(pipeline, lost, differences, _rescaled(metadata, pipeline))
+
+
+def require_same_chain(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> None:
+    """Raises ConfigurationError when the next epoch would not continue what *parent* left."""
+    change = change_of(pipeline, state, parent)
+    if change is not None:
+        raise ConfigurationError(change)
+
+
+def require_planned(pipeline: Pipeline, plan: CheckpointPlan) -> None:
+    """Raises ConfigurationError when the declaration lost what a pending checkpoint was made of."""
+    planned = _planned(plan)
+    gone = sorted((planned.stages - {*pipeline.stages}) | (planned.sources - {*pipeline.sources}))
+    if gone:
+        raise ConfigurationError(
+            f"checkpoint {plan.checkpoint_id} of {pipeline.uid!r} was triggered with "
+            f"{_quoted(gone)}, which the declaration has not any more; put it back, or let the "
+            "checkpoint fail and restore the job"
+        )
+
+
+def require_sinks(
+    pipeline: Pipeline, metadata: CheckpointMetadata, state: CoordinatorState
+) -> None:
+    """Raises ConfigurationError when rows were staged for a sink that is no longer declared.
+
+    To publish the others and call it committed would lose them.
+    """
+    staged = {committable.sink for committable in metadata.committables}
+    gone = sorted((staged & {*_sinks_of(metadata)}) - {*pipeline.sinks, *state.dropped_stages})
+    if gone:
+        raise ConfigurationError(
+            f"checkpoint {metadata.checkpoint_id} of {pipeline.uid!r} has rows for sink "
+            f"{_quoted(gone)} that are not published yet; declare it until they are, or restore "
+            "the job with allow non-restored state, which drops them"
+        )
+
+
+def find_changes(
+    pipelines: Iterable[Pipeline], location: StoreLocation, *, timeout_s: float
+) -> dict[str, str]:
+    """Per pipeline what ``change_of`` says of it and its job in *location*, as far as the store
+    tells in time: a LIST and two GETs for each, many at once.
+
+    What cannot be read is logged, and is no change.
+    """
+    store = open_store(location)
+    waiting: queue.SimpleQueue[Pipeline] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+    count = 0
+    for pipeline in pipelines:
+        waiting.put(pipeline)
+        count += 1
+    for _ in range(min(READERS, count)):  # Daemons: a store that hangs must not hold up the exit.
+        args = (waiting, answers, location, store)
+        threading.Thread(target=_read_all, args=args, daemon=True).start()
+    deadline = time.monotonic() + timeout_s
+    changes: dict[str, str] = {}
+    for answered in range(count):
+        try:
+            uid, change = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            log.warning("jobs not compared, the store is slow jobs=%d", count - answered)
+            break
+        if change is not None:
+            changes[uid] = change
+    return dict(sorted(changes.items()))
+
+
+def _left_by(stage: StageState, pipeline: Pipeline) -> str | None:
+    declared = pipeline.stages.get(stage.uid)
+    if stage.has_state and (declared is None or not declared.is_stateful):
+        return f"stage {stage.uid!r} has state"
+    read = () if declared is None else declared.producers
+    if any(data.segments and data.producer not in read for data in stage.in_flight):
+        return f"stage {stage.uid!r} has rows in flight"
+    return None
+
+
+def _sinks_of(metadata: CheckpointMetadata) -> list[str]:
+    """Side outputs are named after their stages, ``parse.malformed``, and go with them."""
+    return [uid for uid in metadata.tables if "." not in uid]
+
+
+def _completed(metadata: CheckpointMetadata) -> _Chain:
+    return _Chain(
+        sources=frozenset(cut.uid for cut in metadata.sources),
+        stages=frozenset(stage.uid for stage in metadata.stages),
+        sinks=frozenset(_sinks_of(metadata)),
+    )
+
+
+def _planned(plan: CheckpointPlan) -> _Chain:
+    return _Chain(
+        sources=frozenset(cut.uid for cut in plan.sources),
+        stages=frozenset((*(task.uid for task in plan.tasks), *plan.finished)),
+        sinks=None,
+    )
+
+
+def _differences(before: _Chain, pipeline: Pipeline) -> _Differences:
+    """A sink that is gone shows in ``left_behind``: the version of its table is kept for ever."""
+    kinds = (
+        ("source", before.sources, [*pipeline.sources]),
+        ("stage", before.stages, [*pipeline.stages]),
+        ("sink", before.sinks, [*pipeline.sinks]),
+    )
+    return _Differences(
+        gone={
+            uid: kind
+            for kind, known, declared in kinds
+            for uid in sorted(known or ())
+            if uid not in declared and kind != "sink"
+        },
+        new={
+            uid: kind
+            for kind, known, declared in kinds
+            for uid in declared
+            if known is not None and uid not in known
+        },
+    )
+
+
+def _rescaled(metadata: CheckpointMetadata, pipeline: Pipeline) -> list[str]:
+    declared = pipeline.max_parallelism
+    return [
+        f"stage {stage.uid!r} declares max parallelism {declared}, but its state has "
+        f"{stage.max_parallelism}, which is fixed for life"
+        for stage in metadata.stages
+        if declared not in (None, stage.max_parallelism) and stage.uid in pipeline.stages
+    ]
+
+
+def _refusal(
+    pipeline: Pipeline, lost: Mapping[str, str], differences: _Differences, problems: list[str]
+) -> str | None:
+    gone = {uid: kind for uid, kind in differences.gone.items() if uid not in lost}
+    said = [
+        *(f"{what} but is not in the pipeline any more" for what in lost.values()),
+        *(f"{kind} {uid!r} is gone" for uid, kind in gone.items()),
+        *(f"{kind} {uid!r} is new" for uid, kind in differences.new.items()),
+        *problems,
+    ]
+    if not said:
+        return None
+    missing = {uid: what.partition(" ")[0] for uid, what in lost.items()} | gone
+    guess = _renamed(missing, differences.new)
+    if not (missing or differences.new):
+        fix = "Put it back"
+    elif lost:
+        fix = (
+            f"{guess or 'Declare it again'}, or restore the job, from its latest checkpoint or a "
+            f"savepoint, with allow non-restored state: that drops what {_quoted(lost)} has"
+        )
+    else:
+        fix = (
+            f"{guess or 'A chain changes only at a restore: undo the change'}, or restore the job, "
+            "from its latest checkpoint or a savepoint; what is new then starts empty"
+        )
+    return f"pipeline {pipeline.uid!r} changed under its job: {'; '.join(said)}. {fix}"
+
+
+def _renamed(missing: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """A guess: what is missing may have become what is new and of its kind."""
+    for uid, kind in missing.items():
+        others = [repr(other) for other, of in new.items() if of == kind]
+        if others:
+            return f"Was {uid!r} renamed to {' or '.join(others)}? Give it its old uid back"
+    return ""
+
+
+def _quoted(uids: Iterable[str]) -> str:
+    return ", ".join(repr(uid) for uid in uids)
+
+
+def _read_all(
+    waiting: queue.SimpleQueue[Pipeline],
+    answers: queue.SimpleQueue[tuple[str, str | None]],
+    location: StoreLocation,
+    store: ObjectStore,
+) -> None:
+    while True:
+        try:
+            pipeline = waiting.get_nowait()
+        except queue.Empty:
+            return
+        try:
+            change = _read(pipeline, location, store)
+        except Exception:  # A job that cannot be read is for its own tasks to complain about.
+            log.warning("job not compared pipeline=%s", pipeline.uid, exc_info=True)
+            change = None
+        answers.put((pipeline.uid, change))
+
+
+def _read(pipeline: Pipeline, location: StoreLocation, store: ObjectStore) -> str | None:
+    job = open_job(pipeline, location, store=store)  # Without the patient store's retries.
+    state = job.state()
+    if state.status not in _ALIVE or state.base is None:
+        return None
+    return change_of(pipeline, state, CompletedParent(job.base_metadata(state), state.tables))

@@ -1,0 +1,64 @@
+"""The duties that a job owes from before: they are done before anything new is triggered.
+
+The duties are read from the journal, not remembered: the next coordinator does what one that died
+left undone.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sluice.coordinator.commands import clean_up, record
+from sluice.coordinator.completion import commit
+from sluice.coordinator.table_recovery import recover_tables
+from sluice.core.messages import HooksRestored, JobFailed
+from sluice.core.properties import JobStatus
+from sluice.core.state import CoordinatorState
+from sluice.errors import RestoreError
+from sluice.job.job import Job
+from sluice.storage.journal import Head
+
+log = logging.getLogger(__name__)
+
+
+def resume(job: Job, head: Head) -> Head:
+    """Recover the tables, replay the commit of the latest completed checkpoint, delete what was
+    subsumed and not deleted yet, and restore the master hooks.
+
+    In this order: the tables have to know which late commit is the one that is owed.
+
+    Raises:
+        RestoreError: a hook failed; the job fails over.
+        TableMismatch: a table does not show what the job continues; a person decides.
+    """
+    head = recover_tables(job, head)
+    latest = head.state.latest_completed
+    if latest is not None and not latest.is_committed:
+        commit(job, latest.checkpoint_id)
+        head = job.journal.load()
+    if head.state.discarding:
+        clean_up(job, head.state)
+        head = job.journal.load()
+    if head.state.must_restore_hooks and head.state.status is JobStatus.RUNNING:
+        _restore_hooks(job, head)
+        head = job.journal.load()
+    return head
+
+
+def _restore_hooks(job: Job, head: Head) -> None:
+    state = head.state
+    metadata = job.base_metadata(state)
+    answers = metadata.master_states if metadata is not None else {}
+    for hook in job.pipeline.hooks.values():
+        try:
+            hook.restore(state.base, answers.get(hook.uid))
+        except Exception as error:
+            message = f"master hook {hook.uid!r} could not be restored: {error}"
+            _fail_over(job, state, message)
+            raise RestoreError(message) from error
+    record(job, lambda _: HooksRestored(generation=state.generation))
+
+
+def _fail_over(job: Job, state: CoordinatorState, message: str) -> None:
+    failed = JobFailed(generation=state.generation, at_ms=job.clock(), message=message)
+    record(job, lambda _: failed)

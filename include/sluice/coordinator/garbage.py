@@ -1,0 +1,258 @@
+"""Garbage collection: files that crashed or fenced writers left are found, and deleted.
+
+The journal is loaded first, the objects are listed after it, and an object is garbage only if
+
+- its name has the id of a checkpoint that was over by then: below the next id, and not pending;
+- nothing that can still be restored or committed names it;
+- it is older than the grace period, on the clock of the store that lists it.
+
+Ids decide, not clocks.  A checkpoint that is over writes nothing that counts, its id is never used
+again, and a later one inherits only from what was retained or pending at that load; so garbage
+stays garbage, whatever happens between the load and the delete, and however long that takes.  The
+grace period only keeps us out of the way of writers that do not know yet that they were fenced.
+
+Fails closed: what cannot be read may name anything, so nothing is deleted.  Savepoints are their
+owners': one that is incomplete is reported.  The manifests of tables are never touched.  Statistics
+of checkpoints that ended are no garbage: of them the newest stay, by their number.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from sluice.connectors.contracts.sink import Sink
+from sluice.coordinator.commands import discard_claimed
+from sluice.coordinator.early_publication import early_publishes
+from sluice.coordinator.holds import release_orphans
+from sluice.coordinator.in_use import InUse, is_savepoint_metadata, look_up
+from sluice.coordinator.orphans import IncompleteSavepoint, Orphan, Orphans, Reason
+from sluice.coordinator.savepoints import savepoint_names
+from sluice.core.ids import NO_GENERATION
+from sluice.core.state import CoordinatorState
+from sluice.epoch.compactions import named_meanwhile
+from sluice.job.job import Job
+from sluice.job.places import open_sinks
+from sluice.statistics.history import kept_objects
+from sluice.storage.object_store import Listed
+from sluice.storage.open import discard_temporaries, temporaries
+from sluice.storage.statistics import StatisticsStore
+
+log = logging.getLogger(__name__)
+
+DEFAULT_GRACE_MS = 3_600_000  # Six times the default checkpoint timeout.
+TEMPORARY_GRACE_MS = 86_400_000  # A write takes seconds; who slept for a day in one begins anew.
+PROBE_GRACE_MS = 600_000  # A probe has no id; its writer waits for an answer less long than this.
+DELETE_BATCH = 1_000  # What S3 takes at once; a failure repeats one batch, not all.
+
+
+LEAST_GRACE_MS = {Reason.PROBE: PROBE_GRACE_MS, Reason.TEMPORARY: TEMPORARY_GRACE_MS}
+
+
+def find_orphans(job: Job, *, grace_ms: int = DEFAULT_GRACE_MS) -> Orphans:
+    """Look, and delete nothing.
+
+    Raises:
+        ProtocolViolation: what is in use cannot be known; the message names the object.
+    """
+    used = look_up(job)
+    return _find(job, used, _sinks(job, used.head.state), grace_ms)
+
+
+def collect_garbage(
+    job: Job, *, grace_ms: int = DEFAULT_GRACE_MS, dry_run: bool = False
+) -> Orphans:
+    """Delete what ``find_orphans`` finds, and return it.  Two collectors at once do no harm.
+
+    Raises:
+        ProtocolViolation: as ``find_orphans``; then nothing was deleted.
+    """
+    if dry_run:
+        return find_orphans(job, grace_ms=grace_ms)
+    used = look_up(job)
+    sinks = _sinks(job, used.head.state)
+    orphans = _without_named(job, _find(job, used, sinks, grace_ms))
+    own = [orphan.key for orphan in orphans.files if _is_object(orphan)]
+    temporary = [one.key for one in orphans.files if one.reason is Reason.TEMPORARY]
+    discard_temporaries(job.location, temporary)
+    _delete(sorted(own, key=lambda key: _turn(job, key)), job.store.delete)
+    for uid, sink in sinks.items():
+        _delete([orphan.key for orphan in orphans.files if orphan.sink == uid], sink.discard)
+    discard_claimed(job)  # What a crash in the middle of it left.
+    release_orphans(job, lambda: savepoint_names(job))
+    kept = kept_objects(job.pipeline.checkpointing.history_size)
+    StatisticsStore(job.store, job.paths).prune(kept)
+    if orphans.files:
+        log.info(
+            "garbage collected pipeline=%s files=%d bytes=%d",
+            job.pipeline.uid, len(orphans.files), orphans.total_bytes,
+        )  # fmt: skip
+    return orphans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Aged:
+    """Garbage, as soon as it is old enough."""
+
+    orphan: Orphan
+    age_ms: int
+    grace_ms: int
+
+    @property
+    def is_due(self) -> bool:
+        return self.age_ms >= self.grace_ms
+
+
+def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Orphans:
+    paths = job.paths
+    folders = {
+        Reason.STATE: paths.all_shared(),
+        Reason.COMPACTION: paths.all_compactions(),
+        Reason.STREAM: paths.all_streams(),
+        Reason.CHECKPOINT: paths.checkpoints(),
+        Reason.PROBE: paths.probes(),
+        Reason.JOURNAL: paths.journal(),
+    }
+    listed = {reason: [*job.store.list(folder)] for reason, folder in folders.items()}
+    listed[Reason.TEMPORARY] = [*temporaries(job.location, paths.pipeline)]
+    everything = [*used.savepoint_files, *(one for found in listed.values() for one in found)]
+    now_ms = max((one.modified_ms for one in everything), default=0)
+    aged = [
+        _Aged(
+            orphan=Orphan(key=one.key, size_bytes=one.size_bytes, reason=reason),
+            age_ms=now_ms - one.modified_ms,
+            grace_ms=max(grace_ms, LEAST_GRACE_MS.get(reason, 0)),
+        )
+        for reason, found in listed.items()
+        for one in _garbage(job, used, reason, found)
+    ]
+    for uid, sink in sinks.items():
+        aged += _staged(job, used, uid, sink, now_ms, grace_ms)
+    return Orphans(
+        files=tuple(one.orphan for one in aged if one.is_due),
+        too_young=tuple(one.orphan for one in aged if not one.is_due),
+        incomplete_savepoints=_incomplete_savepoints(job, used, now_ms - grace_ms),
+        unknown=tuple(
+            one.key
+            for reason in (Reason.STATE, Reason.COMPACTION, Reason.STREAM, Reason.CHECKPOINT)
+            for one in listed[reason]
+            if paths.checkpoint_of(one.key) is None
+        )
+        + tuple(one.key for one in listed[Reason.JOURNAL] if not paths.is_journal_entry(one.key)),
+    )
+
+
+def _without_named(job: Job, orphans: Orphans) -> Orphans:
+    """Without merged state that was recorded since the look."""
+    merged = [one.key for one in orphans.files if one.reason is Reason.COMPACTION]
+    named = named_meanwhile(job, merged)
+    return replace(orphans, files=tuple(one for one in orphans.files if one.key not in named))
+
+
+def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) -> Sequence[Listed]:
+    match reason:
+        case Reason.STATE | Reason.COMPACTION | Reason.STREAM | Reason.CHECKPOINT:
+            return [one for one in listed if not _is_needed(job, used, reason, one.key)]
+        case Reason.PROBE | Reason.TEMPORARY:
+            return listed
+        case Reason.JOURNAL:
+            return _strays(job, used, listed)
+        case Reason.STAGED:
+            raise AssertionError("the sinks list what they staged")
+        case _:
+            assert_never(reason)
+
+
+def _is_needed(job: Job, used: InUse, reason: Reason, key: str) -> bool:
+    """A retained checkpoint keeps its folder whole, and of its other files those it names."""
+    checkpoint_id = job.paths.checkpoint_of(key)
+    is_over = used.is_settled if reason is Reason.COMPACTION else used.is_over
+    if checkpoint_id is None or not is_over(checkpoint_id):
+        return True
+    return checkpoint_id in used.folders if reason is Reason.CHECKPOINT else key in used.keys
+
+
+def _strays(job: Job, used: InUse, listed: Sequence[Listed]) -> Sequence[Listed]:
+    """Journal entries below a gap, left by a late writer or an unfinished truncation."""
+    entries = {one.key for one in listed}
+    gap = used.head.seq
+    while gap and job.paths.journal_entry(gap) in entries:
+        gap -= 1
+    below = job.paths.journal_entry(gap) if gap < used.head.seq else ""
+    return [one for one in listed if one.key < below and job.paths.is_journal_entry(one.key)]
+
+
+def _staged(
+    job: Job, used: InUse, uid: str, sink: Sink, now_ms: int, grace_ms: int
+) -> Iterator[_Aged]:
+    """A sink below the job's root is on the same clock; another place has its own."""
+    found = sink.unpublished()
+    is_below = found.root.startswith(f"{job.store.root}/")
+    now_ms = max(now_ms, found.newest_ms) if is_below else found.newest_ms
+    shown_early = {of for of, sink_uid in early_publishes(job) if sink_uid == uid}
+    for one in found.staged:
+        may_be_shown = one.checkpoint_id in shown_early and not sink.is_published(one.checkpoint_id)
+        is_needed = one.file in used.staged or may_be_shown
+        if used.is_over(one.checkpoint_id) and not is_needed:
+            yield _Aged(
+                orphan=Orphan(
+                    key=one.file, size_bytes=one.size_bytes, reason=Reason.STAGED, sink=uid
+                ),
+                age_ms=now_ms - one.modified_ms,
+                grace_ms=grace_ms,
+            )
+
+
+def _incomplete_savepoints(
+    job: Job, used: InUse, written_before_ms: int
+) -> tuple[IncompleteSavepoint, ...]:
+    """Savepoints that no process is going to complete or delete."""
+    state = used.head.state
+    expected = {
+        *state.claimed_savepoints,
+        *(pending.savepoint_name for pending in state.pending),
+        *(done.savepoint_name for done in state.completed if not done.is_committed),
+    }
+    found: dict[str, list[Listed]] = {}
+    for one in used.savepoint_files:
+        name = job.paths.savepoint_of(one.key)
+        if name is not None and name not in expected:
+            found.setdefault(name, []).append(one)
+    return tuple(
+        IncompleteSavepoint(
+            name=name, files=len(files), size_bytes=sum(one.size_bytes for one in files)
+        )
+        for name, files in found.items()
+        if not any(is_savepoint_metadata(job, one.key) for one in files)
+        and max(one.modified_ms for one in files) <= written_before_ms
+    )
+
+
+def _sinks(job: Job, state: CoordinatorState) -> dict[str, Sink]:
+    """Those of the configuration the job has; one that was never submitted has none."""
+    if state.generation == NO_GENERATION:
+        return {}
+    return open_sinks(job, state.configuration.params)
+
+
+def _is_object(orphan: Orphan) -> bool:
+    """Whether it is one of the job's own store, which ``delete`` takes."""
+    return orphan.sink is None and orphan.reason is not Reason.TEMPORARY
+
+
+def _turn(job: Job, key: str) -> int:
+    """A checkpoint's ``_metadata``, and the record of merged state, go before all files, so that
+    nothing looks whole that is not; a checkpoint's plan after all, as when it is aborted.
+    """
+    checkpoint_id = job.paths.checkpoint_of(key)
+    if checkpoint_id is None:
+        return 1
+    turns = {job.paths.metadata(checkpoint_id): 0, job.paths.plan(checkpoint_id): 2}
+    return turns.get(key, 0 if job.paths.is_compaction(key) else 1)
+
+
+def _delete(keys: Sequence[str], delete: Callable[[Sequence[str]], None]) -> None:
+    for start in range(0, len(keys), DELETE_BATCH):
+        delete(keys[start : start + DELETE_BATCH])

@@ -1,0 +1,97 @@
+"""The stages that take part in the next checkpoint, and how each of them does.
+
+Flink's CheckpointPlanCalculator with our stages as its vertices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sluice.core.key_groups import check_parallelism, default_max_parallelism
+from sluice.core.plan import SourceCut, TaskPlan
+from sluice.core.plan_calculator import (
+    CalculatedPlan,
+    DistributionPattern,
+    Edge,
+    Vertex,
+    calculate,
+)
+from sluice.core.state import CoordinatorState
+from sluice.core.watermarks import MAX_WATERMARK
+from sluice.epoch.lineage import Lineage, PendingParent
+from sluice.job.job import Job
+
+
+def running_and_finished(
+    job: Job, state: CoordinatorState, lineage: Lineage, cuts: Mapping[str, SourceCut]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The stages that take part, and those that saw the end of their input at the parent's barrier.
+
+    When every one has, all take part: the job is about to end, or was restored after its end.
+    """
+    done: set[str] = set()
+    for uid, stage in job.pipeline.stages.items():
+        inputs_ended = all(
+            _had_ended(lineage, cuts[producer]) if producer in cuts else producer in done
+            for producer in stage.producers
+        )
+        if inputs_ended and _has_seen_the_end(lineage, uid):
+            done.add(uid)
+    vertices = [
+        Vertex(uid=uid, parallelism=count, finished=frozenset(range(count) if uid in done else ()))
+        for uid in job.pipeline.stages
+        if (count := job.parallelism_of(uid, state.configuration))
+    ]
+    edges = [
+        Edge(source=producer, target=uid, pattern=DistributionPattern.ALL_TO_ALL)
+        for uid in job.pipeline.stages
+        for producer in job.pipeline.upstream_of(uid)
+    ]
+    plan = calculate(vertices, edges)
+    if not isinstance(plan, CalculatedPlan):
+        raise TypeError("a stage runs, or has finished")
+    if not plan.to_wait_for:
+        return tuple(job.pipeline.stages), ()
+    return tuple(plan.to_wait_for), tuple(plan.fully_finished)
+
+
+def _had_ended(lineage: Lineage, cut: SourceCut) -> bool:
+    """Whether the source was exhausted at the parent's barrier, and still is."""
+    before = lineage.source(cut.uid)
+    return before is not None and before.exhausted and cut.exhausted and not cut.slices
+
+
+def _has_seen_the_end(lineage: Lineage, uid: str) -> bool:
+    if isinstance(lineage, PendingParent):
+        return True  # It reads the end in the parent's epoch, which is aligned.
+    stage = lineage.stage(uid)
+    if stage is None or stage.in_flight_segments:
+        return False
+    return stage.watermark_ms == MAX_WATERMARK
+
+
+def task_plan(
+    job: Job, state: CoordinatorState, uid: str, lineage: Lineage, *, must_align: bool
+) -> TaskPlan:
+    """One stage of the plan, and whether it may be overtaken.
+
+    A stage that reads a source is never overtaken: its unread records are in the source, not in
+    flight.  A stage that was overtaken in the parent is not overtaken again, so that it advances.
+    """
+    parallelism = job.parallelism_of(uid, state.configuration)
+    declared = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
+    max_parallelism = lineage.max_parallelism(uid) or declared
+    check_parallelism(uid, parallelism, max_parallelism)
+    upstream = job.pipeline.upstream_of(uid)
+    reads_streams_alone = len(upstream) == len(job.pipeline.stages[uid].inputs)
+    can_be_behind = state.configuration.unaligned and not must_align and reads_streams_alone
+    is_from_the_start = state.configuration.aligned_timeout_ms == 0
+    is_unaligned = can_be_behind and (is_from_the_start or lineage.was_overtaken(uid))
+    return TaskPlan(
+        uid=uid,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        is_unaligned=is_unaligned,
+        may_be_overtaken=can_be_behind and not is_unaligned,
+        reads=upstream,
+    )

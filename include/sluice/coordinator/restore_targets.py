@@ -1,0 +1,50 @@
+"""Targets of a restore that a person names: a savepoint, or a snapshot in another root."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.restoring import FromOrigin
+from sluice.errors import RestoreError
+from sluice.job.job import Job
+from sluice.protocol.paths import PipelinePaths
+from sluice.storage.journal import Journal
+
+
+def savepoint_target(job: Job, name: str) -> FromOrigin:
+    """Raises RestoreError when there is no such savepoint."""
+    checkpoint_id = job.savepoint_metadata(name).checkpoint_id
+    return FromOrigin(SnapshotOrigin(checkpoint_id=checkpoint_id, savepoint=name))
+
+
+def foreign_target(
+    job: Job,
+    root: str,
+    *,
+    pipeline: str | None = None,
+    checkpoint_id: CheckpointId | None = None,
+    savepoint: str | None = None,
+) -> FromOrigin:
+    """A checkpoint of another *root*, by default its latest completed one, or a savepoint there.
+
+    Raises:
+        RestoreError: there is none.
+    """
+    uid = pipeline or job.pipeline.uid
+    origin = SnapshotOrigin(
+        checkpoint_id=checkpoint_id or CheckpointId(0),
+        savepoint=savepoint,
+        root=root,
+        pipeline=uid,
+    )
+    if savepoint is not None:
+        found = job.origin_metadata(origin).checkpoint_id
+        return FromOrigin(replace(origin, checkpoint_id=found))
+    if checkpoint_id is None:
+        latest = Journal(job.store_at(root), PipelinePaths(uid)).load().state.latest_completed
+        if latest is None:
+            raise RestoreError(f"job {uid!r} has no completed checkpoint in {root}")
+        return FromOrigin(replace(origin, checkpoint_id=latest.checkpoint_id))
+    return FromOrigin(origin)

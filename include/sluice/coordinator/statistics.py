@@ -1,0 +1,115 @@
+"""Keeps the statistics of a checkpoint when it ends, before its acks are deleted.
+
+Best effort: they are written after the journal says that the checkpoint has ended, and a failure to
+do so is logged and changes nothing.  What is missing is derived from what the journal remembers.
+See docs/adr/0030-statistics-outlive-their-checkpoint.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from sluice.core.acks import Ack
+from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
+from sluice.core.state import CoordinatorState
+from sluice.errors import SluiceError
+from sluice.job.answered import exceptions_in_folder, stages_in_folder, stages_of_acks
+from sluice.job.ended import ended_checkpoints, newest_ended
+from sluice.job.job import Job
+from sluice.statistics.checkpoints import (
+    CheckpointStats,
+    CheckpointStatus,
+    StageStats,
+    SubtaskException,
+)
+from sluice.statistics.history import (
+    CheckpointStatistics,
+    History,
+    extended,
+    is_due_for_pruning,
+    kept_objects,
+    needs_older,
+)
+from sluice.statistics.measuring import of_completed, of_failed
+from sluice.storage.object_store import Listed
+from sluice.storage.statistics import StatisticsStore
+
+log = logging.getLogger(__name__)
+
+
+def keep_completed(
+    job: Job,
+    state: CoordinatorState,
+    done: CompletedCheckpoint,
+    plan: CheckpointPlan,
+    acks: Iterable[Ack],
+    metadata: CheckpointMetadata,
+) -> None:
+    """Two requests: a GET of the statistics before, and one create."""
+    try:
+        stages = stages_of_acks(job, plan, acks, metadata)
+        _keep(job, state, of_completed(done, stages), stages)
+    except SluiceError as error:
+        _not_kept(done.checkpoint_id, error)
+
+
+def keep_failed(
+    job: Job, state: CoordinatorState, checkpoint_id: CheckpointId, folder: Sequence[Listed]
+) -> None:
+    """Of an aborted checkpoint, whose *folder* is about to be deleted."""
+    failed = state.failed_checkpoint(checkpoint_id)
+    if failed is None:
+        return  # It failed long ago, and is being discarded again.
+    try:
+        plan = job.plan(checkpoint_id)
+        stages: tuple[StageStats, ...] = ()
+        if plan is not None:
+            stages = stages_in_folder(job, plan, folder, status=CheckpointStatus.FAILED)
+        line = of_failed(failed, plan, stages or None)
+        _keep(job, state, line, stages, exceptions_in_folder(job, checkpoint_id, folder))
+    except SluiceError as error:
+        _not_kept(checkpoint_id, error)
+
+
+def _keep(
+    job: Job,
+    state: CoordinatorState,
+    line: CheckpointStats,
+    stages: Sequence[StageStats],
+    exceptions: Sequence[SubtaskException] = (),
+) -> None:
+    store, bound = StatisticsStore(job.store, job.paths), job.pipeline.checkpointing.history_size
+    remembered = [one for one in ended_checkpoints(state) if one.id != line.id]
+    likely = newest_ended(state, other_than=line.id)
+    previous = None if likely is None else store.newest(likely)
+    before = previous.history if previous is not None else History()
+    older = store.read(before.older) if before.older is not None and needs_older(before) else None
+    line = _as_far_as_known(line)
+    history = extended(
+        before,
+        [*map(_as_far_as_known, remembered), line],
+        previous_id=None if previous is None else previous.checkpoint.id,
+        older=older.history.checkpoints if older is not None else (),
+        bound=bound,
+    )
+    store.write(
+        CheckpointStatistics(
+            checkpoint=line, history=history, stages=tuple(stages), exceptions=tuple(exceptions)
+        )
+    )
+    if is_due_for_pruning(before, history):
+        store.prune(kept_objects(bound))
+
+
+def _as_far_as_known(line: CheckpointStats) -> CheckpointStats:
+    """What is not committed yet may be, a moment later."""
+    return msgspec.structs.replace(line, committed=line.committed or None)
+
+
+def _not_kept(checkpoint_id: CheckpointId, error: SluiceError) -> None:
+    log.warning("checkpoint statistics lost checkpoint_id=%d error=%s", checkpoint_id, error)

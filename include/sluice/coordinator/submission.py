@@ -1,0 +1,224 @@
+"""A job begins: its parameters are resolved once and journaled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sluice.coordinator.commands import record
+from sluice.coordinator.duties import resume
+from sluice.coordinator.table_standings import standings_to_submit
+from sluice.core.configuration import JobConfiguration
+from sluice.core.ids import Generation
+from sluice.core.key_groups import check_parallelism, default_max_parallelism
+from sluice.core.lifecycle import next_generation
+from sluice.core.messages import JobSubmitted
+from sluice.core.state import CoordinatorState
+from sluice.core.table_recovery import TableDecision
+from sluice.core.table_standings import decide_tables, table_problems
+from sluice.core.transition import Verdict
+from sluice.declaration.config import check_max_records
+from sluice.declaration.params import resolve
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError, FencedError
+from sluice.job.job import Job, new_life
+
+log = logging.getLogger(__name__)
+
+
+def configure(
+    pipeline: Pipeline,
+    params: Mapping[str, str],
+    *,
+    parallelism: int | None = None,
+    stage_parallelism: Mapping[str, int] | None = None,
+    max_records_per_epoch: int | None = None,
+) -> JobConfiguration:
+    """Check what a person gave, and fix it for the life of the job.
+
+    Raises:
+        ConfigurationError: a value is missing, unknown or out of its limits.
+    """
+    check_max_records(max_records_per_epoch)
+    if parallelism is not None:
+        for stage in pipeline.stages:
+            maximum = pipeline.max_parallelism or default_max_parallelism(parallelism)
+            check_parallelism(stage, parallelism, maximum)
+    _check_stage_parallelism(pipeline, stage_parallelism or {})
+    checkpointing = pipeline.checkpointing
+    return JobConfiguration(
+        params=resolve(pipeline.params, params, pipeline.uid),
+        parallelism=parallelism,
+        stage_parallelism=dict(stage_parallelism or {}),
+        max_records_per_epoch=max_records_per_epoch or checkpointing.max_records_per_epoch,
+        num_retained=checkpointing.num_retained,
+        on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
+        tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
+        max_concurrent=checkpointing.max_concurrent_checkpoints,
+        min_pause_ms=milliseconds(checkpointing.min_pause),
+        interval_during_backlog_ms=(
+            None
+            if checkpointing.interval_during_backlog is None
+            else milliseconds(checkpointing.interval_during_backlog)
+        ),
+        mode=checkpointing.mode,
+        unaligned=checkpointing.unaligned,
+        aligned_timeout_ms=milliseconds(checkpointing.aligned_checkpoint_timeout),
+        checkpoints_after_tasks_finish=checkpointing.checkpoints_after_tasks_finish,
+        inline_threshold_bytes=checkpointing.data_inline_threshold,
+        retention=checkpointing.externalized_checkpoint_retention,
+        restart=checkpointing.restart_strategy,
+    )
+
+
+def reconfigure(
+    pipeline: Pipeline,
+    before: JobConfiguration,
+    params: Mapping[str, str],
+    *,
+    parallelism: int | None = None,
+    stage_parallelism: Mapping[str, int] | None = None,
+) -> JobConfiguration:
+    """The configuration *before* with a restore's changes.
+
+    What is not given stays, except for what is no longer declared.
+
+    Raises:
+        ConfigurationError: a value is unknown or out of its limits.
+    """
+    declared = {declared.name for declared in pipeline.params}
+    kept = {name: value for name, value in before.params.items() if name in declared}
+    kept_stages = {
+        uid: count for uid, count in before.stage_parallelism.items() if uid in pipeline.stages
+    }
+    return configure(
+        pipeline,
+        kept | dict(params),
+        parallelism=before.parallelism if parallelism is None else parallelism,
+        stage_parallelism=kept_stages | dict(stage_parallelism or {}),
+        max_records_per_epoch=before.max_records_per_epoch,
+    )
+
+
+def parse_parallelism(given: Sequence[str]) -> tuple[int | None, dict[str, int]]:
+    """``["4", "window_rule=8"]``: what holds for every stage, and for single ones.
+
+    Raises:
+        ConfigurationError: a text has another form.
+    """
+    of_all: int | None = None
+    of_stages: dict[str, int] = {}
+    for text in given:
+        stage, _, count = text.strip().rpartition("=")
+        if not count.strip().isdecimal():
+            raise ConfigurationError(
+                f"parallelism is {text!r}; write a whole number, or one for a stage as "
+                "window_rule=8"
+            )
+        if stage:
+            of_stages[stage.strip()] = int(count)
+        else:
+            of_all = int(count)
+    return of_all, of_stages
+
+
+def _check_stage_parallelism(pipeline: Pipeline, given: Mapping[str, int]) -> None:
+    for stage, count in given.items():
+        if stage not in pipeline.stages:
+            raise ConfigurationError(
+                f"parallelism is given for {stage!r}, which is no stage of {pipeline.uid!r}; "
+                f"those are {', '.join(pipeline.stages)}"
+            )
+        maximum = pipeline.max_parallelism or default_max_parallelism(count)
+        check_parallelism(stage, count, maximum)
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def check_sources(
+    pipeline: Pipeline, configuration: JobConfiguration, endpoint_url: str | None
+) -> None:
+    """Raises ConfigurationError unless every source is read, and can be from its beginning."""
+    for node in pipeline.sources.values():
+        if not node.is_table and not pipeline.consumers_of(node.uid):
+            raise ConfigurationError(
+                f"source {node.uid!r} is read by no stage of pipeline {pipeline.uid!r}; let one "
+                "read it, or drop it"
+            )
+        source = node.spec.open(configuration.params, endpoint_url)
+        source.plan((), max_records=1, parallelism=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConsent:
+    """What a person says of tables that another life of a job wrote: take its rows away, or go on
+    behind them.
+    """
+
+    roll_back: bool = False
+    accept: bool = False
+
+
+NO_CONSENT = TableConsent()
+
+
+def submit(
+    job: Job,
+    configuration: JobConfiguration,
+    *,
+    only_generation: Generation | None = None,
+    tables: TableConsent = NO_CONSENT,
+) -> CoordinatorState:
+    """Start a new life of the pipeline from empty state; earlier checkpoints stay where they are.
+
+    With *only_generation* nothing happens unless the job is still of that generation: a process
+    that read an unsubmitted job, and then slept, does not begin anew a job that has ended
+    meanwhile.
+
+    Raises:
+        ConfigurationError: the job runs already, a source cannot be used, or a table has rows of
+            another life and *tables* does not say what becomes of them.
+        FencedError: the job is of another generation.
+    """
+    check_sources(job.pipeline, configuration, job.location.endpoint_url)
+    state = job.state()
+    if only_generation not in (None, state.generation):
+        raise FencedError(f"another coordinator submitted job {job.pipeline.uid!r} first")
+    if state.is_alive:
+        raise ConfigurationError(
+            f"job {job.pipeline.uid!r} is {state.status.value} in {job.store.root}; "
+            f"stop it first: sluice cancel {job.pipeline.uid}"
+        )
+    event = JobSubmitted(
+        at_ms=job.clock(),
+        generation=next_generation(state),
+        configuration=configuration,
+        life=new_life(),
+        tables=_decide_tables(job, state, configuration, tables),
+    )
+    transition = record(job, lambda _: event)
+    if transition.verdict is not Verdict.APPLIED:
+        raise FencedError(f"another coordinator submitted job {job.pipeline.uid!r} first")
+    log.info(
+        "job submitted pipeline=%s generation=%d life=%s",
+        job.pipeline.uid, event.generation, event.life,
+    )  # fmt: skip
+    if transition.state.table_recovery is None:
+        return transition.state
+    return resume(job, job.journal.load()).state
+
+
+def _decide_tables(
+    job: Job, state: CoordinatorState, configuration: JobConfiguration, consent: TableConsent
+) -> TableDecision:
+    tables = standings_to_submit(job, state, configuration)
+    problems = table_problems(tables, roll_back=consent.roll_back, accepts=consent.accept)
+    if problems:
+        raise ConfigurationError(
+            f"job {job.pipeline.uid!r} cannot begin in {job.store.root}: {'; '.join(problems)}"
+        )
+    return decide_tables(tables, roll_back=consent.roll_back, accepts=consent.accept)

@@ -1,0 +1,238 @@
+"""Trigger: decide, resolve the barrier, write the plan, journal it.  The checkpoint is pending."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TypeAlias
+
+from sluice.coordinator.automatic_restart import fail_over_if_damaged
+from sluice.coordinator.commands import record
+from sluice.coordinator.duties import resume
+from sluice.coordinator.planning import NoPlan, make_plan, pin_outside
+from sluice.coordinator.savepoints import require_free_name
+from sluice.coordinator.source_cuts import Barriers
+from sluice.core.decider import CheckpointRequest
+from sluice.core.ids import CheckpointId
+from sluice.core.messages import CheckpointRequested, CheckpointTriggered, TriggerFailed
+from sluice.core.plan import CheckpointPlan, journaled
+from sluice.core.properties import CheckpointType
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.requests import Examination, Standing, examine
+from sluice.core.state import CoordinatorState
+from sluice.core.transition import Verdict
+from sluice.errors import ProtocolViolation, RestoreError, SluiceError, StoreUnavailable
+from sluice.job.job import Job
+from sluice.protocol.records import encode_plan
+from sluice.storage.journal import Head
+from sluice.storage.object_store import Created
+
+log = logging.getLogger(__name__)
+
+MAX_ORPHANED_PLANS = 1_000  # Plans of coordinators that died before they journaled them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triggered:
+    plan: CheckpointPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """The request waits; ask again with the same ``request_id``."""
+
+    request_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTriggered:
+    """The request was dropped; ``reason`` is None when there was nothing to do.
+
+    ``retry_in_ms`` says when a periodic one may be repeated.
+    """
+
+    reason: CheckpointFailureReason | None
+    message: str
+    retry_in_ms: int | None = None
+
+
+TriggerOutcome: TypeAlias = Triggered | Queued | NotTriggered
+
+
+def trigger(
+    job: Job,
+    *,
+    type: CheckpointType = CheckpointType.CHECKPOINT,  # noqa: A002 - Flink's word
+    cause: str = "periodic",
+    savepoint_name: str | None = None,
+    is_canonical: bool = False,
+    is_periodic: bool = True,
+    is_forced: bool = False,
+    request_id: str | None = None,
+    barriers: Barriers | None = None,
+) -> TriggerOutcome:
+    """Start checkpoint n, or say why not.  Never an error for what can normally happen.
+
+    A request keeps its *request_id*: asking again looks after it, and finds the checkpoint that it
+    became.  A queued request that is not asked for again before the checkpoint timeout is dropped.
+    *barriers* are an end offset per source and partition, where the cut is decided elsewhere.
+
+    Raises:
+        ConfigurationError: a source cannot be read as declared, or the savepoint exists.
+        RestoreError: the checkpoint that the epoch continues is gone.
+    """
+    now_ms = job.clock()
+    timeout_ms = job.pipeline.checkpointing.timeout // timedelta(milliseconds=1)
+    request = CheckpointRequest(
+        request_id=request_id or uuid.uuid4().hex,
+        type=type,
+        is_periodic=is_periodic,
+        is_forced=is_forced,
+        requested_at_ms=now_ms,
+        expires_at_ms=now_ms + timeout_ms,
+        savepoint_name=savepoint_name,
+        is_canonical=is_canonical,
+        cause=cause,
+    )
+    return _ask(job, request, barriers or {})
+
+
+def _ask(job: Job, request: CheckpointRequest, barriers: Barriers) -> TriggerOutcome:
+    head = job.journal.load()
+    known = _already_pending(job, head.state, request)
+    if known is not None:
+        return known
+    head = _resumed(job, head)
+    examined = examine(head.state, request, request.requested_at_ms)
+    try:
+        if request.savepoint_name is not None:
+            name = request.savepoint_name
+            require_free_name(job, name, head.state, request_id=request.request_id)
+        is_now = examined.standing is Standing.RUNS
+        plan = write_plan(job, head, request, barriers) if is_now else None
+    except SluiceError as error:
+        _withdraw(job, head, request, error)
+        if isinstance(error, (RestoreError, ProtocolViolation)):
+            fail_over_if_damaged(job, head.state)
+        raise
+    if plan is None:
+        return _not_now(job, head, request, examined)
+    if isinstance(plan, NoPlan):
+        _withdraw(job, head, request, None)
+        return NotTriggered(reason=plan.reason, message=plan.message)
+    return _journal(job, head, plan, request)
+
+
+def _resumed(job: Job, head: Head) -> Head:
+    try:
+        return resume(job, head)
+    except (RestoreError, ProtocolViolation):
+        fail_over_if_damaged(job, head.state)
+        raise
+
+
+def _already_pending(
+    job: Job, state: CoordinatorState, request: CheckpointRequest
+) -> Triggered | None:
+    """An earlier call journaled it, and died or lost the answer before it could say so."""
+    for pending in state.pending:
+        if pending.request_id == request.request_id:
+            plan = job.plan(pending.checkpoint_id)
+            return None if plan is None else Triggered(plan=plan)
+    return None
+
+
+def _not_now(
+    job: Job, head: Head, request: CheckpointRequest, examined: Examination
+) -> TriggerOutcome:
+    if examined.after != head.state:
+        transition = record(
+            job,
+            lambda state: CheckpointRequested(
+                generation=state.generation, at_ms=request.requested_at_ms, request=request
+            ),
+            head=head,
+        )
+        examined = examine(transition.state, request, request.requested_at_ms)
+    if examined.standing is Standing.REJECTED:
+        return _rejected(examined)
+    return Queued(request_id=request.request_id, message=examined.message)
+
+
+def _withdraw(job: Job, head: Head, request: CheckpointRequest, error: SluiceError | None) -> None:
+    """No plan came of the request: it leaves the queue, and a store that failed is counted."""
+    is_io = isinstance(error, StoreUnavailable)
+    is_queued = any(r.request_id == request.request_id for r in head.state.queue)
+    if not (is_io or is_queued):
+        return
+    reason = (
+        CheckpointFailureReason.IO_EXCEPTION
+        if is_io
+        else CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+    )
+    record(
+        job,
+        lambda _: TriggerFailed(
+            generation=head.state.generation,
+            at_ms=job.clock(),
+            request=request,
+            reason=reason,
+            message=str(error or "there was nothing to do"),
+        ),
+    )
+
+
+def write_plan(
+    job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
+) -> CheckpointPlan | NoPlan:
+    """The plan, durable under the first free id."""
+    plan = make_plan(job, head, request, barriers)
+    for _ in range(MAX_ORPHANED_PLANS):
+        if isinstance(plan, NoPlan):
+            return plan
+        pinned = pin_outside(job, head.state, plan)  # Under the plan's id: an abort finds it.
+        if isinstance(pinned, NoPlan):
+            return pinned
+        raw = encode_plan(pinned)
+        result = job.store.create(job.paths.plan(plan.checkpoint_id), raw)
+        if isinstance(result, Created) or result.body == raw:
+            return pinned
+        plan = replace(plan, checkpoint_id=CheckpointId(plan.checkpoint_id + 1))
+    raise StoreUnavailable(
+        f"{MAX_ORPHANED_PLANS} checkpoint ids in a row are taken in {job.store.root}"
+    )
+
+
+def _journal(
+    job: Job, head: Head, plan: CheckpointPlan, request: CheckpointRequest
+) -> TriggerOutcome:
+    """Journal the plan; losing the race is an outcome."""
+    transition = record(
+        job,
+        lambda _: CheckpointTriggered(
+            generation=plan.generation, plan=journaled(plan), request=request
+        ),
+        head=head,
+    )
+    if transition.verdict is Verdict.APPLIED:
+        log.info(
+            "checkpoint triggered checkpoint_id=%d parent=%s records=%d type=%s",
+            plan.checkpoint_id, plan.parent, plan.records, plan.type.value,
+        )  # fmt: skip
+        return Triggered(plan=plan)
+    known = _already_pending(job, transition.state, request)
+    if known is not None:
+        return known
+    examined = examine(transition.state, request, request.requested_at_ms)
+    if examined.standing is Standing.REJECTED:
+        return _rejected(examined)
+    return Queued(request_id=request.request_id, message="another coordinator was faster")
+
+
+def _rejected(examined: Examination) -> NotTriggered:
+    return NotTriggered(
+        reason=examined.reason, message=examined.message, retry_in_ms=examined.retry_in_ms
+    )

@@ -1,0 +1,1 @@
+"""Declarations of pipelines: streams, operations on them, and the schedule of checkpoints."""

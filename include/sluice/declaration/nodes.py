@@ -1,0 +1,106 @@
+"""The nodes of a declaration: sources, stages with their inputs, and sinks.
+
+Plain frozen data; ``sluice.declaration.pipeline`` builds it, Spark's workers receive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.declaration.changelog import Append, Kind, Read, after, result_kind
+from sluice.declaration.operations import IntervalJoin, Lookup, Operation, Transform, Union
+from sluice.declaration.sink_spec import SinkSpec
+from sluice.declaration.source_spec import SourceSpec
+from sluice.declaration.steps import Projection, Step
+from sluice.declaration.windows import Attached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceNode:
+    """``is_table``: the whole of it is read at every barrier, and looked up, not streamed.
+    ``is_induced``: its barriers come from outside; a checkpoint without one reads nothing of it.
+    """
+
+    uid: str
+    spec: SourceSpec
+    event_time: str | None
+    out_of_orderness_ms: int
+    is_table: bool
+    is_induced: bool = False
+    idle_after_ms: int | None = None  # A partition silent for so long does not hold others back.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An input of a stage: the stream of a source or of another stage; ``kind`` is the stream's.
+
+    ``steps`` are Spark SQL over a source's rows, applied in their order as the rows are read;
+    ``renames`` are columns that the stage knows by another name, old -> new.
+    """
+
+    producer: str
+    kind: Kind = field(default_factory=Append)
+    event_time: str | None = None
+    steps: tuple[Step, ...] = ()
+    renames: Mapping[str, str] = field(default_factory=dict[str, str])
+    keys: tuple[str, ...] = ()
+    key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])  # Spark SQL.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageNode:
+    """Flink's operator chain of one operator with its filter, projection and sinks."""
+
+    uid: str
+    operation: Operation
+    inputs: tuple[Input, ...]
+    parallelism: int | None = None
+    ttl_ms: int | None = None  # Of a key's state, since its last write.
+    steps: tuple[Step, ...] = ()  # SQL over the operation's result, applied in this order.
+
+    @property
+    def kind(self) -> Kind:
+        """What the rows of the result mean.
+
+        Raises:
+            ConfigurationError: the operation cannot read an input of its kind.
+        """
+        reads = [Read(given.producer, given.kind) for given in self.inputs]
+        return after(self.steps, result_kind(self.uid, self.operation, self.keys, reads))
+
+    @property
+    def reads_updates(self) -> bool:
+        """Whether rows of an input are taken back."""
+        return any(given.kind != Append() for given in self.inputs)
+
+    @property
+    def is_stateful(self) -> bool:
+        return not isinstance(self.operation, Transform | Lookup | Union)
+
+    @property
+    def is_projected(self) -> bool:
+        return any(isinstance(step, Projection) for step in self.steps)
+
+    @property
+    def goes_by_event_time(self) -> bool:
+        """Whether a row without event time has no place in the result."""
+        window = getattr(self.operation, "window", None)
+        is_windowed = window is not None and not isinstance(window, Attached)
+        return is_windowed or isinstance(self.operation, IntervalJoin)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns, under the names they have in the state: those of the first input."""
+        return self.inputs[0].keys
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        return tuple(given.producer for given in self.inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkNode:
+    uid: str
+    spec: SinkSpec
+    input: str

@@ -1,0 +1,244 @@
+"""Declared operations of stages: plain frozen data that ``sluice.subtask.operators`` computes.
+
+The key columns of a stateful operation are part of the stage's inputs (``declaration.nodes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from sluice.declaration.aggregates import Aggregate
+from sluice.declaration.keyed_process import KeyedProcessFunction
+from sluice.declaration.params import Param
+from sluice.declaration.windows import Window
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import DataFrame
+
+Keep = Literal["matched", "unmatched", "all"]
+JoinKind = Literal["inner", "left", "semi", "anti"]
+RegularJoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
+IntervalJoinKind = Literal["inner", "left"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform:
+    """Any DataFrame -> DataFrame that needs no other row: it runs in Spark's JVM.
+
+    The rows carry ``_source`` (partition, record); keep it, and sluice can say where a row came
+    from.  A row whose ``_malformed`` column is not null goes to the side output ``malformed``.
+    """
+
+    function: Callable[..., DataFrame]
+    arguments: Mapping[str, str | int | Param]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """Rows against a small table as of the same barrier, by a broadcast join.
+
+    ``add`` are the columns that the table gives to a row: name -> SQL expression over the table.
+    """
+
+    table: str
+    on: Mapping[str, str]  # Column of the stream -> SQL expression over the table.
+    keep: Keep
+    add: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        _check_kind("lookup", "keep", self.keep, get_args(Keep))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedLookup:
+    """A lookup of rows that are updated: it remembers what it sent of each key, to take back just
+    that, whatever the table has become.
+    """
+
+    lookup: Lookup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    """The rows of all inputs, which have the same columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedAggregate:
+    """Running results per key, over all time."""
+
+    aggregates: Mapping[str, Aggregate]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowAggregate:
+    """Results per key and window, once the watermark passed the window's end.
+
+    A window is kept ``allowed_lateness_ms`` longer; each row that comes then fires it again.
+    """
+
+    window: Window
+    aggregates: Mapping[str, Aggregate]
+    allowed_lateness_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTopN:
+    """The *n* rows with the largest ``by`` per key and window; ``has_ties`` keeps all of a rank."""
+
+    window: Window
+    n: int
+    by: str
+    has_ties: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopN:
+    """Per key the *n* rows with the largest ``by``, of equal ones the smallest ``ties_by``.
+
+    Without ``unique`` every row counts (Flink's AppendOnlyTopN); with it a row replaces the one
+    that is equal there, and its ``by`` must never decrease (UpdatableTopN).  Of a changelog the
+    rows that are there count, whatever they were before (RetractableTopN).
+    """
+
+    n: int
+    by: str
+    ties_by: tuple[str, ...] = ()
+    unique: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """Per key the row with the largest ``by``, compared column by column."""
+
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deduplicate:
+    """Per key the row that came first, once.  Of several in one epoch, that with the smallest
+    ``by``; of several such, the smallest in its other columns.
+    """
+
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowJoin:
+    """Rows of two inputs with equal keys in the same window, once that has ended."""
+
+    window: Window
+    how: JoinKind
+
+    def __post_init__(self) -> None:
+        _check_kind("window_join", "how", self.how, get_args(JoinKind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalJoin:
+    """Each left row with the right rows whose event time lies in its interval, both ends included.
+
+    From ``left time + lower_ms`` to ``left time + upper_ms``, or to the instant in the left column
+    ``upper_column``.
+    """
+
+    lower_ms: int
+    upper_ms: int = 0
+    upper_column: str | None = None
+    how: IntervalJoinKind = "inner"
+
+    def __post_init__(self) -> None:
+        _check_kind("interval_join", "how", self.how, get_args(IntervalJoinKind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegularJoin:
+    """Every left row with every right row of its key; without a TTL both are kept for ever.
+
+    But for an inner or a semi join of rows that are only appended, a row that went out is taken
+    back when that is not its result any more.
+    """
+
+    how: RegularJoinKind = "inner"
+
+    def __post_init__(self) -> None:
+        _check_kind("join", "how", self.how, get_args(RegularJoinKind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A vectorized function of the epoch's rows and the state of the keys they touch.
+
+    ``function(rows, state)`` gets Polars frames and returns (result, new state); the state has a
+    row per key, with the key columns and those of ``state``, null for a key that is new.  A key
+    left out of what it returns keeps its state; one whose state columns are all null is forgotten.
+    """
+
+    function: Callable[[pl.DataFrame, pl.DataFrame], tuple[pl.DataFrame, pl.DataFrame]]
+    state: Mapping[str, object]  # Column -> type, as Polars takes it: int, str, datetime, ...
+    result: Mapping[str, object]
+
+    def __post_init__(self) -> None:
+        given = self.function if isinstance(self.function, type) else type(self.function)
+        if issubclass(given, KeyedProcessFunction):
+            raise ConfigurationError(
+                f"process() is given a KeyedProcessFunction, {given.__name__}, which sees one row "
+                f"at a time; declare process_keyed(..., {given.__name__}(), ...) instead"
+            )
+        if not callable(self.function):
+            raise ConfigurationError(
+                f"process() is given {self.function!r}, which cannot be called; give it a function "
+                "of two Polars frames, the rows and the state"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessKeyed:
+    """One key at a time, with value, list and map state, and timers: KeyedProcessFunction."""
+
+    function: KeyedProcessFunction
+    result: Mapping[str, object]
+
+    def __post_init__(self) -> None:
+        given: object = self.function  # Whatever the types say: a checker need not have run.
+        if isinstance(given, type) and issubclass(given, KeyedProcessFunction):
+            raise ConfigurationError(
+                f"process_keyed() is given the class {given.__name__}; give it an instance, "
+                f"{given.__name__}()"
+            )
+        if not isinstance(given, KeyedProcessFunction):
+            name = getattr(given, "__name__", repr(given))
+            raise ConfigurationError(
+                f"process_keyed() is given {name}, which is no KeyedProcessFunction; give it an "
+                "instance of a class that derives from that, or declare process() for a function "
+                "of Polars frames"
+            )
+
+
+Stateless: TypeAlias = Transform | Lookup | Union
+Stateful: TypeAlias = (
+    KeyedAggregate
+    | KeyedLookup
+    | WindowAggregate
+    | WindowTopN
+    | TopN
+    | Latest
+    | Deduplicate
+    | WindowJoin
+    | IntervalJoin
+    | RegularJoin
+    | Process
+    | ProcessKeyed
+)
+Operation: TypeAlias = Stateless | Stateful
+
+
+def _check_kind(method: str, argument: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise ConfigurationError(
+            f"{method}({argument}={given!r}) is not known; write {', '.join(map(repr, known))}"
+        )

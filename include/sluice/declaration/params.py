@@ -1,0 +1,126 @@
+"""Parameters of a pipeline: what a person sets when a job is submitted.
+
+A submission resolves them once and the journal keeps them, so that every task of the job, on
+whatever machine, uses the same values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "SLUICE_PARAM_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    name: str
+    default: str | None = None
+    required: bool = True
+    is_path: bool = False
+    help: str = ""
+
+
+def param(
+    name: str,
+    default: str | int | None = None,
+    *,
+    required: bool = True,
+    is_path: bool = False,
+    help: str = "",  # noqa: A002 - click's word
+) -> Param:
+    """A value to be named at submission: ``--param name=value``, or ``SLUICE_PARAM_NAME``.
+
+    A path is made absolute then, as every task of the job reads it from another folder.
+    """
+    return Param(
+        name=name,
+        default=None if default is None else str(default),
+        required=required and default is None,
+        is_path=is_path,
+        help=help,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """An environment variable that every process of the job has: for what must not be journaled."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _secret_variables.add(self.name)
+
+
+def env(name: str) -> Env:
+    """A secret: read where it is used, never written to the bucket, as parameters are.
+
+    Airflow's tasks and Spark's workers need the variable alike.
+    """
+    return Env(name)
+
+
+_secret_variables: set[str] = set()
+
+
+def declared_secrets() -> frozenset[str]:
+    """The variables that this process knows to hold secrets, from declarations and from use."""
+    return frozenset(_secret_variables)
+
+
+def value_of(spec: str | int | Param | Env, params: Mapping[str, str]) -> str:
+    """The text of a literal, of a parameter, or of an environment variable; empty for an optional
+    parameter that is not set.
+    """
+    if isinstance(spec, Env):
+        _secret_variables.add(spec.name)  # Not declared in a worker, which got it by pickle.
+        if spec.name not in os.environ:
+            raise ConfigurationError(
+                f"the environment variable {spec.name} is not set here; Airflow's tasks and "
+                "Spark's workers both need it"
+            )
+        return os.environ[spec.name]
+    if not isinstance(spec, Param):
+        return str(spec)
+    value = params.get(spec.name, spec.default)
+    if value is None and spec.required:
+        raise ConfigurationError(missing(spec))
+    return value or ""
+
+
+def resolve(declared: Iterable[Param], given: Mapping[str, str], pipeline: str) -> dict[str, str]:
+    """What the submission fixes: given values, then the environment's, then defaults.
+
+    Raises:
+        ConfigurationError: a required one is missing, or a given one is not declared.
+    """
+    by_name = {declared_param.name: declared_param for declared_param in declared}
+    unknown = sorted(set(given) - set(by_name))
+    if unknown:
+        raise ConfigurationError(
+            f"pipeline {pipeline!r} has no parameter {unknown[0]!r}; "
+            f"it has {', '.join(sorted(by_name)) or 'none'}"
+        )
+    resolved: dict[str, str] = {}
+    for name, declared_param in by_name.items():
+        value = given.get(name, os.environ.get(ENVIRONMENT_PREFIX + name.upper()))
+        value = declared_param.default if value is None else value
+        if value is None and declared_param.required:
+            raise ConfigurationError(missing(declared_param))
+        if value is not None and declared_param.is_path and "://" not in value:
+            value = str(Path(value).expanduser().resolve())
+        if value is not None:
+            resolved[name] = value
+    return resolved
+
+
+def missing(spec: Param) -> str:
+    return (
+        f"parameter {spec.name!r} is not set"
+        + (f" ({spec.help})" if spec.help else "")
+        + f"; pass --param {spec.name}=VALUE or set {ENVIRONMENT_PREFIX}{spec.name.upper()}"
+    )

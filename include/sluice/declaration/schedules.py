@@ -1,0 +1,122 @@
+"""Schedules of checkpoints other than a fixed interval, and where their tasks run in Airflow.
+
+Plain data: what Airflow makes of it is in ``sluice_airflow.schedules``.  ``sluice run`` looks at
+none of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeAlias
+
+from sluice.errors import ConfigurationError
+
+MAX_PRIORITY_WEIGHT = 1_000_000  # Airflow adds those of downstream tasks; a column holds the sum.
+_CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuous:
+    """The next checkpoint as soon as the one before has ended and there are new records.
+
+    A run that finds none looks again for ``idle``, and is skipped then.
+    """
+
+    idle: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        if not timedelta(0) <= self.idle <= timedelta(hours=1):
+            raise ConfigurationError(f"Continuous idle is {self.idle}; use 0 to 1 hour")
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """By the clock: ``Cron("*/5 * * * *")``, in *timezone*."""
+
+    expression: str
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if not self.expression.strip():
+            raise ConfigurationError("Cron has an empty expression; write e.g. '*/5 * * * *'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher:
+    """What makes an outside event an asset event: a ``BaseEventTrigger`` by its class path."""
+
+    trigger: str
+    arguments: Mapping[str, str | int | float | bool] = field(
+        default_factory=dict[str, str | int | float | bool]
+    )
+
+    def __post_init__(self) -> None:
+        if not _CLASS_PATH.fullmatch(self.trigger):
+            raise ConfigurationError(
+                f"Watcher trigger is {self.trigger!r}; write the class path of a BaseEventTrigger, "
+                "e.g. sluice_airflow.arrivals.NewFilesTrigger"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnAsset:
+    """At each event of an Airflow asset: another DAG's, or what a *watcher* sees.
+
+    An event whose ``extra`` (or a watcher's payload) has ``barriers``, an end offset per source and
+    partition, decides the cut of the sources declared with ``induced=True`` (Flink's
+    ExternallyInducedSource).
+    """
+
+    uri: str
+    watcher: Watcher | None = None
+
+    def __post_init__(self) -> None:
+        if not self.uri.strip():
+            raise ConfigurationError("OnAsset has an empty uri; write e.g. 'sluice://up/tables/x'")
+
+
+Schedule: TypeAlias = Continuous | Cron | OnAsset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Each stage of each epoch is a Spark application of its own (``spark-submit``), instead of a
+    job in a warm session: for YARN or Kubernetes, and epochs long enough to pay for a start.
+
+    *connection* is an Airflow connection of type Spark; *conf* are Spark properties.  A retry finds
+    a running application again where the master can be asked for it.
+    """
+
+    connection: str = "spark_default"
+    driver_memory: str = "1g"
+    executor_memory: str | None = None
+    executor_cores: int | None = None
+    num_executors: int | None = None
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orchestration:
+    """Which slots the tasks of a pipeline take: Airflow's pool, priority weight and queue.
+
+    ``pool`` is that of the snapshot tasks, which is where Spark works; the others are short.
+    ``submit`` None: Spark Connect, where ``SLUICE_SPARK_REMOTE`` says.
+    """
+
+    pool: str = "default_pool"
+    priority_weight: int = 1
+    queue: str | None = None
+    submit: Submit | None = None
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.pool:
+            raise ConfigurationError("orchestration pool is empty; name a pool of your Airflow")
+        if not 1 <= self.priority_weight <= MAX_PRIORITY_WEIGHT:
+            raise ConfigurationError(
+                f"orchestration priority_weight is {self.priority_weight}; use 1 to "
+                f"{MAX_PRIORITY_WEIGHT}"
+            )

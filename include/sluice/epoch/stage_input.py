@@ -1,0 +1,102 @@
+"""The input of a stage in one epoch: the segments that other stages sealed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.completed import StageState
+from sluice.core.handles import SegmentHandle
+from sluice.core.plan import CheckpointPlan
+from sluice.core.state import CoordinatorState
+from sluice.core.watermarks import MIN_WATERMARK, combined_watermark
+from sluice.epoch.acks import acks_of
+from sluice.epoch.event_time import has_no_say, is_idle, output_watermark
+from sluice.epoch.lineage import Lineage
+from sluice.job.job import Job
+from sluice.job.owed_work import still_pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamInput:
+    """``segments`` are in the order they were sealed: what was left in flight comes first.
+
+    ``schema`` is their serialized Arrow schema; empty while no stage before this one has run yet.
+    ``watermark_ms`` is None for a stream that has no say: it has been silent for long, or says
+    nothing of how far event time has come.  With ``has_waited`` some of its rows are of earlier
+    epochs.
+    """
+
+    segments: tuple[SegmentHandle, ...]
+    schema: bytes
+    watermark_ms: int | None
+    has_waited: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInput:
+    """The streams of a stage by producer; none for one that reads sources alone."""
+
+    streams: Mapping[str, StreamInput] = field(default_factory=dict[str, StreamInput])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the columns of every stream are."""
+        return all(stream.schema for stream in self.streams.values())
+
+    def watermark_ms(self, before: StageState | None) -> int | None:
+        """The least over the streams, None without any, or when none has a say; *before* is the
+        stage itself.
+        """
+        known = [one.watermark_ms for one in self.streams.values() if one.watermark_ms is not None]
+        if not known:
+            return None
+        floor = before.watermark_ms if before is not None else MIN_WATERMARK
+        return combined_watermark(known, floor)
+
+
+def stage_input(
+    job: Job, state: CoordinatorState, plan: CheckpointPlan, uid: str, lineage: Lineage
+) -> StageInput:
+    """The streams that a stage reads in *plan*, whose checkpoint is pending in *state*.
+
+    Raises:
+        NotYetAcknowledged: a barrier has not arrived: a stage before this one still runs.
+        FencedError: the checkpoint is not pending.
+    """
+    streams = {
+        producer: _stream(job, state, plan, uid, producer, lineage)
+        for producer in job.pipeline.upstream_of(uid)
+    }
+    return StageInput(streams=streams)
+
+
+def _stream(
+    job: Job,
+    state: CoordinatorState,
+    plan: CheckpointPlan,
+    uid: str,
+    producer: str,
+    lineage: Lineage,
+) -> StreamInput:
+    before, producer_before = lineage.stage(uid), lineage.stage(producer)
+    in_flight = before.in_flight_of(producer) if before is not None else None
+    segments = in_flight.segments if in_flight is not None else ()
+    schema = in_flight.schema if in_flight is not None else b""
+    overtaken = still_pending(state, plan.checkpoint_id).overtaken
+    ran = any(task.uid == producer for task in plan.tasks) and producer not in overtaken
+    no_say = is_idle(job, plan, producer)
+    if plan.task(uid).is_unaligned or not ran:
+        watermark_ms = producer_before.watermark_ms if producer_before else MIN_WATERMARK
+    else:
+        acks = acks_of(job, state, plan.checkpoint_id)(producer)
+        segments = (*segments, *(segment for ack in acks for segment in ack.output))
+        schema = acks[0].schema or schema
+        watermark_ms = output_watermark(job, plan, producer, acks, producer_before)
+        no_say = has_no_say(job, plan, producer, acks, producer_before)
+    return StreamInput(
+        segments=segments,
+        schema=schema,
+        watermark_ms=None if no_say else watermark_ms,
+        has_waited=in_flight is not None and bool(in_flight.segments),
+    )

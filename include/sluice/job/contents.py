@@ -1,0 +1,54 @@
+"""What a checkpoint's files hold, byte by byte: read from where they lie, past every cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.handles import SegmentHandle
+from sluice.errors import CorruptSegment
+from sluice.job.job import Job
+from sluice.protocol.checksums import checksum
+
+PARALLEL_READS = 8  # Each holds a segment in memory, as those who copy one do.
+
+
+def checksums_of(job: Job, handles: Iterable[SegmentHandle]) -> dict[SegmentHandle, str]:
+    """Of each file that is there, what its bytes amount to now.  Reads every one of them."""
+    distinct = [*dict.fromkeys(handles)]
+
+    def read(handle: SegmentHandle) -> str | None:
+        raw = job.store_at(handle.root).get(handle.key) if handle.key else handle.inline
+        return None if raw is None else checksum(raw)
+
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
+        found = zip(distinct, pool.map(read, distinct), strict=True)
+        return {handle: digest for handle, digest in found if digest is not None}
+
+
+def segments_of(metadata: CheckpointMetadata) -> tuple[SegmentHandle, ...]:
+    """Every file that a restore reads, and what is kept inline."""
+    inline = (
+        handle.segment
+        for stage in metadata.stages
+        for subtask in stage.subtasks
+        for handle in subtask.state
+        if handle.segment.inline is not None
+    )
+    return (*metadata.files, *inline)
+
+
+def verified(handle: SegmentHandle, raw: bytes, what: str) -> bytes:
+    """*raw*, which was read at *handle*.
+
+    Raises:
+        CorruptSegment: these are other bytes than were written; *what* says what cannot be done.
+    """
+    actual = checksum(raw)
+    if actual != handle.checksum:
+        raise CorruptSegment(
+            f"{handle.key} is damaged: checksum {handle.checksum} was recorded, its {len(raw)} "
+            f"bytes have {actual}; {what}"
+        )
+    return raw

@@ -1,0 +1,162 @@
+"""One pipeline's job in one root: the handle that every act of the coordinator takes.
+
+Opening it reads nothing and writes nothing.  Two handles on one job, in whatever processes, are
+equals: the journal decides between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sluice.core.completed import CheckpointMetadata, moved_to_root, without_in_flight
+from sluice.core.configuration import JobConfiguration
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan, SnapshotOrigin
+from sluice.core.state import CoordinatorState
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ProtocolViolation, RestoreError
+from sluice.protocol.belonging import check_files
+from sluice.protocol.paths import PipelinePaths
+from sluice.protocol.records import decode_metadata, decode_plan
+from sluice.storage.answers import AnswerStore
+from sluice.storage.journal import Journal
+from sluice.storage.object_store import ObjectStore, verify_conditional_writes
+from sluice.storage.open import StoreLocation, open_store
+from sluice.storage.patience import PatientStore
+from sluice.storage.pauses import jittered_pause
+
+log = logging.getLogger(__name__)
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_life() -> str:
+    """A token for a job from its submission on, which no other job ever has."""
+    return uuid.uuid4().hex[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    pipeline: Pipeline
+    location: StoreLocation
+    store: ObjectStore
+    paths: PipelinePaths
+    journal: Journal
+    answers: AnswerStore
+    clock: Callable[[], int] = field(default=wall_clock_ms)
+
+    def state(self) -> CoordinatorState:
+        return self.journal.load().state
+
+    def plan(self, checkpoint_id: CheckpointId) -> CheckpointPlan | None:
+        """The plan of a checkpoint; None when it was aborted and discarded."""
+        key = self.paths.plan(checkpoint_id)
+        raw = self.store.get(key)
+        return None if raw is None else decode_plan(raw, key)
+
+    def metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
+        """Raises RestoreError when a completed checkpoint's ``_metadata`` is gone."""
+        return self._metadata_at(self.paths.metadata(checkpoint_id), self.store, self.paths)
+
+    def savepoint_metadata(self, name: str) -> CheckpointMetadata:
+        """Raises RestoreError when there is no such savepoint."""
+        key = self.paths.savepoint_metadata(name)
+        return self._metadata_at(key, self.store, self.paths, name)
+
+    def base_metadata(self, state: CoordinatorState) -> CheckpointMetadata | None:
+        """The ``_metadata`` that the next epoch continues; None when the job starts from empty."""
+        return self._snapshot(state.base, state.origin, ignores_in_flight=state.ignores_in_flight)
+
+    def parent_metadata(
+        self, child: CheckpointPlan | CheckpointMetadata
+    ) -> CheckpointMetadata | None:
+        """What *child* continues, once that is completed: a checkpoint, or where the job began."""
+        ignores = isinstance(child, CheckpointPlan) and child.ignores_in_flight
+        return self._snapshot(child.parent, child.origin, ignores_in_flight=ignores)
+
+    def origin_metadata(self, origin: SnapshotOrigin) -> CheckpointMetadata:
+        """The ``_metadata`` of a savepoint, or of a checkpoint of another root.
+
+        Raises:
+            RestoreError: there is none.
+        """
+        paths = PipelinePaths(origin.pipeline or self.pipeline.uid)
+        key = (
+            paths.savepoint_metadata(origin.savepoint)
+            if origin.savepoint is not None
+            else paths.metadata(origin.checkpoint_id)
+        )
+        found = self._metadata_at(key, self.store_at(origin.root), paths, origin.savepoint)
+        return moved_to_root(found, origin.root) if origin.root else found
+
+    def parallelism_of(self, stage: str, configuration: JobConfiguration) -> int:
+        """What the job was given for the stage, else what the stage or the pipeline declares."""
+        given = configuration.stage_parallelism.get(stage)
+        return given or self.pipeline.parallelism_of(stage, configuration.parallelism)
+
+    def store_at(self, root: str) -> ObjectStore:
+        """The store of another root, or the job's own for an empty one."""
+        return PatientStore(open_store(self.location.elsewhere(root))) if root else self.store
+
+    def _snapshot(
+        self,
+        checkpoint_id: CheckpointId | None,
+        origin: SnapshotOrigin | None,
+        *,
+        ignores_in_flight: bool,
+    ) -> CheckpointMetadata | None:
+        if checkpoint_id is None:
+            return None
+        metadata = self.metadata(checkpoint_id) if origin is None else self.origin_metadata(origin)
+        return without_in_flight(metadata) if ignores_in_flight else metadata
+
+    def _metadata_at(
+        self, key: str, store: ObjectStore, paths: PipelinePaths, savepoint: str | None = None
+    ) -> CheckpointMetadata:
+        raw = store.get(key)
+        if raw is None:
+            raise RestoreError(
+                f"{store.root}/{key} does not exist; list what can be restored with "
+                f"'sluice checkpoints list {self.pipeline.uid}'"
+            )
+        metadata = decode_metadata(raw, key)
+        if metadata.pipeline != paths.pipeline:
+            raise ProtocolViolation(f"{key} belongs to pipeline {metadata.pipeline!r}")
+        check_files(metadata, key, paths, savepoint)
+        return metadata
+
+
+def open_job(
+    pipeline: Pipeline,
+    location: StoreLocation,
+    *,
+    clock: Callable[[], int] = wall_clock_ms,
+    store: ObjectStore | None = None,
+    pause: Callable[[int], None] = jittered_pause,
+) -> Job:
+    """By default the *store* at the location repeats what fails, for a minute and a half; *pause*
+    is between two lost races for the journal.
+    """
+    store = store or PatientStore(open_store(location))
+    paths = PipelinePaths(pipeline.uid)
+    return Job(
+        pipeline=pipeline,
+        location=location,
+        store=store,
+        paths=paths,
+        journal=Journal(store, paths, pause=pause),
+        answers=AnswerStore(store, paths),
+        clock=clock,
+    )
+
+
+def verify_store(job: Job) -> None:
+    """Refuse a store that ignores conditions, before anything is built on it."""
+    token = uuid.uuid4().hex
+    verify_conditional_writes(open_store(job.location), job.paths.probe(token), token.encode())

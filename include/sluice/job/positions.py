@@ -1,0 +1,91 @@
+"""The positions of sources in the bucket: layers that checkpoints share, read when one is needed
+in full, and written under the id of the checkpoint that adds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from sluice.connectors.contracts.source import SourcePosition
+from sluice.core.handles import SegmentHandle
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import PartitionOffset, SourceCut
+from sluice.core.position import Position, with_whole
+from sluice.errors import RestoreError
+from sluice.job.contents import verified
+from sluice.job.job import Job
+from sluice.protocol.checksums import checksum
+from sluice.protocol.records import decode_position_layer, encode_position_layer
+
+LAYERS_KEPT = 8  # Decoded, in a process that takes many checkpoints: those of a source or two.
+
+
+def load_position(job: Job, cut: SourceCut | None) -> Position:
+    """How far the source was read at the barrier, and how that is kept; None: not at all.
+
+    Raises:
+        RestoreError: a layer is gone.
+        CorruptSegment: its bytes are not those that were written.
+    """
+    if cut is None:
+        return Position()
+    return Position.of(cut, [_layer(job, handle) for handle in cut.layers])
+
+
+def position_of(job: Job, cut: SourceCut) -> SourcePosition:
+    """All partitions of the cut, as the source takes them.  See ``load_position``."""
+    return load_position(job, cut).whole if cut.layers else cut.position
+
+
+def layer_of(entries: Sequence[PartitionOffset]) -> SegmentHandle:
+    """A layer of *entries*, inline: ``store_layers`` makes a file of it."""
+    body = encode_position_layer(entries)
+    return SegmentHandle(
+        key="", size_bytes=len(body), rows=len(entries), checksum=checksum(body), inline=body
+    )
+
+
+def whole_cut(job: Job, cut: SourceCut) -> SourceCut:
+    """*cut* as if it had no layers.  See ``load_position``."""
+    return with_whole(cut, load_position(job, cut)) if cut.layers else cut
+
+
+def store_layers(job: Job, cut: SourceCut, checkpoint_id: CheckpointId) -> SourceCut:
+    """Write the layer that the cut adds under the checkpoint's id, so that an abort finds it.
+
+    The layer is named by its content: another coordinator that plans the same checkpoint writes the
+    same file, or another one, which is garbage as soon as that checkpoint is over.
+    """
+
+    def stored(layer: SegmentHandle) -> SegmentHandle:
+        if layer.inline is None:
+            return layer
+        key = job.paths.position_layer(cut.uid, checkpoint_id, layer.checksum)
+        job.store.put(key, layer.inline)
+        return replace(layer, key=key, inline=None)
+
+    return replace(cut, layers=tuple(stored(layer) for layer in cut.layers))
+
+
+def _layer(job: Job, handle: SegmentHandle) -> Mapping[str, PartitionOffset]:
+    if handle.inline is not None:
+        return _decoded(handle.inline, handle)
+    raw = job.store_at(handle.root).get(handle.key)
+    if raw is None:
+        raise RestoreError(
+            f"{handle.root or job.store.root}/{handle.key} is gone, so it is not known how far its "
+            "source was read; restore another checkpoint"
+        )
+    return _decoded(raw, handle)
+
+
+def _decoded(raw: bytes, handle: SegmentHandle) -> Mapping[str, PartitionOffset]:
+    whole = verified(handle, raw, "restore another checkpoint")
+    return entries_of(whole, handle.key)
+
+
+@lru_cache(maxsize=LAYERS_KEPT)
+def entries_of(raw: bytes, key: str) -> Mapping[str, PartitionOffset]:
+    return {entry.partition: entry for entry in decode_position_layer(raw, key)}

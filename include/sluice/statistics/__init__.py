@@ -1,0 +1,1 @@
+"""The figures of checkpoints, stages and subtasks that Flink has, too; pure functions."""

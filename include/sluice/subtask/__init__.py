@@ -1,0 +1,1 @@
+"""The code of a subtask: operators, keyed state, and their rows from and to Arrow."""

@@ -1,0 +1,167 @@
+"""Blocks: rows that are sent, as columns, to the subtasks that own their keys.
+
+A row of Spark's shuffle is one block, a piece of an Arrow stream for one subtask.  Spark moves it
+as a single value; rows of their own would be converted to Spark's rows and back, twice.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from sluice.core.key_groups import hash_range, key_group_range
+from sluice.core.plan import TaskPlan
+from sluice.declaration.nodes import StageNode
+from sluice.subtask.chunks import CHUNK_BYTES, CHUNK_ROWS
+from sluice.subtask.feed import Feed
+from sluice.subtask.operators.build import build_operator
+from sluice.subtask.operators.operator import EpochTime
+from sluice.subtask.state.segments import HASH
+
+SUBTASK = "subtask"
+BLOCK_BYTES = 16 * 1024**2  # Of one block: Spark holds several in memory, each in one piece.
+
+BLOCK_SCHEMA = pa.schema(
+    [
+        pa.field(SUBTASK, pa.int32()),
+        pa.field("kind", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("input_rows", pa.int64()),
+        pa.field("body", pa.binary()),
+    ]
+)
+
+
+class BlockKind(StrEnum):
+    """The kind of rows in a block, and the meaning of the block's name."""
+
+    ROWS = "rows"  # Rows of an input; the name is its number.
+    GROUPS = "groups"  # Pre-aggregated rows; the name is that of their group frame.
+    LATE = "late"  # Late rows of an input; the name is its number.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A frame that a subtask received; ``input_rows`` of the epoch were aggregated into it."""
+
+    kind: BlockKind
+    name: str
+    rows: pl.DataFrame
+    input_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeSpec:
+    """The exchange of a stage: ``feeds`` are its inputs, in their order.
+
+    With ``pre_aggregates`` rows are grouped before they are sent.
+    """
+
+    stage: StageNode
+    task: TaskPlan
+    feeds: tuple[Feed, ...]
+    epoch_time: EpochTime
+    pre_aggregates: bool
+
+
+def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the shares whose numbers *batches* hold, and yield blocks; run by ``mapInArrow``."""
+    schemas = [
+        pl.Schema({name: feed.prepared_schema[name] for name in feed.columns or ()})
+        for feed in spec.feeds
+    ]
+    operator = build_operator(spec.stage, schemas) if spec.pre_aggregates else None
+    for share in (index for batch in batches for index in batch.column(0).to_pylist()):
+        for side, feed in enumerate(spec.feeds):
+            for rows in feed.frames(share):
+                if operator is None:
+                    yield from _blocks(spec.task, BlockKind.ROWS, str(side), rows)
+                    continue
+                partial = operator.partial(rows, spec.epoch_time, side)
+                counts = np.bincount(_owners(spec.task, rows), minlength=spec.task.parallelism)
+                for name, groups in partial.groups.items():
+                    yield from _blocks(spec.task, BlockKind.GROUPS, name, groups, counts)
+                    counts = np.zeros_like(counts)
+                if partial.late.height:
+                    owner = share % spec.task.parallelism
+                    yield from _pieces(owner, BlockKind.LATE, str(side), partial.late, 0)
+
+
+def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
+    """The blocks that one subtask was sent, put together to larger frames."""
+    pending: dict[tuple[BlockKind, str], list[pl.DataFrame]] = defaultdict(list)
+    counts: dict[tuple[BlockKind, str], int] = defaultdict(int)
+    for batch in batches:
+        kinds, names, input_rows = (batch.column(n).to_pylist() for n in (1, 2, 3))
+        for index, count in enumerate(input_rows):
+            key = (BlockKind(kinds[index]), names[index])
+            pending[key].append(pl.read_ipc_stream(batch.column(4)[index].as_py()))
+            counts[key] += count
+            rows = sum(frame.height for frame in pending[key])
+            size = sum(frame.estimated_size() for frame in pending[key])
+            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield _together(key, pending.pop(key), counts.pop(key))
+    for key, frames in pending.items():
+        yield _together(key, frames, counts[key])
+
+
+def _together(key: tuple[BlockKind, str], frames: list[pl.DataFrame], input_rows: int) -> Received:
+    kind, name = key
+    return Received(kind=kind, name=name, rows=pl.concat(frames), input_rows=input_rows)
+
+
+def _blocks(
+    task: TaskPlan,
+    kind: BlockKind,
+    name: str,
+    rows: pl.DataFrame,
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """*rows* as a block per subtask; *counts* are the input's rows of each, if pre-aggregated."""
+    if task.parallelism == 1:
+        parts = [rows]
+    else:
+        owners = _owners(task, rows)
+        order = np.argsort(owners, kind="stable")
+        ends = np.searchsorted(owners[order], np.arange(1, task.parallelism + 1))
+        sorted_rows = rows[pl.Series(order.astype(np.uint32))]
+        starts = [0, *ends[:-1]]
+        parts = [sorted_rows[start:end] for start, end in zip(starts, ends, strict=True)]
+    for subtask, part in enumerate(parts):
+        count = part.height if counts is None else int(counts[subtask])
+        if part.height or count:
+            yield from _pieces(subtask, kind, name, part, count)
+
+
+def _pieces(
+    subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame, input_rows: int
+) -> Iterator[pa.RecordBatch]:
+    height = max(1, rows.height)
+    step = max(1, height * BLOCK_BYTES // max(int(rows.estimated_size()), 1))
+    for start in range(0, height, step):
+        body = io.BytesIO()
+        rows.slice(start, step).write_ipc_stream(body, compression="lz4")
+        values = [subtask, kind.value, name, input_rows if start == 0 else 0, body.getvalue()]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([v], f.type) for v, f in zip(values, BLOCK_SCHEMA, strict=True)],
+            schema=BLOCK_SCHEMA,
+        )
+
+
+def _owners(task: TaskPlan, rows: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+    """The subtask of each row; numbers of 16 bits are sorted several times faster."""
+    firsts = [
+        hash_range(
+            task.max_parallelism, key_group_range(task.max_parallelism, task.parallelism, index)
+        )[0]
+        for index in range(1, task.parallelism)
+    ]
+    hashes = rows[HASH].to_numpy()
+    return np.searchsorted(np.array(firsts, np.int64), hashes, side="right").astype(np.uint16)

@@ -1,0 +1,204 @@
+"""Feeds: inputs of a keyed stage that Python reads from files to columns, without Spark's JVM.
+
+A ``Feed`` is built by the stage's driver and read by its workers.  An input whose filters and
+projections are more than plain SQL, or whose keys only Spark can hash, has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.connectors.contracts.announced import check_announced, narrowed
+from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.core.handles import SegmentHandle
+from sluice.core.plan import Slice
+from sluice.declaration.nodes import Input
+from sluice.declaration.steps import Projection, computing
+from sluice.storage.open import StoreLocation
+from sluice.subtask.chunks import chunks
+from sluice.subtask.key_hash import can_hash, key_hash
+from sluice.subtask.operators.computed import Computed, to_compute
+from sluice.subtask.plain_sql import PlainSql
+from sluice.subtask.plain_steps import NotPlainError, PlainSteps, column, condition, plain_steps
+from sluice.subtask.state.cache import SegmentCache
+from sluice.subtask.state.segments import HASH
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """The Parquet files of a source.
+
+    ``shares`` are the slices that each reader takes; ``schema`` has all columns that the source
+    announced, as a serialized Arrow schema.
+    """
+
+    source: ParquetSource
+    shares: tuple[tuple[Slice, ...], ...]
+    schema: bytes
+
+    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Batches of the columns or fields *paths*, each with the name of its partition."""
+        announced = narrowed(pa.ipc.read_schema(pa.py_buffer(self.schema)), paths)
+        for piece in self.shares[share]:
+            for batch in self.source.read(piece, paths):
+                check_announced(batch.schema, announced, piece.partition)
+                yield piece.partition, batch
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRows:
+    """The segments of a stream, verified as they are read."""
+
+    location: StoreLocation
+    shares: tuple[tuple[SegmentHandle, ...], ...]
+    schema: bytes  # A serialized Arrow schema.
+
+    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        cache = SegmentCache(self.location)
+        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+        for handle in self.shares[share]:
+            for batch in cache.open(handle).cast(schema).select(list(paths)).to_batches():
+                yield "", batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """One input, read without the JVM.
+
+    ``hashed`` are the columns that decide a row's subtask; ``wanted`` the columns and SQL that
+    the stage's aggregates read; ``columns`` what the subtasks get, None for everything.
+    """
+
+    rows: ParquetRows | StreamRows
+    schema: bytes  # A serialized Arrow schema of all columns of the input.
+    given: Input
+    hashed: tuple[str, ...]
+    wanted: tuple[Computed, ...] = ()
+    columns: tuple[str, ...] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """The fields that are sent to a worker: without values that are cached here."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def is_possible(self) -> bool:
+        """Whether everything that the declaration asks of this input is plain SQL."""
+        try:
+            schema = self.prepared_schema
+        except NotPlainError:
+            return False
+        return all(name in schema and can_hash(schema[name]) for name in self.hashed)
+
+    @cached_property
+    def prepared_schema(self) -> pl.Schema:
+        """The columns of ``frames``."""
+        prepared = self.prepared(self._raw.to_frame())
+        return prepared.with_columns(pl.lit(None, pl.Int64()).alias(HASH)).schema
+
+    def narrowed(self, columns: Sequence[str]) -> Feed:
+        return replace(self, columns=tuple(columns))
+
+    def frames(self, share: int) -> Iterator[pl.DataFrame]:
+        """The rows of one reader's share, hashed."""
+        columns = self.prepared_schema.names() if self.columns is None else self.columns
+        for chunk in chunks(batch for _, batch in self.rows.read(share, self.paths)):
+            rows = self.prepared(chunk)
+            yield rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
+
+    def of_event_time(self) -> Feed:
+        """The same input, of which only the event time is read, without its filters."""
+        given = self.given
+        assert given.event_time is not None
+        renamed = {new: name for name, new in given.renames.items()}
+        steps = computing(given.steps, renamed.get(given.event_time, given.event_time))
+        alone = replace(given, steps=steps, keys=(), key_expressions={})
+        return replace(self, given=alone, hashed=(), wanted=(), columns=(given.event_time,))
+
+    def times_ms(self, share: int) -> dict[str, tuple[int, int]]:
+        """The least and the largest event time per partition, in milliseconds."""
+        at = pl.col(self.given.event_time or "")
+        times: dict[str, tuple[int, int]] = {}
+        for partition, batch in self.rows.read(share, self.paths):
+            rows = self.prepared(_frame(batch))
+            least, most = rows.select(
+                at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most")
+            ).row(0)
+            if most is not None:
+                before = times.get(partition, (least, most))
+                times[partition] = min(least, before[0]), max(most, before[1])
+        return times
+
+    @cached_property
+    def _raw(self) -> pl.Schema:
+        return _frame(pa.ipc.read_schema(pa.py_buffer(self.schema)).empty_table()).schema
+
+    @cached_property
+    def _steps(self) -> PlainSteps:
+        """The declared filters and projections, up to the columns that the stage reads."""
+        renames = self.given.renames
+        if any("." in name for name in self._raw):
+            raise NotPlainError("a dot in a name looks like the path to a field")
+        if not any(isinstance(step, Projection) for step in self.given.steps):
+            for name in self._raw:
+                column(name, self._raw)
+        names = plain_steps(self.given.steps, self._raw).schema.names()
+        if len({renames.get(name, name) for name in names}) < len(names):
+            raise NotPlainError("two columns of one name")
+        if HASH in (renames.get(name, name).lower() for name in names):
+            raise NotPlainError("a column of ours")
+        renaming = Projection(tuple(f"{name} AS {renames.get(name, name)}" for name in names))
+        steps = (*self.given.steps, renaming) if set(renames) & set(names) else self.given.steps
+        return plain_steps(steps, self._raw)
+
+    @cached_property
+    def _computed(self) -> dict[str, PlainSql]:
+        """The columns that keys and aggregates compute beside those of ``_steps``."""
+        known = self._steps.schema
+        if any(name in known for name in self.given.key_expressions):
+            raise NotPlainError("a key hides a column")
+        keys = {name: column(text, known) for name, text in self.given.key_expressions.items()}
+        return keys | {
+            one.column: (condition if one.is_condition else column)(one.sql, known)
+            for one in to_compute(self.wanted, [*known, *keys])
+        }
+
+    @cached_property
+    def _needed(self) -> tuple[list[str], PlainSteps, set[str]]:
+        """The columns that are used, the steps that compute them, and the paths they read."""
+        wanted = self._steps.schema.names()
+        if self.columns is not None:
+            looked_at = {
+                path.partition(".")[0] for one in self._computed.values() for path in one.reads
+            }
+            looked_at |= {*self.columns, *self.hashed}
+            wanted = [name for name in wanted if name in looked_at]
+        return (wanted, *self._steps.narrowed(wanted))
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The columns and fields that have to be read, in the order of the schema."""
+        paths = self._needed[2]
+        order = {name: place for place, name in enumerate(self._raw)}
+        whole = {path for path in paths if "." not in path}
+        parts = {path for path in paths if path.partition(".")[0] not in whole}
+        wanted = sorted(whole | parts, key=lambda path: (order[path.partition(".")[0]], path))
+        return wanted or [next(iter(self._raw))]  # Only the number of rows is used.
+
+    def prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """*rows* of the columns that were read, in the columns that the operator expects."""
+        wanted, steps, _ = self._needed
+        return (
+            steps.apply(rows)
+            .select(wanted)
+            .with_columns(item.expression.alias(name) for name, item in self._computed.items())
+        )
+
+
+def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame

@@ -1,0 +1,152 @@
+"""Spark's ``xxhash64`` of key columns, in NumPy: it decides a row's key group, and its subtask.
+
+Rows that never pass Spark's JVM must get the same hash as those that do.  The rule is Catalyst's
+``XxHash64Function``: seed 42, column after column, each hash the seed of the next; a null changes
+nothing; numbers below 64 bits count as 32-bit integers, timestamps as microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+_SEED = 42
+
+_PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+)
+_INTS = (pl.Int8(), pl.Int16(), pl.Int32(), pl.Date(), pl.Boolean())
+_TIMESTAMPS = (pl.Datetime("us", "UTC"), pl.Datetime("us"))
+_TEXTS = (pl.String(), pl.Binary())
+
+
+def can_hash(dtype: pl.DataType) -> bool:
+    """Whether ``key_hash`` takes a key column of this type."""
+    return dtype in (*_INTS, pl.Int64(), *_TIMESTAMPS, *_TEXTS)
+
+
+def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The signed hash of each row's *columns*, in their order."""
+    hashes = np.full(rows.height, _SEED, np.uint64)
+    if not rows.height:  # A filter may have removed all rows of a chunk.
+        return hashes.view(np.int64)
+    with np.errstate(over="ignore"):
+        for name in columns:
+            column = rows[name]
+            hashed = _hashed(column, hashes)
+            valid = column.is_not_null().to_numpy()
+            hashes = hashed if valid.all() else np.where(valid, hashed, hashes)
+    return hashes.view(np.int64)
+
+
+def _hashed(column: pl.Series, seeds: Hashes) -> Hashes:
+    dtype = column.dtype
+    if dtype in _TEXTS:
+        return _hash_texts(column, seeds)
+    if dtype in _INTS:
+        numbers = column.to_physical().cast(pl.Int32).fill_null(0).to_numpy()
+        return _hash_ints(numbers.view(np.uint32), seeds)
+    assert can_hash(dtype), f"{dtype} is no type of a key"
+    return _hash_longs(column.to_physical().fill_null(0).to_numpy().view(np.uint64), seeds)
+
+
+def _hash_longs(values: Hashes, seeds: Hashes) -> Hashes:
+    return _avalanche(_with_long(seeds + _PRIME_5 + np.uint64(8), values))
+
+
+def _hash_ints(values: npt.NDArray[np.uint32], seeds: Hashes) -> Hashes:
+    return _avalanche(_with_int(seeds + _PRIME_5 + np.uint64(4), values.astype(np.uint64)))
+
+
+def _hash_texts(column: pl.Series, seeds: Hashes) -> Hashes:
+    """Hash texts of equal length together, one pass for each eight bytes of that length."""
+    array = column.cast(pl.Binary).fill_null(b"").to_arrow(compat_level=pl.CompatLevel.oldest())
+    assert isinstance(array, pa.LargeBinaryArray)
+    _, offset_buffer, data_buffer = array.buffers()
+    first = array.offset
+    offsets = np.frombuffer(offset_buffer, np.int64)[first : first + len(array) + 1]
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    lengths = np.diff(offsets)
+    order = np.argsort(lengths, kind="stable")
+    starts = np.flatnonzero(np.diff(lengths[order], prepend=-1))
+    hashes = np.empty(len(array), np.uint64)
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        rows = order[start:end]
+        length = int(lengths[rows[0]])
+        bodies = data[offsets[rows][:, None] + np.arange(length)]
+        hashes[rows] = _hash_bytes(bodies, seeds[rows])
+    return hashes
+
+
+def _hash_bytes(bodies: npt.NDArray[np.uint8], seeds: Hashes) -> Hashes:
+    """XXH64 as published; *bodies* has a row per value and a column per byte."""
+    count, length = bodies.shape
+    longs = np.ascontiguousarray(bodies[:, : length // 8 * 8]).view("<u8").reshape(count, -1)
+    done = 0
+    hashes: Hashes = seeds + _PRIME_5
+    if length >= 32:
+        lanes = [
+            seeds + _PRIME_1 + _PRIME_2,
+            seeds + _PRIME_2,
+            seeds.copy(),
+            seeds - _PRIME_1,
+        ]
+        while done + 4 <= length // 32 * 4:
+            for number in range(4):
+                lanes[number] = _round(lanes[number], longs[:, done + number])
+            done += 4
+        turns = (1, 7, 12, 18)
+        hashes = np.zeros(count, np.uint64)
+        for lane, turn in zip(lanes, turns, strict=True):
+            hashes = hashes + _rotated(lane, turn)
+        for lane in lanes:
+            hashes = (hashes ^ _round(np.zeros(count, np.uint64), lane)) * _PRIME_1 + _PRIME_4
+    hashes = hashes + np.uint64(length)
+    for word in range(done, longs.shape[1]):
+        hashes = _with_long(hashes, longs[:, word])
+    at = length // 8 * 8
+    if at + 4 <= length:
+        ints = np.ascontiguousarray(bodies[:, at : at + 4]).view("<u4").reshape(count)
+        hashes = _with_int(hashes, ints.astype(np.uint64))
+        at += 4
+    for place in range(at, length):
+        hashes = hashes ^ (bodies[:, place].astype(np.uint64) * _PRIME_5)
+        hashes = _rotated(hashes, 11) * _PRIME_1
+    return _avalanche(hashes)
+
+
+def _with_long(hashes: Hashes, values: Hashes) -> Hashes:
+    mixed = hashes ^ _round(np.zeros(1, np.uint64), values)
+    return _rotated(mixed, 27) * _PRIME_1 + _PRIME_4
+
+
+def _with_int(hashes: Hashes, values: Hashes) -> Hashes:
+    return _rotated(hashes ^ (values * _PRIME_1), 23) * _PRIME_2 + _PRIME_3
+
+
+def _round(lane: Hashes, values: Hashes) -> Hashes:
+    return _rotated(lane + values * _PRIME_2, 31) * _PRIME_1
+
+
+def _rotated(values: Hashes, bits: int) -> Hashes:
+    return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
+
+
+def _avalanche(hashes: Hashes) -> Hashes:
+    hashes = (hashes ^ (hashes >> np.uint64(33))) * _PRIME_2
+    hashes = (hashes ^ (hashes >> np.uint64(29))) * _PRIME_3
+    return hashes ^ (hashes >> np.uint64(32))

@@ -1,0 +1,211 @@
+"""``Operator``: the interface between a stateful operator and the subtask that runs it.
+
+    rows of the epoch --partial--> groups --combine--> groups of a hash range --process--> Outcome
+        (chunk by chunk)                                     ^ state, epoch time
+
+An operator is a pure function: the same rows, state and times give the same outcome, whatever the
+order of the rows and wherever the chunks were cut.  It writes nothing; the subtask writes what the
+outcome holds.  When it is built, it refuses a declaration that the input cannot satisfy.
+
+``process`` may be called for one range of the hash space after the other, each with the groups and
+the state of that range alone: no operator may compare rows of different keys.  Output and changes
+are sorted by hash first, so that the ranges together give the outcome of a single call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Protocol, TypeAlias
+
+import polars as pl
+
+from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from sluice.errors import ConfigurationError
+from sluice.subtask.state.keyed import KeyedState, StateSchema
+from sluice.subtask.state.segments import DELETED, HASH, WRITTEN
+
+# On rows of a stream whose rows are updated: 1 for a row, -1 for one that is taken back.
+WEIGHT = "_weight"
+# Prefixes of columns that are computed for an aggregate of the name that follows: whether a row
+# passes its ``where``, and the value of the SQL that it aggregates, or orders by.
+FILTER = "_where_"
+ARGUMENT = "_argument_"
+ORDER = "_order_"
+COMPUTED = (FILTER, ARGUMENT, ORDER)
+
+Frames: TypeAlias = Mapping[str, pl.DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochTime:
+    """The times that an operator may read: those of the barriers, never a machine's clock.
+
+    ``previous_watermark_ms``, of the epoch's start, decides what is late; ``watermark_ms``, of its
+    end, what fires.  ``processing_time_ms`` is the trigger's clock, and never goes back.
+    """
+
+    checkpoint_id: int = 1
+    previous_watermark_ms: int = MIN_WATERMARK
+    watermark_ms: int = MIN_WATERMARK
+    processing_time_ms: int = 0
+
+    def __post_init__(self) -> None:
+        assert MIN_WATERMARK <= self.previous_watermark_ms <= self.watermark_ms <= MAX_WATERMARK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Partial:
+    """A chunk of one input's rows, pre-aggregated, and its late rows.
+
+    Every frame of ``groups`` has the column ``_hash``; ``late`` has the input's columns.
+    """
+
+    groups: Frames
+    late: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changes:
+    """The changes of an epoch to one table of state.
+
+    ``upserts`` has the columns of the table's ``StateSchema.live``, ``deletes`` at least those of
+    its identity.  An identity in both is an upsert.
+    """
+
+    upserts: pl.DataFrame
+    deletes: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """The outcome of an epoch.  Every frame has its exact types even when it is empty.
+
+    ``retracted`` are rows of earlier output that ``output`` replaces or takes back, as they were;
+    None for an operator whose output is append-only.  ``late`` are rows found late only now, by
+    the number of their input.  Tables without changes may be left out of ``changes``.
+    """
+
+    output: pl.DataFrame
+    changes: Mapping[str, Changes]
+    retracted: pl.DataFrame | None = None
+    late: Mapping[int, pl.DataFrame] = field(default_factory=dict[int, pl.DataFrame])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkPartial:
+    """``partial`` in Spark SQL, for an epoch whose keys repeat: group *by*, compute *columns*.
+
+    The result has the columns of the group frame ``groups`` but the hash; ``by`` starts with the
+    key columns.  ``expressions`` are computed first, name -> SQL over the input's rows.
+    """
+
+    by: tuple[str, ...]
+    columns: Mapping[str, str]  # Column of the group frame -> SQL aggregate.
+    expressions: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Operator(Protocol):
+    """A built-in stateful operator, built for one stage and the schemas of its inputs."""
+
+    @property
+    def tables(self) -> Mapping[str, StateSchema]:
+        """The tables of keyed state, by name; names are part of the state's format."""
+        ...
+
+    @property
+    def output_schema(self) -> pl.Schema: ...
+
+    @property
+    def is_order_sensitive(self) -> bool:
+        """Whether the last bits of a result depend on the order of the rows: sums of floats."""
+        ...
+
+    def needed_columns(self) -> tuple[str, ...] | None:
+        """The columns that ``partial`` reads beside keys and filters; None is all of them."""
+        ...
+
+    def spark_partial(self) -> SparkPartial | None:
+        """``partial`` for Spark's JVM; None where it cannot be written in SQL."""
+        ...
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:
+        """Pre-aggregate one chunk of input *side*; *rows* carry ``_hash`` and the input's columns.
+
+        Called with no rows, it gives every group frame of that input with its exact types.
+        """
+        ...
+
+    def combine(self, groups: Frames) -> Frames:
+        """Fold the concatenated groups of several chunks.  Associative; keeps names and types."""
+        ...
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
+        """The epoch's outcome; *groups* are combined, and may be empty: windows still fire."""
+        ...
+
+
+def column_type(uid: str, schema: pl.Schema, column: str, purpose: str) -> pl.DataType:
+    """The type of a column that the declaration names for *purpose*.
+
+    Raises:
+        ConfigurationError: the stage's input has no such column.
+    """
+    if column in schema:
+        return schema[column]
+    close = get_close_matches(column, schema.names(), n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    raise ConfigurationError(
+        f"stage {uid!r} has no column {column!r} {purpose}{hint} {_columns_of(schema)}"
+    )
+
+
+def wrong_type(
+    uid: str, schema: pl.Schema, column: str, purpose: str, *, called: str | None = None
+) -> ConfigurationError:
+    """The error for a column whose type is wrong for its purpose.
+
+    *called* is the SQL in the declaration, where the column is computed from SQL.
+    """
+    name = called or column
+    return ConfigurationError(
+        f"stage {uid!r} cannot use column {name!r} of type {schema[column]} {purpose}; "
+        f"{_columns_of(input_schema(schema))}"
+    )
+
+
+def require_distinct(uid: str, names: Iterable[str]) -> None:
+    """Refuse result columns that share a name, or have a reserved one."""
+    ours = {HASH, DELETED, WEIGHT, WRITTEN}
+    seen = set(ours)
+    for name in names:
+        if name in seen:
+            taken = "is reserved" if name in ours else "is there twice"
+            raise ConfigurationError(
+                f"stage {uid!r} would have a column {name!r} that {taken}; rename it"
+            )
+        seen.add(name)
+
+
+def key_types(uid: str, schema: pl.Schema, keys: Sequence[str]) -> pl.Schema:
+    """The key columns and their types.
+
+    Raises:
+        ConfigurationError: there is no key, or no such column.
+    """
+    if not keys:
+        raise ConfigurationError(f"stage {uid!r} needs at least one key column")
+    return pl.Schema({key: column_type(uid, schema, key, "for its key") for key in keys})
+
+
+def input_schema(schema: pl.Schema) -> pl.Schema:
+    """*schema* without the reserved columns that some callers have already added."""
+    ours = (HASH, WEIGHT)
+    return pl.Schema(
+        {n: dtype for n, dtype in schema.items() if n not in ours and not n.startswith(COMPUTED)}
+    )
+
+
+def _columns_of(schema: pl.Schema) -> str:
+    return "its columns are: " + ", ".join(schema.names())

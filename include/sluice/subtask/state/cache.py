@@ -1,0 +1,221 @@
+"""A cache of segments on the executor's own disk (Flink's task-local recovery).
+
+A file enters the cache only after its bytes matched their checksum, and is named by it, so a cached
+segment is never wrong.  Losing the folder costs downloads, nothing else.
+
+Where the root is a folder itself, its own files are mapped into memory.  The cache then only marks
+those that were verified on this machine, with an empty file whose name changes when the file does.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+import pyarrow as pa
+
+from sluice.core.handles import SegmentHandle
+from sluice.errors import ConfigurationError, CorruptSegment
+from sluice.storage.file import FileStore
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation, open_store
+from sluice.storage.patience import PatientStore
+from sluice.subtask.state.cache_folder import CacheFolder
+from sluice.subtask.state.segments import checksum, decode_segment, open_segment
+
+FOLDER_VARIABLE = "SLUICE_CACHE_DIR"
+MAX_BYTES_VARIABLE = "SLUICE_CACHE_MAX_BYTES"
+MAX_BYTES = 8 * 1024**3  # Several times the state that fits into one executor's memory.
+
+# Parallel downloads.  S3 gives one request some 100 MB/s, and a machine many times that; each holds
+# a segment in memory.
+DOWNLOADS = 8
+
+_FILE_SCHEME = "file://"
+
+
+def default_folder() -> Path:
+    """The folder of this user's executors: ``SLUICE_CACHE_DIR`` or a temporary folder."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named) if named else Path(tempfile.gettempdir()) / f"sluice-cache-{os.getuid()}"
+
+
+def default_max_bytes() -> int:
+    """The size of the cache in bytes: ``SLUICE_CACHE_MAX_BYTES`` or a default.
+
+    Raises:
+        ConfigurationError: the variable is not a number.
+    """
+    text = os.environ.get(MAX_BYTES_VARIABLE)
+    if not text:
+        return MAX_BYTES
+    if not text.isdecimal():
+        raise ConfigurationError(
+            f"{MAX_BYTES_VARIABLE} is {text!r}; write a number of bytes, such as {MAX_BYTES}, or "
+            "leave it out"
+        )
+    return int(text)
+
+
+class SegmentCache:
+    """The cached segments of the root *location*; *store* is an open client of it, if any.
+
+    Threads may share a cache.
+    """
+
+    def __init__(
+        self,
+        location: StoreLocation,
+        store: ObjectStore | None = None,
+        *,
+        folder: Path | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._location = location
+        self._stores = {} if store is None else {location.root: store}
+        self._lock = Lock()
+        self._folder = CacheFolder(
+            folder or default_folder(), default_max_bytes() if max_bytes is None else max_bytes
+        )
+
+    def open(self, handle: SegmentHandle) -> pa.Table:
+        """The segment's rows, memory-mapped.
+
+        Raises:
+            CorruptSegment: the bucket's object is missing, or is not what the ack described.
+        """
+        if handle.inline is not None:
+            return decode_segment(handle.inline, checksum=handle.checksum, name="inline")
+        table = self._mapped(handle)
+        return self._downloaded(handle) if table is None else table
+
+    def open_all(self, handles: Sequence[SegmentHandle]) -> list[pa.Table]:
+        """The rows of all *handles*, in their order; missing files are downloaded in parallel.
+
+        Raises:
+            CorruptSegment: see ``open``.
+        """
+        distinct = {handle.checksum: handle for handle in handles}
+        with ThreadPoolExecutor(DOWNLOADS) as pool:
+            tables = dict(zip(distinct, pool.map(self.open, distinct.values()), strict=True))
+        return [tables[handle.checksum] for handle in handles]
+
+    def prefetch(self, handles: Iterable[SegmentHandle]) -> None:
+        """Download these segments ahead of use, as far as the cache has room.
+
+        Raises:
+            CorruptSegment: see ``open``.
+        """
+        self.open_all([h for h in handles if h.inline is None and not self._is_here(h)])
+
+    def read(self, handle: SegmentHandle) -> bytes:
+        """The file's verified bytes, from the root, or from the other root that the handle names.
+
+        Raises:
+            CorruptSegment: there is no such object, or it is not what the ack described.
+        """
+        body = self._read(handle)
+        actual = checksum(body)
+        if actual != handle.checksum:
+            raise CorruptSegment(
+                f"segment {handle.key} is corrupt: its ack recorded checksum {handle.checksum}, "
+                f"its {len(body)} bytes have {actual}; restore another checkpoint"
+            )
+        return body
+
+    def _read(self, handle: SegmentHandle) -> bytes:
+        store = self._store(handle.root or self._location.root)
+        body = store.get(handle.key)
+        if body is None:
+            raise CorruptSegment(f"segment {handle.key} is missing from {store.root}")
+        return body
+
+    def add(self, handle: SegmentHandle, body: bytes) -> None:
+        """Keep a segment that this executor has just uploaded, for the next epoch.
+
+        *body* is not verified: the caller has just computed the checksum in the handle.
+        """
+        assert len(body) == handle.size_bytes
+        path = self._root_file(handle)
+        if path is None:
+            self._folder.keep(handle.checksum, body)
+        elif (marker := _marker(handle, path)) is not None:
+            self._folder.keep(marker, b"")
+
+    def _is_here(self, handle: SegmentHandle) -> bool:
+        path = self._root_file(handle)
+        name = handle.checksum if path is None else _marker(handle, path)
+        return name is not None and self._folder.path(name).exists()
+
+    def _mapped(self, handle: SegmentHandle) -> pa.Table | None:
+        path = self._root_file(handle)
+        return self._mapped_copy(handle) if path is None else self._mapped_original(handle, path)
+
+    def _mapped_copy(self, handle: SegmentHandle) -> pa.Table | None:
+        """The segment from the cache's own file, if there is one of the right size."""
+        found = self._folder.use(handle.checksum)
+        if found is None:
+            return None
+        try:
+            if found.st_size == handle.size_bytes:
+                path = self._folder.path(handle.checksum)
+                return open_segment(path, checksum=None, name=handle.key)
+        except OSError:
+            return None  # Evicted between the two calls.
+        except CorruptSegment:
+            pass  # The file is damaged; the bucket has another.
+        self._folder.drop(handle.checksum)
+        return None
+
+    def _mapped_original(self, handle: SegmentHandle, path: Path) -> pa.Table | None:
+        """The segment from the root's own file; None if it is unreadable: the store reports it."""
+        marker = _marker(handle, path)
+        if marker is None:
+            return None
+        is_verified = self._folder.use(marker) is not None
+        try:
+            table = open_segment(
+                path, checksum=None if is_verified else handle.checksum, name=handle.key
+            )
+        except OSError:
+            return None
+        if not is_verified:
+            self._folder.keep(marker, b"")
+        return table
+
+    def _root_file(self, handle: SegmentHandle) -> Path | None:
+        root = handle.root or self._location.root
+        if not root.startswith(_FILE_SCHEME):
+            return None
+        return FileStore(root.removeprefix(_FILE_SCHEME)).path_of(handle.key)
+
+    def _downloaded(self, handle: SegmentHandle) -> pa.Table:
+        body = self._read(handle)
+        table = decode_segment(body, checksum=handle.checksum, name=handle.key)
+        if self._root_file(handle) is not None:
+            return table
+        self._folder.keep(handle.checksum, body)
+        mapped = self._mapped_copy(handle)
+        return table if mapped is None else mapped  # The mapped file need not stay in memory.
+
+    def _store(self, root: str) -> ObjectStore:
+        with self._lock:  # Clients are made one at a time: boto3's session is not thread-safe.
+            if root not in self._stores:
+                self._stores[root] = PatientStore(open_store(self._location.elsewhere(root)))
+            return self._stores[root]
+
+
+def _marker(handle: SegmentHandle, path: Path) -> str | None:
+    """The name of the mark that *path*, as it is now, has this checksum; None if it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    if found.st_size != handle.size_bytes:
+        return None
+    version = (found.st_dev, found.st_ino, found.st_mtime_ns, handle.checksum)
+    return checksum(repr(version).encode())

@@ -1,0 +1,231 @@
+"""Runs: the sorted tables that keyed state is made of, opened only when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import and_
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from sluice.core.handles import MAX_HASH, MIN_HASH
+from sluice.subtask.state.evolution import Evolution, Evolutions
+from sluice.subtask.state.order import Indices, can_compare, gathered, precedes
+from sluice.subtask.state.schema import StateSchema
+from sluice.subtask.state.search import equal_hashes
+from sluice.subtask.state.segments import HASH, hash_column, to_frame
+
+# Rows of one hash are nearly always of one key.  Below this many rows all are compared; from there
+# on the wanted ones are found by a search.
+BISECT_FROM = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One segment of state, and the range of hashes (both ends included) that this subtask owns.
+
+    Its rows are sorted by identity, and no two have the same.  Several segments of disjoint hashes
+    may together be one sorted run.  ``table`` may be a function that opens the segment, called at
+    most once, when a row is needed.  ``min_time_ms`` is a lower bound of its live rows' timers;
+    None if there are none.  ``last_write_ms`` is the time of its newest write; None if unknown.
+    """
+
+    table: pa.Table | Callable[[], pa.Table]
+    first_hash: int = MIN_HASH
+    last_hash: int = MAX_HASH
+    min_time_ms: int | None = None
+    last_write_ms: int | None = None
+
+
+class _OpenedRun:
+    """A run's rows, which all slices of it share."""
+
+    def __init__(self, run: Run, evolutions: Evolutions) -> None:
+        table = run.table() if callable(run.table) else run.table
+        self.evolution = evolutions.of(table)
+        self.table = table.select(self.evolution.columns)
+        self.hashes = hash_column(self.table)
+
+
+class _LazyRun:
+    def __init__(self, run: Run, evolutions: Evolutions) -> None:
+        self._run = run
+        self._evolutions = evolutions
+        self._opened: _OpenedRun | None = None
+        self._lock = Lock()
+
+    def opened(self) -> _OpenedRun:
+        with self._lock:  # Several threads may read slices of one state.
+            if self._opened is None:
+                self._opened = _OpenedRun(self._run, self._evolutions)
+            return self._opened
+
+
+class RunSlice:
+    """The rows of a run between two hashes, both included: a view of the segment's memory."""
+
+    def __init__(self, lazy: _LazyRun, run: Run, first_hash: int, last_hash: int) -> None:
+        self._lazy = lazy
+        self._run = run
+        self.first_hash = first_hash
+        self.last_hash = last_hash
+        self.min_time_ms = run.min_time_ms
+
+    @classmethod
+    def of(cls, run: Run, evolutions: Evolutions) -> RunSlice:
+        return cls(_LazyRun(run, evolutions), run, run.first_hash, run.last_hash)
+
+    def between(self, first_hash: int, last_hash: int) -> RunSlice | None:
+        """The part of this slice between two hashes; None if it has no rows there."""
+        first_hash, last_hash = max(first_hash, self.first_hash), min(last_hash, self.last_hash)
+        if first_hash > last_hash:
+            return None
+        return RunSlice(self._lazy, self._run, first_hash, last_hash)
+
+    def has_expired(self, schema: StateSchema, now_ms: int) -> bool:
+        return schema.has_expired(self._run.last_write_ms, now_ms)
+
+    def overlaps(self, other: RunSlice) -> bool:
+        return self.first_hash <= other.last_hash and other.first_hash <= self.last_hash
+
+    @cached_property
+    def hashes(self) -> Indices:
+        first, end = self._span
+        return self._lazy.opened().hashes[first:end]
+
+    def rows(self, start: int, end: int) -> pl.DataFrame:
+        """Stored rows from the place *start* to before *end*."""
+        opened = self._lazy.opened()
+        table = opened.table.slice(self._span[0] + start, end - start)
+        return opened.evolution.evolved(to_frame(table))
+
+    def all_rows(self) -> pl.DataFrame:
+        return self.rows(0, len(self.hashes))
+
+    def hits(
+        self, rows: pl.DataFrame, hashes: Indices, missing: npt.NDArray[np.bool_]
+    ) -> Hits | None:
+        """Stored rows that may match one of the *missing* ones of *rows*; None if there are none.
+
+        *rows* are sorted by their *hashes*, and have the first columns of the identity.
+        """
+        first = int(np.searchsorted(hashes, self.first_hash))
+        end = int(np.searchsorted(hashes, self.last_hash, side="right"))
+        wanted = first + np.flatnonzero(missing[first:end])
+        if not len(wanted):
+            return None  # The run stays closed.
+        blocks = equal_hashes(self.hashes, hashes[wanted])
+        large = np.flatnonzero(blocks.counts > BISECT_FROM)
+        others = rows.drop(HASH)
+        if len(large) and can_compare(others.schema):
+            sought = gathered(others, wanted[blocks.which[large]])
+            starts = blocks.first[large]
+            ends = starts + blocks.counts[large]
+            low = self._bisected(sought, starts, ends, after_equals=False)
+            blocks.first[large] = low
+            blocks.counts[large] = self._bisected(sought, low, ends, after_equals=True) - low
+        which, where = blocks.pairs()
+        if not len(which):
+            return None
+        opened = self._lazy.opened()
+        table = opened.table.take(pa.array(where + self._span[0]))
+        return Hits(wanted[which], table, opened.evolution)
+
+    def where(self, column: str, condition: pl.Expr) -> pl.DataFrame:
+        """Stored rows, tombstones too, for which a *condition* on that one *column* holds."""
+        opened = self._lazy.opened()
+        if column not in opened.evolution.columns:
+            return opened.evolution.evolved(to_frame(opened.table.slice(0, 0)))
+        first, end = self._span
+        values = to_frame(opened.table.select([column]).slice(first, end - first))
+        places = values.select(condition.arg_true().cast(pl.Int64)).to_series()
+        return self._at(places.to_numpy())
+
+    def _bisected(
+        self, sought: pl.DataFrame, first: Indices, ends: Indices, *, after_equals: bool
+    ) -> Indices:
+        """For each row *sought*, the place from *first* to *ends* where it would be inserted."""
+        low, high = first.copy(), ends.copy()
+        while len(still := np.flatnonzero(low < high)):
+            middle = (low[still] + high[still]) // 2
+            stored = self._at(middle).select(sought.columns)
+            is_before = precedes(stored, gathered(sought, still), or_equals=after_equals).to_numpy()
+            low[still[is_before]] = middle[is_before] + 1
+            high[still[~is_before]] = middle[~is_before]
+        return low
+
+    @cached_property
+    def _span(self) -> tuple[int, int]:
+        hashes = self._lazy.opened().hashes
+        first = int(np.searchsorted(hashes, self.first_hash))
+        return first, int(np.searchsorted(hashes, self.last_hash, side="right"))
+
+    def _at(self, places: Indices) -> pl.DataFrame:
+        opened = self._lazy.opened()
+        taken = opened.table.take(pa.array(places + self._span[0]))
+        return opened.evolution.evolved(to_frame(taken))
+
+
+class Hits(NamedTuple):
+    """Stored rows, not yet evolved, each with the index of the hash that found it."""
+
+    which: Indices
+    rows: pa.Table
+    evolution: Evolution
+
+
+def matching(
+    runs: Sequence[RunSlice],
+    wanted: pl.DataFrame,
+    hashes: Indices,
+    missing: npt.NDArray[np.bool_],
+) -> list[tuple[Indices, pl.DataFrame]]:
+    """Stored rows, tombstones too, equal to a *missing* row of *wanted* in all its columns.
+
+    With them come the indices of those rows.  *hashes* are those of *wanted*, and sorted.  *runs*
+    ascend and are disjoint: one sorted run.  So each part is in the order of *wanted*.
+    """
+    hits = (run.hits(wanted, hashes, missing) for run in runs)
+    by_evolution: dict[Evolution, list[Hits]] = {}
+    for hit in hits:
+        if hit is not None:
+            by_evolution.setdefault(hit.evolution, []).append(hit)
+    found: list[tuple[Indices, pl.DataFrame]] = []
+    for evolution, alike in by_evolution.items():  # One, but after a change.
+        which = np.concatenate([hit.which for hit in alike])
+        stored = evolution.evolved(to_frame(pa.concat_tables([hit.rows for hit in alike])))
+        rows = gathered(wanted, which)
+        equal = reduce(and_, (stored[name].eq_missing(rows[name]) for name in rows.columns))
+        if not equal.all():
+            which, stored = which[equal.to_numpy()], stored.filter(equal)
+        found.append((which, stored))
+    return found
+
+
+def sorted_runs(runs: Sequence[RunSlice]) -> list[list[RunSlice]]:
+    """*runs* in groups of ascending, disjoint hashes; the runs of a group are of one age."""
+    grouped: list[list[RunSlice]] = []
+    for run in runs:
+        if not grouped or run.first_hash <= grouped[-1][-1].last_hash:
+            grouped.append([])
+        grouped[-1].append(run)
+    return grouped
+
+
+def unexpired(schema: StateSchema, runs: Sequence[RunSlice], now_ms: int) -> tuple[RunSlice, ...]:
+    """*runs* without those in which every row has expired, which need not be opened.
+
+    An expired run is kept if it hides older rows that have not expired: rows written before the
+    stage had a TTL, or while a clock was ahead.
+    """
+    kept: list[RunSlice] = []
+    for run in runs:
+        if not run.has_expired(schema, now_ms) or any(run.overlaps(older) for older in kept):
+            kept.append(run)
+    return tuple(kept)

@@ -1,0 +1,171 @@
+"""One subtask of one stage for one epoch: read, merge, write, upload, acknowledge; in one pass.
+
+It runs inside Spark's Python worker, in ``mapInArrow``; its input is the rows of the epoch that
+belong to this subtask.  Its only lasting effects are files, which count once an ack names them, and
+the ack, which is created last and only once: a retried or speculative Spark task changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from sluice.core.acks import Ack, Decline, SubtaskMetrics
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import SubtaskId
+from sluice.errors import SluiceError, StageFailed
+from sluice.protocol.paths import PipelinePaths
+from sluice.storage.answers import AnswerStore
+from sluice.storage.open import open_store
+from sluice.storage.patience import PatientStore
+from sluice.subtask.chunks import chunks
+from sluice.subtask.event_times import EventTimes
+from sluice.subtask.exchange_blocks import received
+from sluice.subtask.output import Output
+from sluice.subtask.side_rows import SOURCE
+from sluice.subtask.snapshot import KeyedSnapshot
+from sluice.subtask.state.cache import SegmentCache
+from sluice.subtask.state.segments import to_frame
+from sluice.subtask.workspace import SubtaskSpec, Workspace
+
+RESULT_SCHEMA = "ack binary"
+
+
+def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the subtask in ``mapInArrow``; yield the ack that counts, as it is in the bucket."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "run_subtask runs inside a Spark task"
+    index = context.partitionId()
+    if index >= spec.task.parallelism:
+        raise SluiceError(
+            f"stage {spec.task.uid!r} has more partitions than its parallelism "
+            f"{spec.task.parallelism}; a transform must not change the partitioning"
+        )
+    store = PatientStore(open_store(spec.location))
+    work = Workspace(
+        spec=spec,
+        subtask=SubtaskId(spec.task.uid, index),
+        store=store,
+        paths=PipelinePaths(spec.pipeline),
+        cache=SegmentCache(spec.location, store),
+        token=f"{spec.attempt}-{uuid.uuid4().hex[:8]}",
+    )
+    answers = AnswerStore(store, work.paths)
+    try:
+        ack = _snapshot(work, batches)
+        _strike(work)
+    except SluiceError as error:
+        if not error.retryable:
+            answers.write_decline(
+                Decline(
+                    checkpoint_id=spec.checkpoint_id,
+                    subtask=work.subtask,
+                    attempt=spec.attempt,
+                    message=str(error),
+                )
+            )
+        raise
+    yield pa.RecordBatch.from_pydict({"ack": pa.array([answers.write_ack(ack)], pa.binary())})
+
+
+def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
+    started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
+    spec = work.spec
+    output = Output(work)
+    groups = 0  # The driver's event times are in one subtask's ack only.
+    event_times_ms = dict(spec.event_times_ms) if work.subtask.index == 0 else {}
+    state: tuple[StateHandle, ...] = ()
+    if spec.stage.is_stateful:
+        snapshot = KeyedSnapshot(work, output)
+        if spec.is_exchanged:
+            for part in received(batches):
+                snapshot.receive(part)
+        else:
+            for chunk in chunks(batches):
+                snapshot.add(chunk)
+        state = snapshot.finish()
+        rows_in, groups = snapshot.rows_in, snapshot.groups
+    else:
+        rows_in, measured = _pass_through(work, output, batches)
+        event_times_ms |= measured  # The driver measured other partitions.
+    segments, committables = output.finish()
+    elapsed_ms = round((time.monotonic() - started) * 1000)
+    return Ack(
+        checkpoint_id=spec.checkpoint_id,
+        subtask=work.subtask,
+        attempt=spec.attempt,
+        state=state,
+        output=segments,
+        schema=output.schema_bytes,
+        event_times_ms=event_times_ms,
+        watermark_ms=spec.streams_watermark_ms,
+        committables=committables,
+        metrics=SubtaskMetrics(
+            started_at_ms=started_ms,
+            acknowledged_at_ms=time.time_ns() // 1_000_000,
+            sync_ms=elapsed_ms - work.upload_ms,
+            async_ms=work.upload_ms,
+            rows_in=rows_in,
+            rows_out=output.rows_out,
+            groups=groups,
+            late_rows=output.late_rows,
+            malformed_rows=output.malformed_rows,
+            checkpointed_bytes=work.uploaded_bytes + _inline_bytes(state, spec, work.subtask),
+            full_bytes=sum(handle.segment.size_bytes for handle in state),
+        ),
+    )
+
+
+def _pass_through(
+    work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]
+) -> tuple[int, dict[str, int]]:
+    """The pass of a stateless stage; returns the number of rows, and event times by partition."""
+    spec = work.spec
+    measures = spec.measured_source is not None
+    assert not measures or spec.stage.inputs[0].event_time is not None
+    event_times = EventTimes(
+        spec.stage.uid, spec.measured_source or "", spec.stage.inputs[0].event_time or ""
+    )
+    rows_in = 0
+    schema = pa.ipc.read_schema(pa.py_buffer(spec.input_schemas[0]))
+    # An empty chunk first, so that the output's schema is known even without rows.
+    for chunk in itertools.chain([to_frame(schema.empty_table())], chunks(batches)):
+        rows_in += chunk.height
+        rows = output.without_malformed(chunk)
+        if measures:
+            event_times.add(rows)
+        output.add(rows.drop(SOURCE, strict=False))
+    return rows_in, event_times.latest_ms
+
+
+def _inline_bytes(state: tuple[StateHandle, ...], spec: SubtaskSpec, subtask: SubtaskId) -> int:
+    """The most bytes of new state that are stored inside the ack."""
+    inherited = {handle.segment.checksum for handle in spec.state[subtask.index]}
+    new: list[SegmentHandle] = [h.segment for h in state if h.segment.checksum not in inherited]
+    return sum(segment.size_bytes for segment in new if segment.inline is not None)
+
+
+def _strike(work: Workspace) -> None:
+    """Inject the configured fault, between the uploads and the ack."""
+    fault, subtask = work.spec.fault, work.subtask
+    if fault is None or subtask.index != 0:
+        return
+    if not fault.strikes_subtask(subtask.stage, work.spec.checkpoint_id):
+        return
+    match fault.kind:
+        case "kill-worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "decline":
+            raise StageFailed(f"fault injected: {fault}")
+        case "hang-worker":
+            time.sleep(fault.seconds)
+        case _:
+            raise RuntimeError(f"fault injected: {fault}")

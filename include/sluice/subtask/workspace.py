@@ -1,0 +1,88 @@
+"""``SubtaskSpec``, the task of a subtask as data, and ``Workspace``, its clients and folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.handles import StateHandle
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.key_groups import hash_range, key_group_range
+from sluice.core.plan import TaskPlan
+from sluice.declaration.nodes import SinkNode, StageNode
+from sluice.protocol.paths import PipelinePaths
+from sluice.storage.object_store import ObjectStore
+from sluice.storage.open import StoreLocation
+from sluice.subtask.faults import Fault
+from sluice.subtask.operators.operator import EpochTime
+from sluice.subtask.state.cache import SegmentCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskSpec:
+    """Everything that a subtask needs, as plain data: it is pickled into the Spark task.
+
+    ``input_schemas`` are the serialized Arrow schemas of each input's rows, known even when there
+    are none; with ``is_pre_aggregated`` Spark has grouped the rows already, see ``SparkPartial``;
+    with ``is_exchanged`` they come as blocks, see ``subtask.exchange_blocks``.
+    ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range;
+    with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
+    ``event_times_ms`` are what the stage's driver learned of the input, for the ack.
+    """
+
+    location: StoreLocation
+    pipeline: str
+    stage: StageNode
+    task: TaskPlan
+    sinks: tuple[SinkNode, ...]
+    has_consumers: bool
+    checkpoint_id: CheckpointId
+    attempt: int
+    params: Mapping[str, str]
+    input_schemas: tuple[bytes, ...]
+    state: tuple[tuple[StateHandle, ...], ...]
+    epoch_time: EpochTime
+    streams_watermark_ms: int | None
+    event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    measured_source: str | None = None  # The source whose event times are measured.
+    is_pre_aggregated: bool = False
+    is_exchanged: bool = False
+    is_full: bool = False
+    inline_threshold_bytes: int = 0
+    memory_bytes: int = 512 * 1024**2
+    max_state_runs: int = 16
+    fault: Fault | None = None
+
+
+@dataclass(slots=True)
+class Workspace:
+    """The clients of one pass; they live as long as the Spark task."""
+
+    spec: SubtaskSpec
+    subtask: SubtaskId
+    store: ObjectStore
+    paths: PipelinePaths
+    cache: SegmentCache
+    token: str  # Distinguishes Spark tasks that run the same subtask and attempt.
+    uploaded_bytes: int = 0
+    upload_ms: int = 0
+
+    @property
+    def hash_range(self) -> tuple[int, int]:
+        """The first and last hash of the keys that this subtask owns."""
+        task = self.spec.task
+        groups = key_group_range(task.max_parallelism, task.parallelism, self.subtask.index)
+        return hash_range(task.max_parallelism, groups)
+
+    def state_key(self, digest: str) -> str:
+        """The key of a state segment of this checkpoint and subtask, named by its content."""
+        return self.paths.shared_segment(
+            self.spec.stage.uid, self.spec.checkpoint_id, f"{self.subtask.index:05d}-{digest}"
+        )
+
+    def upload(self, key: str, body: bytes) -> None:
+        started = time.monotonic()
+        self.store.put(key, body)
+        self.upload_ms += round((time.monotonic() - started) * 1000)
+        self.uploaded_bytes += len(body)

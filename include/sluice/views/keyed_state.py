@@ -1,0 +1,144 @@
+"""The keyed state of a stage in a checkpoint, for people and other programs.
+
+state = open_state(job, "latest", "window_rule")
+state.frame()                         # Polars; see sluice.spark.keyed_state for a Spark DataFrame
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.handles import StateHandle
+from sluice.errors import ConfigurationError
+from sluice.job.job import Job
+from sluice.job.retained import LATEST, retained_checkpoint
+from sluice.storage.open import StoreLocation
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from sluice.subtask.state.schema import StateSchema
+
+PIECE_ROWS = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTable:
+    """One table of a stage's state.
+
+    Its rows are spread over ``subtasks``, each with segments from oldest to newest; ``as_of_ms``
+    is the time at which rows have expired or not.
+    """
+
+    location: StoreLocation
+    stage: str
+    name: str
+    subtasks: tuple[tuple[StateHandle, ...], ...]
+    ttl_ms: int | None
+    as_of_ms: int
+
+    def frame(self, max_rows: int | None = None) -> pl.DataFrame:
+        """The live rows, at most *max_rows* of them."""
+        import polars as pl
+
+        frames: list[pl.DataFrame] = []
+        missing = max_rows
+        for index in range(len(self.subtasks)):
+            for piece in self.pieces(index):
+                frames.append(piece if missing is None else piece.head(missing))
+                if missing is not None:
+                    missing -= frames[-1].height
+                    if missing <= 0:
+                        return pl.concat(frames)
+        return pl.concat(frames) if frames else self.schema().columns.to_frame()
+
+    def pieces(self, subtask: int) -> Iterator[pl.DataFrame]:
+        """A subtask's live rows, about a million at a time."""
+        from sluice.subtask.state.cache import SegmentCache
+        from sluice.subtask.state.keyed import KeyedState
+        from sluice.subtask.state.segments import HASH
+        from sluice.subtask.state_files import open_runs
+
+        state = KeyedState(
+            self.schema(),
+            open_runs(SegmentCache(self.location), self.subtasks[subtask]),
+            now_ms=self.as_of_ms,
+            owner=f"stage {self.stage!r}",
+        )
+        for piece in state.scan_pieces(PIECE_ROWS):
+            yield piece.drop(HASH)
+
+    def schema(self) -> StateSchema:
+        """The schema of the newest segment, to which older ones are evolved."""
+        import polars as pl
+
+        from sluice.subtask.state.cache import SegmentCache
+        from sluice.subtask.state.schema import StateSchema
+        from sluice.subtask.state.segments import DELETED, HASH, IDENTITY, WRITTEN, to_frame
+
+        handles = [handle for handles in self.subtasks for handle in handles]
+        newest = max(handles, key=lambda handle: handle.run)
+        table = SegmentCache(self.location).open(newest.segment)
+        keys, sub_keys = json.loads((table.schema.metadata or {})[IDENTITY])
+        columns = to_frame(table.slice(0, 0)).drop(HASH, DELETED, WRITTEN, strict=False).schema
+        return StateSchema(
+            columns=pl.Schema(columns),
+            key_columns=tuple(keys),
+            sub_key_columns=tuple(sub_keys),
+            ttl_ms=self.ttl_ms,
+        )
+
+
+def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) -> StateTable:
+    """The table *table* of *stage* in a checkpoint: its id, ``latest``, or a savepoint's name.
+
+    A stage with one table needs no name for it.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint, stage or table; it lists the existing ones.
+        RestoreError: its ``_metadata`` is gone.
+    """
+    metadata = _metadata(job, checkpoint)
+    found = metadata.stage(stage)
+    if found is None:
+        known = ", ".join(one.uid for one in metadata.stages)
+        raise ConfigurationError(
+            f"checkpoint {metadata.checkpoint_id} has no stage {stage!r}; it has {known}"
+        )
+    names = sorted({handle.table for one in found.subtasks for handle in one.state})
+    if not names:
+        raise ConfigurationError(
+            f"stage {stage!r} has no keyed state in checkpoint {metadata.checkpoint_id}"
+        )
+    if table is None and len(names) > 1:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
+        )
+    if table is not None and table not in names:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
+        )
+    name = names[0] if table is None else table
+    declared = job.pipeline.stages.get(stage)
+    return StateTable(
+        location=job.location,
+        stage=stage,
+        name=name,
+        subtasks=tuple(
+            tuple(handle for handle in one.state if handle.table == name)
+            for one in found.subtasks
+            if any(handle.table == name for handle in one.state)
+        ),
+        ttl_ms=declared.ttl_ms if declared is not None else None,
+        as_of_ms=metadata.triggered_at_ms,
+    )
+
+
+def _metadata(job: Job, checkpoint: str) -> CheckpointMetadata:
+    if checkpoint != LATEST and not checkpoint.isdecimal():
+        return job.savepoint_metadata(checkpoint)
+    return job.metadata(retained_checkpoint(job, checkpoint))

@@ -1,0 +1,202 @@
+"""The first task of a run: request a checkpoint or savepoint, then wait, skip or continue."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
+
+from sluice.core.ids import NO_GENERATION
+from sluice.core.properties import CheckpointType, JobStatus
+from sluice.declaration.schedules import Continuous
+from sluice.errors import ConfigurationError, FencedError
+from sluice_airflow.dag_switch import switch_off_if_ended
+from sluice_airflow.declaration_check import check_declaration
+from sluice_airflow.notes import note
+from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, Summary
+from sluice_airflow.ownership import cause_of, pending_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.coordinator.source_cuts import Barriers
+    from sluice.coordinator.trigger import NotTriggered, Triggered
+    from sluice.job.job import Job
+
+log = logging.getLogger(__name__)
+
+# The time that a queued request occupies a worker slot: most wait a few seconds, for the checkpoint
+# before them.  Then the slot is released, and the task shows as up for reschedule.
+WAIT_IN_SLOT_S = 15.0
+RESCHEDULE_AFTER = timedelta(seconds=15)
+PERIODIC_RUN_TYPES = ("scheduled", "asset_triggered")
+
+SAVEPOINT_TYPES = {
+    "none": CheckpointType.SAVEPOINT,
+    "suspend": CheckpointType.SAVEPOINT_SUSPEND,
+    "drain": CheckpointType.SAVEPOINT_TERMINATE,
+}
+
+
+class TriggerOperator(CheckpointOperator):
+    """Triggers a checkpoint.  Submits the job if necessary; a dropped request skips the run."""
+
+    def act(self, job: Job, context: Context) -> Summary:
+        from sluice.coordinator.trigger import NotTriggered
+
+        cause = cause_of(context["ti"])
+        state = job.state()
+        if state.status is JobStatus.CREATED:
+            self._submit(job)
+        mine = pending_of(state, cause)
+        if mine is not None:  # An earlier try journaled it, and died afterwards.
+            log.info("checkpoint adopted checkpoint_id=%d", mine.checkpoint_id)
+            return {"checkpoint_id": mine.checkpoint_id, "records": mine.records}
+        outcome = self.request(job, cause, context)
+        if isinstance(outcome, NotTriggered):
+            reason = explain(outcome)
+            note(context, f"skipped: {reason}")
+            if outcome.reason is not None:  # Without one there was nothing new.
+                switch_off_if_ended(context, self.pipeline, job.state().status)
+            raise AirflowSkipException(reason)
+        plan = outcome.plan
+        return {
+            "checkpoint_id": plan.checkpoint_id,
+            "records": plan.records,
+            "parent": plan.parent,
+            "type": plan.type.value,
+        }
+
+    def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
+        """Request a checkpoint; a manual run ignores the minimum pause, and may be empty."""
+        from sluice.coordinator.trigger import NotTriggered
+
+        schedule = self.pipeline.checkpointing.schedule
+        is_periodic = context["dag_run"].run_type in PERIODIC_RUN_TYPES
+        idle = schedule.idle if isinstance(schedule, Continuous) and is_periodic else timedelta(0)
+        deadline = time.monotonic() + idle.total_seconds()
+        barriers = barriers_of(context.get("triggering_asset_events") or {})
+        while True:
+            outcome = self.wait_for(
+                job, context, cause=cause, is_periodic=is_periodic, barriers=barriers
+            )
+            if not isinstance(outcome, NotTriggered) or time.monotonic() >= deadline:
+                return outcome
+            time.sleep(QUEUE_POLL_S)
+
+    def wait_for(
+        self,
+        job: Job,
+        context: Context,
+        *,
+        cause: str,
+        **request: Any,  # noqa: ANN401 - trigger's
+    ) -> Triggered | NotTriggered:
+        """Repeat the request until the request decider starts or drops it.
+
+        A retry continues the queued request of the first try; a rejected run that a person clears
+        makes a new one.
+
+        Raises:
+            AirflowRescheduleException: it is still queued; the task repeats it later.
+        """
+        from sluice.coordinator.trigger import Queued, trigger
+
+        was_rejected = job.state().rejection(cause) is not None
+        request_id = f"{cause} {job.clock()}" if was_rejected else cause
+        give_back_at = time.monotonic() + WAIT_IN_SLOT_S
+        said = ""
+        while True:
+            outcome = trigger(job, cause=cause, request_id=request_id, **request)
+            if not isinstance(outcome, Queued):
+                return outcome
+            if outcome.message != said:
+                said = outcome.message
+                note(context, f"waiting: {said}")
+            if time.monotonic() >= give_back_at:
+                raise AirflowRescheduleException(datetime.now(UTC) + RESCHEDULE_AFTER)
+            time.sleep(QUEUE_POLL_S)
+
+    def _submit(self, job: Job) -> None:
+        from sluice.coordinator.submission import configure, submit
+        from sluice.job.job import verify_store
+
+        configuration = configure(self.pipeline, {})
+        verify_store(job)
+        check_declaration(self.pipeline, configuration.params)
+        with suppress(FencedError):  # Another run was faster.
+            submit(job, configuration, only_generation=NO_GENERATION)
+
+
+class TriggerSavepointOperator(TriggerOperator):
+    """Triggers a savepoint, after pending checkpoints; with ``stop`` it suspends the job."""
+
+    def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
+        from sluice.coordinator.outside import require_outside
+        from sluice.coordinator.trigger import NotTriggered
+
+        params = context["params"]
+        name = savepoint_name(context)
+        if params.get("target"):  # Refuse a bad address before the savepoint is triggered.
+            require_outside(job, params["target"])
+        outcome = self.wait_for(
+            job,
+            context,
+            type=SAVEPOINT_TYPES[params["stop"]],
+            cause=cause,
+            savepoint_name=name,
+            is_canonical=params.get("format") == "canonical",
+            is_periodic=False,
+        )
+        if isinstance(outcome, NotTriggered):
+            reason = f"savepoint {name!r}: {explain(outcome)}"
+            note(context, reason)
+            raise AirflowFailException(reason)
+        return outcome
+
+
+def savepoint_name(context: Context) -> str:
+    """The name in the form, else the run's id with the characters that a key may have."""
+    return context["params"]["name"] or re.sub(r"[^A-Za-z0-9_.-]", "-", context["run_id"])[:128]
+
+
+def explain(refusal: NotTriggered) -> str:
+    if refusal.reason is None:
+        return refusal.message
+    return f"{refusal.reason.value}: {refusal.message}"
+
+
+def barriers_of(events: Mapping[Any, Iterable[Any]]) -> Barriers:
+    """The barriers in the asset events that started this run; of several, the furthest.
+
+    An event's own ``extra`` may have ``barriers``, or the payload of a watcher in it.
+
+    Raises:
+        ConfigurationError: ``barriers`` is not an end offset per source and partition.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for event in (event for group in events.values() for event in group):
+        extra = event.extra or {}
+        payload = extra.get("payload")
+        given = extra.get("barriers") or (payload or {}).get("barriers", {})
+        try:
+            for source, ends in given.items():
+                cut = found.setdefault(source, {})
+                for partition, end in ends.items():
+                    cut[partition] = max(int(end), cut.get(partition, 0))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"an asset event has the barriers {given!r}; write an end offset per source and "
+                'partition, as {"orders": {"0": 1200}}'
+            ) from error
+    return found

@@ -1,0 +1,76 @@
+"""``sluice checkpoints stats``, and ``list`` beyond what is retained."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from harness.jobs import STAGES, a_pipeline, a_running_job, trigger_one
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.core.ids import CheckpointId
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.job.job import Job
+from sluice.views.statistics import details, overview
+from tests.cli.conftest import Sluice
+from tests.subtasks import acknowledge, take_checkpoint
+
+
+@pytest.fixture
+def job() -> Job:
+    """Two completed checkpoints, the first one subsumed; a failed one, and a pending one."""
+    job = a_running_job(a_pipeline(num_retained=1, tolerable_failed_checkpoints=9))
+    take_checkpoint(job)
+    take_checkpoint(job)
+    reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    fail_checkpoint(job, trigger_one(job).checkpoint_id, reason, "too slow")
+    acknowledge(job, trigger_one(job), STAGES[0], only=[1])
+    return job
+
+
+def test_the_json_is_the_model(job: Job, sluice: Sluice) -> None:
+    told = sluice("checkpoints", "stats", "auctions", "--json").json
+    of_one = sluice("checkpoints", "stats", "auctions", 1, "--json").json
+
+    assert told == msgspec.json.decode(msgspec.json.encode(overview(job)))
+    assert told["counts"] == {
+        "restored": 0,
+        "total": 4,
+        "in_progress": 1,
+        "completed": 2,
+        "failed": 1,
+    }
+    assert of_one == msgspec.json.decode(msgspec.json.encode(details(job, CheckpointId(1))))
+    assert of_one["stages"][0]["subtasks"][0]["checkpoint"] == {"sync": 0, "async": 0}
+
+
+def test_people_see_counts_percentiles_and_reasons(sluice: Sluice) -> None:
+    printed = sluice("checkpoints", "stats", "auctions").out
+
+    assert "4 checkpoints: 2 completed, 1 failed, 1 in progress; 0 restores" in printed
+    assert "checkpointed_size" in printed
+    assert "latest failed: 3, CHECKPOINT_EXPIRED: too slow" in printed
+
+
+def test_people_see_who_is_late(sluice: Sluice) -> None:
+    printed = sluice("checkpoints", "stats", "auctions", 4).out
+
+    assert "checkpoint 4: CHECKPOINT, IN_PROGRESS" in printed
+    assert f"{STAGES[0]} lacks the acks of subtasks 0" in printed
+    assert f"{STAGES[1]} lacks the acks of subtasks 0, 1" in printed
+
+
+def test_an_unknown_checkpoint_is_named(sluice: Sluice) -> None:
+    assert "checkpoint 9 is not retained" in sluice("checkpoints", "stats", "auctions", 9).error
+
+
+def test_the_list_goes_beyond_what_is_retained_and_is_filtered(sluice: Sluice) -> None:
+    def ids(*given: object) -> list[int]:
+        return [
+            one["id"] for one in sluice("checkpoints", "list", "auctions", "--json", *given).json
+        ]
+
+    assert ids() == [1, 2, 3, 4]
+    assert ids("--limit", 2) == [3, 4]
+    assert ids("--limit", 2, "--all") == [1, 2, 3, 4]
+    assert ids("--status", "FAILED") == [3]
+    assert ids("--status", "FAILED", "--status", "IN_PROGRESS") == [3, 4]

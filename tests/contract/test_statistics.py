@@ -1,0 +1,244 @@
+"""The statistics of a job's checkpoints, on memory, on a folder, and on a real S3 server."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.jobs import STAGES, ManualClock, a_pipeline, keys_of, trigger_one
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.garbage import collect_garbage, find_orphans
+from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.submission import configure, submit
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.errors import ConfigurationError
+from sluice.job.job import Job, open_job
+from sluice.statistics.checkpoints import (
+    CheckpointAlignment,
+    CheckpointDuration,
+    CheckpointStats,
+    CheckpointStatus,
+    SubtaskException,
+    SubtaskStats,
+    SubtaskStatus,
+)
+from sluice.statistics.history import TAIL, kept_objects
+from sluice.statistics.overview import Counts, Restored
+from sluice.storage.open import StoreLocation
+from sluice.storage.statistics import StatisticsStore
+from sluice.views.statistics import details, overview
+from tests.subtasks import a_savepoint, acknowledge, decline, take_checkpoint
+
+EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED
+ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+
+
+@pytest.fixture
+def job(location: StoreLocation) -> Job:
+    return running(location, num_retained=1, tolerable_failed_checkpoints=9)
+
+
+def running(location: StoreLocation, **checkpointing: Any) -> Job:
+    job = open_job(a_pipeline(**checkpointing), location, clock=ManualClock())
+    submit(job, configure(job.pipeline, {}))
+    return job
+
+
+def test_a_checkpoint_is_told_to_the_subtask_also_after_it_was_subsumed(job: Job) -> None:
+    take_checkpoint(job)
+    take_checkpoint(job)
+    assert not keys_of(job, job.paths.checkpoint(ONE))
+
+    told = details(job, ONE)
+
+    assert told.checkpoint == CheckpointStats(
+        id=1,
+        status=CheckpointStatus.COMPLETED,
+        checkpoint_type="CHECKPOINT",
+        is_savepoint=False,
+        trigger_timestamp=1_000_000,
+        cause="periodic",
+        completed_timestamp=1_000_000,
+        checkpointed_size=40,
+        state_size=40,
+        persisted_data=0,
+        num_subtasks=4,
+        num_acknowledged_subtasks=4,
+        unaligned_checkpoint=False,
+        attempts=1,
+        records=10,
+        rows_out=0,
+        late_rows=0,
+        malformed_rows=0,
+    )
+    assert [(stage.id, stage.num_acknowledged_subtasks) for stage in told.stages] == [
+        (STAGES[0], 2),
+        (STAGES[1], 2),
+    ]
+    assert told.stages[1].alignment == CheckpointAlignment(duration=0, persisted=0)
+    assert told.stages[0].subtasks[1] == SubtaskStats(
+        index=1,
+        attempt=1,
+        checkpoint=CheckpointDuration(sync=0, async_=0),
+        checkpointed_size=10,
+        state_size=10,
+        rows_in=0,
+        rows_out=0,
+        groups=0,
+        late_rows=0,
+        malformed_rows=0,
+    )
+    assert (told.discarded, told.external_path) == (True, None)
+    assert details(job, TWO).external_path == f"{job.store.root}/{job.paths.checkpoint(TWO)}"
+    assert details(job, TWO).checkpoint.committed
+
+
+def test_an_aborted_checkpoint_keeps_its_reason_who_answered_and_the_exceptions(job: Job) -> None:
+    plan = trigger_one(job)
+    acknowledge(job, plan, STAGES[0])
+    acknowledge(job, plan, STAGES[1], only=[0])
+    decline(job, ONE, SubtaskId(STAGES[1], 1))
+    fail_checkpoint(job, ONE, EXPIRED, "too slow")
+    assert not keys_of(job, job.paths.checkpoint(ONE))
+
+    told = details(job, ONE)
+
+    line = told.checkpoint
+    assert (line.status, line.failure_reason) == (CheckpointStatus.FAILED, "CHECKPOINT_DECLINED")
+    assert line.failure_message == f"{STAGES[1]}/1: the input is odd"
+    assert line.failure_timestamp == 1_000_000
+    assert (line.num_acknowledged_subtasks, line.num_subtasks) == (3, 4)
+    assert [one.status for one in told.stages[1].subtasks] == [
+        SubtaskStatus.COMPLETED,
+        SubtaskStatus.PENDING_OR_FAILED,
+    ]
+    assert told.stages[1].subtasks[0].state_size is None  # Its ack was seen, and not read.
+    assert told.exceptions == (
+        SubtaskException(stage=STAGES[1], index=1, attempt=1, message="the input is odd"),
+    )
+    assert overview(job).failures == {"CHECKPOINT_DECLINED": 1}
+
+
+def test_a_pending_checkpoint_is_told_live(job: Job) -> None:
+    plan = trigger_one(job)
+    acknowledge(job, plan, STAGES[0], only=[1])
+
+    told = details(job, ONE)
+
+    assert told.checkpoint.status is CheckpointStatus.IN_PROGRESS
+    assert [[(one.index, one.status.value) for one in stage.subtasks] for stage in told.stages] == [
+        [(0, "pending_or_failed"), (1, "completed")],
+        [(0, "pending_or_failed"), (1, "pending_or_failed")],
+    ]
+    assert overview(job).history[0].num_acknowledged_subtasks == 1
+
+
+def test_an_overview_counts_everything_and_names_the_latest_of_each_kind(job: Job) -> None:
+    take_checkpoint(job)
+    a_savepoint(job)
+    fail_checkpoint(job, trigger_one(job).checkpoint_id, EXPIRED, "too slow")
+    restore(job, savepoint_target(job, "mine"))
+    take_checkpoint(job)
+    trigger_one(job)
+
+    shown = overview(job)
+
+    assert shown.counts == Counts(restored=1, total=5, in_progress=1, completed=3, failed=1)
+    assert [(one.id, one.status.value) for one in shown.history] == [
+        (5, "IN_PROGRESS"),
+        (4, "COMPLETED"),
+        (3, "FAILED"),
+        (2, "COMPLETED"),
+        (1, "COMPLETED"),
+    ]
+    latest = shown.latest
+    assert (latest.completed, latest.savepoint, latest.failed) == (
+        shown.history[1],
+        shown.history[3],
+        shown.history[2],
+    )
+    assert latest.savepoint is not None
+    assert latest.savepoint.savepoint == "mine"
+    assert latest.restored == Restored(
+        id=2,
+        restore_timestamp=1_000_000,
+        is_savepoint=True,
+        external_path=f"{job.store.root}/auctions/savepoints/mine/",
+    )
+    assert shown.summary.records is not None
+    assert (shown.summary.records.min, shown.summary.records.max) == (10, 10)
+    assert shown.summary.end_to_end_duration is None  # These subtasks have no clock.
+    assert all(one.committed for one in shown.history if one.status is CheckpointStatus.COMPLETED)
+
+
+def test_a_page_is_filtered_and_continues_below_an_id(job: Job) -> None:
+    for _ in range(3):
+        take_checkpoint(job)
+    fail_checkpoint(job, trigger_one(job).checkpoint_id, EXPIRED, "too slow")
+    a_savepoint(job)
+
+    def ids(**given: Any) -> list[int]:
+        return [one.id for one in overview(job, **given).history]
+
+    assert ids(limit=2) == [5, 4]
+    assert ids(limit=2, before=4) == [3, 2]
+    assert ids(statuses=frozenset({CheckpointStatus.FAILED})) == [4]
+    assert ids(types=frozenset({"SAVEPOINT"})) == [5]
+
+
+def test_two_coordinators_that_finalize_at_once_keep_one_object(job: Job) -> None:
+    acknowledge(job, trigger_one(job))
+    finalize(job, ONE)
+    kept = job.store.get(job.paths.statistics(ONE))
+
+    assert kept is not None
+    finalize(job, ONE)
+    store = StatisticsStore(job.store, job.paths)
+    mine = store.read(ONE)
+    assert mine is not None
+    theirs = msgspec.structs.replace(mine.checkpoint, cause="another coordinator's")
+    store.write(msgspec.structs.replace(mine, checkpoint=theirs))
+
+    assert job.store.get(job.paths.statistics(ONE)) == kept
+
+
+def test_no_collector_takes_statistics_for_garbage_and_the_newest_stay(
+    location: StoreLocation,
+) -> None:
+    job = running(location, history_size=5, num_retained=1)
+    for _ in range(3):
+        take_checkpoint(job)
+    body = job.store.get(job.paths.statistics(THREE))
+    assert body is not None
+    later = range(1_000, 1_000 + kept_objects(5) - 1)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda number: job.store.put(job.paths.statistics(number), body), later))
+
+    assert find_orphans(job, grace_ms=0).files == ()
+    collect_garbage(job, grace_ms=0)
+
+    assert kept_objects(5) == 2 * TAIL
+    assert StatisticsStore(job.store, job.paths).ids() == [3, *later]
+
+
+def test_the_journal_fills_in_for_statistics_that_are_gone_or_damaged(job: Job) -> None:
+    take_checkpoint(job)
+    take_checkpoint(job)
+    job.store.delete([job.paths.statistics(TWO)])
+
+    assert [one.id for one in overview(job).history] == [2, 1]
+    assert details(job, TWO).stages[0].subtasks[0].state_size == 20  # Of the retained acks.
+
+    job.store.put(job.paths.statistics(ONE), b"{")
+    take_checkpoint(job)
+    assert [one.id for one in overview(job).history] == [3, 2]
+
+
+def test_a_checkpoint_of_which_nothing_is_known_is_named(job: Job) -> None:
+    with pytest.raises(ConfigurationError, match="no checkpoint 7"):
+        details(job, CheckpointId(7))

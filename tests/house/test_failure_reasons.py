@@ -1,0 +1,111 @@
+"""Every reason and every error that a person can be shown has its section in the page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from sluice.core import pages
+from sluice.core.pages import FAILURE_REASONS, Page, page_of
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from tests.house.test_links import titled
+from tests.house.test_repository import REPOSITORY, tracked
+
+(PAGE,) = titled(FAILURE_REASONS.title)
+LABELS = ["What it means.", "What Sluice did.", "What to look at.", "What to do."]
+CODE = [
+    path
+    for path in tracked("include/sluice/*.py", "plugins/*.py")
+    if path != REPOSITORY / "include/sluice/core/reasons.py"
+]
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^#{2,3} (.+)$", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def reasons_in_use() -> set[str]:
+    """The reasons that our code names: those that it gives, or looks for."""
+    return {
+        node.attr
+        for path in CODE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "CheckpointFailureReason"
+        and node.attr in CheckpointFailureReason.__members__
+    }
+
+
+def errors() -> set[str]:
+    """The names of all descendants of ``SluiceError``, in any module."""
+    bases = {
+        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for path in CODE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    found, before = {"SluiceError"}, set[str]()
+    while found != before:
+        before = set(found)
+        found |= {name for name, of in bases.items() if found.intersection(of)}
+    return found - {"SluiceError"}
+
+
+@pytest.mark.parametrize("reason", CheckpointFailureReason, ids=lambda reason: reason.value)
+def test_every_reason_leads_to_its_section(reason: CheckpointFailureReason) -> None:
+    assert sections()[page_of(reason).section].strip()
+
+
+@pytest.mark.parametrize("reason", sorted(reasons_in_use()))
+def test_a_reason_that_sluice_gives_is_explained_and_answered(reason: str) -> None:
+    said = re.findall(r"\*\*(.+?)\*\*", sections()[reason])
+
+    assert said == LABELS
+
+
+def test_only_reasons_that_sluice_never_gives_have_a_sentence_alone() -> None:
+    short = {
+        reason.value
+        for reason in CheckpointFailureReason
+        if LABELS[0] not in sections()[reason.value]
+    }
+
+    assert short == {reason.value for reason in CheckpointFailureReason} - reasons_in_use()
+
+
+def test_the_table_of_reasons_says_what_the_code_does() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(#\w+\) \|[^|]+\| (yes)? ?\|", PAGE.read_text(), re.MULTILINE)
+
+    assert {name: bool(counts) for name, counts in rows} == {
+        name: CheckpointFailureReason[name].counts for name in reasons_in_use()
+    }
+
+
+@pytest.mark.parametrize("error", sorted(errors()))
+def test_every_error_has_its_section(error: str) -> None:
+    assert "What it means." in sections()[error]
+    assert "hat to do.**" in sections()[error]
+
+
+def test_every_status_at_which_a_job_stands_still_is_explained() -> None:
+    headings = " ".join(sections())
+
+    still = set(JobStatus) - {JobStatus.CREATED, JobStatus.RUNNING}
+    assert {status.value for status in still if status.value not in headings} == set()
+
+
+@pytest.mark.parametrize("page", [page for page in vars(pages).values() if isinstance(page, Page)])
+def test_every_page_that_messages_name_exists_once(page: Page) -> None:
+    assert len(titled(page.title)) == 1
+
+
+def test_an_error_of_any_module_would_be_found() -> None:
+    """Errors are also declared outside of ``sluice.errors``."""
+    assert {"CorruptSegment", "NotWholeError", "Unexpected"} < errors()
+    assert Path(PAGE).is_file()

@@ -1,0 +1,340 @@
+"""Coordinators that die, hang or lose their connection while they publish: every row once."""
+
+# ruff: noqa: S608 - the names of tables are the tests' own
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from harness.postgres_database import Database
+from sluice.connectors.postgres import writing
+from sluice.connectors.postgres.ledger import Ledger
+from sluice.connectors.postgres.server import Connection, TableName, one_row
+from sluice.connectors.postgres.writing import as_csv
+from sluice.connectors.staging.staged_sink import StagedSink
+from sluice.core.acks import Committable
+from sluice.core.timeline import Recovery, Timeline
+from sluice.errors import FencedError, StoreUnavailable
+from sluice.storage.open import StoreLocation
+from tests.contract.conftest import environment_with_sluice
+from tests.contract.sink_case import open_staged
+from tests.contract.sink_rules import JOB, RESTORED, publish, rows, seen, staged_rows
+from tests.contract.test_postgres_sink import COLUMNS, case_of, sink_of, target_of
+
+
+@pytest.fixture
+def table(database: Database) -> str:
+    return f"{database.new_schema()}.orders"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> StoreLocation:
+    return StoreLocation(root=f"file://{tmp_path}/staged")
+
+
+def impatient(sink: StagedSink, *, hung_after_s: float = 0.3, wait_s: float = 30) -> StagedSink:
+    ledger = replace(target_of(sink).ledger, hung_after_s=hung_after_s, lock_wait_s=wait_s)
+    return with_ledger(sink, ledger)
+
+
+def with_ledger(sink: StagedSink, ledger: Ledger) -> StagedSink:
+    return replace(sink, target=replace(target_of(sink), ledger=ledger))
+
+
+# A coordinator of its own, that dies where the first argument says.
+COMMITTER = """
+import os, signal, sys, time
+from sluice.connectors.postgres.ledger import Ledger
+from sluice.connectors.postgres.target import PostgresTarget
+from sluice.core.acks import Committable
+from sluice.core.timeline import Writer
+from sluice.connectors.postgres.declared_sink import PostgresTable
+from sluice.storage.open import StoreLocation
+
+where, dsn, table, key, root, checkpoint_id, file, rows, size = sys.argv[1:]
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def hang(*_):
+    print("hangs", flush=True)
+    time.sleep(600)
+
+def after(method, what):
+    def both(*args):
+        found = method(*args)
+        what()
+        return found
+    return both
+
+match where:
+    case "before":
+        PostgresTarget.publish = die
+    case "before_commit":
+        Ledger.note = after(Ledger.note, die)
+    case "after_commit":
+        PostgresTarget.publish = after(PostgresTarget.publish, die)
+    case "hang_before_commit":
+        Ledger.note = after(Ledger.note, hang)
+    case "hang_in_copy":
+        from sluice.connectors.postgres import writing
+        def some(table):
+            yield b'5,"a",1.5,2026-01-01\\n'
+            hang()
+        writing.as_csv = some
+sink = PostgresTable(dsn, table, upsert_key=tuple(key.split())).open(
+    "orders", {}, StoreLocation(root=root))
+staged = Committable(sink="orders", file=file, rows=int(rows), size_bytes=int(size))
+writer = Writer(life="first-life", generation=1)
+sink.commit(writer, int(checkpoint_id), 1, [staged])
+"""
+
+
+def committing(
+    where: str,
+    database: Database,
+    table: str,
+    root: StoreLocation,
+    staged: Committable,
+    key: str = "",
+) -> subprocess.Popen[str]:
+    arguments = (where, database.dsn, table, key, root.root, 2, *_told(staged))
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMITTER, *map(str, arguments)],
+        env=environment_with_sluice(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _told(staged: Committable) -> tuple[str, int, int]:
+    return staged.file, staged.rows, staged.size_bytes
+
+
+@pytest.mark.parametrize("key", ["", "id"], ids=["appended", "upserted"])
+@pytest.mark.parametrize("where", ["before", "before_commit", "after_commit"])
+def test_a_coordinator_killed_while_it_commits_leaves_every_row_exactly_once(
+    where: str, key: str, database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS}, UNIQUE (id))")
+    if not key:  # A row that came twice must not be stopped by the table.
+        database.run(f"ALTER TABLE {table} DROP CONSTRAINT orders_id_key")
+    case = case_of(database, table, root, upsert_key=tuple(key.split()))
+    publish(case.open(), 1, None, rows(1))
+    staged = staged_rows(case.open(), 2, 2, 3)
+
+    with committing(where, database, table, root, staged, key) as killed:
+        assert killed.wait(30) == -signal.SIGKILL
+    assert seen(case) == (rows(1, 2, 3) if where == "after_commit" else rows(1))
+    for _ in range(2):
+        case.open().commit(JOB, 2, 1, [staged])
+
+    assert seen(case) == rows(1, 2, 3)
+    ledger = database.run(
+        f"SELECT checkpoint_id, rows FROM {table.partition('.')[0]}.sluice_ledger"
+    )
+    assert sorted(ledger) == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("where", ["hang_before_commit", "hang_in_copy"])
+def test_a_zombie_that_hangs_in_its_transaction_is_disconnected_and_shows_nothing(
+    where: str, database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    publish(case.open(), 1, None, rows(1))
+    staged = staged_rows(case.open(), 2, 2, 3)
+    with committing(where, database, table, root, staged) as zombie:
+        assert zombie.stdout is not None
+        assert zombie.stdout.readline() == "hangs\n"
+        try:
+            os.kill(zombie.pid, signal.SIGSTOP)
+
+            impatient(open_staged(case)).commit(JOB, 2, 1, [staged])
+
+            assert seen(case) == rows(1, 2, 3)
+        finally:
+            zombie.kill()
+    assert seen(case) == rows(1, 2, 3)
+
+
+@pytest.mark.parametrize("where", ["hang_before_commit", "hang_in_copy"])
+def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
+    where: str, database: Database, table: str, root: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    publish(case.open(), 1, None, rows(1))
+    staged = staged_rows(case.open(), 2, 2, 3)
+    hangs, goes_on = threading.Event(), threading.Event()
+    outcome: list[BaseException | None] = []
+
+    def hang() -> None:
+        hangs.set()
+        goes_on.wait(30)
+
+    class Hanging(Ledger):
+        """Hangs between its note and COMMIT."""
+
+        def note(
+            self, connection: Connection, before: Timeline, after: Timeline, rows: int = 0
+        ) -> None:
+            super().note(connection, before, after, rows)
+            hang()
+
+    def hang_first(given: pa.Table) -> Iterator[memoryview]:
+        hang()
+        return as_csv(given)
+
+    def act_as_zombie() -> None:
+        try:
+            sink = open_staged(case)
+            if where == "hang_before_commit":
+                sink = with_ledger(sink, Hanging(*_fields(target_of(sink).ledger)))
+            sink.commit(JOB, 2, 1, [staged])
+        except BaseException as error:  # noqa: BLE001 - it is looked at
+            outcome.append(error)
+        else:
+            outcome.append(None)
+
+    if where == "hang_in_copy":
+        monkeypatch.setattr(writing, "as_csv", hang_first)
+    thread = threading.Thread(target=act_as_zombie)
+    thread.start()
+    assert hangs.wait(20)
+    impatient(open_staged(case)).recover(RESTORED, Recovery(version=1, through=3))
+    goes_on.set()
+    thread.join()
+
+    assert isinstance(outcome[0], StoreUnavailable)
+    assert seen(case) == rows(1)
+    with pytest.raises(FencedError, match="generation 2 of the job has written"):
+        case.open().commit(JOB, 2, 1, [staged])
+    assert seen(case) == rows(1)
+
+
+def _fields(ledger: Ledger) -> tuple[str, TableName, float, float]:
+    return ledger.sink, ledger.table, ledger.hung_after_s, ledger.lock_wait_s
+
+
+def test_a_coordinator_that_works_is_waited_for_and_not_disconnected(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    database.run(
+        f"CREATE FUNCTION {table.partition('.')[0]}.slow() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END$$"
+    )
+    database.run(
+        f"CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION"
+        f" {table.partition('.')[0]}.slow()"
+    )
+    case = case_of(database, table, root)
+    staged = staged_rows(case.open(), 1, *range(1, 61))
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            case.open().commit(JOB, 1, None, [staged])
+        except BaseException as error:  # noqa: BLE001 - it is looked at
+            problems.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    time.sleep(0.4)
+    with pytest.raises(StoreUnavailable, match="another coordinator"):
+        impatient(open_staged(case), wait_s=0.2).commit(JOB, 1, None, [staged])
+    impatient(open_staged(case)).commit(JOB, 1, None, [staged])
+    worker.join()
+
+    assert problems == []
+    assert seen(case) == rows(*range(1, 61))
+
+
+def test_when_the_answer_to_commit_is_lost_somebody_tries_again_and_finds_the_note(
+    database: Database, table: str, root: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server commits, and the connection breaks before it can say so."""
+    import psycopg
+
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    publish(case.open(), 1, None, rows(1))
+    staged = staged_rows(case.open(), 2, 2)
+    commit = psycopg.Connection.commit
+    lost: list[int] = []
+
+    def commit_and_lose(self: psycopg.Connection) -> None:
+        noted = self.execute(
+            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        ).fetchone()
+        commit(self)
+        if noted and not lost:
+            lost.append(1)
+            os.close(os.dup(self.fileno()))
+            self.pgconn.finish()
+            commit(self)
+
+    monkeypatch.setattr(psycopg.Connection, "commit", commit_and_lose)
+    with pytest.raises(StoreUnavailable):
+        case.open().commit(JOB, 2, 1, [staged])
+    case.open().commit(JOB, 2, 1, [staged])
+
+    assert lost == [1]
+    assert seen(case) == rows(1, 2)
+
+
+def test_a_server_killed_in_the_transaction_is_unavailable_and_the_next_try_publishes(
+    database: Database, table: str, root: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    staged = staged_rows(case.open(), 1, 1)
+    note = Ledger.note
+
+    def note_and_die(self: Ledger, connection: Connection, *given: Any) -> None:
+        note(self, connection, *given)
+        database.run("SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
+
+    monkeypatch.setattr(Ledger, "note", note_and_die)
+    with pytest.raises(StoreUnavailable):
+        case.open().commit(JOB, 1, None, [staged])
+    monkeypatch.undo()
+    assert seen(case) == []
+    case.open().commit(JOB, 1, None, [staged])
+
+    assert seen(case) == rows(1)
+
+
+def test_a_commit_survives_a_crash_of_a_server_that_does_not_flush(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    """The devstack's server has synchronous_commit off; what is staged is deleted after it."""
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    sink = sink_of(database, table, root)
+    shown: list[str] = []
+
+    class Asking(Ledger):
+        def note(
+            self, connection: Connection, before: Timeline, after: Timeline, rows: int = 0
+        ) -> None:
+            super().note(connection, before, after, rows)
+            shown.append(one_row(connection, "SHOW synchronous_commit")[0])
+
+    asking = Asking(*_fields(target_of(sink).ledger))
+    publish(with_ledger(sink, asking), 1, None, rows(1))
+
+    assert database.run("SHOW synchronous_commit") == [("off",)]
+    assert shown == ["on"]

@@ -1,0 +1,230 @@
+"""Regular and interval joins against a few lines of Python, whatever the cuts and the hashes.
+
+Method: as in ``test_operators``, with two inputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from sluice.core.watermarks import MAX_WATERMARK
+from sluice.declaration import operations as ops
+from sluice.subtask.operators.interval_join import IntervalJoin
+from sluice.subtask.operators.regular_join import RegularJoin
+from tests.property.subtask.barriers import times_of
+from tests.property.subtask.joining import (
+    LEFT,
+    MS,
+    RIGHT,
+    SCHEMAS,
+    History,
+    Played,
+    a_stage,
+    bag,
+    check_everything_is_decided_by_content,
+    histories,
+    is_pair,
+    joined,
+    key_of,
+    ms_of,
+    play,
+    seeds,
+    timed_histories,
+)
+from tests.property.subtask.subtask import Row, Subtask
+
+# --- regular --------------------------------------------------------------------------------------
+
+
+def regular_join(how: Any, ttl_ms: int | None = None) -> RegularJoin:
+    return RegularJoin(a_stage(ops.RegularJoin(how=how), ttl_ms), LEFT, RIGHT)
+
+
+def regular_pairs(seen: tuple[list[Row], list[Row]]) -> Counter[Row]:
+    return Counter(
+        joined(one, other) for one in seen[0] for other in seen[1] if is_pair(one, other)
+    )
+
+
+def regular_matches(seen: tuple[list[Row], list[Row]]) -> Counter[Row]:
+    keys = {key_of(row) for row in seen[1]} - {None}
+    return Counter(row for row in seen[0] if key_of(row) in keys)
+
+
+def check_regular(
+    how: str,
+    history: History,
+    random: Random,
+    expected: Callable[[tuple[list[Row], list[Row]]], Counter[Row]],
+) -> None:
+    subtask = Subtask(regular_join(how), SCHEMAS)
+    seen: tuple[list[Row], list[Row]] = ([], [])
+
+    for epoch, time in zip(history, times_of([0] * len(history)), strict=True):
+        before = expected(seen)
+        for side, rows in enumerate(epoch):
+            seen[side].extend(rows)
+
+        outcome = play(subtask, epoch, time, random)
+
+        assert bag(outcome.output) == expected(seen) - before
+
+
+@settings(max_examples=14, deadline=None)
+@given(histories, seeds)
+def test_a_regular_join_emits_each_pair_once_when_its_second_row_came(
+    history: History, random: Random
+) -> None:
+    check_regular("inner", history, random, regular_pairs)
+
+
+@settings(max_examples=14, deadline=None)
+@given(histories, seeds)
+def test_a_semi_join_emits_each_left_row_once_when_its_key_is_on_the_right(
+    history: History, random: Random
+) -> None:
+    check_regular("semi", history, random, regular_matches)
+
+
+@settings(max_examples=8, deadline=None)
+@given(histories, st.sampled_from(["inner", "semi"]), st.none() | st.just(1_000))
+def test_a_regular_join_does_not_depend_on_chunks_order_or_subtasks(
+    history: History, how: str, ttl_ms: int | None
+) -> None:
+    played = (history, times_of([0] * len(history)))
+
+    check_everything_is_decided_by_content(regular_join(how, ttl_ms), played)
+
+
+# --- interval -------------------------------------------------------------------------------------
+
+
+bounds = st.tuples(st.integers(-12, 12), st.integers(0, 12)).map(lambda b: (b[0], b[0] + b[1]))
+intervals = st.one_of(
+    bounds.map(lambda b: ops.IntervalJoin(lower_ms=b[0], upper_ms=b[1])),
+    bounds.map(lambda b: ops.IntervalJoin(lower_ms=b[0], upper_ms=b[1], how="left")),
+    st.builds(
+        ops.IntervalJoin,
+        lower_ms=st.integers(-12, 12),
+        upper_column=st.just("until"),
+        how=st.sampled_from(["inner", "left"]),
+    ),
+)
+
+
+def an_interval_join(declared: ops.IntervalJoin) -> IntervalJoin:
+    return IntervalJoin(a_stage(declared), LEFT, RIGHT)
+
+
+def end_of(declared: ops.IntervalJoin, left: Row) -> datetime | None:
+    at: datetime = left[3]
+    end: datetime | None = left[4]
+    return at + declared.upper_ms * MS if declared.upper_column is None else end
+
+
+def fits(declared: ops.IntervalJoin, left: Row, right: Row) -> bool:
+    end = end_of(declared, left)
+    start = left[3] + declared.lower_ms * MS
+    return is_pair(left, right) and end is not None and start <= right[3] <= end
+
+
+def without_late(rows: Iterable[Row], watermark_ms: int) -> tuple[list[Row], list[Row]]:
+    """The rows in time, and the late ones."""
+    timely: list[Row] = []
+    late: list[Row] = []
+    for row in rows:
+        is_late = row[3] is None or ms_of(row[3]) <= watermark_ms
+        (late if is_late else timely).append(row)
+    return timely, late
+
+
+@settings(max_examples=24, deadline=None)
+@given(timed_histories(), intervals, seeds)
+def test_an_interval_join_emits_each_pair_once_and_who_stays_alone_when_that_is_certain(
+    played: Played, declared: ops.IntervalJoin, random: Random
+) -> None:
+    subtask = Subtask(an_interval_join(declared), SCHEMAS)
+    seen: tuple[list[Row], list[Row]] = ([], [])
+    emitted: Counter[Row] = Counter()
+
+    for epoch, time in zip(*played, strict=True):
+        late: list[list[Row]] = []
+        for side, rows in enumerate(epoch):
+            timely, too_late = without_late(rows, time.previous_watermark_ms)
+            seen[side].extend(timely)
+            late.append(too_late)
+        total = Counter(joined(a, b) for a in seen[0] for b in seen[1] if fits(declared, a, b))
+        if declared.how == "left":
+            total += Counter(
+                joined(row, None)
+                for row in seen[0]
+                if not any(fits(declared, row, other) for other in seen[1])
+                and ms_of(end_of(declared, row) or row[3]) <= time.watermark_ms
+            )
+
+        outcome = play(subtask, epoch, time, random)
+
+        emitted += bag(outcome.output)
+        assert emitted == total
+        assert [bag(outcome.late[side]) for side in (0, 1)] == [Counter(rows) for rows in late]
+        waiting = [
+            sum(
+                key_of(row) is not None or (declared.how == "left" and row in seen[0])
+                for row in seen[0]
+                if ms_of(end_of(declared, row) or row[3]) > time.watermark_ms
+            ),
+            sum(
+                key_of(row) is not None and ms_of(row[3]) - declared.lower_ms > time.watermark_ms
+                for row in seen[1]
+            ),
+        ]
+        state = subtask.state()
+        assert [state[name].scan().height for name in ("left", "right")] == waiting
+
+
+@settings(max_examples=14, deadline=None)
+@given(timed_histories(), intervals, st.integers(1, 4), seeds)
+def test_an_interval_join_does_not_depend_on_where_epochs_end(
+    played: Played, declared: ops.IntervalJoin, count: int, random: Random
+) -> None:
+    history, _ = played
+    rows = [[row for epoch in history for row in epoch[side] if row[3]] for side in (0, 1)]
+    assume(all(rows))
+    at_once = Subtask(an_interval_join(declared), SCHEMAS)
+    in_parts = Subtask(an_interval_join(declared), SCHEMAS)
+
+    whole = play(at_once, (rows[0], rows[1]), times_of([MAX_WATERMARK])[0], random)
+    parts, ends = cut_by_time(rows, count, random)
+    outcomes = [
+        play(in_parts, epoch, time, random)
+        for epoch, time in zip(parts, times_of(ends), strict=True)
+    ]
+
+    assert sum((bag(outcome.output) for outcome in outcomes), Counter()) == bag(whole.output)
+    assert all(frame.is_empty() for outcome in outcomes for frame in outcome.late.values())
+
+
+def cut_by_time(rows: list[list[Row]], count: int, random: Random) -> tuple[History, list[int]]:
+    """Epochs with watermarks such that no row is late: a row comes before its time is reached."""
+    ends = [*sorted(random.randint(-40, 40) for _ in range(count)), MAX_WATERMARK]
+    parts: History = [([], []) for _ in ends]
+    for side in (0, 1):
+        for row in rows[side]:
+            latest = next(i for i, end in enumerate(ends) if ms_of(row[3]) <= end)
+            parts[random.randint(0, latest)][side].append(row)
+    return parts, ends
+
+
+@settings(max_examples=8, deadline=None)
+@given(timed_histories(), intervals)
+def test_an_interval_join_does_not_depend_on_chunks_order_or_subtasks(
+    played: Played, declared: ops.IntervalJoin
+) -> None:
+    check_everything_is_decided_by_content(an_interval_join(declared), played)

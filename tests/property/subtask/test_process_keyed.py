@@ -1,0 +1,271 @@
+"""A KeyedProcessFunction against plain lists and dictionaries, whatever the cuts and the hashes.
+
+Method: as in ``test_operators``.  What is done with a row is drawn, too: every row carries a small
+program, which a few lines of Python play on their own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from sluice.declaration import operations as ops
+from sluice.declaration.keyed_process import (
+    BEGINNING_OF_TIME,
+    END_OF_TIME,
+    Context,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    OnTimerContext,
+    Row,
+    Timers,
+    ValueState,
+)
+from sluice.subtask.operators.operator import EpochTime
+from sluice.subtask.operators.process_keyed import ProcessKeyed
+from tests.property.subtask.barriers import rising
+from tests.property.subtask.played import EPOCH, a_stage, ids, names, play, seeds
+from tests.property.subtask.subtask import (
+    Epoch,
+    Subtask,
+    a_hash,
+    check_cuts_decide_nothing,
+    check_subtasks_share_the_work,
+)
+
+MS = timedelta(milliseconds=1)
+TTL_MS = 100
+instants = st.none() | st.integers(-20, 20).map(lambda ms: EPOCH + ms * MS)
+
+# What a row or a timer does: the name of an act, and a number.
+ACTS = (
+    "set", "set", "unset", "add", "add", "replace", "empty", "put", "put", "remove", "wipe",
+    "event", "event", "event", "clock", "clock", "no event", "no clock", "chain",
+)  # fmt: skip
+KEYED = pl.Schema(
+    {
+        "id": pl.Int64(),
+        "name": pl.String(),
+        "at": pl.Datetime("us", "UTC"),
+        "acts": pl.List(pl.Struct({"act": pl.String(), "n": pl.Int64()})),
+    }
+)
+RESULT = {
+    "id": int,
+    "name": str,
+    "what": str,
+    "at": datetime,
+    "watermark": datetime,
+    "holds": str,
+}
+acts = st.builds(lambda act, n: {"act": act, "n": n}, st.sampled_from(ACTS), st.integers(-15, 25))
+keyed_rows = st.tuples(ids, names, instants, st.lists(acts, min_size=1, max_size=4))
+
+
+@st.composite
+def timed_histories(draw: st.DrawFn) -> tuple[list[Epoch], list[EpochTime]]:
+    history = draw(st.lists(st.lists(keyed_rows, max_size=8), min_size=1, max_size=4))
+    return history, draw(rising(len(history), first_ms=-25))
+
+
+class Script(KeyedProcessFunction):
+    """Plays the acts of a row, then tells all that the key holds."""
+
+    last = ValueState(int)
+    stamp = ValueState(datetime)
+    numbers = ListState(int)
+    counts = MapState(str, float)
+
+    def process(self, row: Row, context: Context) -> Iterable[Row]:
+        for act in row["acts"]:
+            self._play(act["act"], act["n"], context)
+        yield self._told("row", context)
+
+    def on_timer(self, timestamp: datetime, context: OnTimerContext) -> Iterable[Row]:
+        assert timestamp == context.timestamp
+        if self.counts.contains("chain"):
+            left = self.counts.get("chain", 0.0)
+            self.counts.put("chain", left - 1)
+            if left > 0:
+                context.timers.register_event_time(timestamp + 2 * MS)
+                context.timers.register_processing_time(timestamp + 2 * MS)
+        return [self._told(context.time_domain, context)]
+
+    def _play(self, act: str, n: int, context: Context) -> None:
+        match act:
+            case "set":
+                self.last.set(self.last.get(0) + n)
+                self.stamp.set(EPOCH + n * MS)
+            case "unset":
+                self.last.clear()
+            case "add":
+                self.numbers.add(n)
+            case "replace":
+                self.numbers.update([n, *self.numbers.get()[1:]])
+            case "empty":
+                self.numbers.clear()
+            case "put":
+                self.counts.put(f"k{n % 3}", n / 2)
+            case "remove":
+                self.counts.remove(f"k{n % 3}")
+            case "wipe":
+                self.counts.clear()
+            case "chain":
+                self.counts.put("chain", 3)
+            case _:
+                self._time(act, EPOCH + n * MS, context.timers)
+
+    def _time(self, act: str, instant: datetime, timers: Timers) -> None:
+        match act:
+            case "event":
+                timers.register_event_time(instant + MS / 2)
+            case "clock":
+                timers.register_processing_time(instant)
+            case "no event":
+                timers.delete_event_time(instant)
+            case _:
+                assert act == "no clock"
+                timers.delete_processing_time(instant)
+
+    def _told(self, what: str, context: Context) -> Row:
+        holds = (self.last.get(), self.stamp.get(), self.numbers.get(), self.counts.items())
+        return {
+            **context.key,
+            "what": what,
+            "at": context.timestamp,
+            "watermark": context.current_watermark,
+            "holds": repr_of(holds),
+        }
+
+
+def repr_of(holds: Any) -> str:
+    last, stamp, numbers, counts = holds
+    return f"{last} {stamp} {numbers} {counts}"
+
+
+class Model:
+    """The model of one key: the same acts on a list and two dictionaries."""
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        self.stamp: datetime | None = None
+        self.numbers: list[int] = []
+        self.counts: dict[str, float] = {}
+        self.timers: set[tuple[int, str]] = set()
+
+    def play(self, act: str, n: int) -> None:
+        match act:
+            case "set":
+                self.last, self.stamp = (self.last or 0) + n, EPOCH + n * MS
+            case "unset":
+                self.last = None
+            case "add":
+                self.numbers.append(n)
+            case "replace":
+                self.numbers[:1] = [n]
+            case "empty":
+                self.numbers = []
+            case "put":
+                self.counts[f"k{n % 3}"] = n / 2
+            case "remove":
+                self.counts.pop(f"k{n % 3}", None)
+            case "wipe":
+                self.counts = {}
+            case "chain":
+                self.counts["chain"] = 3.0
+            case "event" | "no event":
+                self.change_timer(n, "event", exists=act == "event")
+            case "":
+                pass
+            case _:
+                assert act in ("clock", "no clock")
+                self.change_timer(n, "processing", exists=act == "clock")
+
+    def change_timer(self, ms: int, domain: str, *, exists: bool) -> None:
+        self.timers.discard((ms, domain))
+        if exists:
+            self.timers.add((ms, domain))
+
+    def epoch(self, rows: Epoch, time: EpochTime) -> Iterable[tuple[Any, ...]]:
+        """What the key tells: kind, timestamp, watermark and holdings."""
+        for row in sorted(rows, key=lambda r: (r[2] is not None, r[2], key_of_acts(r[3]))):
+            for act in row[3]:
+                self.play(act["act"], act["n"])
+            yield ("row", row[2], instant_of(time.previous_watermark_ms), self.holds())
+        reached = {"event": time.watermark_ms, "processing": time.processing_time_ms}
+        while due := [timer for timer in self.timers if timer[0] <= reached[timer[1]]]:
+            ms, domain = min(due)
+            self.timers.remove((ms, domain))
+            if "chain" in self.counts:
+                self.counts["chain"] -= 1
+                if self.counts["chain"] >= 0:
+                    self.timers |= {(ms + 2, "event"), (ms + 2, "processing")}
+            yield (domain, instant_of(ms), instant_of(time.watermark_ms), self.holds())
+
+    def holds(self) -> str:
+        return repr_of((self.last, self.stamp, self.numbers, sorted(self.counts.items())))
+
+
+def key_of_acts(acts: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Polars orders lists as Python does, and structs by their fields."""
+    return [(act["act"], act["n"]) for act in acts]
+
+
+def instant_of(ms: int) -> datetime:
+    if ms in (MIN_WATERMARK, MAX_WATERMARK):
+        return BEGINNING_OF_TIME if ms < 0 else END_OF_TIME
+    return EPOCH + ms * MS
+
+
+def a_script(ttl_ms: int | None = None) -> ProcessKeyed:
+    operation = ops.ProcessKeyed(function=Script(), result=RESULT)
+    return ProcessKeyed(a_stage(operation, ttl_ms=ttl_ms), KEYED)
+
+
+@settings(max_examples=25, deadline=None)
+@given(timed_histories(), seeds)
+def test_a_keyed_function_sees_its_state_and_timers_as_if_it_ran_alone(
+    played: tuple[list[Epoch], list[EpochTime]], random: Random
+) -> None:
+    subtask = Subtask(a_script(), [KEYED])
+    models: dict[Any, Model] = defaultdict(Model)
+
+    for epoch, time in zip(*played, strict=True):
+        for row in epoch:
+            models[row[:2]].play("", 0)  # So that it is known.
+        expected = []
+        for key in sorted(models, key=lambda k: (a_hash(k), *((v is not None, v) for v in k))):
+            told = models[key].epoch([row for row in epoch if row[:2] == key], time)
+            expected += [(*key, *one) for one in told]
+
+        outcome = play(subtask, epoch, random, time)
+
+        assert outcome.output.rows() == expected
+    state = {name: table.scan() for name, table in subtask.state().items()}
+    kept = [model for model in models.values() if model.last is not None or model.stamp]
+    assert state["values"].height == len(kept)
+    assert state["list:numbers"].height == sum(len(m.numbers) for m in models.values())
+    assert state["map:counts"].height == sum(len(m.counts) for m in models.values())
+    timers = [domain for model in models.values() for _, domain in model.timers]
+    assert state["event_timers"].height == timers.count("event")
+    assert state["processing_timers"].height == timers.count("processing")
+
+
+@settings(max_examples=8, deadline=None)
+@given(timed_histories(), st.sampled_from([None, TTL_MS]))
+def test_a_keyed_function_does_not_depend_on_chunks_order_or_subtasks(
+    played: tuple[list[Epoch], list[EpochTime]], ttl_ms: int | None
+) -> None:
+    history, times = played
+
+    check_cuts_decide_nothing(a_script(ttl_ms), [KEYED], [(e,) for e in history], times)
+    check_subtasks_share_the_work(a_script(ttl_ms), [KEYED], [(e,) for e in history], times)

@@ -1,0 +1,119 @@
+"""Damage in the bucket: a file of a completed checkpoint has other bytes, or is gone.
+
+``_metadata``, state, and what is in flight; one file at a time, until a person puts it back.  The
+invariants see the bytes that were written, so whatever is computed from others breaks them.
+"""
+
+from __future__ import annotations
+
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.coordinator.watch import watch
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.errors import FencedError, SluiceError, TableMismatch
+from tests.simulation.acts import act
+from tests.simulation.broken import Broken
+from tests.simulation.snapshots import PATHS
+from tests.simulation.subtasks import STEPS, advance, executions
+from tests.simulation.world import World
+
+MAX_ROUNDS = 8
+LONG_MS = 10_000_000  # Longer than any timeout, pause or skew.
+
+
+@act(weight=lambda world: 3 if world.settings.is_damaged and world.head.completed else 0)
+def damages(world: World) -> str:
+    """One digit is another one, so that the object still decodes; or it is gone."""
+    if world.bucket.damaged or not world.head.completed:
+        return "nothing more"
+    retained = world.pick([one.checkpoint_id for one in world.head.completed])
+    keys = [one for one in _keys(world.witness.metadata[retained]) if one in world.bucket.objects]
+    if not keys:
+        return "nothing"
+    key = world.pick(keys)
+    if world.chance(0.3):
+        world.bucket.is_damaged(key, None)
+        return f"{key} is gone"
+    body = world.bucket.objects[key]
+    digits = [place for place, byte in enumerate(body) if byte in b"12345678"]
+    if not digits:
+        return "nothing"
+    place = world.random.choice(digits)
+    world.bucket.is_damaged(key, body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :])
+    return f"{key} at {place}"
+
+
+@act(weight=lambda world: 0.5 if world.bucket.damaged else 0)
+def puts_it_back(world: World) -> str:
+    """A person finds the bytes elsewhere."""
+    damaged = [*world.bucket.damaged]
+    world.bucket.is_mended()
+    return ", ".join(damaged)
+
+
+def meets_the_damage(world: World) -> None:
+    """A job that continues what is damaged does not come back to it for ever: it goes on from
+    another checkpoint, or stops and says which file it is.
+    """
+    for _ in range(MAX_ROUNDS):
+        world.time.advance(LONG_MS)
+        state = world.job.state()
+        if not _is_met(world):
+            return
+        if state.status not in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING):
+            return
+        for act_of_its_own in (lambda: watch(world.job), lambda: _tries(world)):
+            try:
+                act_of_its_own()
+            except (TableMismatch, FencedError):  # Of a place that was put back: a person decides.
+                return
+            except SluiceError:
+                pass  # Whoever meets the damage fails the job over, or waits for who does.
+    raise Broken(0, "a job comes back to what is damaged", str(world.job.state().restores_of_base))
+
+
+def check_passed_over(world: World, passed_over: tuple[int, ...]) -> None:
+    """Only what was damaged is passed over by a restart of its own."""
+    for one in passed_over:
+        if not {*_keys(world.witness.metadata[one])} & world.bucket.ever_damaged:
+            raise Broken(3, "a whole checkpoint was passed over", f"{one}")
+
+
+def _is_met(world: World) -> bool:
+    state = world.job.state()
+    base = state.base
+    if base is None or state.origin is not None:
+        return False
+    return bool({*_keys(world.witness.metadata[base])} & world.bucket.damaged.keys())
+
+
+def _tries(world: World) -> None:
+    """An epoch, whose subtasks read all that they continue."""
+    job = world.job
+    outcome = trigger(job, is_periodic=False)
+    if not isinstance(outcome, Triggered):
+        return
+    plan = outcome.plan
+    try:
+        for stage in [task.uid for task in plan.tasks]:
+            pending = job.state().pending_checkpoint(plan.checkpoint_id)
+            if pending is None:
+                return
+            for one in executions(world, plan, stage, pending.attempt_of(stage)):
+                for _ in range(STEPS):
+                    advance(world, one)
+    except SluiceError as error:
+        fail_checkpoint(
+            job, plan.checkpoint_id, Reason.TASK_FAILURE, str(error), is_task_failure=True
+        )
+    else:
+        fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "nobody was hurt")
+
+
+def _keys(metadata: CheckpointMetadata) -> list[str]:
+    """What a restart from the checkpoint reads, of the job's own."""
+    savepoints = PATHS.savepoints()
+    files = [one.key for one in metadata.files if not one.key.startswith(savepoints)]
+    return [PATHS.metadata(metadata.checkpoint_id), *files]

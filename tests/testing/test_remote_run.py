@@ -1,0 +1,162 @@
+"""``sluice run --remote``: the same run on a Spark Connect server that is running already."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+import polars as pl
+import pytest
+
+from sluice.devstack import ports, processes, spark_server
+from sluice.errors import ConfigurationError
+from sluice.spark import remote_session
+from sluice.spark.remote_session import check_listening, check_version
+from sluice.spark.session import remote_of, session_url
+
+PIPELINE = """
+from sluice.declaration.keyed_process import KeyedProcessFunction, ValueState
+from sluice.declaration.pipeline import Pipeline
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+
+def louder(text):
+    return text.upper()
+
+
+def shouted(rows):
+    from pyspark.sql.functions import udf
+
+    return rows.withColumn("city", udf(louder, "string")("city"))
+
+
+class Visits(KeyedProcessFunction):
+    seen = ValueState(int)
+
+    def process(self, row, context):
+        self.seen.set(self.seen.get(0) + 1)
+        yield {"city": context.key["city"], "visit": self.seen.get(0)}
+
+
+pipeline = Pipeline("clicks")
+clicks = pipeline.source("clicks", Files("clicks.csv", format="csv", schema="id int, city string"))
+clicks.transform("shouted", shouted).key_by("city").process_keyed(
+    "visits", Visits(), result={"city": str, "visit": int}
+).sink("out", FilesTable())
+"""
+INCLUDE = str(Path(__file__).parents[2] / "include")
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[str]:
+    port, ui_port = ports.free_ports(2)
+    settings = spark_server.SparkSettings(port=port, ui_port=ui_port, driver_memory="1g", cores=2)
+    env = {**os.environ, "PYTHONPATH": INCLUDE}  # The workers have sluice, and not the pipeline.
+    launch = spark_server.spark_launch(settings, sluice_dir=tmp_path / "server", env=env)
+    record = processes.start(launch)
+    try:
+        processes.wait_until_ready(
+            record,
+            lambda: ports.accepts_connections(port),
+            timeout_s=spark_server.START_TIMEOUT_S,
+            cancelled=Event(),
+        )
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        processes.stop_all([record], stack_id=None, grace_s=10)
+
+
+@pytest.mark.spark
+def test_a_pipeline_with_state_and_functions_runs_on_a_server_that_has_not_its_code(
+    tmp_path: Path, remote: str
+) -> None:
+    package = tmp_path / "pipelines"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "clicks.py").write_text(PIPELINE)
+    (tmp_path / "clicks.csv").write_text("1,Rome\n2,Oslo\n3,rome\n4,ROME\n")
+    command = [sys.executable, "-c", "from sluice.cli.main import main; main()", "run", "clicks"]
+
+    options = ["--remote", remote, "--max-records-per-epoch", "2", "--json"]
+
+    result = subprocess.run(
+        [*command, *options, "--output", "out.parquet"],
+        check=False,
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"}
+        | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{INCLUDE}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert [one["status"] for one in summary["checkpoints"]] == ["COMPLETED"] * 2
+    assert sorted(pl.read_parquet(tmp_path / "out.parquet").rows()) == [
+        ("OSLO", 1),
+        ("ROME", 1),
+        ("ROME", 2),
+        ("ROME", 3),
+    ]
+
+
+def test_a_server_that_is_not_running_is_refused_at_once_with_its_address() -> None:
+    (port,) = ports.free_ports(1)
+
+    with pytest.raises(ConfigurationError) as refused:
+        check_listening(f"sc://127.0.0.1:{port}")
+
+    assert str(refused.value) == (
+        f"no server listens at 127.0.0.1:{port}, where --remote sc://127.0.0.1:{port} names a "
+        "Spark Connect server (Connection refused); start one there, or correct the address"
+    )
+
+
+def test_what_listens_and_is_no_spark_connect_server_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_session, "ANSWER_TIMEOUT_S", 0.5)
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+
+        with pytest.raises(ConfigurationError) as refused:
+            check_listening(f"sc://127.0.0.1:{port}")
+
+    assert str(refused.value).startswith(
+        f"what listens at 127.0.0.1:{port} is no Spark Connect server; name its gRPC port"
+    )
+
+
+def test_a_server_of_another_version_is_refused_and_another_patch_is_not() -> None:
+    check_version("sc://spark:15002", "4.3.9")
+
+    with pytest.raises(ConfigurationError) as refused:
+        check_version("sc://spark:15002", "3.5.1")
+
+    assert str(refused.value) == (
+        "the Spark Connect server at sc://spark:15002 is Spark 3.5.1, and PySpark is 4.3.0 here; "
+        "install pyspark==3.5.* here, or start a server of Spark 4.3"
+    )
+
+
+@pytest.mark.parametrize("remote", ["spark:15002", "http://spark", "sc://", "sc://host:port"])
+def test_an_address_of_another_form_is_refused(remote: str) -> None:
+    with pytest.raises(ConfigurationError, match="write sc://host:port"):
+        remote_of(remote)
+
+
+def test_options_of_an_address_stay_before_ours() -> None:
+    given = "sc://spark:15002/;use_ssl=true;token=t"
+
+    assert remote_of(given, user_id="me") == f"{given};user_id=me"
+    assert remote_of("sc://spark:15002/", user_id="me") == "sc://spark:15002/;user_id=me"
+    assert session_url("sc://spark", "a").startswith("sc://spark/;session_id=")

@@ -1,0 +1,182 @@
+"""Rows in every form that people have them, and one clear sentence for what is no row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from sluice.errors import ConfigurationError
+from sluice.testing.arrow_types import INSTANT
+from sluice.testing.declared import DeclaredRows
+from sluice.testing.rows import SourceRows, check_cut, cut, source_rows
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ANY = DeclaredRows()
+SHOP = DeclaredRows(
+    schema=pa.schema([("shop", pa.string()), ("price", pa.int64()), ("at", INSTANT)]),
+    fills={"offset": lambda first, count: pa.array(range(first, first + count))},
+)
+
+
+def read(given: Any, declared: DeclaredRows = ANY, event_time: str | None = None) -> SourceRows:
+    return source_rows("orders", given, declared, event_time)
+
+
+def refusal(given: Any, declared: DeclaredRows = ANY) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        read(given, declared)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param([{"id": 1, "name": "a"}, {"id": 2}], id="dicts"),
+        pytest.param(pl.DataFrame({"id": [1, 2], "name": ["a", None]}), id="polars"),
+        pytest.param(pl.LazyFrame({"id": [1, 2], "name": ["a", None]}), id="lazy polars"),
+        pytest.param(pd.DataFrame({"id": [1, 2], "name": ["a", None]}, index=[7, 8]), id="pandas"),
+        pytest.param(pa.table({"id": [1, 2], "name": ["a", None]}), id="pyarrow"),
+        pytest.param(pa.RecordBatch.from_pydict({"id": [1, 2], "name": ["a", None]}), id="batch"),
+    ],
+)
+def test_every_form_is_one_table_of_spark_s_types(given: Any) -> None:
+    rows = read(given)
+
+    expected = pa.table({"id": pa.array([1, 2], pa.int64()), "name": pa.array(["a", None])})
+    assert rows == SourceRows((expected,), is_cut=False)
+
+
+def test_a_list_of_frames_or_lists_is_one_for_each_epoch() -> None:
+    rows = read([[{"id": 1}], pl.DataFrame({"id": [2, 3]}), []])
+
+    assert [chunk["id"].to_pylist() for chunk in rows.chunks] == [[1], [2, 3], []]
+    assert rows.is_cut
+
+
+def test_types_that_spark_has_not_become_those_that_hold_them() -> None:
+    frame = pl.DataFrame(
+        {
+            "tag": pl.Series(["a"], dtype=pl.Categorical),
+            "small": pl.Series([255], dtype=pl.UInt8),
+            "large": pl.Series([2**64 - 1], dtype=pl.UInt64),
+            "at": pl.Series([NOON], dtype=pl.Datetime("ns", "Europe/Berlin")),
+            "many": pl.Series([["x"]]),
+        }
+    )
+
+    (table,) = read(frame).chunks
+
+    assert table.schema == pa.schema(
+        [
+            ("tag", pa.string()),
+            ("small", pa.int16()),
+            ("large", pa.decimal128(20, 0)),
+            ("at", INSTANT),
+            ("many", pa.list_(pa.string())),
+        ]
+    )
+    assert table.to_pylist() == [
+        {"tag": "a", "small": 255, "large": Decimal(2**64 - 1), "at": NOON, "many": ["x"]}
+    ]
+
+
+def test_event_time_without_a_zone_is_utc_and_may_be_a_text_where_its_type_is_declared() -> None:
+    naive = NOON.replace(tzinfo=None)
+
+    (of_frame,) = read(pl.DataFrame({"at": [naive]}), ANY, "at").chunks
+    (of_text,) = read([{"shop": "a", "price": 1, "at": "2026-01-01T12:00"}], SHOP).chunks
+
+    assert of_frame["at"].to_pylist() == of_text["at"].to_pylist() == [NOON]
+
+
+def test_columns_that_only_the_place_knows_are_filled_unless_they_are_given() -> None:
+    declared = DeclaredRows(
+        schema=pa.schema([("id", pa.int64()), ("offset", pa.int64())]), fills=SHOP.fills
+    )
+
+    counted = read([[{"id": 5}], [{"id": 6}, {"id": 7}]], declared)
+    given = read([{"id": 5, "offset": 40}], declared)
+
+    assert [chunk["offset"].to_pylist() for chunk in counted.chunks] == [[0], [1, 2]]
+    assert given.chunks[0]["offset"].to_pylist() == [40]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({"epochs": 2}, [[0, 1], [2, 3, 4]]),
+        ({"rows_per_epoch": 2}, [[0, 1], [2, 3], [4]]),
+        ({"rows_per_epoch": 5}, [[0, 1, 2, 3, 4]]),
+        ({"epochs": 1}, [[0, 1, 2, 3, 4]]),
+    ],
+)
+def test_rows_in_one_piece_are_cut_and_those_by_epoch_stay(
+    how: dict[str, int], expected: list[list[int]]
+) -> None:
+    both: dict[str, int | None] = {"epochs": None, "rows_per_epoch": None, **how}
+    by_epoch = read([[{"id": 1}], [{"id": 2}]])
+
+    pieces = cut(read([{"id": number} for number in range(5)]), **both)
+
+    assert [chunk["id"].to_pylist() for chunk in pieces.chunks] == expected
+    assert cut(by_epoch, **both) == by_epoch
+
+
+def test_a_cut_that_is_none_or_is_said_twice_is_refused() -> None:
+    for epochs, rows_per_epoch, said in (
+        (2, 3, "epochs= and rows_per_epoch= both say where rows are cut; give one of the two"),
+        (0, None, "epochs is 0; give 1 or more"),
+        (None, -1, "rows_per_epoch is -1; give 1 or more"),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            check_cut(epochs=epochs, rows_per_epoch=rows_per_epoch)
+        assert str(refused.value) == said
+
+
+def test_what_is_wrong_is_said_with_its_row_and_column() -> None:
+    good = {"shop": "a", "price": 1, "at": NOON}
+
+    assert refusal([good, {**good, "price": "x"}], SHOP) == (
+        "row 2 of source 'orders' has 'x' in column 'price', which is int64; give a value of that "
+        "type, or None"
+    )
+    assert refusal([[good], [{**good, "at": "noon"}]], SHOP) == (
+        "row 1 of source 'orders' in epoch 2 has 'noon' in column 'at', which is "
+        "timestamp[us, tz=UTC]; give a value of that type, or None"
+    )
+    assert refusal(pl.DataFrame([{**good, "price": 1.5}]), SHOP) == (
+        "row 1 of source 'orders' has 1.5 in column 'price', which is double where int64 is "
+        "declared; cast it, or correct the value"
+    )
+    assert refusal([{**good, "prise": 2}], SHOP) == (
+        "the rows of source 'orders' have a column 'prise' (did you mean 'price'?); it is declared "
+        "with shop, price, at"
+    )
+    assert refusal([{"shop": "a", "at": NOON}], SHOP) == (
+        "no row of source 'orders' has the column 'price', with which it is declared; give it, as "
+        "None where a row has none"
+    )
+
+
+def test_rows_of_no_form_and_of_no_type_are_refused() -> None:
+    assert refusal([{"id": 1}, {"id": "x"}]) == (
+        "row 2 of source 'orders' has 'x' in column 'id', which is int64 in the rows before; give "
+        "one type for each column"
+    )
+    assert refusal([{"id": 1}, 2]) == (
+        "row 2 of source 'orders' is 2; a row is a dict of its columns"
+    )
+    assert refusal({"id": [1]}) == (
+        "the rows of source 'orders' are 'dict', which is no form of rows; give a list of dicts, a "
+        "frame, or a list of those, one for each epoch"
+    )
+    assert refusal([]) == (
+        "nothing says which columns source 'orders' has, as there is no row of it; give an empty "
+        'frame with columns, such as polars.DataFrame(schema={"id": polars.Int64})'
+    )

@@ -1,5 +1,0 @@
-"""What the connectors' own tests share: a real PostgreSQL."""
-
-from __future__ import annotations
-
-from tests.postgres_database import database  # noqa: F401 - a fixture

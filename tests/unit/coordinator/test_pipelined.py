@@ -1,0 +1,280 @@
+"""Several checkpoints at once: a stage is on epoch n + 1 while the one behind it is on n."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.jobs import (
+    STAGES,
+    ManualClock,
+    a_pipeline,
+    a_running_job,
+    keys_of,
+    published_records,
+    results,
+    trigger_one,
+)
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint, restore, start_attempt
+from sluice.coordinator.trigger import Queued, trigger
+from sluice.coordinator.watch import watch
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
+from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.restoring import Latest
+from sluice.errors import FencedError, NotYetAcknowledged
+from sluice.job.job import Job
+from tests.builders import ids_of
+from tests.subtasks import acknowledge, state_records, take_checkpoint
+
+ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+COUNT, RANK = STAGES
+EXPIRED = Reason.CHECKPOINT_EXPIRED
+
+
+def a_pipelined_job(concurrent: int = 2, **checkpointing: Any) -> Job:
+    given: dict[str, Any] = {"tolerable_failed_checkpoints": 9} | checkpointing
+    return a_running_job(a_pipeline(max_concurrent_checkpoints=concurrent, **given))
+
+
+def complete(job: Job, checkpoint_id: CheckpointId) -> None:
+    finalize(job, checkpoint_id)
+    commit(job, checkpoint_id)
+
+
+def files_of(job: Job) -> list[str]:
+    return [key for key in keys_of(job) if "/journal/" not in key]
+
+
+def is_one_cut(job: Job, checkpoint_id: CheckpointId, records: int) -> bool:
+    metadata = job.metadata(checkpoint_id)
+    return all(state_records(job, metadata, uid) == list(range(records)) for uid in STAGES)
+
+
+def test_a_stage_begins_the_next_epoch_while_the_one_behind_it_is_on_this() -> None:
+    job = a_pipelined_job()
+    one, two = trigger_one(job), trigger_one(job)
+
+    acknowledge(job, one, COUNT)
+    acknowledge(job, two, COUNT)
+    acknowledge(job, one, RANK)
+    complete(job, ONE)
+    acknowledge(job, two, RANK)
+    complete(job, TWO)
+
+    assert (one.parent, two.parent) == (None, ONE)
+    assert [two.starts_lineage, one.starts_lineage] == [False, True]
+    assert is_one_cut(job, ONE, 10)
+    assert is_one_cut(job, TWO, 20)
+    assert published_records(job) == list(range(20))
+
+
+def test_a_stage_waits_for_what_it_reads_and_for_its_own_earlier_epoch() -> None:
+    job = a_pipelined_job()
+    one, two = trigger_one(job), trigger_one(job)
+    with pytest.raises(NotYetAcknowledged, match="0 of 2 subtasks of stage 'count_bids' have ackn"):
+        acknowledge(job, two, COUNT)
+    acknowledge(job, one, COUNT)
+    acknowledge(job, two, COUNT)
+
+    with pytest.raises(NotYetAcknowledged, match="0 of 2 subtasks of stage 'rank_bids' have ackno"):
+        acknowledge(job, two, RANK)
+
+
+def test_no_checkpoint_completes_before_its_parent_and_none_before_that_is_published() -> None:
+    job = a_pipelined_job()
+    one, two = trigger_one(job), trigger_one(job)
+    acknowledge(job, one)
+    acknowledge(job, two)
+
+    with pytest.raises(NotYetAcknowledged, match="2 continues checkpoint 1, which is still pend"):
+        finalize(job, TWO)
+    finalize(job, ONE)  # And its own commit never comes.
+    finalize(job, TWO)
+
+    assert results(job).versions() == (1,)
+    assert [completed.is_committed for completed in job.state().completed] == [True, False]
+    commit(job, TWO)
+    assert [manifest.parent for manifest in results(job).chain()] == [None, 1]
+
+
+def test_the_next_one_waits_when_as_many_as_may_be_are_pending() -> None:
+    job = a_pipelined_job(3)
+    for _ in range(3):
+        trigger_one(job)
+
+    assert trigger(job, request_id="mine") == Queued(
+        request_id="mine", message="checkpoint 3 is still pending"
+    )
+
+
+@pytest.mark.parametrize("stops", ["SAVEPOINT_SUSPEND", "SAVEPOINT_TERMINATE"])
+def test_nothing_follows_a_checkpoint_that_ends_the_job(stops: str) -> None:
+    job = a_pipelined_job(3)
+    trigger_one(job)
+    trigger_one(job, type=CheckpointType(stops), savepoint_name="mine", is_periodic=False)
+
+    assert isinstance(trigger(job), Queued)
+
+
+def test_nothing_follows_the_end_of_the_input() -> None:
+    job = a_running_job(a_pipeline(events=15, max_concurrent_checkpoints=3))
+    one, two = trigger_one(job), trigger_one(job)
+    assert isinstance(trigger(job), Queued)
+
+    acknowledge(job, one)
+    acknowledge(job, two)
+    complete(job, ONE)
+    complete(job, TWO)
+
+    assert (two.drains, job.state().status) == (True, JobStatus.FINISHED)
+    assert published_records(job) == list(range(15))
+
+
+def test_an_aborted_parent_takes_its_children_and_their_files_along() -> None:
+    job = a_pipelined_job(3)
+    take_checkpoint(job)
+    before = files_of(job)
+    two, three = trigger_one(job), trigger_one(job)
+    trigger_one(job)
+    acknowledge(job, two, COUNT)
+    acknowledge(job, three, COUNT)
+
+    state = fail_checkpoint(job, TWO, EXPIRED, "too slow")
+
+    assert state.pending == ()
+    statistics = [job.paths.statistics(number) for number in (2, 3, 4)]
+    assert files_of(job) == sorted([*before, *statistics])
+    assert [(f.checkpoint_id, f.reason) for f in state.failed] == [
+        (2, EXPIRED),
+        (3, Reason.JOB_FAILOVER_REGION),
+        (4, Reason.JOB_FAILOVER_REGION),
+    ]
+    assert len(state.failure_count.counted_ids) == 1
+    assert is_one_cut(job, take_checkpoint(job), 20)
+
+
+def test_an_aborted_child_leaves_its_parent_alone() -> None:
+    job = a_pipelined_job()
+    one, two = trigger_one(job), trigger_one(job)
+    acknowledge(job, one)
+    before = files_of(job)
+    acknowledge(job, two, COUNT)
+
+    fail_checkpoint(job, TWO, EXPIRED, "too slow")
+
+    assert files_of(job) == sorted(
+        [*(key for key in before if key != job.paths.plan(TWO)), job.paths.statistics(TWO)]
+    )
+    complete(job, ONE)
+    three = trigger_one(job)
+    acknowledge(job, three)
+    complete(job, THREE)
+    assert (three.parent, is_one_cut(job, THREE, 20)) == (ONE, True)
+    assert published_records(job) == list(range(20))
+
+
+def test_a_stage_that_runs_again_ends_the_checkpoints_that_continue_it() -> None:
+    job = a_pipelined_job()
+    one, two = trigger_one(job), trigger_one(job)
+    acknowledge(job, one, COUNT)
+    acknowledge(job, two, COUNT)
+
+    assert start_attempt(job, ONE, COUNT) == 2
+
+    state = job.state()
+    assert [pending.checkpoint_id for pending in state.pending] == [1]
+    assert [f.message for f in state.failed] == ["stage 'count_bids' of checkpoint 1 runs again"]
+    left = [key for key in files_of(job) if f"/{TWO:010d}" in key]
+    assert left == [job.paths.statistics(TWO)]
+    with pytest.raises(FencedError, match="checkpoint 2 was aborted, JOB_FAILOVER_REGION"):
+        finalize(job, TWO)
+    acknowledge(job, one, COUNT, attempt=2)
+    three = trigger_one(job)
+    acknowledge(job, three, COUNT)
+    acknowledge(job, one, RANK, attempt=2)  # It runs again with the stage that it reads.
+    acknowledge(job, three, RANK)
+    complete(job, ONE)
+    complete(job, THREE)
+    assert is_one_cut(job, THREE, 20)
+
+
+def test_a_stage_of_a_child_that_runs_again_leaves_the_parent_alone() -> None:
+    job = a_pipelined_job()
+    one, two = trigger_one(job), trigger_one(job)
+    acknowledge(job, one)
+    acknowledge(job, two, COUNT)
+
+    assert start_attempt(job, TWO, COUNT) == 2
+
+    assert [p.attempt_of(COUNT) for p in job.state().pending] == [1, 2]
+    with pytest.raises(FencedError, match="checkpoint 7 ended before stage 'count_bids' ran again"):
+        start_attempt(job, CheckpointId(7), COUNT)
+
+
+def test_the_watchdog_tells_of_an_expired_chain_once() -> None:
+    clock = ManualClock()
+    pipeline = a_pipeline(
+        max_concurrent_checkpoints=2,
+        tolerable_failed_checkpoints=9,
+        timeout=timedelta(minutes=1),
+    )
+    job = a_running_job(pipeline, clock=clock)
+    trigger_one(job)
+    trigger_one(job)
+    clock.advance(60_000)
+
+    assert watch(job).actions == ("aborted checkpoint 1: CHECKPOINT_EXPIRED",)
+    assert job.state().pending == ()
+
+
+def test_a_failure_with_a_chain_under_way_starts_from_the_last_completed_one() -> None:
+    job = a_pipelined_job()
+    one, two = trigger_one(job), trigger_one(job)
+    acknowledge(job, one)
+    finalize(job, ONE)
+    acknowledge(job, two, COUNT)
+    fail_checkpoint(job, TWO, Reason.TASK_FAILURE, "lost", is_task_failure=True)
+
+    restore(job, Latest())
+    three, four = trigger_one(job), trigger_one(job)
+    acknowledge(job, three)
+    acknowledge(job, four)
+    complete(job, THREE)
+    complete(job, four.checkpoint_id)
+
+    assert (three.starts_lineage, four.starts_lineage) == (True, False)
+    assert is_one_cut(job, four.checkpoint_id, 30)
+    assert published_records(job) == list(range(30))
+
+
+@pytest.mark.parametrize("concurrent", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_the_order_every_record_is_counted_once(concurrent: int, seed: int) -> None:
+    """Acts in random order; what cannot be done yet says so, and is tried again."""
+    job, random = a_pipelined_job(concurrent, num_retained=1), Random(seed)
+    plans: list[CheckpointPlan] = []
+    acts: list[tuple[str, CheckpointPlan]] = []
+    while len(job.state().completed) == 0 or job.state().completed[-1].checkpoint_id < 8:
+        if not acts or (random.random() < 0.3 and len(job.state().pending) < concurrent):
+            plans.append(trigger_one(job))
+            acts += [(act, plans[-1]) for act in (*STAGES, "finalize")]
+        act, plan = random.choice(acts)
+        try:
+            if act == "finalize":
+                complete(job, plan.checkpoint_id)
+            else:
+                acknowledge(job, plan, act)
+        except NotYetAcknowledged:
+            continue
+        acts.remove((act, plan))
+
+    last = job.state().completed[-1].checkpoint_id
+    assert ids_of(job.state().completed) == [last]
+    assert is_one_cut(job, last, 10 * last)
+    assert published_records(job) == list(range(10 * last))

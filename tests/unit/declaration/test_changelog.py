@@ -1,0 +1,419 @@
+"""The algebra of changes: every cell of the tables in docs/reference/pipelines.md; refusals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from sluice.declaration import aggregates as agg
+from sluice.declaration.changelog import (
+    Append,
+    Kind,
+    Read,
+    Retract,
+    Upsert,
+    after,
+    analysed,
+    check_row_kind_column,
+    check_sink,
+)
+from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_streams import KeyedStream
+from sluice.declaration.nodes import Input, StageNode
+from sluice.declaration.operations import Union
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.steps import Filter, Projection
+from sluice.declaration.streams import Stream
+from sluice.declaration.windows import Attached, Session, Tumbling
+from sluice.errors import ConfigurationError
+from sluice.sinks import FilesTable, IcebergTable, KafkaTopic, PostgresTable, SinkSpec
+from sluice.sources import Nexmark
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pipelines.md"
+READ: dict[str, Kind] = {"append": Append(), "upsert": Upsert(("u",)), "retract": Retract()}
+MINUTE, HOUR = Tumbling(timedelta(minutes=1)), timedelta(hours=1)
+
+
+class Silent(KeyedProcessFunction):
+    """Yields nothing."""
+
+    def process(self, row: Row, context: Context) -> None:
+        """Nothing."""
+
+
+def a_stream(kind: Kind) -> Stream:
+    """Rows of that kind, those that are only appended with event time."""
+    pipeline = Pipeline("auctions")
+    events = pipeline.source("events", Nexmark(10), event_time="at")
+    match kind:
+        case Append():
+            return events.key_by("u").deduplicate("appended")
+        case Upsert():
+            return events.key_by("u").latest("updated", by="at")
+        case Retract():
+            current = events.key_by("u").latest("current", by="at")
+            return current.union("updated", pipeline.source("more", Nexmark(10)))
+
+
+def keyed(stream: Stream) -> KeyedStream:
+    return stream.key_by("k")
+
+
+def another(stream: Stream) -> KeyedStream:
+    return stream.pipeline.source("others", Nexmark(10), event_time="at").key_by("k")
+
+
+def a_table(stream: Stream) -> Stream:
+    return stream.pipeline.source("names", Nexmark(10), table=True)
+
+
+DECLARED: Mapping[str, Callable[[Stream], Stream]] = {
+    "`transform`": lambda s: s.transform("it", lambda rows: rows),
+    "`where`": lambda s: s.transform("it", lambda rows: rows).where("a > 1"),
+    "`select` that keeps the key, or renames it": (
+        lambda s: s.transform("it", lambda rows: rows).select("a + 1 AS a", "u")
+    ),
+    "`select` that drops a column of the key": (
+        lambda s: s.transform("it", lambda rows: rows).select("a", "u + 1 AS u")
+    ),
+    "`lookup`": lambda s: s.lookup("it", a_table(s), on="a", keep="unmatched"),
+    "`lookup` that adds columns": lambda s: s.lookup("it", a_table(s), on="a", add=("name",)),
+    "`union`": lambda s: s.union(
+        "it", s.pipeline.source("others", Nexmark(10), event_time=s.event_time)
+    ),
+    "`aggregate`": lambda s: keyed(s).aggregate("it", n=agg.count()),
+    "`latest`": lambda s: keyed(s).latest("it", by="a"),
+    "`top_n`": lambda s: keyed(s).top_n("it", 3, by="a", unique="u"),
+    "`window`": lambda s: keyed(s).window("it", MINUTE, n=agg.count()),
+    "`window` with lateness": (
+        lambda s: keyed(s).window("it", MINUTE, allowed_lateness=HOUR, n=agg.count())
+    ),
+    "`window` with lateness, `Attached`": (
+        lambda s: keyed(s).window("it", Attached(), allowed_lateness=HOUR, n=agg.count())
+    ),
+    "`window_top_n`": lambda s: keyed(s).window_top_n("it", MINUTE, 1, by="a"),
+    "`deduplicate`": lambda s: keyed(s).deduplicate("it"),
+    "`join`, inner and semi": lambda s: keyed(s).join("it", another(s), how="semi"),
+    "`join`, left, right, full and anti": lambda s: keyed(s).join("it", another(s), how="anti"),
+    "`window_join`": lambda s: keyed(s).window_join("it", another(s), MINUTE),
+    "`interval_join`": lambda s: keyed(s).interval_join("it", another(s), upper=HOUR),
+    "`process`": (
+        lambda s: keyed(s).process(
+            "it", lambda rows, state: (rows, state), state={"a": int}, result={"a": int}
+        )
+    ),
+    "`process_keyed`": lambda s: keyed(s).process_keyed("it", Silent(), result={"a": int}),
+}
+
+
+def table(first: str) -> dict[str, dict[str, str]]:
+    """The table of the page whose first column is called so: row -> column -> cell."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\|.*\|$", line)
+    ]
+    start = next(number for number, row in enumerate(rows) if row[0] == first)
+    end = next(
+        (n for n in range(start + 2, len(rows)) if rows[n][0] == "sink" or len(rows[n]) != 4),
+        len(rows),
+    )
+    columns = [name.removeprefix("reads ") for name in rows[start][1:]]
+    return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows[start + 2 : end]}
+
+
+def in_words(declare: Callable[[Stream], Stream], read: Kind) -> str:
+    try:
+        stream = declare(a_stream(read))
+    except ConfigurationError:
+        return "refused"
+    match stream.pipeline.stages["it"].kind:
+        case Upsert(key=("u",)):
+            return "upsert by the same"
+        case Upsert(key=("k", *others)):
+            return f"upsert by {', '.join(['keys', *others])}"
+        case kind:
+            return str(kind)
+
+
+def test_the_page_says_of_every_operator_what_it_yields_of_what_it_reads() -> None:
+    assert table("operator") == {
+        name: {reads: in_words(declare, kind) for reads, kind in READ.items()}
+        for name, declare in DECLARED.items()
+    }
+
+
+def test_nobody_reads_another_kind_because_somebody_else_reads_the_stream() -> None:
+    alone = a_stream(Upsert(("u",)))
+    alone.transform("it", lambda rows: rows)
+    beside = a_stream(Upsert(("u",)))
+    beside.key_by("k").aggregate("sibling", n=agg.count())
+    beside.transform("it", lambda rows: rows)
+
+    assert beside.pipeline.stages["it"] != alone.pipeline.stages["it"]  # Another function.
+    assert beside.pipeline.stages["it"].inputs == alone.pipeline.stages["it"].inputs
+    assert alone.pipeline.stages["it"].inputs == (Input(producer="updated", kind=Upsert(("u",))),)
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        (("*",), Upsert(("a", "b"))),
+        (("c", "b", "a"), Upsert(("a", "b"))),
+        (("b AS c", "`a` as `d`"), Upsert(("d", "c"))),
+        (('"b"', 'a AS "d"'), Upsert(("d", "b"))),
+        (("a", "c"), Retract()),
+        (("a", "lower(b) AS b"), Retract()),
+        (("b AS a", "a AS b"), Upsert(("b", "a"))),
+        (("a + b AS a",), Retract()),
+    ],
+)
+def test_a_key_is_kept_by_its_columns_whatever_they_are_called(
+    columns: tuple[str, ...], kind: Kind
+) -> None:
+    steps = (Filter("a > 1"), Projection(columns))
+
+    assert after(steps, Upsert(("a", "b"))) == kind
+    assert [after(steps, other) for other in (Append(), Retract())] == [Append(), Retract()]
+
+
+def test_projections_follow_each_other() -> None:
+    steps = (Projection(("a AS x", "b")), Projection(("b", "x AS y")))
+
+    assert after(steps, Upsert(("a", "b"))) == Upsert(("y", "b"))
+    assert after((*steps, Projection(("x",))), Upsert(("a", "b"))) == Retract()
+
+
+def test_a_function_that_drops_a_column_of_the_key_leaves_rows_that_nothing_identifies() -> None:
+    assert analysed(Upsert(("a", "b")), ["b", "c", "a"]) == Upsert(("a", "b"))
+    assert analysed(Upsert(("a", "b")), ["b", "c"]) == Retract()
+    assert analysed(Append(), ["c"]) == Append()
+    assert analysed(Retract(), ["c"]) == Retract()
+
+
+def test_sessions_are_of_their_start_for_those_of_a_key_lie_apart() -> None:
+    stage = (
+        keyed(a_stream(Append()))
+        .window("it", Session(HOUR), allowed_lateness=HOUR, n=agg.count())
+        .pipeline.stages["it"]
+    )
+
+    assert stage.kind == Upsert(("k", "window_start"))
+
+
+def test_a_key_is_named_once_however_often_it_is_part_of_a_window() -> None:
+    stream = a_stream(Append()).key_by("k", "window_start")
+    stream.window("it", Attached(), allowed_lateness=HOUR, n=agg.count())
+
+    kind = stream.stream.pipeline.stages["it"].kind
+    assert kind == Upsert(("k", "window_start", "window_end"))
+
+
+def test_kinds_are_told_in_words() -> None:
+    kinds = (Append(), Upsert(("a", "b")), Retract())
+
+    assert [str(kind) for kind in kinds] == ["append", "upsert by a, b", "retract"]
+
+
+SINKS: Mapping[str, SinkSpec] = {
+    "appends": FilesTable(),
+    "`upsert_key` (Kafka: `upsert=True`)": FilesTable(upsert_key=("v", "u")),
+    "`changelog=True`": FilesTable(changelog=True),
+}
+
+
+def test_the_page_says_of_every_sink_what_it_takes() -> None:
+    def is_taken(spec: SinkSpec, kind: Kind) -> bool:
+        try:
+            check_sink("out", spec, Read("stage", kind))
+        except ConfigurationError:
+            return False
+        return True
+
+    told = table("sink")
+
+    assert {
+        name: {reads: cell != "refused" for reads, cell in row.items()}
+        for name, row in told.items()
+    } == {
+        name: {reads: is_taken(spec, kind) for reads, kind in READ.items()}
+        for name, spec in SINKS.items()
+    }
+
+
+REPLACED = "stage 'it' reads 'updated', whose rows replace earlier ones with the same u, and "
+TAKEN_BACK = "stage 'it' reads 'updated', which takes rows back, and "
+REFUSED = {
+    "`window`": (
+        "window() cannot take a row back; use aggregate() with the time among the keys: "
+        "key_by(hour=\"date_trunc('hour', at)\")"
+    ),
+    "`window_top_n`": (
+        "window_top_n() cannot take a row back; use top_n() with the window's start among the keys"
+    ),
+    "`deduplicate`": "deduplicate() cannot take a row back; use latest()",
+    "`window_join`": (
+        "window_join() cannot take a row back; use join() with the window's start among the keys"
+    ),
+    "`interval_join`": "interval_join() cannot take a row back; use join() and where()",
+    "`process`": (
+        "a function of your own cannot take a row back; put it before that stage, or use "
+        "aggregate(), top_n(), latest() or join()"
+    ),
+}
+REFUSED["`process_keyed`"] = REFUSED["`process`"]
+REFUSED["`window` with lateness"] = REFUSED["`window`"]
+
+
+@pytest.mark.parametrize("name", ["`lookup`", "`lookup` that adds columns"])
+def test_a_lookup_remembers_what_it_sent_by_a_key(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        DECLARED[name](a_stream(Retract()))
+
+    assert str(caught.value) == (
+        f"{TAKEN_BACK}lookup() cannot take a row back; look up what that stage reads, before it, "
+        "or give its rows a key with key_by(...).latest(...)"
+    )
+    stages = DECLARED[name](a_stream(Upsert(("u",)))).pipeline.stages
+    assert (stages["it"].is_stateful, stages["it"].keys) == (True, ("u",))
+    assert not DECLARED[name](a_stream(Append())).pipeline.stages["it"].is_stateful
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_who_cannot_take_a_row_back_says_who_can(name: str) -> None:
+    said = []
+    for kind in (Upsert(("u",)), Retract()):
+        with pytest.raises(ConfigurationError) as caught:
+            DECLARED[name](a_stream(kind))
+        said.append(str(caught.value))
+
+    assert said == [REPLACED + REFUSED[name], TAKEN_BACK + REFUSED[name]]
+
+
+SINK_MISTAKES: Mapping[str, tuple[SinkSpec, Kind, str]] = {
+    "appends updates": (
+        FilesTable(),
+        Upsert(("a", "b")),
+        (
+            "sink 'out' appends, but rows of 'best' replace earlier ones with the same a, b; keep "
+            "the newest with upsert_key=('a', 'b'), which of a KafkaTopic is key=... and "
+            "upsert=True, or write every change with changelog=True"
+        ),
+    ),
+    "appends what is taken back": (
+        FilesTable(),
+        Retract(),
+        (
+            "sink 'out' appends, but 'best' takes rows back; write every change with "
+            "changelog=True, or give its rows a key with key_by(...).latest(...) and keep "
+            "the newest with upsert_key=..."
+        ),
+    ),
+    "another key": (
+        FilesTable(upsert_key=("player",)),
+        Upsert(("game", "rank")),
+        (
+            "sink 'out' upserts by player, but 'best' has a row for each game, rank, several of "
+            "which may share a key; upsert by ('game', 'rank'), or choose one with "
+            "key_by('player').latest(...)"
+        ),
+    ),
+    "a key of a topic": (
+        KafkaTopic("localhost", "t", key="game", upsert=True),
+        Upsert(("game", "rank")),
+        (
+            "sink 'out' upserts by game, but 'best' has a row for each game, rank, several of "
+            "which may share a key; upsert by ('game', 'rank'), or choose one with "
+            "key_by('game').latest(...)"
+        ),
+    ),
+    "a key of what has none": (
+        FilesTable(upsert_key=("a", "b")),
+        Retract(),
+        (
+            "sink 'out' upserts by a, b, but no columns identify a row of 'best'; choose one with "
+            "key_by('a', 'b').latest(...), or write every change with changelog=True"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", SINK_MISTAKES)
+def test_a_sink_that_would_show_what_is_not_so_says_what_to_write(mistake: str) -> None:
+    spec, kind, message = SINK_MISTAKES[mistake]
+
+    with pytest.raises(ConfigurationError) as caught:
+        check_sink("out", spec, Read("best", kind))
+
+    assert str(caught.value) == message
+
+
+def test_a_sink_is_refused_where_it_is_declared() -> None:
+    best = a_stream(Append()).key_by("game").top_n("best", 1, by="score")
+
+    with pytest.raises(
+        ConfigurationError, match="sink 'leaders' upserts by player, but 'best' has"
+    ):
+        best.sink("leaders", FilesTable(upsert_key=("player",)))
+    assert best.pipeline.sinks == {}
+
+
+def test_a_changelog_needs_the_column_kind_for_itself() -> None:
+    spec = FilesTable(changelog=True)
+    check_row_kind_column("out", spec, "best", ["kinds"])
+    check_row_kind_column("out", FilesTable(), "best", ["kind"])
+
+    with pytest.raises(ConfigurationError) as caught:
+        check_row_kind_column("out", spec, "best", ["a", "kind"])
+
+    assert str(caught.value) == (
+        "sink 'out' writes a changelog, whose column 'kind' says what a row does, but 'best' has a "
+        "column of that name; rename it: select('kind AS ...')"
+    )
+
+
+BOTH: Mapping[str, Callable[[], SinkSpec]] = {
+    "FilesTable": lambda: FilesTable(upsert_key=("a", "b"), changelog=True),
+    "IcebergTable 'shop.t'": lambda: IcebergTable(
+        "shop.t", {"type": "sql"}, upsert_key=("a", "b"), changelog=True
+    ),
+    "PostgresTable 'shop.t'": lambda: PostgresTable(
+        "host=db", "shop.t", upsert_key=("a", "b"), changelog=True
+    ),
+    "KafkaTopic 't'": lambda: KafkaTopic("localhost", "t", key="a", upsert=True, changelog=True),
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_table_holds_every_change_or_the_newest_rows(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        BOTH[name]()
+
+    key = "a" if name.startswith("Kafka") else "a, b"
+    assert str(caught.value) == (
+        f"{name} keeps the newest row per {key}, and changelog=True every change; write one of "
+        "the two"
+    )
+
+
+def test_a_stage_that_cannot_read_its_input_is_not_declared() -> None:
+    stream = a_stream(Upsert(("u",)))
+
+    with pytest.raises(ConfigurationError):
+        stream.key_by("k").deduplicate("it")
+    assert "it" not in stream.pipeline.stages
+
+
+def test_a_stage_knows_whether_rows_are_taken_back_from_it() -> None:
+    def a_stage(*kinds: Kind) -> StageNode:
+        inputs = tuple(Input(producer="p", kind=kind) for kind in kinds)
+        return StageNode(uid="it", operation=Union(), inputs=inputs)
+
+    assert [a_stage(*kinds).reads_updates for kinds in ([Append()] * 2, [Append(), Retract()])] == [
+        False,
+        True,
+    ]

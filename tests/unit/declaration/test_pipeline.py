@@ -1,0 +1,439 @@
+"""Mistakes of declarations: each is refused with its name and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from sluice.declaration import aggregates as agg
+from sluice.declaration.keyed_streams import KeyedStream
+from sluice.declaration.operations import KeyedAggregate, TopN, WindowAggregate
+from sluice.declaration.params import param
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.steps import Filter, Projection
+from sluice.declaration.streams import Stream
+from sluice.declaration.windows import Hopping, Session, Tumbling
+from sluice.errors import ConfigurationError
+from sluice.sinks import FilesTable
+from sluice.sources import Files, Nexmark
+
+MINUTE = Tumbling(timedelta(minutes=1))
+
+
+def same(rows: Any) -> Any:
+    return rows
+
+
+def a_stream(event_time: str | None = "at") -> Stream:
+    pipeline = Pipeline("auctions")
+    return pipeline.source("events", Nexmark(10), event_time=event_time)
+
+
+def a_stage() -> Stream:
+    return a_stream().transform("parse", same)
+
+
+# What somebody declares with who runs no type checker.
+AnyPipeline: Any = Pipeline
+any_pipeline: Callable[[], Any] = partial(Pipeline, "a")
+any_stream: Callable[[], Any] = a_stream
+any_stage: Callable[[], Any] = a_stage
+
+
+def declared_again(uid: str) -> None:
+    stream = a_stage()
+    stream.sink("results", FilesTable())
+    stream.key_by("a").aggregate(uid, n=agg.count())
+
+
+def an_updated_stream() -> Stream:
+    return a_stage().key_by("a").aggregate("counts", n=agg.count())
+
+
+def looked_up(**how: object) -> Stream:
+    stream = a_stage()
+    names = stream.pipeline.source("names", Files("/names"), table=True)
+    return stream.lookup("known", names, on="a", **how)  # type: ignore[arg-type]
+
+
+def a_table_is_streamed() -> None:
+    names = a_stream().pipeline.source("names", Files("/names"), table=True)
+    names.transform("read", same)
+
+
+def where_after_a_consumer() -> None:
+    stream = a_stage()
+    stream.transform("next_one", same)
+    stream.where("a > 1")
+
+
+def where_after_a_sink() -> None:
+    stream = a_stage()
+    stream.sink("results", FilesTable())
+    stream.where("a > 1")
+
+
+def a_sink_of_another_uid_twice() -> None:
+    stream = a_stage()
+    stream.sink("parse", FilesTable())
+
+
+def a_sink_twice() -> None:
+    stream = a_stage()
+    stream.sink("results", FilesTable())
+    stream.sink("results", FilesTable())
+
+
+def a_hook_first() -> None:
+    stream = any_stream()
+    stream.pipeline.hook("parse", trigger=same, restore=same)
+    stream.transform("parse", same)
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "pipeline uid": (lambda: Pipeline("My Job"), "uid 'My Job' is not usable; use up to 63 of a-z"),
+    "source uid": (
+        lambda: Pipeline("a").source("1st", Nexmark()), "uid '1st' is not usable; use up to 63"
+    ),
+    "long uid": (lambda: a_stage().transform("a" * 64, same), "is not usable; use up to 63"),
+    "sink uid": (lambda: a_stage().sink("Out", FilesTable()), "uid 'Out' is not usable"),
+    "stage twice": (
+        lambda: declared_again("parse"),
+        "uid 'parse' is declared twice in pipeline 'auctions': it is that of a stage already; ",
+    ),
+    "stage as source": (lambda: declared_again("events"), "uid 'events' is declared twice"),
+    "stage as sink": (lambda: declared_again("results"), "uid 'results' is declared twice"),
+    "source twice": (
+        lambda: a_stream().pipeline.source("events", Nexmark()), "uid 'events' is declared twice"
+    ),
+    "hook as stage": (
+        lambda: any_stage().pipeline.hook("parse", trigger=same, restore=same),
+        "uid 'parse' is declared twice",
+    ),
+    "stage as hook": (a_hook_first, "uid 'parse' is declared twice"),
+    "source as stage": (
+        lambda: a_stage().pipeline.source("parse", Nexmark()), "uid 'parse' is declared twice"
+    ),
+    "sink twice": (a_sink_twice, "uid 'results' is declared twice"),
+    "sink as stage": (a_sink_of_another_uid_twice, "uid 'parse' is declared twice"),
+    "window without event time": (
+        lambda: a_stream(None).transform("parse", same).key_by("a").window(
+            "sums", MINUTE, n=agg.count()
+        ),
+        r"stage 'sums' reads 'parse', which has no event time; name it: source\(\.\.\., event_",
+    ),
+    "window behind a window": (
+        lambda: a_stage().key_by("a").window("one", MINUTE, n=agg.count()).key_by("n").window(
+            "two", MINUTE, m=agg.count()
+        ),
+        "stage 'two' reads 'one', which has no event time",
+    ),
+    "hops that do not fit": (
+        lambda: Hopping(timedelta(seconds=10), timedelta(seconds=3)),
+        "a hopping window of 0:00:10 cannot slide by 0:00:03; make the size a multiple",
+    ),
+    "half a millisecond": (
+        lambda: Session(timedelta(microseconds=1_500)), "is not whole milliseconds; round it"
+    ),
+    "sessions of everybody": (
+        lambda: a_stage().window_top_n("best", Session(timedelta(seconds=1)), 1, by="n"),
+        "stage 'best': a session is of a key",
+    ),
+    "a union of other times": (
+        lambda: (one := a_stream()).union(
+            "all", one.pipeline.source("more", Nexmark(1), event_time="then")
+        ),
+        "union 'all' reads streams of different event time, 'at' and 'then'",
+    ),
+    "a join of unequal keys": (
+        lambda: (one := a_stage()).key_by("a").join("both", one.key_by("a", "b")),
+        "stage 'both' joins 1 key columns with 2",
+    ),
+    "a join of two pipelines": (
+        lambda: a_stage().key_by("a").join("both", a_stage().key_by("a")),
+        "stage 'both' joins streams of two pipelines",
+    ),
+    "an interval that ends before it begins": (
+        lambda: (one := a_stage()).key_by("a").interval_join(
+            "both", one.key_by("a"), lower=timedelta(1), upper=timedelta(0)
+        ),
+        "goes from 1 day, 0:00:00 to 0:00:00; the upper bound comes first",
+    ),
+    "an interval of no event time": (
+        lambda: (one := a_stream(None)).key_by("a").interval_join(
+            "both", one.key_by("a"), upper=timedelta(1)
+        ),
+        "stage 'both' reads 'events', which has no event time",
+    ),
+    "no TTL": (
+        lambda: a_stage().key_by("a").aggregate("n", ttl=timedelta(0), n=agg.count()),
+        "stage 'n' has a TTL of 0:00:00; use 1 ms or more",
+    ),
+    "a lookup that adds what it has not": (
+        lambda: looked_up(keep="unmatched", add=("b",)),
+        "lookup 'known' keeps the rows that the table has not, so it cannot add b",
+    ),
+    "a lookup that adds nothing": (
+        lambda: looked_up(keep="all"),
+        r"lookup 'known' keeps all rows and adds nothing; name the columns: add=",
+    ),
+    "idle at once": (
+        lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
+        "source 's' has idle_after 0:00:00; use 1 ms or more",
+    ),
+    "a deduplication whose order was left out": (
+        lambda: a_stream().select("a", "b").key_by("a").deduplicate("first"),
+        r"deduplicate 'first' takes the first row by event time, and the select\(\) of 'events'",
+    ),
+    "nothing selected": (
+        lambda: a_stream().select(),
+        r"select\(\) of 'events' needs at least one column",
+    ),
+    "an aggregate in a select": (
+        lambda: a_stage().select("max(a) AS m"),
+        r"select\(\) of 'parse' has the aggregate max\(\) in 'max\(a\) AS m'; where\(\) and",
+    ),
+    "an aggregate in a where of a source": (
+        lambda: a_stream().where("a > avg (a)"),
+        r"where\(\) of 'events' has the aggregate avg\(\) in 'a > avg \(a\)'",
+    ),
+    "a window function": (
+        lambda: a_stream().select("a", "ROW_NUMBER() OVER (ORDER BY a) AS n"),
+        r"'events' has the window function ROW_NUMBER\(\)",
+    ),
+    "anything over a window": (
+        lambda: a_stage().select("ntile_of(a) over (partition by b) AS n"),
+        "'parse' has a window function in",
+    ),
+    "a query in a where": (
+        lambda: a_stream().where("a in (select a from t)"),
+        "'events' has a query in",
+    ),
+    "short window": (
+        lambda: Tumbling(timedelta(microseconds=1)),
+        "a tumbling window of 0:00:00.000001 is too short; use 1 ms or more",
+    ),
+    "table streamed": (
+        a_table_is_streamed,
+        r"stage 'read' streams the table source 'names'; pass it to lookup\(\)",
+    ),
+    "lookup of a stream": (
+        lambda: a_stage().lookup("join", a_stage(), on="a"),
+        "lookup 'join' needs a table source; declare 'parse' with table=True",
+    ),
+    "lookup of a stream source": (
+        lambda: a_stage().lookup("join", a_stream(), on="a"),
+        "lookup 'join' needs a table source; declare 'events' with table=True",
+    ),
+    "where after a consumer": (
+        where_after_a_consumer, "before its consumers; 'parse' is already consumed"
+    ),
+    "where after a sink": (where_after_a_sink, "before its consumers; 'parse' is already consumed"),
+    "empty key": (lambda: a_stage().key_by(), r"key_by\(\) needs at least one column"),
+    "top 0": (
+        lambda: a_stage().key_by("a").top_n("best", 0, by="n", unique="a"),
+        "top_n 'best' has n = 0; use 1 or more",
+    ),
+    "no aggregate": (
+        lambda: a_stage().key_by("a").aggregate("sums"),
+        r"stage 'sums' computes nothing; pass name=count\(\)",
+    ),
+    "no window aggregate": (
+        lambda: a_stage().key_by("a").window("sums", MINUTE), "stage 'sums' computes nothing"
+    ),
+    "sink on a source": (
+        lambda: a_stream().sink("out", FilesTable()),
+        "sink 'out' reads the source 'events' itself; put a stage between them",
+    ),
+    "parallelism": (
+        lambda: Pipeline("auctions", parallelism=0), "stage 'auctions' has parallelism 0"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_refused_with_the_things_name_and_the_fix(mistake: str) -> None:
+    declare, message = MISTAKES[mistake]
+
+    with pytest.raises(ConfigurationError, match=message):
+        declare()
+
+
+def a_keyed_stream() -> Any:
+    return a_stage().key_by("a")
+
+
+FORGOTTEN: dict[str, tuple[Callable[[], object], str]] = {
+    "Pipeline": (lambda: AnyPipeline(description="x"), r'Pipeline("my_pipeline", ...)'),
+    "source": (lambda: any_pipeline().source(Nexmark()), '.source("my_source", spec, ...)'),
+    "hook": (lambda: any_pipeline().hook(trigger=same, restore=same), '.hook("my_hook", ...)'),
+    "transform": (
+        lambda: any_stream().transform(same), '.transform("my_transform", function, ...)'
+    ),
+    "sink": (lambda: any_stage().sink(FilesTable()), '.sink("my_sink", spec)'),
+    "lookup": (lambda: any_stage().lookup(a_stream(), on="a"), '.lookup("my_lookup", table, ...)'),
+    "union": (lambda: any_stage().union(a_stage()), '.union("my_union", ...)'),
+    "window_top_n": (
+        lambda: any_stage().window_top_n(MINUTE, 3, by="n"),
+        '.window_top_n("my_window_top_n", window, n, ...)',
+    ),
+    "aggregate": (
+        lambda: a_keyed_stream().aggregate(n=agg.count()), '.aggregate("my_aggregate", ...)'
+    ),
+    "window": (
+        lambda: a_keyed_stream().window(MINUTE, n=agg.count()), '.window("my_window", window, ...)'
+    ),
+    "top_n": (lambda: a_keyed_stream().top_n(3, by="n"), '.top_n("my_top_n", n, ...)'),
+    "latest": (lambda: a_keyed_stream().latest(by="n"), '.latest("my_latest", ...)'),
+    "deduplicate": (lambda: a_keyed_stream().deduplicate(), '.deduplicate("my_deduplicate", ...)'),
+    "join": (lambda: a_keyed_stream().join(a_keyed_stream()), '.join("my_join", other, ...)'),
+    "interval_join": (
+        lambda: a_keyed_stream().interval_join(a_keyed_stream(), upper=timedelta(1)),
+        '.interval_join("my_interval_join", other, ...)',
+    ),
+    "window_join": (
+        lambda: a_keyed_stream().window_join(a_keyed_stream(), MINUTE),
+        '.window_join("my_window_join", other, window, ...)',
+    ),
+    "process": (
+        lambda: a_keyed_stream().process(same, state={}, result={}),
+        '.process("my_process", function, ...)',
+    ),
+    "process_keyed": (
+        lambda: a_keyed_stream().process_keyed(same, result={}),
+        '.process_keyed("my_process_keyed", function, ...)',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_who_forgets_a_uid_is_told_what_to_write(name: str) -> None:
+    declare, written = FORGOTTEN[name]
+
+    with pytest.raises(ConfigurationError) as caught:
+        declare()
+
+    assert str(caught.value) == f"{name} needs a uid first: {written}; state is recovered by it"
+
+
+def test_every_method_that_declares_something_is_among_them() -> None:
+    declaring = {
+        name
+        for kind in (Pipeline, Stream, KeyedStream)
+        for name, method in vars(kind).items()
+        if "uid" in getattr(method, "__annotations__", {}) and not name.startswith("_")
+    }
+
+    reading = {"parallelism_of", "sinks_of", "consumers_of", "sources_of", "upstream_of"}
+    assert declaring - reading - {"stage"} == FORGOTTEN.keys() - {"Pipeline"}
+
+
+def test_a_uid_may_be_given_by_name() -> None:
+    stream = a_stream().transform(uid="parse", function=same)
+
+    assert stream.producer == "parse"
+
+
+def test_a_declaration_reads_like_the_drawing() -> None:
+    pipeline = Pipeline("ssh_threats", parallelism=4)
+    names = pipeline.source("names", Files(param("names")), table=True)
+    log = pipeline.source(
+        "log", Files(param("input")), event_time="at", out_of_orderness=timedelta(seconds=5)
+    )
+    (
+        log.transform("parse", same, year=param("year", 2015))
+        .lookup("known", names, on="name", keep="unmatched")
+        .key_by("name", day="date(at)")
+        .window("window_rule", MINUTE, parallelism=2, failed=agg.count(), users=agg.sum("users"))
+        .where("failed >= 5")
+        .where("users > 1")
+        .select("name", "failed")
+        .sink("alerts", FilesTable(param("output", required=False)))
+    )
+
+    window = pipeline.stages["window_rule"]
+    assert list(pipeline.stages) == ["parse", "known", "window_rule"]
+    assert [s.producers for s in pipeline.stages.values()] == [("log",), ("parse",), ("known",)]
+    assert [s.inputs[0].event_time for s in pipeline.stages.values()] == ["at"] * 3
+    assert isinstance(window.operation, WindowAggregate)
+    assert window.keys == ("name", "day")
+    assert window.inputs[0].key_expressions == {"day": "date(at)"}
+    assert window.steps == (
+        Filter("failed >= 5"),
+        Filter("users > 1"),
+        Projection(("name", "failed")),
+    )
+    assert [p.name for p in pipeline.params] == ["input", "names", "output", "year"]
+    assert [source.uid for source in pipeline.stream_sources()] == ["log"]
+    assert pipeline.sources["log"].out_of_orderness_ms == 5_000
+    assert pipeline.sinks_of("window_rule") == (pipeline.sinks["alerts"],)
+    assert pipeline.sources_of("parse") == (pipeline.sources["log"],)
+    assert pipeline.sources_of("known") == ()
+    assert (pipeline.upstream_of("parse"), pipeline.upstream_of("known")) == ((), ("parse",))
+
+
+def test_the_nearest_parallelism_counts() -> None:
+    pipeline = Pipeline("auctions", parallelism=4)
+    pipeline.source("events", Nexmark()).transform("own", same, parallelism=3).transform("a", same)
+
+    assert pipeline.parallelism_of("own", override=8) == 3
+    assert pipeline.parallelism_of("a", override=8) == 8
+    assert pipeline.parallelism_of("a") == 4
+
+
+def test_what_a_source_is_filtered_by_costs_no_stage() -> None:
+    events = a_stream()
+    bids = events.where("price > 0").where("a < 9").select("a", "bid.price AS price", "x.at")
+    bids.key_by("a").aggregate("sums", total=agg.sum("price"))
+    events.select("a").key_by("a").aggregate("counts", n=agg.count())
+
+    stages = events.pipeline.stages
+    assert stages["sums"].inputs[0].steps == (
+        Filter("price > 0"),
+        Filter("a < 9"),
+        Projection(("a", "bid.price AS price", "x.at")),
+    )
+    assert stages["sums"].inputs[0].event_time == "at"
+    assert stages["counts"].inputs[0].event_time is None  # It is not among what was selected.
+
+
+def test_a_star_keeps_event_time_and_a_later_select_may_bring_it_back() -> None:
+    events = a_stream()
+
+    assert events.select("*", "a + 1 AS b").event_time == "at"
+    assert events.select("a", "ms").event_time is None
+    assert events.select("a", "ms").select("a", "timestamp_millis(ms) AS at").event_time == "at"
+
+
+def test_a_join_tells_two_event_times_of_one_name_apart() -> None:
+    events = a_stream()
+    events.key_by("a").interval_join("both", events.key_by("b"), upper=timedelta(seconds=1))
+
+    left, right = events.pipeline.stages["both"].inputs
+    assert (left.keys, left.event_time, left.renames) == (("a",), "at", {})
+    assert (right.keys, right.event_time, right.renames) == (("b",), "right_at", {"at": "right_at"})
+    assert events.pipeline.sources_of("both") == (events.pipeline.sources["events"],)
+
+
+def test_operations_are_declared_by_name() -> None:
+    keyed = a_stage().key_by("a")
+    pipeline = keyed.stream.pipeline
+    keyed.aggregate("sums", n=agg.count(), ttl=timedelta(minutes=1))
+    keyed.top_n("best", 3, by="price", ties_by="b", unique=("a", "b"))
+
+    assert isinstance(pipeline.stages["sums"].operation, KeyedAggregate)
+    assert pipeline.stages["sums"].ttl_ms == 60_000
+    assert pipeline.stages["parse"].keys == ()
+    assert not pipeline.stages["parse"].is_stateful
+    assert pipeline.stages["best"].operation == TopN(
+        n=3, by="price", ties_by=("b",), unique=("a", "b")
+    )
+
+
+def test_an_aggregate_of_values_needs_their_column() -> None:
+    with pytest.raises(ConfigurationError, match=r"sum\(\) needs the name of a column"):
+        agg.Aggregate(kind=agg.AggregateKind.SUM)

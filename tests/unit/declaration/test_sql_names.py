@@ -1,0 +1,82 @@
+"""The words of a SQL text that are columns, and not Spark's keywords."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from sluice.declaration.sql_names import LITERAL, unknown_column
+from sluice.declaration.steps import Filter, Projection
+from sluice.subtask.row_sql import applied
+from tests.sql_keywords import KEYWORDS
+
+NAMES = ["a", "at", "b", "price"]
+
+
+@pytest.mark.parametrize("word", [word for word in KEYWORDS if not LITERAL.fullmatch(word)])
+def test_a_column_of_any_name_is_filtered_and_selected(word: str) -> None:
+    rows = pl.DataFrame({word: ["ann", "x", None], "b": [1, 2, 3]})
+    columns = (word, f"upper({word}) AS loud", f"CASE WHEN {word} IS NULL THEN b END AS gone")
+
+    kept = applied(Filter(f"b > 0 AND {word} = 'ann'"), rows)
+    there = applied(Filter(f"{word} IS NOT NULL"), rows)
+    selected = applied(Projection((*columns, f"b + 1 AS {word}2")), rows)
+    renamed = applied(Projection((f"b AS {word}",)), rows.select("b"))
+
+    assert kept.rows() == [("ann", 1)]
+    assert there.height == 2
+    assert selected.rows() == [("ann", "ANN", None, 2), ("x", "X", None, 3), (None, None, 3, 4)]
+    assert renamed.columns == [word]
+
+
+@pytest.mark.parametrize("word", ["true", "false", "null"])
+def test_a_literal_stays_one_unless_it_is_quoted(word: str) -> None:
+    rows = pl.DataFrame({word: ["ann", "x"]})
+
+    assert applied(Filter(f"\"{word}\" = 'ann'"), rows).rows() == [("ann",)]
+    assert applied(Filter(f"{word} IS NOT NULL"), rows).height == (0 if word == "null" else 2)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "a > 1 AND b IS NOT NULL",
+        "A > 1",
+        "CASE WHEN a THEN b ELSE price END",
+        "CAST(a AS date) = DATE '2026-01-01'",
+        "extract(year FROM at)",
+        "timestampdiff(HOUR, at, now())",
+        "interval 5 days + at",
+        "current_date > at AND user = b",
+        "exists(tags, x -> x > 1)",
+        "f(width => 3)",
+        "at + INTERVAL '1' DAY",
+        "a::int = 1 OR a.b.c = 1",
+        "trim(BOTH 'x' FROM a)",
+        "substring(a FROM 2)",
+        "a IS DISTINCT FROM b",
+        "struct(a AS x, b AS y)",
+        "NOT (a NOT IN (1, 2))",
+        "-- nothing\n a = /* nothing */ 'text'",
+        "`strange` = 1",
+    ],
+)
+def test_what_may_be_right_is_no_mistake(sql: str) -> None:
+    assert unknown_column(sql, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "name"),
+    [
+        ("coalesce(a, bb)", "bb"),
+        ("NOT aa", "aa"),
+        ("a LIKE 'x' OR bbb = 1", "bbb"),
+        ("a BETWEEN 1 AND pric", "pric"),
+        ("-aa", "aa"),
+        ("date_trunc('hour', att)", "att"),
+        ("bidd.price > 3", "bidd"),
+        ("CASE WHEN a THEN bb END", "bb"),
+    ],
+)
+def test_a_misspelt_column_is_found(sql: str, name: str) -> None:
+    assert unknown_column(sql, NAMES) == name

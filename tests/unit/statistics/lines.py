@@ -1,0 +1,20 @@
+"""Lines of a history, as tests need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluice.statistics.checkpoints import CheckpointStats, CheckpointStatus
+
+COMPLETED, FAILED = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED
+
+
+def a_line(
+    checkpoint_id: int, status: CheckpointStatus = COMPLETED, **given: Any
+) -> CheckpointStats:
+    usual: dict[str, Any] = {
+        "checkpoint_type": "CHECKPOINT",
+        "is_savepoint": False,
+        "trigger_timestamp": 1_000 * checkpoint_id,
+    }
+    return CheckpointStats(id=checkpoint_id, status=status, **usual | given)

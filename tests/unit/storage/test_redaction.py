@@ -1,0 +1,160 @@
+"""Secrets are removed from stored texts, as errors quote their input."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+
+from harness.jobs import a_running_job, keys_of, trigger_one
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.core.acks import Decline
+from sluice.core.ids import CheckpointId
+from sluice.core.messages import CheckpointFailed, DeclineReceived, Event, JobFailed, JobStopped
+from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.declaration.params import declared_secrets, env, value_of
+from sluice.job.job import Job
+from sluice.storage.journal import WORDED
+from sluice.storage.redaction import redacted
+from tests.builders import SUBTASKS
+
+SECRET = "hunter2 of/the@sea"
+AWS_SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEYab"
+assert len(AWS_SECRET) == 40
+
+
+@pytest.fixture(autouse=True)
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_DSN_PART", SECRET)
+    env("SHOP_DSN_PART")
+
+
+@pytest.mark.parametrize(
+    ("text", "without"),
+    [
+        (f"cannot log in with {SECRET}!", "cannot log in with ***!"),
+        ("at http://x/?p=hunter2%20of%2Fthe%40sea", "at http://x/?p=***"),
+        (
+            "postgresql://shop:p@ss/w:rd@db.example:5432/x refused",
+            "postgresql://shop:***@db.example:5432/x refused",
+        ),
+        ("host=db password=s3cr3t user=shop", "host=db password=*** user=shop"),
+        ("host=db PASSWORD = 's3 cr3t' user=shop", "host=db PASSWORD = *** user=shop"),
+        ('{"sasl.password": "s3,cr3t", "acks": "all"}', '{"sasl.password": ***, "acks": "all"}'),
+        ("{'token': 'abc', 'uri': 'x'}", "{'token': ***, 'uri': 'x'}"),
+        ("GET /v1?access_token=abc&x=1", "GET /v1?access_token=***&x=1"),
+        ("Authorization: Bearer eyJhbGciOi.J9.x", "Authorization: Bearer ***"),
+        ("key AKIAIOSFODNN7EXAMPLE is not known", "key *** is not known"),
+        (f"signed with {AWS_SECRET}, refused", "signed with ***, refused"),
+    ],
+)
+def test_secrets_are_masked_wherever_they_stand(text: str, without: str) -> None:
+    assert redacted(text) == without
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auctions/shared/count_bids/0000000003-6a1f0cbb84d3e2f09c5d7e1a2b3c4d5e.arrow is damaged",
+        "s3://my-bucket/checkpoints/auctions/journal/000000000042 cannot be read",
+        "no S3 server answers for bucket 'x' at http://127.0.0.1:4566; start it",
+        "/var/lib/sluice/root/journal/00000000004",
+        "unexpected token: FROM at line 3",
+        "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+        "column 'secretary' was BIGINT and is now STRING",
+        "subtask count_bids/1: the input is odd",
+    ],
+)
+def test_what_helps_to_mend_it_stays(text: str) -> None:
+    assert redacted(text) == text
+
+
+def test_a_secret_of_the_environment_goes_by_its_variables_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NOBODYS_API_KEY", "0123456789")
+    monkeypatch.setenv("NOBODYS_PASSWORD", "test")
+
+    assert redacted("0123456789 is no key of this test") == "*** is no key of this test"
+
+
+def test_a_worker_that_was_handed_the_declaration_knows_it_by_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HANDED_OVER", "quiet please")
+    handed = copy(env("HANDED_OVER"))
+    monkeypatch.setattr("sluice.declaration.params._secret_variables", set())
+
+    assert redacted("quiet please!") == "quiet please!"
+    assert value_of(handed, {}) == "quiet please"
+    assert declared_secrets() == {"HANDED_OVER"}
+    assert redacted("quiet please!") == "***!"
+
+
+def everything_in(job: Job) -> bytes:
+    return b"".join(job.store.get(key) or b"" for key in keys_of(job))
+
+
+@pytest.mark.parametrize("is_task_failure", [True, False])
+def test_no_failure_takes_a_secret_into_the_bucket(*, is_task_failure: bool) -> None:
+    job = a_running_job()
+    plan = trigger_one(job)
+    text = f"FATAL: password authentication failed for {SECRET}"
+    decline = Decline(
+        checkpoint_id=plan.checkpoint_id, subtask=SUBTASKS[0], attempt=1, message=text
+    )
+    job.answers.write_decline(decline)
+
+    fail_checkpoint(
+        job,
+        plan.checkpoint_id,
+        CheckpointFailureReason.TASK_FAILURE,
+        text,
+        is_task_failure=is_task_failure,
+    )
+
+    assert b"authentication failed for ***" in everything_in(job)
+    assert b"hunter2" not in everything_in(job)
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"event": JobFailed, "at_ms": 1},
+    {"event": JobStopped, "at_ms": 1, "status": JobStatus.FAILED},
+    {
+        "event": CheckpointFailed,
+        "at_ms": 1,
+        "checkpoint_id": CheckpointId(1),
+        "reason": CheckpointFailureReason.TASK_FAILURE,
+    },
+]
+
+
+@pytest.mark.parametrize("given", EVENTS, ids=lambda given: given["event"].__name__)
+def test_whatever_is_journaled_with_a_message_is_journaled_without_secrets(
+    given: dict[str, Any],
+) -> None:
+    job = a_running_job()
+    trigger_one(job)
+    rest = {name: value for name, value in given.items() if name != "event"}
+
+    job.journal.append(
+        lambda state: given["event"](generation=state.generation, message=SECRET, **rest)
+    )
+
+    event: Any = next(iter(job.journal.entries(1))).event
+    assert event.message == "***"
+    assert b"hunter2" not in everything_in(job)
+
+
+def test_every_event_that_has_words_is_known_to_the_journal() -> None:
+    """A new one with a message would be journaled as it is: this fails until it is listed."""
+    with_words = {
+        cls
+        for cls in get_args(Event)
+        if {"message", "decline"} & {field.name for field in fields(cls)}
+    }
+
+    assert with_words == {DeclineReceived, *WORDED}

@@ -1,0 +1,278 @@
+"""The rules that the joins document, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.declaration import operations as ops
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.windows import Hopping, Tumbling
+from sluice.subtask.operators.build import build_operator
+from sluice.subtask.operators.regular_join import RegularJoin
+from sluice.subtask.operators.window_join import WindowJoin
+from tests.unit.subtask.auctions import LEFT, MS, RIGHT, Played, a_stage, after, interval
+
+# --- regular --------------------------------------------------------------------------------------
+
+
+def test_equal_rows_are_as_many_pairs() -> None:
+    played = Played(RegularJoin(a_stage(ops.RegularJoin()), LEFT, RIGHT))
+    left, right = (1, after(0), None), (1, after(1), 10)
+
+    played.epoch([left, left], [], 0)
+    outcome = played.epoch([], [right, right], 0)
+
+    assert outcome.output.rows() == [(*left, *right)] * 4
+    assert outcome.output.columns == ["id", "at", "until", "item", "seen", "price"]
+
+
+def test_a_key_column_of_one_name_comes_once_and_others_stay() -> None:
+    right = RIGHT.copy()
+    right["id"] = right.pop("item")
+    operator = RegularJoin(a_stage(ops.RegularJoin(), keys=("id",)), LEFT, right)
+
+    assert operator.output_schema.names() == ["id", "at", "until", "seen", "price"]
+
+
+def test_a_semi_join_keeps_of_the_left_what_waits_and_of_the_right_its_keys() -> None:
+    played = Played(RegularJoin(a_stage(ops.RegularJoin(how="semi")), LEFT, RIGHT))
+    played.epoch([(1, after(0), None), (2, after(0), None)], [(1, after(0), 5)], 0)
+
+    known = played.epoch([(1, after(9), None)], [(1, after(1), 6), (1, after(1), 6)], 0)
+    before = (played.kept("left"), played.kept("right"))
+    released = played.epoch([], [(2, after(1), 7)], 0)
+
+    assert known.output.rows() == [(1, after(9), None)]
+    assert known.changes["right"].upserts.is_empty()
+    assert before == (1, 1)
+    assert released.output.rows() == [(2, after(0), None)]
+    assert (played.kept("left"), played.kept("right")) == (0, 2)
+
+
+def test_a_null_key_equals_nothing_and_is_not_kept() -> None:
+    played = Played(RegularJoin(a_stage(ops.RegularJoin()), LEFT, RIGHT))
+
+    outcome = played.epoch([(None, after(0), None)], [(None, after(0), 5)], 0)
+
+    assert outcome.output.is_empty()
+    assert (played.kept("left"), played.kept("right")) == (0, 0)
+
+
+def test_a_row_is_forgotten_when_its_ttl_has_passed() -> None:
+    stage = a_stage(ops.RegularJoin())
+    with_ttl = StageNode(uid="bids", operation=stage.operation, inputs=stage.inputs, ttl_ms=100)
+    played = Played(RegularJoin(with_ttl, LEFT, RIGHT))
+    played.epoch([(1, after(0), None)], [], 0, at_ms=1_000)
+
+    in_time = played.epoch([], [(1, after(0), 5)], 0, at_ms=1_099)
+    too_late = played.epoch([], [(1, after(0), 6)], 0, at_ms=1_100)
+
+    assert in_time.output.height == 1
+    assert too_late.output.is_empty()
+
+
+# --- regular, of which rows are taken back --------------------------------------------------------
+
+
+def an_outer_join(how: str, ttl_ms: int | None = None) -> Played:
+    stage = a_stage(ops.RegularJoin(how=how))  # type: ignore[arg-type]
+    with_ttl = StageNode(uid="bids", operation=stage.operation, inputs=stage.inputs, ttl_ms=ttl_ms)
+    return Played(build_operator(with_ttl, [LEFT, RIGHT]))
+
+
+def test_a_row_that_stood_alone_is_taken_back_when_its_partner_comes() -> None:
+    played = an_outer_join("full")
+    left, right = (1, after(0), None), (1, after(1), 10)
+
+    alone = played.epoch([left], [], 0)
+    matched = played.epoch([], [right], 0)
+
+    assert alone.output.rows() == [(*left, None, None, None)]
+    assert matched.output.rows() == [(*left, *right)]
+    assert matched.retracted is not None
+    assert matched.retracted.rows() == [(*left, None, None, None)]
+    assert matched.output.schema == {**LEFT, **RIGHT}
+
+
+def test_a_partner_of_the_same_epoch_takes_nothing_back() -> None:
+    for how in ("left", "right", "full", "anti"):
+        outcome = an_outer_join(how).epoch([(1, after(0), None)], [(1, after(1), 10)], 0)
+
+        assert outcome.retracted is not None
+        assert outcome.retracted.is_empty()
+        assert outcome.output.height == (0 if how == "anti" else 1)
+
+
+def test_null_keys_stand_alone_on_the_outer_sides_and_are_not_kept() -> None:
+    left, right = (None, after(0), None), (None, after(0), 5)
+    expected = {
+        "left": [(*left, None, None, None)],
+        "right": [(None, None, None, *right)],
+        "anti": [left],
+    }
+    for how, rows in expected.items():
+        played = an_outer_join(how)
+
+        outcome = played.epoch([left], [right], 0)
+
+        assert outcome.output.rows() == rows
+        assert (played.kept("left"), played.kept("right")) == (0, 0)
+
+
+def test_what_went_out_of_a_row_stays_when_its_ttl_has_passed() -> None:
+    played = an_outer_join("left", ttl_ms=100)
+    played.epoch([(1, after(0), None)], [], 0, at_ms=1_000)
+
+    too_late = played.epoch([], [(1, after(0), 6)], 0, at_ms=1_100)
+
+    assert too_late.output.is_empty()
+    assert too_late.retracted is not None
+    assert too_late.retracted.is_empty()
+
+
+# --- interval -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset", "fits"), [(-5, True), (-5.001, False), (3, True), (3.001, False)]
+)
+def test_both_ends_of_an_interval_belong_to_it(offset: float, *, fits: bool) -> None:
+    played = Played(interval(-5, 3))
+
+    outcome = played.epoch([(1, after(10), None)], [(1, after(10 + offset), 7)], 20)
+
+    assert (outcome.output.height == 1) is fits
+
+
+def test_rows_go_when_no_partner_can_come_any_more() -> None:
+    played = Played(interval(-5, 3))
+    played.epoch([(1, after(10), None)], [(1, after(10), 7)], 12)
+    before = (played.kept("left"), played.kept("right"))
+
+    played.epoch([], [], 13)
+    between = (played.kept("left"), played.kept("right"))
+    played.epoch([], [], 15)
+
+    assert before == (1, 1)
+    assert between == (0, 1)
+    assert (played.kept("left"), played.kept("right")) == (0, 0)
+
+
+def test_a_left_join_emits_a_lonely_row_when_it_goes_and_a_matched_one_never_again() -> None:
+    played = Played(interval(0, 5, how="left"))
+    lonely, matched = (1, after(10), None), (2, after(10), None)
+
+    pairs = played.epoch([lonely, matched], [(2, after(12), 7)], 11)
+    nobody = played.epoch([], [(2, after(13), 8)], 14)
+    alone = played.epoch([], [], 15)
+
+    assert pairs.output.rows() == [(*matched, 2, after(12), 7)]
+    assert nobody.output.rows() == [(*matched, 2, after(13), 8)]
+    assert alone.output.rows() == [(*lonely, None, None, None)]
+    assert played.kept("left") == 0
+
+
+def test_a_left_join_knows_who_was_matched_in_the_epoch_in_which_it_goes() -> None:
+    played = Played(interval(0, 5, how="left"))
+    matched, missed = (1, after(10), None), (2, after(10), None)
+    played.epoch([matched, missed], [], 11)
+
+    outcome = played.epoch([], [(1, after(12), 7), (2, after(16), 8)], 16)
+
+    assert outcome.output.rows() == [
+        (*missed, None, None, None),  # By hash: even keys first.
+        (*matched, 1, after(12), 7),
+    ]
+
+
+def test_a_left_row_without_a_key_stays_alone() -> None:
+    played = Played(interval(0, 5, how="left"))
+
+    outcome = played.epoch([(None, after(10), None)], [(None, after(10), 7)], 15)
+
+    assert outcome.output.rows() == [(None, after(10), None, None, None, None)]
+
+
+def test_the_interval_may_end_at_an_instant_in_a_column() -> None:
+    played = Played(interval(0, 0, upper_column="until", how="left"))
+    left = [(1, after(10), after(20)), (1, after(11), None), (1, after(12), after(5))]
+
+    outcome = played.epoch(left, [(1, after(20), 7), (1, after(21), 8)], 19)
+    afterwards = played.epoch([], [], 20)
+
+    # A null end, or one before the start, makes the interval empty.
+    alone = [(*row, None, None, None) for row in left[1:]]
+    assert outcome.output.rows() == [(*left[0], 1, after(20), 7), *alone]
+    assert afterwards.output.is_empty()
+    assert played.kept("left") == 0
+
+
+def test_a_row_is_late_by_its_own_time_whoever_waits_for_it() -> None:
+    played = Played(interval(-10, 10))
+    played.epoch([(1, after(10), None)], [(1, after(10), 7)], 5)
+    left, right = [(1, after(5), None), (1, None, None)], [(1, after(4), 8)]
+
+    outcome = played.epoch(left, right, 6)
+
+    assert outcome.output.is_empty()
+    assert outcome.late[0].rows() == left
+    assert outcome.late[1].rows() == right
+
+
+# --- window ---------------------------------------------------------------------------------------
+
+
+def test_a_window_join_emits_at_the_end_of_the_window_and_leaves_no_state() -> None:
+    operator = WindowJoin(
+        a_stage(ops.WindowJoin(window=Tumbling(10 * MS), how="inner")), LEFT, RIGHT
+    )
+    played = Played(operator)
+    left, right = (1, after(1), None), (1, after(9), 7)
+
+    early = played.epoch([left], [right, (1, after(10), 8)], 8)
+    fired = played.epoch([], [], 9)
+
+    assert early.output.is_empty()
+    assert fired.output.rows() == [(*left, *right, after(0), after(10))]
+    assert fired.output.columns[-2:] == ["window_start", "window_end"]
+    assert (played.kept("left"), played.kept("right")) == (0, 1)
+
+
+def test_a_row_that_missed_some_of_its_windows_is_in_the_others() -> None:
+    window = Hopping(10 * MS, 5 * MS)
+    operator = WindowJoin(a_stage(ops.WindowJoin(window=window, how="anti")), LEFT, RIGHT)
+    played = Played(operator)
+    played.epoch([], [], 9)
+    row, late = (1, after(7), None), (1, after(4), None)
+
+    outcome = played.epoch([row, late], [], 14)
+
+    assert outcome.output.rows() == [(*row, after(5), after(15))]
+    assert outcome.late[0].rows() == [late]
+
+
+def test_an_anti_join_emits_rows_without_a_key_and_a_semi_join_does_not_deduplicate() -> None:
+    window = Tumbling(10 * MS)
+    anti, semi = (
+        Played(WindowJoin(a_stage(ops.WindowJoin(window=window, how=how)), LEFT, RIGHT))
+        for how in ("anti", "semi")
+    )
+    left = [(None, after(1), None), (1, after(1), None), (1, after(1), None)]
+    right = [(1, after(2), 7), (1, after(3), 8), (None, after(2), 7)]
+
+    without, having = (played.epoch(left, right, 20) for played in (anti, semi))
+
+    bounds = (after(0), after(10))
+    assert without.output.rows() == [(*left[0], *bounds)]
+    assert having.output.rows() == [(*left[1], *bounds)] * 2
+
+
+def test_a_semi_join_keeps_a_key_of_the_right_once_per_window() -> None:
+    declared = ops.WindowJoin(window=Tumbling(10 * MS), how="semi")
+    played = Played(WindowJoin(a_stage(declared), LEFT, RIGHT))
+    played.epoch([], [(1, after(2), 7), (1, after(3), 8), (1, after(13), 8)], 0)
+
+    outcome = played.epoch([], [(1, after(4), 9)], 0)
+
+    assert played.kept("right") == 2
+    assert outcome.changes["right"].upserts.is_empty()
