@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.simulation.mutations import MUTATIONS, hunt_all, table
+from tests.simulation.mutations import MUTATIONS, hunt_all, remember, table
 from tests.simulation.seeds import explain, play_seeds, replay
 
 DEFAULT_SEEDS = 10_000
@@ -31,6 +31,8 @@ def main(arguments: list[str]) -> int:
     if given.mutations is not None:
         hunted = hunt_all(given.mutations)
         say(table(hunted))
+        if not given.mutations:
+            remember(hunted)
         return int(any(caught is None for caught in hunted.values()))
     if given.seed is not None:
         return _one(given)
