@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 for name in ("PYTHONPATH", "SLUICE_PIPELINES"):
     os.environ.pop(name, None)
+
+settings.register_profile("sluice", deadline=None)  # A busy machine is no failure.
+settings.load_profile("sluice")
 
 HERE = Path(__file__).parent
 STACKS = ("chaos", "e2e")  # Each test starts a whole system: one worker plays them, one by one.

@@ -70,7 +70,6 @@ def hundred(database: Database) -> str:
 
 @settings(
     max_examples=4,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(cuts=st.lists(st.tuples(st.integers(1, 40) | st.none(), st.integers(1, 3)), max_size=2))

@@ -183,7 +183,7 @@ def read_messages(schema: Any, messages: list[bytes]) -> pa.Table:
     return pa.table(decoded.columns[1:], schema=pa.schema(values.fields()))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(given=records())
 def test_a_record_is_the_same_row_in_a_file_as_in_a_message_and_when_it_is_written_again(
     given: tuple[Any, list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory

@@ -132,5 +132,5 @@ class Store(RuleBasedStateMachine):
         assert len(self.completed) <= self.num_retained + 1  # FLINK-21351.
 
 
-Store.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+Store.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 TestStore = Store.TestCase

@@ -296,11 +296,10 @@ class Coordinator(RuleBasedStateMachine):
             self.say(JobStopped(**self.about, status=status))
 
 
-Coordinator.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Coordinator.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 TestCoordinator = Coordinator.TestCase
 
 
-@settings(deadline=None)
 @given(st.lists(events, max_size=40))
 def test_any_history_has_a_state_that_keeps_the_rules(history: list[Event]) -> None:
     state = CoordinatorState()

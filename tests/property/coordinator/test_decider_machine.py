@@ -205,5 +205,5 @@ class Decider(RuleBasedStateMachine):
         assert len(everybody) == len(set(everybody)) == self.submitted
 
 
-Decider.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Decider.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestDecider = Decider.TestCase

@@ -222,11 +222,10 @@ class Pending(RuleBasedStateMachine):
             assert self.pending.attempt_of(stage) == attempt
 
 
-Pending.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Pending.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestPending = Pending.TestCase
 
 
-@settings(deadline=None)
 @given(st.permutations(SUBTASKS), st.lists(st.sampled_from(SUBTASKS), max_size=6))
 def test_a_checkpoint_is_fully_acknowledged_with_every_ack_and_no_sooner(
     order: list[SubtaskId], repeated: list[SubtaskId]

@@ -294,5 +294,5 @@ class Registry(RuleBasedStateMachine):
         assert list(self.registry.entries) == list(self.created_by)
 
 
-Registry.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Registry.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestRegistry = Registry.TestCase

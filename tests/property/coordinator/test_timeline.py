@@ -226,4 +226,4 @@ class Table(RuleBasedStateMachine):
 
 
 TestTable = Table.TestCase
-TestTable.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestTable.settings = settings(max_examples=300, stateful_step_count=40)

@@ -31,7 +31,7 @@ from tests.property.files.formats import (
 
 CAPS = st.lists(st.integers(1, 5), max_size=6)
 each_format = pytest.mark.parametrize("format_", FORMATS, ids=repr)
-some = settings(max_examples=int(os.environ.get("SLUICE_FILE_CASES", "30")), deadline=None)
+some = settings(max_examples=int(os.environ.get("SLUICE_FILE_CASES", "30")))
 
 
 @each_format

@@ -13,7 +13,7 @@ from random import Random
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
@@ -60,7 +60,6 @@ def passed_through(chunks: list[dict[str, pl.DataFrame]], memory: int, state_byt
     return {name: pl.concat([part[name] for _, part in parts]) for name in ("sums", "rows")}
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=5), st.integers(0, 10**6))
 def test_memory_decides_nothing(sizes: list[int], seed: int) -> None:
     random = Random(seed)

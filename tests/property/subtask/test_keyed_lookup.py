@@ -55,7 +55,7 @@ def history_of(history: Sequence[dict[int | None, list[str | None]]]) -> list[Ep
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories, seeds)
 def test_what_was_sent_of_a_key_is_taken_back_when_it_changes_and_nothing_else(
     history: list[dict[int | None, list[str | None]]], random: Random
@@ -78,7 +78,7 @@ def test_what_was_sent_of_a_key_is_taken_back_when_it_changes_and_nothing_else(
         assert Counter(outcome.output.rows()) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(histories)
 def test_neither_cuts_nor_subtasks_decide_anything(
     history: list[dict[int | None, list[str | None]]],

@@ -44,7 +44,7 @@ def a_latest(*by: str, ttl_ms: int | None = None) -> Latest:
     return Latest(a_stage(DeclaredLatest(by=by or ("at",)), ttl_ms=ttl_ms), INPUT)
 
 
-@settings(max_examples=14, deadline=None)
+@settings(max_examples=14)
 @given(histories, st.permutations(["at", "value"]), seeds)
 def test_latest_is_the_row_with_the_largest_by(
     history: list[Epoch], by: Sequence[str], random: Random
@@ -73,7 +73,7 @@ def test_latest_is_the_row_with_the_largest_by(
         assert in_order(subtask.state()["rows"].scan().drop(HASH)) == in_order(after.values())
 
 
-@settings(max_examples=14, deadline=None)
+@settings(max_examples=14)
 @given(histories, st.sampled_from([None, "value"]), seeds)
 def test_deduplicate_keeps_the_first_row_of_a_key(
     history: list[Epoch], by: str | None, random: Random
@@ -97,7 +97,7 @@ def test_deduplicate_keeps_the_first_row_of_a_key(
     assert set(subtask.state()["keys"].scan().drop(HASH).rows()) == known
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(histories)
 def test_latest_and_deduplicate_do_not_depend_on_chunks_order_or_subtasks(
     history: list[Epoch],

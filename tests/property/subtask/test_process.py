@@ -61,7 +61,7 @@ def by_time(rows: Iterable[Any]) -> list[Any]:
     return sorted(rows, key=lambda row: [(v is not None, v) for v in (row[3], *row)])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(histories, seeds)
 def test_process_applies_the_function_to_the_rows_and_the_state_of_their_keys(
     history: list[Epoch], random: Random
@@ -92,7 +92,7 @@ def test_process_applies_the_function_to_the_rows_and_the_state_of_their_keys(
         assert deleted == before.keys() - state.keys()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(histories, st.sampled_from([None, TTL_MS]))
 def test_process_does_not_depend_on_chunks_order_or_subtasks(
     history: list[Epoch], ttl_ms: int | None

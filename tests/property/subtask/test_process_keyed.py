@@ -231,7 +231,7 @@ def a_script(ttl_ms: int | None = None) -> ProcessKeyed:
     return ProcessKeyed(a_stage(operation, ttl_ms=ttl_ms), KEYED)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(timed_histories(), seeds)
 def test_a_keyed_function_sees_its_state_and_timers_as_if_it_ran_alone(
     played: tuple[list[Epoch], list[EpochTime]], random: Random
@@ -260,7 +260,7 @@ def test_a_keyed_function_sees_its_state_and_timers_as_if_it_ran_alone(
     assert state["processing_timers"].height == timers.count("processing")
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(timed_histories(), st.sampled_from([None, TTL_MS]))
 def test_a_keyed_function_does_not_depend_on_chunks_order_or_subtasks(
     played: tuple[list[Epoch], list[EpochTime]], ttl_ms: int | None

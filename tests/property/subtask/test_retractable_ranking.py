@@ -87,7 +87,7 @@ def latest(present: Counter[Row]) -> Counter[Row]:
     return Counter(max(group, key=lambda row: ascending((row[3], row[2]))) for group in groups)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.one_of(changelogs(flat_rows), changelogs(crowded_rows, most_rows=12)),
     st.integers(1, 3),
@@ -117,7 +117,7 @@ def test_the_best_rows_that_are_there_have_the_ranks(
         )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.one_of(changelogs(flat_rows), changelogs(crowded_rows, most_rows=12)), seeds)
 def test_the_latest_of_the_rows_that_are_there_is_sent(
     history: list[Epoch], random: Random
@@ -143,7 +143,7 @@ A_NESTED_HISTORY = [
 ]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(changelogs(rows))
 @example(A_NESTED_HISTORY)
 def test_neither_chunks_nor_order_nor_subtasks_decide_anything(history: list[Epoch]) -> None:

@@ -118,7 +118,7 @@ class Sessions:
         sessions.append(merged)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(timed_histories(histories), st.sampled_from([1, 5, 12]), LATENESSES, seeds)
 def test_sessions_merge_across_epochs_and_rows_that_join_one_are_not_late(
     played: tuple[list[Epoch], list[EpochTime]], gap_ms: int, lateness_ms: int, random: Random
@@ -140,7 +140,7 @@ def test_sessions_merge_across_epochs_and_rows_that_join_one_are_not_late(
         assert subtask.state()["sessions"].scan().height == kept
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(timed_histories(histories), LATENESSES)
 def test_sessions_do_not_depend_on_chunks_order_or_subtasks(
     played: tuple[list[Epoch], list[EpochTime]], lateness_ms: int

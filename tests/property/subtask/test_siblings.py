@@ -156,7 +156,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
 
-@settings(max_examples=8, deadline=None)  # Two whole jobs each.
+@settings(max_examples=8)  # Two whole jobs each.
 @given(st.lists(steps, min_size=1, max_size=3), st.integers(0, 3), steps)
 def test_no_byte_of_a_stage_changes_because_a_sibling_was_added(
     chain: list[tuple[Step, int]], place: int, sibling: tuple[Step, int]

@@ -81,7 +81,7 @@ def replaced(before: set[Row], after: set[Row]) -> set[Row]:
     return {row for row in before if row[:3] in news}
 
 
-@settings(max_examples=14, deadline=None)
+@settings(max_examples=14)
 @given(growing_histories(), st.integers(1, 3), seeds)
 def test_top_n_outputs_the_ranks_that_changed(history: list[Epoch], n: int, random: Random) -> None:
     subtask = Subtask(a_top_n(n), [RANKED])
@@ -123,7 +123,7 @@ def ranking_of_all(rows: Iterable[Row], n: int) -> set[Row]:
     }
 
 
-@settings(max_examples=14, deadline=None)
+@settings(max_examples=14)
 @given(appended, st.integers(1, 3), seeds)
 def test_without_unique_columns_every_row_has_a_rank(
     history: list[Epoch], n: int, random: Random
@@ -142,7 +142,7 @@ def test_without_unique_columns_every_row_has_a_rank(
         assert in_order(outcome.retracted) == in_order(replaced(before, after))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(growing_histories(), appended)
 def test_top_n_does_not_depend_on_chunks_order_or_subtasks(
     growing: list[Epoch], rows: list[Epoch]

@@ -59,7 +59,7 @@ def ranked(rows: Iterable[Row], n: int, *, ties: bool) -> list[Row]:
     return [(*row, rank) for row, rank in zip(ordered, places, strict=True) if rank <= n]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     timed_histories(),
     st.integers(1, 3),
@@ -110,7 +110,7 @@ def test_a_window_top_n_has_the_best_rows_of_each_window(
 
 
 @pytest.mark.parametrize("ties", [False, True])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(played=timed_histories())
 def test_a_window_top_n_does_not_depend_on_chunks_order_or_subtasks(
     ties: bool, played: tuple[list[Epoch], list[EpochTime]]

@@ -49,7 +49,7 @@ def rows_of(source: AvroSource) -> list[dict[str, Any]]:
     return [row for piece in pieces for batch in source.read(piece) for row in batch.to_pylist()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     files=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), max_size=4),
     cuts=st.lists(st.tuples(st.none() | st.integers(1, 15), st.integers(1, 5)), max_size=20),

@@ -57,7 +57,7 @@ ACTS = st.lists(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(acts=ACTS)
 def test_every_row_is_read_once_however_files_come(
     tmp_path_factory: pytest.TempPathFactory, kind: str, acts: list[tuple[str, int, int | None]]

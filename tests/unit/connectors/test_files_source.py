@@ -223,7 +223,7 @@ cuts = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     files=st.lists(st.tuples(contents, st.booleans()), max_size=4),
     cuts=cuts,

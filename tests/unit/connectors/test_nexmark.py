@@ -45,7 +45,7 @@ def columns_of(source: NexmarkSource, event_type: int) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     start=st.integers(0, 200) | st.integers(10**12, 10**12 + 200),
     lengths=st.lists(st.integers(1, 120), min_size=1, max_size=5),

@@ -30,7 +30,7 @@ def bounds(barrier: Barrier) -> list[tuple[int, int]]:
     return [(piece.start, piece.end) for piece in barrier.slices]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     files=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=4),
     cuts=st.lists(st.tuples(st.none() | st.integers(1, 15), st.integers(1, 5)), max_size=20),

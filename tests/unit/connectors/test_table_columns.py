@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.files_table.table_columns import conformed, united, wider
@@ -70,7 +70,6 @@ def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(kind))
 
 
-@settings(deadline=None)
 @given(kinds, kinds)
 def test_the_wider_type_holds_every_value_of_both_and_gives_it_back(
     one: pa.DataType, other: pa.DataType
@@ -86,7 +85,6 @@ def test_the_wider_type_holds_every_value_of_both_and_gives_it_back(
         assert held.cast(kind).equals(values)
 
 
-@settings(deadline=None)
 @given(kinds, kinds)
 def test_who_comes_first_is_no_matter_but_for_the_order_of_fields(
     one: pa.DataType, other: pa.DataType

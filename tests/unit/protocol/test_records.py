@@ -161,25 +161,23 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes, str], Any]]] = {
 }
 
 
-@settings(deadline=None)
 @given(acks)
 def test_an_ack_survives_the_trip(ack: Ack) -> None:
     assert decode_ack(encode_ack(ack), KEY) == ack
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(acks, max_size=3))
 def test_the_acks_of_a_stage_survive_the_trip_together(together: list[Ack]) -> None:
     assert decode_stage_acks(encode_stage_acks(together), KEY) == together
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(metadata_records)
 def test_metadata_survives_the_trip(metadata: CheckpointMetadata) -> None:
     assert decode_metadata(encode_metadata(metadata), KEY) == metadata
 
 
-@settings(deadline=None)
 @given(declines)
 def test_a_decline_survives_the_trip(decline: Decline) -> None:
     assert decode_decline(encode_decline(decline), KEY) == decline
