@@ -6,10 +6,8 @@ Fails closed: an object that cannot be read may name anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.ids import CheckpointId
@@ -20,12 +18,11 @@ from sluice.job.job import Job
 from sluice.protocol.records import decode_metadata
 from sluice.storage.journal import Head
 from sluice.storage.object_store import Listed
+from sluice.storage.parallel import in_parallel
 
 PARALLEL_READS = 16  # Below the client's connection pool.
 WHO_STAYS = CheckpointId(0)  # No checkpoint's id.
 MAX_LOOKS = 10  # Each look but the last found that the job had moved on meanwhile.
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +99,12 @@ def files_named(metadata: CheckpointMetadata) -> Iterator[str]:
 def _in_use(job: Job, head: Head) -> InUse:
     """A checkpoint that is being discarded counts: its files are deleted by that, not from here."""
     state, paths = head.state, job.paths
-    retained = _in_parallel(job.metadata, (c.checkpoint_id for c in state.completed))
+    retained = in_parallel(job.metadata, (c.checkpoint_id for c in state.completed), PARALLEL_READS)
     leaving = [paths.metadata(c.checkpoint_id) for c in state.discarding]  # It may be gone.
     savepoint_files = tuple(job.store.list(paths.savepoints()))
     savepoints = [one.key for one in savepoint_files if is_savepoint_metadata(job, one.key)]
-    found = [*retained, *_in_parallel(lambda key: _read(job, key), (*leaving, *savepoints))]
+    others = in_parallel(lambda key: _read(job, key), (*leaving, *savepoints), PARALLEL_READS)
+    found = [*retained, *others]
     folders = {c.checkpoint_id for c in (*state.completed, *state.discarding)}
     if state.origin is not None:
         found.append(job.origin_metadata(state.origin))
@@ -129,8 +127,3 @@ def is_savepoint_metadata(job: Job, key: str) -> bool:
 def _read(job: Job, key: str) -> CheckpointMetadata | None:
     raw = job.store.get(key)
     return None if raw is None else decode_metadata(raw, key)
-
-
-def _in_parallel(read: Callable[[A], B], wanted: Iterable[A]) -> list[B]:
-    with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        return [*pool.map(read, wanted)]

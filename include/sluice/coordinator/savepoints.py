@@ -9,7 +9,6 @@ Only a restore with CLAIM gives it to the job, which then deletes it once no che
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from sluice.coordinator.outside import require_outside
@@ -21,6 +20,7 @@ from sluice.job.contents import verified
 from sluice.job.job import Job
 from sluice.protocol.names import check_savepoint_name
 from sluice.protocol.records import encode_metadata
+from sluice.storage.parallel import in_parallel
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,7 @@ def copy_files(job: Job, metadata: CheckpointMetadata, name: str) -> None:
             raise RestoreError(f"{handle.key} is gone; {what}")
         job.store.put(key, verified(handle, raw, what))
 
-    with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
-        list(pool.map(copy, {handle.key: handle for handle in metadata.files}.values()))
+    in_parallel(copy, {handle.key: handle for handle in metadata.files}.values(), PARALLEL_COPIES)
 
 
 def export_savepoint(job: Job, metadata: CheckpointMetadata, name: str) -> None:
@@ -107,8 +106,7 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
             raise RestoreError(f"{handle.key} is gone; {what}")
         target.put(handle.key, verified(handle, raw, what))
 
-    with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
-        list(pool.map(copy, {handle.key: handle for handle in files}.values()))
+    in_parallel(copy, {handle.key: handle for handle in files}.values(), PARALLEL_COPIES)
     target.put(metadata_key, metadata)  # Last: it is what makes it a savepoint.
     log.info("savepoint copied name=%s root=%s files=%d", name, target.root, len(files))
     return f"{target.root}/{job.paths.savepoint(name)}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from sluice.core.compaction import Compaction, useful
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from sluice.protocol.records import decode_compaction, encode_compaction
 from sluice.storage.object_store import AlreadyExists, Created
+from sluice.storage.parallel import in_parallel
 
 PARALLEL_READS = 16  # Below the client's connection pool.
 
@@ -43,8 +43,7 @@ def useful_compactions(job: Job, keys_in_use: Collection[str]) -> set[str]:
         for one in job.store.list(job.paths.all_compactions())
         if job.paths.is_compaction(one.key)
     ]
-    with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        bodies = [*pool.map(job.store.get, records)]
+    bodies = in_parallel(job.store.get, records, PARALLEL_READS)
     found = {  # Where there is no body a collector came between.
         key: decode_compaction(raw, key)
         for key, raw in zip(records, bodies, strict=True)

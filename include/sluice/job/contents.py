@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import SegmentHandle
 from sluice.errors import CorruptSegment
 from sluice.job.job import Job
 from sluice.protocol.checksums import checksum
+from sluice.storage.parallel import in_parallel
 
 PARALLEL_READS = 8  # Each holds a segment in memory, as those who copy one do.
 
@@ -22,9 +22,8 @@ def checksums_of(job: Job, handles: Iterable[SegmentHandle]) -> dict[SegmentHand
         raw = job.store_at(handle.root).get(handle.key) if handle.key else handle.inline
         return None if raw is None else checksum(raw)
 
-    with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        found = zip(distinct, pool.map(read, distinct), strict=True)
-        return {handle: digest for handle, digest in found if digest is not None}
+    found = zip(distinct, in_parallel(read, distinct, PARALLEL_READS), strict=True)
+    return {handle: digest for handle, digest in found if digest is not None}
 
 
 def segments_of(metadata: CheckpointMetadata) -> tuple[SegmentHandle, ...]:

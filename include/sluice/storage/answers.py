@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from sluice.core.acks import Ack, Decline
@@ -21,6 +20,7 @@ from sluice.protocol.records import (
 )
 from sluice.storage.foreign import ours
 from sluice.storage.object_store import AlreadyExists, Listed, ObjectStore
+from sluice.storage.parallel import in_parallel
 from sluice.storage.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -77,8 +77,7 @@ class AnswerStore:
             self._paths.ack(checkpoint_id, SubtaskId(stage, index), attempt)
             for index in range(parallelism)
         ]
-        with ThreadPoolExecutor(PARALLEL_READS) as pool:
-            bodies = [*pool.map(self._store.get, keys)]
+        bodies = in_parallel(self._store.get, keys, PARALLEL_READS)
         acks = {
             key: decode_ack(body, key)
             for key, body in zip(keys, bodies, strict=True)

@@ -28,11 +28,17 @@ DEFAULT_PATIENCE_S = 90.0  # Outlasts a minute's outage of the store.
 
 
 class PatientStore:
-    """Repeats a call that raised StoreUnavailable, with growing pauses, for some time."""
+    """Repeats a call that raised StoreUnavailable, at once and with growing pauses, for a time."""
 
     def __init__(self, store: ObjectStore, *, patience_s: float = DEFAULT_PATIENCE_S) -> None:
         self._store = store
-        self._patience_s = patience_s
+        self._attempts = Retrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            stop=stop_after_delay(patience_s),
+            wait=wait_exponential(multiplier=0.1, max=4) + wait_random(0, 1),
+            before_sleep=before_sleep_log(log, logging.WARNING),
+            reraise=True,
+        )
 
     @property
     def root(self) -> str:
@@ -58,11 +64,7 @@ class PatientStore:
         self._retry(lambda: self._store.delete(doomed))
 
     def _retry(self, call: Callable[[], T]) -> T:
-        attempts = Retrying(
-            retry=retry_if_exception_type(StoreUnavailable),
-            stop=stop_after_delay(self._patience_s),
-            wait=wait_exponential(multiplier=0.1, max=4) + wait_random(0, 1),
-            before_sleep=before_sleep_log(log, logging.WARNING),
-            reraise=True,
-        )
-        return attempts(call)
+        try:
+            return call()
+        except StoreUnavailable:
+            return self._attempts(call)

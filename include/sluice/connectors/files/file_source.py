@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
@@ -28,6 +27,7 @@ from sluice.connectors.files.known_files import floor_of, warn_of_late, without_
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
 from sluice.storage.object_store import Listed
+from sluice.storage.parallel import in_parallel
 
 # Records that are read ahead of a waiting file for its event times: one small request per file.
 HEAD_RECORDS = 100
@@ -143,8 +143,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         return True
 
     def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
-        with ThreadPoolExecutor(HEAD_THREADS) as pool:
-            return tuple(piece for piece in pool.map(self._head_of, partitions) if piece)
+        heads = in_parallel(self._head_of, partitions, HEAD_THREADS)
+        return tuple(piece for piece in heads if piece)
 
     def _head_of(self, name: str) -> Slice | None:
         file = self._files.find(name)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -54,6 +53,7 @@ from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery, Standing, Writer
 from sluice.errors import ProtocolViolation, SluiceError
 from sluice.storage.object_store import ObjectStore
+from sluice.storage.parallel import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,8 +105,7 @@ class FilesTable:
         timeline = timeline_since(self._log, parent)
         # Commits ahead of the parent are replaced by this one.
         timeline.line.publishing(replace(writer, recovered_by=0), checkpoint_id, parent)
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            staged = [*pool.map(self._staged.files_of, committables)]
+        staged = in_parallel(self._staged.files_of, committables, READ_THREADS)
         manifest = Manifest(
             version=FORMAT_VERSION,
             checkpoint_id=checkpoint_id,

@@ -14,7 +14,6 @@ until ``vacuum`` deletes that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,6 +31,7 @@ from sluice.connectors.staging.file_names import (
 from sluice.connectors.staging.staged_files import RowFile
 from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
 from sluice.storage.object_store import AlreadyExists, ObjectStore
+from sluice.storage.parallel import in_parallel
 
 FORMAT_VERSION = 2
 READ_THREADS = 16  # Parallel reads: many small requests, of which most is latency.
@@ -234,8 +234,7 @@ class TableLog:
 
     def manifests(self, versions: Iterable[int]) -> dict[int, Manifest | None]:
         wanted = [*versions]
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            return dict(zip(wanted, pool.map(self.manifest, wanted), strict=True))
+        return dict(zip(wanted, in_parallel(self.manifest, wanted, READ_THREADS), strict=True))
 
     def fence(self, name: Name) -> Fence:
         """Raises ProtocolViolation when it is gone."""

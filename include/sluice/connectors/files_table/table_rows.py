@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from sluice.connectors.contracts.sink import DELETED
 from sluice.connectors.files_table.table_columns import conformed, united
 from sluice.connectors.files_table.table_manifest import READ_THREADS
 from sluice.connectors.staging.staged_files import RowFile, StagedFiles, newest_rows
+from sluice.storage.parallel import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +33,7 @@ def read_chain(
     def read(file: RowFile) -> pa.Table:
         return files.read(file.file, rows=file.rows, size_bytes=file.size_bytes)
 
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        tables = list(pool.map(read, wanted))
+    tables = in_parallel(read, wanted, READ_THREADS)
     table = pa.concat_tables(_alike(tables, f"the table at {files.store.root}"))
     if not upsert_key:
         return table

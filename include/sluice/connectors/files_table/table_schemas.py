@@ -11,7 +11,6 @@ are then read from the files, from Parquet's footers and from the names of JSON 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from sluice.connectors.staging.row_files import (
 from sluice.connectors.staging.staged_files import RowFile, StagedFiles
 from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.storage.parallel import in_parallel
 from sluice.storage.range_reader import RangeReader
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class TableSchemas:
     def _schemas(self, files: Sequence[RowFile]) -> list[pa.Schema]:
         by_name = {schema_key(one.file): one for one in files if is_json(one.file)}
         found = [self._decoded(key) for key in by_name]
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            found += pool.map(self._footer, [one for one in files if not is_json(one.file)])
+        columnar = [one for one in files if not is_json(one.file)]
+        found += in_parallel(self._footer, columnar, READ_THREADS)
         return [*{encode_schema(schema)[0]: schema for schema in found}.values()]
 
     def _footer(self, file: RowFile) -> pa.Schema:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from sluice.connectors.iceberg.data_files import footer, write
 from sluice.core.acks import Committable
 from sluice.errors import ProtocolViolation, StoreUnavailable
 from sluice.protocol.checksums import Written, checksum_of
+from sluice.storage.parallel import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,13 +77,11 @@ class Staging:
 
     def footers(self, staged: Iterable[Committable]) -> list[pq.FileMetaData]:
         """The footers of *staged*; ProtocolViolation when a file is missing or changed."""
-        with ThreadPoolExecutor(THREADS) as pool:
-            return list(pool.map(self._checked, staged))
+        return in_parallel(self._checked, staged, THREADS)
 
     def damage_of(self, staged: Iterable[Committable]) -> list[str]:
         """What is not there any more as it was staged, a sentence each; every file is read."""
-        with ThreadPoolExecutor(THREADS) as pool:
-            return [one for one in pool.map(self._damage, staged) if one]
+        return [one for one in in_parallel(self._damage, staged, THREADS) if one]
 
     def _damage(self, staged: Committable) -> str:
         place = self.location(staged.file)
@@ -116,18 +114,17 @@ class Staging:
 
     def discard(self, files: Iterable[str]) -> None:
         """Delete *files*; missing ones are no error."""
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(self._delete, files))
+        in_parallel(self._delete, files, THREADS)
 
     def named(self) -> set[str]:
         """The files that some snapshot names, on any branch.
 
         Reads each manifest of the table's history once.
         """
-        with ThreadPoolExecutor(THREADS) as pool:
-            lists = pool.map(self._manifests, self.table.metadata.snapshots)
-            manifests = {one.manifest_path: one for found in lists for one in found}
-            return {name for found in pool.map(self._names, manifests.values()) for name in found}
+        lists = in_parallel(self._manifests, self.table.metadata.snapshots, THREADS)
+        manifests = {one.manifest_path: one for found in lists for one in found}
+        names = in_parallel(self._names, manifests.values(), THREADS)
+        return {name for found in names for name in found}
 
     def _manifests(self, snapshot: Snapshot) -> list[Any]:
         return snapshot.manifests(self.table.io)

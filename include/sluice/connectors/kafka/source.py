@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -22,6 +21,7 @@ from sluice.connectors.kafka.reading import consume
 from sluice.connectors.kafka.values import Values
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.storage.parallel import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,8 +84,7 @@ class KafkaSource(OffsetSource):
             names = [name for topic in self.topics for name in self._partitions(consumer, topic)]
             # Before the offsets: a topic created anew in between must not get its id.
             ids = self.cluster.topic_ids(self.topics)
-            with ThreadPoolExecutor(QUERY_THREADS) as pool:
-                found = [*pool.map(lambda name: self._readable(consumer, name), names)]
+            found = in_parallel(lambda name: self._readable(consumer, name), names, QUERY_THREADS)
         return {
             name: replace(there, version=ids[partition_of(name)[0]])
             for name, there in zip(names, found, strict=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,6 +47,7 @@ from sluice.core.acks import Committable
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.protocol.checksums import checksum
 from sluice.storage.object_store import Listed, ObjectStore
+from sluice.storage.parallel import in_parallel
 from sluice.storage.range_reader import RangeReader
 
 if TYPE_CHECKING:
@@ -244,8 +244,7 @@ class StagedFiles:
         def write(part: tuple[str, pa.Table]) -> StagedFile:
             return self._write(stem, part[1], is_deletes=is_deletes, partition=part[0])
 
-        with ThreadPoolExecutor(WRITE_THREADS) as pool:
-            return tuple(pool.map(write, parts))
+        return tuple(in_parallel(write, parts, WRITE_THREADS))
 
     def _decode(self, file: str, body: bytes) -> pa.Table:
         if not is_json(file):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
@@ -23,6 +22,7 @@ from sluice.errors import ConfigurationError, CorruptSegment
 from sluice.storage.file import FileStore
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
+from sluice.storage.parallel import in_parallel
 from sluice.storage.patience import PatientStore
 from sluice.subtask.state.cache_folder import CacheFolder
 from sluice.subtask.state.segments import checksum, decode_segment, open_segment
@@ -100,8 +100,8 @@ class SegmentCache:
             CorruptSegment: see ``open``.
         """
         distinct = {handle.checksum: handle for handle in handles}
-        with ThreadPoolExecutor(DOWNLOADS) as pool:
-            tables = dict(zip(distinct, pool.map(self.open, distinct.values()), strict=True))
+        opened = in_parallel(self.open, distinct.values(), DOWNLOADS)
+        tables = dict(zip(distinct, opened, strict=True))
         return [tables[handle.checksum] for handle in handles]
 
     def prefetch(self, handles: Iterable[SegmentHandle]) -> None:
