@@ -20,6 +20,7 @@ from sluice.cli import (
     journal,
     restore,
     show,
+    snapshots,
     state,
     statistics,
     tables,
@@ -72,6 +73,7 @@ app.command("pipelines")(show.pipelines)
 app.command("side-output")(show.side_output_rows)
 app.command("check", context_settings=TAKES_PARAMETERS)(check.check)
 app.command("restore", context_settings=TAKES_PARAMETERS)(restore.restore)
+app.command("snapshots")(snapshots.list_snapshots)
 app.command("cancel")(cancel.cancel)
 app.command("journal")(journal.journal)
 app.command("orphans")(garbage.orphans)

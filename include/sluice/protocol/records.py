@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args
 
 import msgspec
 
@@ -18,26 +18,7 @@ from sluice.core.acks import Ack, Decline
 from sluice.core.compaction import Compaction, MergedRuns
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.invariants import require
-from sluice.core.messages import (
-    AlignmentTimedOut,
-    AttemptStarted,
-    CheckpointCommitted,
-    CheckpointCompleted,
-    CheckpointFailed,
-    CheckpointRequested,
-    CheckpointTriggered,
-    DeclineReceived,
-    Event,
-    HooksRestored,
-    JobFailed,
-    JobRestored,
-    JobStopped,
-    JobSubmitted,
-    SavepointsReleased,
-    SnapshotsDiscarded,
-    TablesRecovered,
-    TriggerFailed,
-)
+from sluice.core.messages import AcksReceived, Event
 from sluice.core.plan import CheckpointPlan, PartitionOffset, Slice
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation
@@ -50,27 +31,8 @@ COMPRESSED_ABOVE = 16_384  # Bytes; what is smaller can be read by people as it 
 ZLIB_LEVEL = 1
 T = TypeVar("T")
 
-_JOURNALED = {
-    cls.__name__: cls
-    for cls in (
-        JobSubmitted,
-        CheckpointRequested,
-        CheckpointTriggered,
-        TriggerFailed,
-        AttemptStarted,
-        DeclineReceived,
-        AlignmentTimedOut,
-        CheckpointCompleted,
-        CheckpointCommitted,
-        SavepointsReleased,
-        SnapshotsDiscarded,
-        CheckpointFailed,
-        JobFailed,
-        JobRestored,
-        HooksRestored,
-        TablesRecovered,
-        JobStopped,
-    )
+_JOURNALED: dict[str, type] = {
+    cls.__name__: cls for cls in get_args(Event) if cls is not AcksReceived
 }
 
 
@@ -202,6 +164,15 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 def decode_metadata(raw: bytes, key: str) -> CheckpointMetadata:
     return _open("checkpoint metadata", CheckpointMetadata, raw, key)
+
+
+def format_version(raw: bytes, key: str) -> int:
+    """The format version of any record, also of one that this version of sluice does not read.
+
+    Raises:
+        ProtocolViolation: the bytes are no record.
+    """
+    return _decode(_Envelope, _plain(raw, key), key).version
 
 
 def encode_compaction(compaction: Compaction) -> bytes:

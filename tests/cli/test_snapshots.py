@@ -1,0 +1,136 @@
+"""``sluice snapshots``: what a job can be restored from, and what stands against it."""
+
+from __future__ import annotations
+
+from harness.jobs import a_job, a_running_job, keys_of, trigger_one
+from sluice.coordinator.recovery import stop
+from sluice.coordinator.restore_request import plan, resolve
+from sluice.core.ids import CheckpointId
+from sluice.core.properties import JobStatus
+from sluice.core.restoring import Restore
+from sluice.job.job import Job
+from sluice.protocol.records import FORMAT_VERSION
+from sluice.views.snapshots import restore_request, snapshots
+from tests.cli.conftest import Sluice
+from tests.subtasks import a_savepoint, take_checkpoint
+
+ONE, TWO = CheckpointId(1), CheckpointId(2)
+
+
+def test_every_snapshot_is_listed_with_what_it_pins(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    a_savepoint(job)
+    take_checkpoint(job)
+    trigger_one(job)  # What is pending is no snapshot.
+
+    found = sluice("snapshots", "auctions", "--json").json
+
+    assert {(one["kind"], one["id"], one["savepoint"]) for one in found} == {
+        ("checkpoint", 3, None),
+        ("checkpoint", 2, None),
+        ("savepoint", 2, "mine"),
+        ("checkpoint", 1, None),
+    }
+    assert {(one["id"], one["tables"]["results"]) for one in found} == {(1, 1), (2, 2), (3, 3)}
+    assert {one["format_version"] for one in found} == {FORMAT_VERSION}
+    assert {(one["can_restore"], one["is_of_this_life"], one["generation"]) for one in found} == {
+        (True, True, 1)
+    }
+    (of_two,) = {one["full_bytes"] for one in found if one["id"] == 2}
+    assert of_two == sum(file.size_bytes for file in job.savepoint_metadata("mine").files)
+
+
+def test_the_list_fits_a_narrow_terminal_and_tells_what_readers_see_beyond_it(
+    job: Job, sluice: Sluice
+) -> None:
+    take_checkpoint(job)
+    a_savepoint(job)
+
+    lines = sluice("snapshots", "auctions").out.splitlines()
+
+    assert max(len(line) for line in lines[1:-3]) <= 80
+    assert [line.split()[1] for line in lines[1:5]].count("mine") == 1
+    assert [line for line in lines if "checkpoint 1: table 'results' is ahead by 1" in line]
+
+
+def test_each_can_be_restored_exactly_if_the_list_says_so(job: Job) -> None:
+    take_checkpoint(job)
+    a_savepoint(job)
+    take_checkpoint(job)
+    for lost in ("shared/", "savepoints/"):
+        key = next(key for key in keys_of(job, f"auctions/{lost}") if "metadata" not in key)
+        job.store.delete([key])
+
+    found = snapshots(job)
+
+    for one in found:
+        request = restore_request(one)
+        decision = plan(job, job.state(), resolve(job, job.state(), request)).decision
+        assert isinstance(decision, Restore) == one.can_restore
+    damaged = next(one for one in found if one.savepoint == "mine")
+    assert not damaged.can_restore
+    assert "is missing" in damaged.problems[0]
+
+
+def test_one_that_cannot_be_restored_is_said_in_words(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+    take_checkpoint(job)
+    (key,) = [
+        file.key for file in job.metadata(TWO).files if job.paths.checkpoint_of(file.key) == 2
+    ][:1]
+    job.store.delete([key])
+
+    lines = sluice("snapshots", "auctions").out.splitlines()
+
+    assert [line.split()[-1] for line in lines[2:4]] == ["no", "yes"]
+    assert any(line.startswith(f"checkpoint 2 cannot be restored: {key}") for line in lines)
+
+
+def test_snapshots_of_other_roots_are_listed_behind_and_of_its_own_once(sluice: Sluice) -> None:
+    elsewhere = a_running_job()
+    take_checkpoint(elsewhere)
+    a_savepoint(elsewhere)
+    stop(elsewhere, JobStatus.CANCELED)
+    before = {key: elsewhere.store.get(key) for key in keys_of(elsewhere)}
+    job = a_job()
+    root = elsewhere.store.root
+
+    twice = ("--in", root, "--in", job.store.root, "--in", root)
+    found = sluice("snapshots", "auctions", "--root", job.store.root, *twice, "--json").json
+
+    assert {(one["root"], one["id"], one["savepoint"]) for one in found} == {
+        (root, 1, None),
+        (root, 2, None),
+        (root, 2, "mine"),
+    }
+    assert len(found) == 3
+    assert not any(one["is_of_this_life"] for one in found)
+    assert {key: elsewhere.store.get(key) for key in keys_of(elsewhere)} == before
+    assert keys_of(job) == []
+
+
+def test_a_snapshot_of_another_format_is_listed_with_its_version(job: Job) -> None:
+    take_checkpoint(job)
+    key = job.paths.metadata(ONE)
+    raw = job.store.get(key) or b""
+    old = raw.replace(b'"version":%d' % FORMAT_VERSION, b'"version":2')
+    job.store.put(key, old)
+
+    (found,) = snapshots(job, checks=False)
+
+    assert (found.format_version, found.can_restore) == (2, False)
+    assert "has format version 2; this version of sluice reads" in found.problems[0]
+
+
+def test_without_checks_nothing_is_said_of_what_can_be_restored(job: Job, sluice: Sluice) -> None:
+    take_checkpoint(job)
+
+    (found,) = sluice("snapshots", "auctions", "--no-checks", "--json").json
+    printed = sluice("snapshots", "auctions", "--no-checks").out
+
+    assert (found["can_restore"], found["problems"]) == (None, [])
+    assert printed.splitlines()[-1].split()[-1] == "?"
+
+
+def test_a_job_without_a_snapshot_says_so(job: Job, sluice: Sluice) -> None:
+    assert sluice("snapshots", "auctions").out.startswith("auctions has no snapshot in memory://")
