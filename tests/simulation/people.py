@@ -5,6 +5,7 @@ from __future__ import annotations
 from sluice.coordinator.recovery import restore
 from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.submission import TableConsent, configure, submit
+from sluice.coordinator.user_abort import abort_checkpoint
 from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
@@ -19,6 +20,15 @@ def submits(world: World) -> str:
     configuration = configure(world.job.pipeline, {}, parallelism=parallelism)
     submit(world.job, configuration, tables=consent)
     return f"with parallelism {parallelism}, {consent}"
+
+
+@act(weight=lambda world: 0.6 if world.head.pending else 0.1)
+def aborts_one(world: World) -> str:
+    """Any pending one, or one that has ended by now."""
+    ids = [pending.checkpoint_id for pending in world.head.pending]
+    checkpoint_id = world.pick(ids, ids.index) if ids else CheckpointId(1)
+    abort_checkpoint(world.job, checkpoint_id, by="a person")
+    return f"{checkpoint_id}"
 
 
 def _urge_to_restore(world: World) -> float:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli import (
+    abort,
     cancel,
     check,
     checkpoint,
@@ -37,7 +38,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-checkpoints = typer.Typer(help="Look at a job's checkpoints.", no_args_is_help=True)
+checkpoints = typer.Typer(help="Look at a job's checkpoints; abort one.", no_args_is_help=True)
 app.add_typer(checkpoints, name="checkpoints")
 keyed_state = typer.Typer(help="Look at what stages remember.", no_args_is_help=True)
 app.add_typer(keyed_state, name="state")
@@ -80,6 +81,7 @@ app.command("orphans")(garbage.orphans)
 app.command("gc")(garbage.gc)
 checkpoints.command("list")(show.checkpoints)
 checkpoints.command("show")(checkpoint.show)
+checkpoints.command("abort")(abort.abort)
 checkpoints.command("stats")(statistics.stats)
 keyed_state.command("read")(state.read)
 files_tables.command("show")(tables.show)

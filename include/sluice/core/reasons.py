@@ -1,4 +1,6 @@
-"""Why a checkpoint ended without completing: Flink's CheckpointFailureReason, its words kept."""
+"""Why a checkpoint ended without completing: Flink's CheckpointFailureReason, its words kept, and
+CHECKPOINT_ABORTED_BY_USER, as Flink has no way to abort one checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,7 @@ class CheckpointFailureReason(Enum):
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE"
     FINALIZE_CHECKPOINT_FAILURE = "FINALIZE_CHECKPOINT_FAILURE"
     TRIGGER_CHECKPOINT_FAILURE = "TRIGGER_CHECKPOINT_FAILURE"
+    CHECKPOINT_ABORTED_BY_USER = "CHECKPOINT_ABORTED_BY_USER"  # Ours.
 
     @property
     def counts(self) -> bool:

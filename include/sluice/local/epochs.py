@@ -16,8 +16,8 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 from sluice.coordinator.completion import commit, finalize
@@ -28,9 +28,11 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.errors import NotYetAcknowledged, StageFailed
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.state import FailedCheckpoint
+from sluice.errors import FencedError, StageFailed
 from sluice.job.job import Job
+from sluice.local.running_epoch import RunningEpoch, first_failure, wait_for
 from sluice.spark.session import stage_tag
 from sluice.spark.stage import AcknowledgedStage, run_stage
 
@@ -44,17 +46,20 @@ QUEUE_POLL_S = 0.5  # The interval at which a queued request is repeated.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One checkpoint's outcome: completed, or failed for a reason."""
+    """One checkpoint's outcome: completed, failed for a reason, or ``aborted`` by a person."""
 
     plan: CheckpointPlan
     stage_seconds: dict[str, float]
     seconds: float
     completed: CompletedCheckpoint | None
     error: StageFailed | None = None
+    aborted: FailedCheckpoint | None = None
 
     @property
     def failure(self) -> str | None:
         """Why it failed, in one sentence."""
+        if self.aborted is not None:
+            return str(self.aborted)
         return None if self.error is None else str(self.error)
 
 
@@ -72,13 +77,6 @@ class StageRunner(Protocol):
     ) -> AcknowledgedStage: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
-    plan: CheckpointPlan
-    stages: dict[str, Future[float]]
-    started: float = field(default_factory=time.monotonic)
-
-
 class EpochDriver:
     """The epochs under way, old to new, and the threads that run their stages."""
 
@@ -90,7 +88,7 @@ class EpochDriver:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="stage")
         self._compactor = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._compactions: dict[str, Future[None]] = {}
-        self._running: deque[_Running] = deque()
+        self._running: deque[RunningEpoch] = deque()
         self._request_id = uuid.uuid4().hex
 
     def __enter__(self) -> Self:
@@ -158,7 +156,7 @@ class EpochDriver:
             if not task.is_unaligned:
                 sealed += [stages[producer] for producer in task.reads if producer in stages]
             stages[task.uid] = self._pool.submit(self._run, plan, task.uid, sealed)
-        self._running.append(_Running(plan=plan, stages=stages))
+        self._running.append(RunningEpoch(plan=plan, stages=stages))
 
     def _request(self) -> TriggerOutcome:
         """Request a checkpoint, and wait while it is queued.
@@ -184,18 +182,11 @@ class EpochDriver:
         plan = epoch.plan
         overtaken = self._await(epoch)
         stages = {uid: stage for uid, stage in epoch.stages.items() if uid not in overtaken}
-        late = [uid for uid, stage in stages.items() if not stage.done()]
-        completed, error = None, _first_failure(stages)
-        if error is not None:
-            log.warning("stage failed checkpoint_id=%d", plan.checkpoint_id, exc_info=error)
-            self._fail(epoch, CheckpointFailureReason.TASK_FAILURE, error)
-        elif late:
-            cause = "it did not acknowledge in time"
-            error = StageFailed(f"stage {late[0]!r} failed: {cause}", stage=late[0], cause=cause)
-            self._fail(epoch, CheckpointFailureReason.CHECKPOINT_EXPIRED, error)
-        else:
-            completed = finalize(self._job, plan.checkpoint_id)
-            commit(self._job, plan.checkpoint_id)
+        aborted = self._aborted(plan)
+        error = None if aborted is not None else self._failure(epoch, stages)
+        completed = None
+        if aborted is None and error is None:
+            completed, aborted = self._complete(plan)
         self._stop(epoch)
         return Epoch(
             plan=plan,
@@ -203,7 +194,47 @@ class EpochDriver:
             seconds=time.monotonic() - epoch.started,
             completed=completed,
             error=error,
+            aborted=aborted,
         )
+
+    def _failure(self, epoch: RunningEpoch, stages: dict[str, Future[float]]) -> StageFailed | None:
+        """The failure of a stage, once the checkpoint is aborted for it; None if all are done."""
+        late = [uid for uid, stage in stages.items() if not stage.done()]
+        error = first_failure(stages)
+        if error is not None:
+            checkpoint_id = epoch.plan.checkpoint_id
+            log.warning("stage failed checkpoint_id=%d", checkpoint_id, exc_info=error)
+            self._fail(epoch.plan, Reason.TASK_FAILURE, error)
+        elif late:
+            cause = "it did not acknowledge in time"
+            error = StageFailed(f"stage {late[0]!r} failed: {cause}", stage=late[0], cause=cause)
+            self._fail(epoch.plan, Reason.CHECKPOINT_EXPIRED, error)
+        return error
+
+    def _complete(
+        self, plan: CheckpointPlan
+    ) -> tuple[CompletedCheckpoint | None, FailedCheckpoint | None]:
+        """Complete and commit it, unless a person aborts it at this moment.
+
+        Raises:
+            FencedError: another coordinator took over.
+        """
+        try:
+            completed = finalize(self._job, plan.checkpoint_id)
+        except FencedError:
+            aborted = self._aborted(plan)
+            if aborted is None:
+                raise
+            return None, aborted
+        commit(self._job, plan.checkpoint_id)
+        return completed, None
+
+    def _aborted(self, plan: CheckpointPlan) -> FailedCheckpoint | None:
+        """How the checkpoint ended, if a person aborted it, or the one that it continues."""
+        state = self._job.state()
+        failed = state.failed_checkpoint(plan.checkpoint_id)
+        is_alive = state.status is JobStatus.RUNNING and state.generation == plan.generation
+        return failed if is_alive else None
 
     def abandon(self) -> None:
         """Stop and drop all epochs under way, as they continue one that failed."""
@@ -211,32 +242,32 @@ class EpochDriver:
             self._stop(epoch)
         self._running.clear()
 
-    def _await(self, epoch: _Running) -> set[str]:
+    def _await(self, epoch: RunningEpoch) -> set[str]:
         """Wait for the stages; return those that were overtaken after the aligned timeout."""
         may_be = {task.uid for task in epoch.plan.tasks if task.may_be_overtaken}
         if may_be:
             aligned_ms = self._job.state().configuration.aligned_timeout_ms
-            _wait(epoch.stages.values(), aligned_ms / 1000 - (time.monotonic() - epoch.started))
+            rest_s = aligned_ms / 1000 - (time.monotonic() - epoch.started)
+            self._wait(epoch, epoch.stages.values(), rest_s)
         behind = {uid for uid in may_be if not epoch.stages[uid].done()}
         if behind:
             state = overtake(self._job, epoch.plan.checkpoint_id, behind)
             pending = state.pending_checkpoint(epoch.plan.checkpoint_id)
             behind = set(pending.overtaken if pending is not None else ())
         rest_ms = epoch.plan.expires_at_ms - self._job.clock()
-        _wait([stage for uid, stage in epoch.stages.items() if uid not in behind], rest_ms / 1000)
+        waited_for = [stage for uid, stage in epoch.stages.items() if uid not in behind]
+        self._wait(epoch, waited_for, rest_ms / 1000)
         return behind
 
-    def _fail(self, epoch: _Running, reason: CheckpointFailureReason, error: StageFailed) -> None:
-        is_task_failure = reason is CheckpointFailureReason.TASK_FAILURE
-        fail_checkpoint(
-            self._job,
-            epoch.plan.checkpoint_id,
-            reason,
-            str(error),
-            is_task_failure=is_task_failure,
-        )
+    def _wait(self, epoch: RunningEpoch, stages: Iterable[Future[float]], seconds: float) -> None:
+        wait_for(stages, seconds, gives_up=lambda: self._aborted(epoch.plan) is not None)
 
-    def _stop(self, epoch: _Running) -> None:
+    def _fail(self, plan: CheckpointPlan, reason: Reason, error: StageFailed) -> None:
+        is_task_failure = reason is Reason.TASK_FAILURE
+        checkpoint_id, why = plan.checkpoint_id, str(error)
+        fail_checkpoint(self._job, checkpoint_id, reason, why, is_task_failure=is_task_failure)
+
+    def _stop(self, epoch: RunningEpoch) -> None:
         """Interrupt stages that still run, to free the cores; the coordinator does not need it."""
         for uid, stage in epoch.stages.items():
             if not stage.done() and not stage.cancel():
@@ -261,25 +292,3 @@ class EpochDriver:
         if uid not in self._compactions or self._compactions[uid].done():
             self._compactions[uid] = self._compactor.submit(stage.compact)
         return time.monotonic() - started
-
-
-def _first_failure(stages: dict[str, Future[float]]) -> StageFailed | None:
-    """The error of the first stage that failed; those behind it failed because of it.
-
-    Raises:
-        Exception: an error of sluice itself, and not of a stage.
-    """
-    for uid, stage in stages.items():
-        error = stage.exception() if stage.done() else None
-        if isinstance(error, StageFailed):
-            return error
-        # Another coordinator has started a new attempt of a stage.
-        if isinstance(error, NotYetAcknowledged):
-            return StageFailed(str(error), stage=uid)
-        if error is not None:
-            raise error
-    return None
-
-
-def _wait(stages: Iterable[Future[float]], seconds: float) -> None:
-    wait(stages, timeout=max(0.0, seconds), return_when=FIRST_EXCEPTION)

@@ -55,11 +55,12 @@ def run_epochs(
                 return job.state().status
             epoch = driver.end_oldest()
             report(epoch)
-            if epoch.error is None:
+            if epoch.completed is not None:
                 completed += 1
                 failures.clear()
-            else:
-                driver.abandon()
+                continue
+            driver.abandon()
+            if epoch.error is not None:
                 is_repeated = any(is_equal(epoch.error, before) for before in failures)
                 failures.append(epoch.error)
                 recover(job, epoch.error, is_repeated=is_repeated)

@@ -41,7 +41,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     ``id`` is None of a savepoint that cannot be read; so is all that only the snapshot itself says.
     ``completed_at_ms`` of a savepoint is the store's clock.  ``is_of_this_life``: the job as it was
     submitted last took it.  ``tables`` has the version per sink that it pins, ``tables_ahead`` what
-    readers of a table see beyond that.  ``can_restore`` is None where nobody looked.
+    readers of a table see beyond that.  ``can_restore`` is None without checks.
     """
 
     kind: SnapshotKind
