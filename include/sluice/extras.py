@@ -23,6 +23,7 @@ _EXTRAS = {
     "fastavro": "avro",
     "google.protobuf": "kafka",
     "pandas": "spark",
+    "prometheus_client": "metrics",
     "psycopg": "postgres",
     "pyiceberg": "iceberg",
     "pyspark": "spark",

@@ -17,6 +17,7 @@ from sluice.connectors.postgres.server import Server
 from sluice.errors import ConfigurationError
 from sluice.extras import AIRFLOW, SPARK, require
 from sluice.spark.session import connect, local_session
+from sluice.views.prometheus import metrics_text
 
 
 def a_consumer() -> object:
@@ -54,6 +55,9 @@ OPENED: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "an Avro file in zstandard": (
         partial(decompressed, "zstandard", b"x", "it"), "zstandard",
         "Avro compressed with zstandard", "avro",
+    ),
+    "metrics": (
+        partial(metrics_text, ()), "prometheus_client", "the page of metrics", "metrics"
     ),
     "a Spark of one's own": (a_spark, "pyspark", "a Spark of one's own", "spark"),
     "Spark Connect": (

@@ -19,6 +19,7 @@ from sluice.cli import (
     doctor,
     garbage,
     journal,
+    metrics,
     restore,
     show,
     snapshots,
@@ -77,6 +78,7 @@ app.command("restore", context_settings=TAKES_PARAMETERS)(restore.restore)
 app.command("snapshots")(snapshots.list_snapshots)
 app.command("cancel")(cancel.cancel)
 app.command("journal")(journal.journal)
+app.command("metrics")(metrics.metrics)
 app.command("orphans")(garbage.orphans)
 app.command("gc")(garbage.gc)
 checkpoints.command("list")(show.checkpoints)

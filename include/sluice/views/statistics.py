@@ -45,13 +45,15 @@ def overview(
     before: int | None = None,
     statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
     types: frozenset[str] = frozenset(),
+    state: CoordinatorState | None = None,
 ) -> Overview:
-    """Counts, distributions, the latest of each kind, and a page of the history.
+    """Counts, distributions, the latest of each kind, and a page of the history; as of *state*, if
+    that was loaded already.
 
     The page has the newest *limit* checkpoints with an id below *before*, of the *statuses* and, if
     any are given, *types*.  What is pending costs a LIST each, and a GET for each stage that ended.
     """
-    state = job.state()
+    state = state or job.state()
     ended = _history(job, state)
     pending = [_pending(job, one).checkpoint for one in state.pending]
     known = [*ended.checkpoints, *pending]
