@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-CORE_TESTS := tests/unit/core tests/unit/coordinator tests/property/coordinator tests/conformance
+CORE_TESTS := tests/unit/core tests/property/core tests/conformance
 GUARDS := tests/unit/protocol tests/unit/storage tests/unit/core \
   tests/unit/coordinator/test_outside.py tests/unit/coordinator/test_hostile_metadata.py \
   tests/contract/test_object_store.py tests/contract/test_file_store.py \

@@ -77,6 +77,9 @@ def test_a_compaction_may_build_on_another() -> None:
     )
 
     assert state == (again,)
+    assert taken_over(
+        (A, B, C, D), [a_compaction(B, C), a_compaction(MERGED, D, merged=(again,))]
+    ) == (A, again)
 
 
 def test_segments_of_one_run_belong_together() -> None:

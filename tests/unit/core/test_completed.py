@@ -1,5 +1,5 @@
 """Which completed checkpoints are retained: the cases of Flink's CompletedCheckpointStoreTest;
-and what the metadata of one names.  ``tests/property/coordinator/test_completed.py`` has any store.
+and what the metadata of one names.  ``tests/property.core.test_completed.py`` has any store.
 """
 
 from __future__ import annotations

@@ -184,6 +184,15 @@ def test_what_is_there_is_restored_with_the_files_it_needs() -> None:
     )
 
 
+def test_a_snapshot_that_cannot_be_read_stops_the_restore_as_damage() -> None:
+    choice = Choice(checkpoint_id=X.checkpoint_id, origin=X)
+    unreadable = Observed(unreadable="_metadata of checkpoint 7 is damaged")
+
+    decision = decide(a_submitted(), choice, unreadable, [A], NO_CLAIM)
+
+    assert decision == Stop(problems=("_metadata of checkpoint 7 is damaged",), is_damaged=True)
+
+
 def test_m04_state_that_has_no_stage_any_more_is_named_with_the_flag_that_drops_it() -> None:
     snapshot = (a_stage("a"), a_stage("b"), a_stage("c", has_state=False))
 

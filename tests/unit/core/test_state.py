@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sluice.core.ids import CheckpointId, CheckpointIdCounter
-from sluice.core.plan import CheckpointPlan, SnapshotOrigin
-from sluice.core.properties import JobStatus
-from sluice.core.state import CoordinatorState
+from sluice.core.plan import CheckpointPlan, Slice, SnapshotOrigin, SourceCut, journaled
+from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.state import CoordinatorState, FailedCheckpoint
 from tests.builders import a_checkpoint, a_plan, a_request, a_submitted, after, triggered
 from tests.core_events import requested
 
@@ -81,3 +82,30 @@ def test_a_plan_finds_its_parts_by_name() -> None:
     assert plan.source("events") == plan.sources[0]
     assert plan.task("rank_bids") == plan.tasks[1]
     assert (plan.records, plan.is_backlog) == (10, False)
+
+
+def test_the_journal_has_one_piece_of_each_partition() -> None:
+    first, other = _slice("a", 0, 10), _slice("b", 0, 5)
+    cut = SourceCut(uid="events", position=(), slices=(first, other, _slice("a", 10, 30)))
+
+    (kept,) = journaled(a_plan(sources=(cut,))).sources
+
+    assert kept.slices == (_slice("a", 0, 30), other)
+
+
+def _slice(partition: str, start: int, end: int) -> Slice:
+    return Slice(partition=partition, start=start, end=end, first_record=start, records=end - start)
+
+
+@pytest.mark.parametrize(("message", "tail"), [("", ""), ("disk full", ": disk full")])
+def test_a_failed_checkpoint_says_its_reason_and_what_is_known(message: str, tail: str) -> None:
+    failed = FailedCheckpoint(
+        checkpoint_id=CheckpointId(3),
+        type=CheckpointType.CHECKPOINT,
+        triggered_at_ms=1,
+        failed_at_ms=2,
+        reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+        message=message,
+    )
+
+    assert str(failed) == f"checkpoint 3 was aborted, CHECKPOINT_EXPIRED{tail}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.timeline import Recovery, Standing, Timeline, Writer
+from sluice.core.timeline import Recovery, Standing, Timeline, Writer, spans_of
 from sluice.errors import FencedError, TableMismatch
 
 FIRST = Writer(life="a", generation=1)
@@ -35,6 +35,11 @@ def test_ids_that_follow_each_other_are_one_span() -> None:
     assert published(1, 2, 4).published == ((1, 2), (4, 4))
     assert [*published(1, 2, 4).after(1)] == [2, 4]
     assert [*published(1, 2, 4).after(None)] == [1, 2, 4]
+
+
+def test_spans_are_those_of_any_ids_in_any_order() -> None:
+    assert spans_of([4, 2, 1, 2]) == ((1, 2), (4, 4))
+    assert spans_of([]) == ()
 
 
 def test_what_is_shown_is_not_published_again() -> None:
@@ -131,6 +136,13 @@ def test_a_table_that_moved_since_it_was_looked_at_is_not_taken_over() -> None:
         published(1, 2, 3).recovered(
             OTHER_LIFE, Recovery(version=None, through=2, roll_back=True, replaces=("a",))
         )
+
+
+def test_rows_of_an_owed_commit_that_came_after_all_are_not_taken_away() -> None:
+    owed = Recovery(version=1, through=3, continues=2, roll_back=True)
+
+    with pytest.raises(FencedError, match="checkpoint 2, whose commit was owed, was published"):
+        published(1, 2).recovered(SECOND, owed)
 
 
 def test_a_recovery_that_slept_does_not_take_the_table_back_from_another_life() -> None:

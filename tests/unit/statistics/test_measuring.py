@@ -10,7 +10,7 @@ from sluice.core.plan import TaskPlan
 from sluice.statistics.checkpoints import CheckpointStatus, StageStats, SubtaskStatus
 from sluice.statistics.measuring import Answered, measured_stages, of_completed
 from tests.builders import a_plan
-from tests.property.coordinator.test_completed import a_completed
+from tests.property.core.test_completed import a_completed
 
 A = TaskPlan(uid="a", parallelism=2, max_parallelism=8)
 B = replace(A, uid="b")

@@ -45,8 +45,8 @@ from sluice.core.table_recovery import TableDecision
 from sluice.core.transition import Transition, Verdict
 from tests.builders import TASKS, a_plan, acked, an_attempt, declined
 from tests.core_events import timed_out
-from tests.property.coordinator.any_event import STOPS, configurations, events, reasons, requests
-from tests.property.coordinator.coordinator_rules import ALIVE, check_state, check_step
+from tests.property.core.any_event import STOPS, configurations, events, reasons, requests
+from tests.property.core.coordinator_rules import ALIVE, check_state, check_step
 
 whims = st.sampled_from([False] * 9 + [True])
 ELSEWHERE = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other")
