@@ -1,4 +1,4 @@
-"""Registers the timetable and the run notes, by the entry point ``airflow.plugins``."""
+"""Registers timetable, run notes and REST API, by the entry point ``airflow.plugins``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow import __version__
 from sluice.extras import AIRFLOW
 from sluice_airflow import run_notes
+from sluice_airflow.rest.mount import PREFIX, DeferredApp
 from sluice_airflow.timetable import CheckpointTimetable
 
 
@@ -16,6 +17,7 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's annotation
     name = "sluice"
     timetables: ClassVar = [CheckpointTimetable]
     listeners: ClassVar = [run_notes]
+    fastapi_apps: ClassVar = [{"app": DeferredApp(), "url_prefix": PREFIX, "name": "sluice"}]
 
     @classmethod
     def on_load(cls, *_: object, **__: object) -> None:

@@ -12,9 +12,14 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.airflow.rest import Api
 
 HOME = Path(tempfile.mkdtemp(prefix="sluice-airflow-tests-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
@@ -27,6 +32,8 @@ os.environ |= {
     "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
     "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "vera:viewer,uwe:user",
+    "AIRFLOW__API_AUTH__JWT_SECRET": "only-for-the-tests-of-this-folder-" + "0" * 64,
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME / 'airflow.db'}",
     "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(HOME / "logs"),
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
@@ -75,3 +82,19 @@ def _spark(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
     spark = StandInSpark()
     spark.install(monkeypatch)
     return spark
+
+
+@pytest.fixture(scope="session", name="api_server")
+def _api_server() -> Iterator[Api]:
+    """Airflow's own API with ours in it, over a database that has the DAGs."""
+    from tests.airflow.rest import an_api
+
+    with an_api() as api:
+        yield api
+
+
+@pytest.fixture(name="everybody")
+def _everybody(api_server: Api, root: str, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """The REST API for who has no token, over an empty root; ``.by(name)`` has one."""
+    monkeypatch.setenv("SLUICE_PIPELINES", str(HOME / "rest_pipelines"))
+    return api_server

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
 
 from sluice.coordinator.commands import record
 from sluice.coordinator.duties import resume
@@ -20,6 +19,7 @@ from sluice.core.table_recovery import TableDecision
 from sluice.core.table_standings import decide_tables, table_problems
 from sluice.core.transition import Verdict
 from sluice.declaration.config import check_max_records
+from sluice.declaration.job_configuration import fixed_configuration
 from sluice.declaration.params import resolve
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError
@@ -47,29 +47,13 @@ def configure(
             maximum = pipeline.max_parallelism or default_max_parallelism(parallelism)
             check_parallelism(stage, parallelism, maximum)
     _check_stage_parallelism(pipeline, stage_parallelism or {})
-    checkpointing = pipeline.checkpointing
-    return JobConfiguration(
+    fixed = fixed_configuration(pipeline.checkpointing)
+    return replace(
+        fixed,
         params=resolve(pipeline.params, params, pipeline.uid),
         parallelism=parallelism,
         stage_parallelism=dict(stage_parallelism or {}),
-        max_records_per_epoch=max_records_per_epoch or checkpointing.max_records_per_epoch,
-        num_retained=checkpointing.num_retained,
-        on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
-        tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
-        max_concurrent=checkpointing.max_concurrent_checkpoints,
-        min_pause_ms=milliseconds(checkpointing.min_pause),
-        interval_during_backlog_ms=(
-            None
-            if checkpointing.interval_during_backlog is None
-            else milliseconds(checkpointing.interval_during_backlog)
-        ),
-        mode=checkpointing.mode,
-        unaligned=checkpointing.unaligned,
-        aligned_timeout_ms=milliseconds(checkpointing.aligned_checkpoint_timeout),
-        checkpoints_after_tasks_finish=checkpointing.checkpoints_after_tasks_finish,
-        inline_threshold_bytes=checkpointing.data_inline_threshold,
-        retention=checkpointing.externalized_checkpoint_retention,
-        restart=checkpointing.restart_strategy,
+        max_records_per_epoch=max_records_per_epoch or fixed.max_records_per_epoch,
     )
 
 
@@ -133,10 +117,6 @@ def _check_stage_parallelism(pipeline: Pipeline, given: Mapping[str, int]) -> No
             )
         maximum = pipeline.max_parallelism or default_max_parallelism(count)
         check_parallelism(stage, count, maximum)
-
-
-def milliseconds(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
 
 
 def check_sources(

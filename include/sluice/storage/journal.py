@@ -128,11 +128,13 @@ class Journal:
         """The newest *last* entries, oldest first; of those still kept."""
         return (entry for _, entry in self.numbered(last))
 
-    def numbered(self, last: int) -> list[tuple[int, JournalEntry]]:
-        """As ``entries``, each with its number."""
+    def numbered(self, last: int, *, before: int | None = None) -> list[tuple[int, JournalEntry]]:
+        """As ``entries``, each with its number; those below the number *before*, if it is given."""
         found: list[tuple[int, JournalEntry]] = []
-        expected: str | None = None
+        expected = None if before is None else self._previous_of(before)
         for key in reversed([*self._keys()]):
+            if before is not None and self._paths.journal_seq(key) >= before:
+                continue
             entry = self._read(key) if len(found) < last else None
             if entry is None or expected not in (None, entry.author):
                 break
@@ -153,6 +155,11 @@ class Journal:
         self._store.delete(keys[:-keep])
         log.info("journal truncated pipeline=%s entries=%d", self._paths.pipeline, len(keys) - keep)
         return len(keys) - keep
+
+    def _previous_of(self, seq: int) -> str | None:
+        """The author of the entry before *seq*, which tells a stray; None where *seq* is gone."""
+        entry = self._read(self._paths.journal_entry(seq)) if seq > 0 else None
+        return None if entry is None else entry.previous
 
     def _find(self) -> Head:
         while True:

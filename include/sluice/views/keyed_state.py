@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.core.completed import CheckpointMetadata
+from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import StateHandle
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sluice.subtask.state.schema import StateSchema
 
 PIECE_ROWS = 1_048_576
+PAGE_PIECE_ROWS = 65_536  # Held in memory by who looks at a page: a few megabytes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,21 @@ class StateTable:
                         return pl.concat(frames)
         return pl.concat(frames) if frames else self.schema().columns.to_frame()
 
-    def pieces(self, subtask: int) -> Iterator[pl.DataFrame]:
-        """A subtask's live rows, about a million at a time."""
+    def page(self, offset: int, limit: int) -> pl.DataFrame:
+        """At most *limit* live rows, behind the first *offset*; in the order of their hashes."""
+        import polars as pl
+
+        found: list[pl.DataFrame] = []
+        for index in range(len(self.subtasks)):
+            for piece in self.pieces(index, rows=PAGE_PIECE_ROWS):
+                found.append(piece.slice(offset, limit))
+                offset, limit = max(0, offset - piece.height), limit - found[-1].height
+                if limit <= 0:
+                    return pl.concat(found)
+        return pl.concat(found) if found else self.schema().columns.to_frame()
+
+    def pieces(self, subtask: int, *, rows: int = PIECE_ROWS) -> Iterator[pl.DataFrame]:
+        """A subtask's live rows, about a million at a time, or about *rows*."""
         from sluice.subtask.state.cache import SegmentCache
         from sluice.subtask.state.keyed import KeyedState
         from sluice.subtask.state.segments import HASH
@@ -69,7 +83,7 @@ class StateTable:
             now_ms=self.as_of_ms,
             owner=f"stage {self.stage!r}",
         )
-        for piece in state.scan_pieces(PIECE_ROWS):
+        for piece in state.scan_pieces(rows):
             yield piece.drop(HASH)
 
     def schema(self) -> StateSchema:
@@ -103,17 +117,7 @@ def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) 
         RestoreError: its ``_metadata`` is gone.
     """
     metadata = _metadata(job, checkpoint)
-    found = metadata.stage(stage)
-    if found is None:
-        known = ", ".join(one.uid for one in metadata.stages)
-        raise ConfigurationError(
-            f"checkpoint {metadata.checkpoint_id} has no stage {stage!r}; it has {known}"
-        )
-    names = sorted({handle.table for one in found.subtasks for handle in one.state})
-    if not names:
-        raise ConfigurationError(
-            f"stage {stage!r} has no keyed state in checkpoint {metadata.checkpoint_id}"
-        )
+    found, names = _tables_of(metadata, stage)
     if table is None and len(names) > 1:
         raise ConfigurationError(
             f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
@@ -136,6 +140,26 @@ def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) 
         ttl_ms=declared.ttl_ms if declared is not None else None,
         as_of_ms=metadata.triggered_at_ms,
     )
+
+
+def state_tables(job: Job, checkpoint: str, stage: str) -> tuple[str, ...]:
+    """The names of the tables of *stage*; see ``open_state``."""
+    return _tables_of(_metadata(job, checkpoint), stage)[1]
+
+
+def _tables_of(metadata: CheckpointMetadata, stage: str) -> tuple[StageState, tuple[str, ...]]:
+    found = metadata.stage(stage)
+    if found is None:
+        known = ", ".join(one.uid for one in metadata.stages)
+        raise ConfigurationError(
+            f"checkpoint {metadata.checkpoint_id} has no stage {stage!r}; it has {known}"
+        )
+    names = sorted({handle.table for one in found.subtasks for handle in one.state})
+    if not names:
+        raise ConfigurationError(
+            f"stage {stage!r} has no keyed state in checkpoint {metadata.checkpoint_id}"
+        )
+    return found, tuple(names)
 
 
 def _metadata(job: Job, checkpoint: str) -> CheckpointMetadata:

@@ -1,0 +1,148 @@
+"""How a job takes checkpoints: as declared, in force, and by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TypeAlias
+
+import msgspec
+
+from sluice.core.configuration import JobConfiguration
+from sluice.core.ids import NO_GENERATION
+from sluice.core.properties import CheckpointType, JobStatus, Retention, is_discarded
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.job_configuration import fixed_configuration
+from sluice.job.job import Job
+from sluice.storage.redaction import redacted
+
+Plain: TypeAlias = bool | int | float | str | None
+_MS = timedelta(milliseconds=1)
+
+# The fields of ``Checkpointing`` that a submission fixes, and where it keeps them.
+_FIXED = {
+    "interval_during_backlog": "interval_during_backlog_ms",
+    "min_pause": "min_pause_ms",
+    "max_concurrent_checkpoints": "max_concurrent",
+    "num_retained": "num_retained",
+    "tolerable_failed_checkpoints": "tolerable_failed_checkpoints",
+    "mode": "mode",
+    "unaligned": "unaligned",
+    "aligned_checkpoint_timeout": "aligned_timeout_ms",
+    "externalized_checkpoint_retention": "retention",
+    "on_damaged_checkpoint": "on_damaged_checkpoint",
+    "checkpoints_after_tasks_finish": "checkpoints_after_tasks_finish",
+    "data_inline_threshold": "inline_threshold_bytes",
+    "max_records_per_epoch": "max_records_per_epoch",
+    "restart_strategy": "restart",
+}
+
+
+class Externalization(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool
+    delete_on_cancellation: bool
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One option; periods are in milliseconds, sizes in bytes.
+
+    ``in_force`` differs from ``declared`` where a submission fixed it, until the next one or the
+    next restore with another configuration.
+    """
+
+    name: str
+    declared: Plain
+    in_force: Plain
+    default: Plain
+
+
+class CheckpointConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Flink's CheckpointConfigInfo, of what is in force; ``interval`` is None without one.
+
+    Beside it all ``settings``, and the parameters that the job was submitted with.
+    """
+
+    mode: str
+    interval: int | None
+    timeout: int
+    min_pause: int
+    max_concurrent: int
+    externalization: Externalization
+    state_backend: str
+    checkpoint_storage: str
+    unaligned_checkpoints: bool
+    tolerable_failed_checkpoints: int
+    aligned_checkpoint_timeout: int
+    checkpoints_after_tasks_finish: bool
+    settings: tuple[Setting, ...]
+    params: dict[str, str]
+
+
+def checkpoint_config(job: Job) -> CheckpointConfig:
+    """A LIST and a GET; of a job that was never submitted, what its submission would fix."""
+    state = job.state()
+    declared = job.pipeline.checkpointing
+    is_submitted = state.generation != NO_GENERATION
+    fixed = state.configuration if is_submitted else fixed_configuration(declared)
+    return CheckpointConfig(
+        mode=fixed.mode.value.lower(),
+        interval=None if declared.interval is None else declared.interval // _MS,
+        timeout=declared.timeout // _MS,
+        min_pause=fixed.min_pause_ms,
+        max_concurrent=fixed.max_concurrent,
+        externalization=_externalization(fixed.retention),
+        state_backend="Arrow segments, LSM",
+        checkpoint_storage=redacted(f"{job.store.root}/{job.paths.pipeline}"),
+        unaligned_checkpoints=fixed.unaligned,
+        tolerable_failed_checkpoints=fixed.tolerable_failed_checkpoints,
+        aligned_checkpoint_timeout=fixed.aligned_timeout_ms,
+        checkpoints_after_tasks_finish=fixed.checkpoints_after_tasks_finish,
+        settings=tuple(_settings(declared, fixed)),
+        params={name: redacted(value) for name, value in fixed.params.items()},
+    )
+
+
+def _externalization(retention: Retention) -> Externalization:
+    def goes(ended: JobStatus) -> bool:
+        return is_discarded(CheckpointType.CHECKPOINT, retention, ended)
+
+    return Externalization(
+        enabled=not goes(JobStatus.FAILED), delete_on_cancellation=goes(JobStatus.CANCELED)
+    )
+
+
+def _settings(declared: Checkpointing, fixed: JobConfiguration) -> Iterator[Setting]:
+    default = Checkpointing()
+    for field in fields(Checkpointing):
+        name = field.name
+        here = getattr(declared, name)
+        in_force = getattr(fixed, _FIXED[name]) if name in _FIXED else here
+        columns = [_plain(name, one) for one in (here, in_force, getattr(default, name))]
+        for key in columns[0]:
+            yield Setting(
+                name=key,
+                declared=columns[0][key],
+                in_force=columns[1][key],
+                default=columns[2][key],
+            )
+
+
+def _plain(name: str, value: object) -> dict[str, Plain]:
+    """The value under the option's name; of a restart strategy, each of its fields."""
+    if name == "restart_strategy" and is_dataclass(value):
+        return {f"{name}.{one.name}": _one(getattr(value, one.name)) for one in fields(value)}
+    return {name: _one(value)}
+
+
+def _one(value: object) -> Plain:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case timedelta():
+            return value // _MS
+        case Enum():
+            return str(value.value)
+        case _:
+            return str(value)

@@ -1,0 +1,98 @@
+"""Who may: anonymous nothing, a viewer reads, and of a list one sees what one may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.routing import Route
+
+from sluice_airflow.rest import access
+from sluice_airflow.rest.app import create_app
+from tests.airflow.rest import BASE, Api
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
+
+PERMISSIONS = (access.may_read, access.may_read_data, access.readable)
+DESCRIPTIONS = {"/openapi.json", "/docs", "/docs/oauth2-redirect"}  # Public, as Airflow's own are.
+
+
+def routes() -> list[APIRoute]:
+    return [route for route in create_app().routes if isinstance(route, APIRoute)]
+
+
+def calls(dependant: Dependant) -> Iterator[Any]:
+    for one in dependant.dependencies:
+        yield one.call
+        yield from calls(one)
+
+
+def test_every_route_asks_airflow_who_it_is_and_whether_they_may() -> None:
+    without = [
+        route.path
+        for route in routes()
+        if get_user not in calls(route.dependant)
+        or not any(call in PERMISSIONS for call in calls(route.dependant))
+    ]
+
+    assert routes()
+    assert without == []
+
+
+def test_nothing_else_is_served_but_the_description_of_the_routes() -> None:
+    others = [route for route in create_app().routes if not isinstance(route, APIRoute)]
+
+    assert {route.path for route in others if isinstance(route, Route)} == DESCRIPTIONS
+    assert len(others) == len(DESCRIPTIONS)
+
+
+@pytest.mark.parametrize("route", routes(), ids=lambda route: f"{[*route.methods]} {route.path}")
+def test_without_a_token_every_route_answers_401(everybody: Api, route: Any) -> None:
+    path = route.path_format.replace("{uid}", "auctions").replace("{checkpoint_id}", "1")
+    method = next(iter(route.methods))
+
+    answer = everybody.client.request(method, "/sluice" + path.replace("{stage}", "s"), json={})
+
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert "log in to Airflow" in answer.json()["detail"]
+
+
+def test_a_token_that_airflow_did_not_give_is_no_token(everybody: Api) -> None:
+    url = BASE + "/pipelines"
+    forged = everybody.client.get(url, headers={"Authorization": "Bearer e30.e30.e30"})
+
+    assert (forged.status_code, forged.headers["content-type"]) == (403, "application/problem+json")
+
+
+def test_the_web_uis_cookie_is_as_good_as_a_token(everybody: Api) -> None:
+    everybody.client.cookies.set("_token", everybody.tokens["vera"])
+    try:
+        assert everybody.get("/pipelines").status_code == 200
+    finally:
+        everybody.client.cookies.clear()
+
+
+def test_one_sees_the_pipelines_whose_dag_one_may_read(
+    everybody: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_demo(_: Any, *, details: Any = None, **__: Any) -> bool:
+        return details is not None and details.id == "demo"
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", only_demo)
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_view", lambda *_, **__: False)
+    vera = everybody.by("vera")
+
+    listed = vera.get("/pipelines").json()
+    other = vera.get("/pipelines/auctions/journal")
+
+    assert [one["uid"] for one in listed["pipelines"]] == ["demo"]
+    assert listed["broken"] == []
+    assert vera.get("/pipelines/demo").status_code == 200
+    assert other.status_code == 403
+    assert "an admin of Airflow can let you read the DAG" in other.json()["detail"]

@@ -1,0 +1,189 @@
+"""What the REST API says of a job, read by a viewer over checkpoints that were really taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.jobs import a_pipeline, trigger_one
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.submission import configure, submit
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.job.job import Job, open_job
+from sluice.storage.open import StoreLocation
+from tests.airflow.rest import Api
+from tests.subtasks import take_checkpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
+
+
+@pytest.fixture(name="api")
+def _api(everybody: Api) -> Api:
+    return everybody.by("vera")
+
+
+@pytest.fixture(name="job")
+def _job(root: str) -> Job:
+    """Three checkpoints of ``auctions``: two completed, the third failed."""
+    job = open_job(a_pipeline(tolerable_failed_checkpoints=9), StoreLocation(root=root))
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+    take_checkpoint(job)
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    fail_checkpoint(job, trigger_one(job).checkpoint_id, expired, "too slow, password=hunter22")
+    return job
+
+
+def found(answer: Any) -> Any:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    return answer.json()
+
+
+def test_the_list_has_a_line_for_every_pipeline(api: Api, job: Job) -> None:
+    shown = found(api.get("/pipelines"))
+
+    auctions, demo = shown["pipelines"]
+    last = auctions.pop("last_completed")
+    assert [last["id"], last["is_savepoint"], last["age_ms"] >= 0] == [2, False, True]
+    assert auctions == {
+        "uid": "auctions", "description": "", "sources": 1, "stages": 2, "sinks": 1,
+        "status": "RUNNING", "generation": 1, "failing": True, "in_progress": 0, "watermark": None,
+        "problem": "checkpoint 3 was aborted, CHECKPOINT_EXPIRED: too slow, password=***",
+        "error": None, "dag": "/dags/auctions",
+    }  # fmt: skip
+    assert [demo["uid"], demo["status"], demo["last_completed"]] == ["demo", "CREATED", None]
+    assert [one["module"] for one in shown["broken"]] == ["rest_pipelines/broken.py"]
+
+
+def test_one_bad_bucket_does_not_break_the_list(api: Api, job: Job) -> None:
+    entry = job.paths.journal_entry(9_999)
+    job.store.put(entry, b"no journal entry")
+
+    listed = found(api.get("/pipelines"))["pipelines"]
+    one = api.get("/pipelines/auctions")
+
+    assert entry in listed[0]["error"]
+    assert [listed[0]["status"], listed[1]["error"]] == [None, None]
+    assert (one.status_code, one.headers["content-type"]) == (500, "application/problem+json")
+    assert entry in one.json()["detail"]
+
+
+def test_a_pipeline_is_shown_with_its_graph(api: Api, job: Job) -> None:
+    shown = found(api.get("/pipelines/auctions"))
+
+    nodes = {node["uid"]: node for node in shown["nodes"]}
+    assert [(one["producer"], one["consumer"]) for one in shown["edges"]] == [
+        ("events", "count_bids"), ("count_bids", "rank_bids"), ("rank_bids", "results"),
+    ]  # fmt: skip
+    assert [node["kind"] for node in shown["nodes"]] == ["source", "stage", "stage", "sink"]
+    assert [node["epoch"] for node in shown["nodes"]] == [2, 2, 2, 2]
+    assert nodes["events"]["rows_out"] == 10
+    assert nodes["count_bids"]["state_size"] > 0
+    assert nodes["rank_bids"]["parallelism"] == 2
+
+
+def test_the_history_has_flinks_fields_and_comes_in_pages(api: Api, job: Job) -> None:
+    newest = found(api.get("/pipelines/auctions/checkpoints", limit=2))
+    older = found(api.get("/pipelines/auctions/checkpoints", limit=2, before=newest["next"]))
+    failed = found(api.get("/pipelines/auctions/checkpoints", status="FAILED"))
+
+    assert newest["counts"] == {
+        "restored": 0, "total": 3, "in_progress": 0, "completed": 2, "failed": 1,
+    }  # fmt: skip
+    assert newest["summary"]["state_size"].keys() == {
+        "min", "max", "avg", "p50", "p90", "p95", "p99", "p999",
+    }  # fmt: skip
+    assert newest["latest"]["completed"]["id"] == 2
+    assert [one["id"] for one in newest["history"]] == [3, 2]
+    assert [one["id"] for one in older["history"]] == [1]
+    assert (newest["next"], older["next"]) == (2, None)
+    assert [one["failure_message"] for one in failed["history"]] == ["too slow, password=***"]
+
+
+def test_a_checkpoint_has_its_tasks_and_a_task_its_subtasks(api: Api, job: Job) -> None:
+    shown = found(api.get("/pipelines/auctions/checkpoints/2"))
+    task = found(api.get("/pipelines/auctions/checkpoints/2/subtasks/count_bids"))
+
+    assert [shown["id"], shown["status"], shown["discarded"]] == [2, "COMPLETED", False]
+    assert shown["external_path"].endswith("/auctions/checkpoints/0000000002/")
+    assert shown["tasks"]["count_bids"]["num_acknowledged_subtasks"] == 2
+    assert [task["id"], task["checkpoint_id"], task["status"]] == ["count_bids", 2, "COMPLETED"]
+    assert [one["index"] for one in task["subtasks"]] == [0, 1]
+    assert task["summary"].keys() >= {"checkpoint_duration", "start_delay", "state_size"}
+
+
+def test_the_configuration_has_flinks_fields_and_three_columns(api: Api, job: Job) -> None:
+    shown = found(api.get("/pipelines/auctions/checkpoints/config"))
+
+    assert [shown["mode"], shown["interval"], shown["timeout"]] == ["exactly_once", 60_000, 600_000]
+    assert shown["externalization"] == {"enabled": True, "delete_on_cancellation": False}
+    settings = {one["name"]: one for one in shown["settings"]}
+    assert settings["tolerable_failed_checkpoints"] == {  # The test's job was given another one.
+        "name": "tolerable_failed_checkpoints", "declared": 0, "in_force": 9, "default": 0,
+    }  # fmt: skip
+    assert settings["restart_strategy.type"]["default"] == "exponential-delay"
+
+
+def test_the_journal_is_read_from_its_end_page_by_page(api: Api, job: Job) -> None:
+    newest = found(api.get("/pipelines/auctions/journal", limit=2))
+    rest = found(api.get("/pipelines/auctions/journal", before=newest["next"]))
+
+    assert newest["entries"][0] == {
+        "seq": 9, "event": "CheckpointFailed", "generation": 1, "status": "RUNNING",
+        "checkpoint": 3, "at_ms": newest["entries"][0]["at_ms"], "cause": None,
+        "reason": "CHECKPOINT_EXPIRED", "message": "too slow, password=***",
+    }  # fmt: skip
+    assert [one["seq"] for one in newest["entries"] + rest["entries"]] == [*range(9, 0, -1)]
+    assert rest["next"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/pipelines/nothing", 404, "no pipeline 'nothing' is declared here"),
+        ("/pipelines/..%2Fauctions", 404, "nothing is at"),
+        ("/pipelines/Auctions", 422, "path.uid"),
+        ("/pipelines/auctions/checkpoints/9", 404, "checkpoint 9 is not retained; retained are"),
+        ("/pipelines/auctions/checkpoints/0", 422, "greater than or equal to 1"),
+        ("/pipelines/auctions/checkpoints/2/subtasks/nope", 404, "it has count_bids, rank_bids"),
+        ("/pipelines/auctions/checkpoints?limit=0", 422, "query.limit"),
+        ("/pipelines/auctions/state/count_bids?checkpoint=../../x", 422, "query.checkpoint"),
+        ("/pipelines/auctions/state/nope", 404, "has no stage 'nope'"),
+        ("/pipelines/auctions/state/count_bids?checkpoint=mine", 404, "does not exist"),
+    ],
+)
+def test_a_problem_names_the_thing_and_the_fix(
+    api: Api, job: Job, path: str, status: int, words: str
+) -> None:
+    answer = api.get(path)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (
+        status, "application/problem+json",
+    )  # fmt: skip
+    assert words in answer.json()["detail"]
+    assert answer.json()["status"] == status
+
+
+def test_a_root_that_is_not_set_is_said(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_ROOT")
+
+    answer = api.get("/pipelines/auctions")
+
+    assert answer.status_code == 503
+    assert "SLUICE_ROOT is not set" in answer.json()["detail"]
+
+
+def test_no_answer_has_a_secret_of_this_process(
+    api: Api, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SERVICE_TOKEN", "rank_bids")  # As if a stage were called like it.
+
+    shown = api.get("/pipelines/auctions")
+    refused = api.get("/pipelines/auctions/checkpoints/2/subtasks/rank_bidz")
+
+    assert "rank_bids" not in shown.text + refused.text
+    assert [node["uid"] for node in shown.json()["nodes"]] == [
+        "events", "count_bids", "***", "results",
+    ]  # fmt: skip
