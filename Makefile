@@ -13,6 +13,7 @@ GUARDS := tests/unit/protocol tests/unit/storage tests/unit/core \
   tests/contract/test_journal.py tests/contract/test_journal_strays.py \
   tests/contract/test_foreign_objects.py
 
+unexport PYTHONDONTWRITEBYTECODE # Each process of a test would compile the tree anew.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -q $(PARALLEL)
