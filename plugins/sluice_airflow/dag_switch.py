@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sluice.core.properties import JobStatus
+from sluice_airflow.parse_request import request_parse
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -39,7 +40,7 @@ def switch_off_if_ended(context: Context, pipeline: Pipeline, status: JobStatus)
     """Have the checkpoint DAG paused at the end of this run, if it is one of that DAG.
 
     The end of a savepoint's run is no moment for it: a run of the checkpoint DAG may still need
-    its tasks.  The next one is skipped, and switches it off.
+    its tasks.  The DAG of a job that was stopped from outside stays on; no event starts its runs.
     """
     if status.is_terminal and context["ti"].dag_id == pipeline.uid:
         _store(context, Switch(dag_id=pipeline.uid, is_paused=True))
@@ -72,6 +73,8 @@ def turn(dag_run: DagRun, session: Session) -> None:
     if is_paused and _is_outdated(dag_run, found.timestamp, session):
         return
     dag.is_paused = is_paused
+    if not is_paused:
+        request_parse(dag_id, session)
     session.add(
         Log(
             event="paused" if is_paused else "unpaused",

@@ -122,7 +122,9 @@ def _when(pipeline: Pipeline) -> str:
             return f"at each event of **{uri}**"
         case _:
             interval = pipeline.checkpointing.interval
-            return f"every **{_words(interval)}**" if interval is not None else "**by hand** only"
+            if interval is None:
+                return "**by hand** only"
+            return f"every **{_words(interval)}**, if there is anything new"
 
 
 def _words(duration: timedelta) -> str:

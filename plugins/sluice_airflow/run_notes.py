@@ -1,5 +1,6 @@
 """The listener that acts on what a run's tasks stored, when the run ends: it sets the run's note,
-and turns the switch of the checkpoint DAG.
+and turns the switch of the checkpoint DAG.  When the first run of such a DAG begins, it has Airflow
+start the trigger that watches for the next ones.
 
 It runs in the scheduler, or in the API server when a person ends a run, with their session, and
 reads one row for each.  An error here must not affect either of them.
@@ -14,11 +15,33 @@ from airflow.listeners import hookimpl
 
 from sluice_airflow.dag_switch import turn
 from sluice_airflow.notes import NOTE_KEY
+from sluice_airflow.parse_request import request_parse
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
 
 log = logging.getLogger(__name__)
+
+
+@hookimpl  # type: ignore[untyped-decorator]
+def on_dag_run_running(dag_run: DagRun, msg: str) -> None:  # noqa: ARG001 - Airflow's signature
+    from airflow.timetables.assets import AssetOrTimeSchedule
+    from airflow.utils.types import DagRunType
+    from sqlalchemy.orm import object_session
+
+    from sluice_airflow.timetable import CheckpointTimetable
+
+    schedule = getattr(dag_run.dag, "timetable", None)
+    is_ours = isinstance(schedule, AssetOrTimeSchedule) and isinstance(
+        schedule.timetable, CheckpointTimetable
+    )
+    session = object_session(dag_run)
+    if session is None or not is_ours or dag_run.run_type != DagRunType.SCHEDULED:
+        return
+    try:
+        request_parse(dag_run.dag_id, session)
+    except Exception:  # Airflow parses the file anyway, later.
+        log.warning("parse not requested dag_id=%s", dag_run.dag_id, exc_info=True)
 
 
 @hookimpl  # type: ignore[untyped-decorator]

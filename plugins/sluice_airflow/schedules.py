@@ -1,16 +1,24 @@
-"""Airflow's schedule of a pipeline: a timetable, a cron expression or assets."""
+"""Airflow's schedule of a pipeline: the event that a checkpoint is due, a cron, or assets.
+
+sluice://{pipeline}/due    an event: the interval is over, and there is something to checkpoint
+"""
 
 from __future__ import annotations
 
 import importlib
+from datetime import timedelta
 from typing import Any, assert_never
 
-from airflow.sdk import Asset, AssetWatcher, CronTriggerTimetable
+from airflow.sdk import Asset, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable
 
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.project import loaded_package
 from sluice.declaration.schedules import Continuous, Cron, OnAsset, Watcher
 from sluice.errors import ConfigurationError
+from sluice_airflow.due_trigger import CheckpointDueTrigger
 from sluice_airflow.timetable import CheckpointTimetable
+
+_SHORTEST = timedelta(seconds=1)
 
 
 def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DAG takes
@@ -23,9 +31,9 @@ def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DA
     match checkpointing.schedule:
         case None:
             interval = checkpointing.interval
-            return None if interval is None else CheckpointTimetable.of(pipeline.uid, interval)
+            return None if interval is None else _when_due(pipeline, interval)
         case Continuous():
-            return "@continuous"
+            return _when_due(pipeline, timedelta(0))
         case Cron(expression, timezone):
             return CronTriggerTimetable(expression, timezone=timezone)
         case OnAsset() as on:
@@ -34,6 +42,23 @@ def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DA
             return [Asset(on.uri, watchers=watchers)]
         case _:
             assert_never(checkpointing.schedule)
+
+
+def _when_due(pipeline: Pipeline, interval: timedelta) -> AssetOrTimeSchedule:
+    """The first run by the clock, which submits the job; then one for each checkpoint."""
+    package = loaded_package()
+    trigger = CheckpointDueTrigger(
+        pipeline=pipeline.uid,
+        interval_s=interval.total_seconds(),
+        max_concurrent=pipeline.checkpointing.max_concurrent_checkpoints,
+        pipelines=None if package is None else package.said,
+    )
+    due = Asset(
+        f"sluice://{pipeline.uid}/due",
+        watchers=[AssetWatcher(f"{pipeline.uid}_due", trigger)],
+    )
+    first = CheckpointTimetable.of(pipeline.uid, max(interval, _SHORTEST))
+    return AssetOrTimeSchedule(timetable=first, assets=[due])
 
 
 def _trigger(watcher: Watcher) -> Any:  # noqa: ANN401 - any BaseEventTrigger

@@ -53,7 +53,7 @@ class StageWatch:
     """A watch of one stage, without resources to close; every look may raise StoreUnavailable."""
 
     def __init__(self, location: StoreLocation, *, pipeline: str, stage: str, cause: str) -> None:
-        store, paths = _shared_store(location), PipelinePaths(pipeline)
+        store, paths = shared_store(location), PipelinePaths(pipeline)
         self._answers = AnswerStore(store, paths)
         self._journal = Journal(store, paths, pause=jittered_pause)
         self._stage = stage
@@ -149,6 +149,6 @@ class StageWatch:
 
 
 @cache
-def _shared_store(location: StoreLocation) -> ObjectStore:
+def shared_store(location: StoreLocation) -> ObjectStore:
     """One client for all watches of a triggerer, as building one costs more than a look."""
     return open_store(location)

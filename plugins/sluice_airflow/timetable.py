@@ -1,10 +1,10 @@
-"""The timetable of a checkpoint DAG: a fixed rate, with a phase for each pipeline.
+"""The timetable of a checkpoint DAG: its first run, at a moment of the pipeline's own.
 
 Flink's first periodic trigger comes after a random delay between ``min_pause`` and the interval
 (``CheckpointCoordinator.getRandomInitDelay``), so that jobs that start together do not checkpoint
 together.  A timetable has to give the same answer each time, so the delay is derived from the
-pipeline's uid: the first run starts at the next moment at *phase* within the interval.  Later runs
-follow at the interval; a late one starts at once, and missed ones are not caught up.
+pipeline's uid: the first run starts at the next moment at *phase* within the interval.  Every later
+one is started by an event, once there is something to checkpoint (``due_trigger``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotat
         self._interval = interval
         self._phase = phase % interval
         seconds = f"{interval.total_seconds():g}"
-        self.description = f"Every {seconds} s, first at the pipeline's own moment"
+        self.description = f"once, within {seconds} s, to begin with"
 
     @classmethod
     def of(cls, uid: str, interval: timedelta) -> Self:
@@ -63,11 +63,10 @@ class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotat
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
+        if last_automated_data_interval is not None:
+            return None
         now = datetime.now(UTC)
-        if last_automated_data_interval is None:
-            at = self._next_phase(max(now, restriction.earliest or now))
-        else:
-            at = max(now, last_automated_data_interval.end + self._interval)
+        at = self._next_phase(max(now, restriction.earliest or now))
         if restriction.latest is not None and at > restriction.latest:
             return None
         return DagRunInfo.exact(instance(at))

@@ -18,7 +18,6 @@ from airflow.sdk.exceptions import (
 
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import CheckpointType, JobStatus
-from sluice.declaration.schedules import Continuous
 from sluice.errors import ConfigurationError, FencedError
 from sluice_airflow.dag_switch import switch_off_if_ended
 from sluice_airflow.declaration_check import check_declaration
@@ -39,6 +38,7 @@ log = logging.getLogger(__name__)
 # before them.  Then the slot is released, and the task shows as up for reschedule.
 WAIT_IN_SLOT_S = 15.0
 RESCHEDULE_AFTER = timedelta(seconds=15)
+LONGEST_REST_S = 5.0  # Of the interval, that a run waits for in its slot.
 PERIODIC_RUN_TYPES = ("scheduled", "asset_triggered")
 
 SAVEPOINT_TYPES = {
@@ -81,18 +81,29 @@ class TriggerOperator(CheckpointOperator):
         """Request a checkpoint; a manual run ignores the minimum pause, and may be empty."""
         from sluice.coordinator.trigger import NotTriggered
 
-        schedule = self.pipeline.checkpointing.schedule
-        is_periodic = context["dag_run"].run_type in PERIODIC_RUN_TYPES
-        idle = schedule.idle if isinstance(schedule, Continuous) and is_periodic else timedelta(0)
-        deadline = time.monotonic() + idle.total_seconds()
-        barriers = barriers_of(context.get("triggering_asset_events") or {})
-        while True:
-            outcome = self.wait_for(
-                job, context, cause=cause, is_periodic=is_periodic, barriers=barriers
-            )
-            if not isinstance(outcome, NotTriggered) or time.monotonic() >= deadline:
-                return outcome
-            time.sleep(QUEUE_POLL_S)
+        run_type = context["dag_run"].run_type
+        rest_s = self._rest_of_interval_s(job) if run_type == "asset_triggered" else 0.0
+        if rest_s > LONGEST_REST_S:  # An event that was told twice.
+            return NotTriggered(reason=None, message=f"the interval lasts {rest_s:.0f} s more")
+        if rest_s > 0:
+            time.sleep(rest_s)
+        return self.wait_for(
+            job,
+            context,
+            cause=cause,
+            is_periodic=run_type in PERIODIC_RUN_TYPES,
+            barriers=barriers_of(context.get("triggering_asset_events") or {}),
+        )
+
+    def _rest_of_interval_s(self, job: Job) -> float:
+        """What is left of the interval: the event that one is due comes a little sooner."""
+        from sluice.coordinator.outlook import rest_of_interval_ms
+
+        interval = self.pipeline.checkpointing.interval
+        if self.pipeline.checkpointing.schedule is not None or interval is None:
+            return 0.0
+        interval_ms = interval // timedelta(milliseconds=1)
+        return rest_of_interval_ms(job.state(), interval_ms, job.clock()) / 1_000
 
     def wait_for(
         self,

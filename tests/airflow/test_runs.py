@@ -240,3 +240,46 @@ def test_a_trigger_that_fails_fails_the_run_and_restores_nothing(
     assert state == "failed"
     assert tasks["trigger"] == "failed"
     assert tasks["restart"] != "success"
+
+
+def asked_parses() -> list[str]:
+    from airflow.models.dagbag import DagPriorityParsingRequest
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete, select
+
+    with create_session() as session:
+        files = [*session.scalars(select(DagPriorityParsingRequest.relative_fileloc))]
+        session.execute(delete(DagPriorityParsingRequest))
+        return files
+
+
+def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_once(
+    dags: dict[str, DAG], root: str, spark: StandInSpark
+) -> None:
+    from airflow.models.dagbag import DagPriorityParsingRequest
+    from airflow.models.dagrun import DagRun
+    from airflow.serialization.serialized_objects import DagSerialization
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunType
+    from sqlalchemy import select
+
+    from sluice_airflow import run_notes
+    from sluice_airflow.parse_request import request_parse
+
+    run(dags["demo"])
+    asked_parses()
+    with create_session() as session:
+        first = session.scalars(select(DagRun).where(DagRun.dag_id == "demo").limit(1)).one()
+        first.dag = DagSerialization.from_dict(DagSerialization.to_dict(dags["demo"]))
+        for run_type in (DagRunType.MANUAL, DagRunType.ASSET_TRIGGERED):
+            first.run_type = run_type
+            run_notes.on_dag_run_running(first, "started")
+        of_later_ones = [*session.scalars(select(DagPriorityParsingRequest.relative_fileloc))]
+        first.run_type = DagRunType.SCHEDULED
+        for _ in range(2):
+            run_notes.on_dag_run_running(first, "started")
+        request_parse("demo__no_such_dag", session)
+        first.run_type = DagRunType.MANUAL
+
+    assert of_later_ones == []
+    assert asked_parses() == ["demo.py"]

@@ -18,9 +18,6 @@ from airflow.timetables.base import DataInterval, TimeRestriction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.coordinator.recovery import restore, stop
-from sluice.core.properties import JobStatus
-from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
 from sluice.declaration.config import Checkpointing
 from sluice.declaration.pipeline import Pipeline
@@ -33,7 +30,7 @@ from sluice_airflow.arrivals import NewFilesTrigger
 from sluice_airflow.dag_factory import dags_of
 from sluice_airflow.timetable import CheckpointTimetable
 from sluice_airflow.trigger_task import TriggerOperator
-from tests.airflow.acts import a_context, trigger
+from tests.airflow.acts import a_context
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
 
 ANY_TIME = TimeRestriction(earliest=None, latest=None, catchup=False)
@@ -74,20 +71,14 @@ def test_pipelines_that_start_together_do_not_run_together() -> None:
     assert all(3 <= count <= 25 for count in per_ten_seconds), per_ten_seconds
 
 
-def test_later_runs_keep_the_interval_and_a_late_one_starts_at_once() -> None:
-    timetable = CheckpointTimetable(timedelta(seconds=10))
-    now = pendulum.now("UTC")
+def test_the_clock_starts_the_first_run_only() -> None:
+    last = DataInterval.exact(pendulum.now("UTC").subtract(hours=3))
 
-    def after(last: pendulum.DateTime) -> datetime:
-        info = timetable.next_dagrun_info(
-            last_automated_data_interval=DataInterval.exact(last), restriction=ANY_TIME
-        )
-        assert info is not None
-        run_after: datetime = info.run_after
-        return run_after
+    info = CheckpointTimetable(timedelta(seconds=10)).next_dagrun_info(
+        last_automated_data_interval=last, restriction=ANY_TIME
+    )
 
-    assert after(now) == now + timedelta(seconds=10)
-    assert timedelta(0) <= after(now.subtract(hours=3)) - now < timedelta(seconds=5)
+    assert info is None
 
 
 def test_nothing_runs_after_the_end_of_the_dag() -> None:
@@ -101,8 +92,8 @@ def test_nothing_runs_after_the_end_of_the_dag() -> None:
 @pytest.mark.parametrize(
     ("schedule", "summary"),
     [
-        (None, "0:00:00.500000"),
-        (Continuous(), "@continuous"),
+        (None, "Asset or 0:00:01"),
+        (Continuous(), "Asset or 0:00:01"),
         (Cron("*/5 * * * *"), "*/5 * * * *"),
         (OnAsset(uri="sluice://up/tables/orders"), "Asset"),
     ],
@@ -116,6 +107,21 @@ def test_every_schedule_survives_the_database(schedule: object, summary: str) ->
 
     assert read.timetable.summary == summary
     assert DagSerialization.to_dict(dag) == DagSerialization.to_dict(dags_of(pipeline)[0])
+
+
+def test_an_interval_is_an_event_that_a_trigger_watches_for() -> None:
+    asked = []
+    for schedule in (None, Continuous()):
+        dag = dags_of(a_pipeline(interval=timedelta(seconds=7), schedule=schedule))[0]
+        written = DagSerialization.to_dict(dag)["dag"]["timetable"]["__var"]["asset_condition"]
+        watcher = written["objects"][0]["watchers"][0]
+        asked.append((written["objects"][0]["uri"], watcher["name"], watcher["trigger"]["kwargs"]))
+
+    once = {"pipeline": "demo", "max_concurrent": 1, "pipelines": None}
+    assert asked == [
+        ("sluice://demo/due", "demo_due", once | {"interval_s": 7.0}),
+        ("sluice://demo/due", "demo_due", once | {"interval_s": 0.0}),
+    ]
 
 
 def test_a_watcher_is_part_of_the_asset() -> None:
@@ -144,7 +150,6 @@ def test_a_watcher_that_cannot_be_built_is_named(path: str) -> None:
         (lambda: Cron(" "), "empty expression"),
         (lambda: OnAsset(uri=""), "empty uri"),
         (lambda: Watcher(trigger="not a path"), "write the class path"),
-        (lambda: Continuous(idle=timedelta(days=1)), "use 0 to 1 hour"),
         (lambda: Orchestration(pool=""), "pool is empty"),
         (lambda: Orchestration(priority_weight=0), "use 1 to"),
         (
@@ -221,24 +226,6 @@ def test_barriers_of_another_form_are_refused_with_the_right_one(root: str) -> N
 
     with pytest.raises(AirflowFailException, match="write an end offset per source and partition"):
         task.execute(a_context(events=an_event(barriers={"events": 300})))
-
-
-def test_a_continuous_run_looks_again_before_it_is_skipped(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipeline = a_pipeline(schedule=Continuous(idle=timedelta(minutes=1)))
-    trigger(run_id="run-1")
-    job = a_job(root, pipeline)
-    stop(job, JobStatus.SUSPENDED)
-    monkeypatch.setattr(
-        "sluice_airflow.trigger_task.time.sleep",
-        lambda _: restore(job, Latest(), only_generation=1),
-    )
-    task = TriggerOperator(task_id="trigger", pipeline=pipeline)
-
-    found = task.execute(a_context(run_id="run-2"))
-
-    assert found["checkpoint_id"] == 2
 
 
 def test_new_files_are_events(tmp_path: Path) -> None:

@@ -46,17 +46,17 @@ def make_plan(
     state = head.state
     lineage = lineage_of_tip(job, state)
     require_same_chain(job.pipeline, state, lineage)
-    is_full = _is_full(state)
-    cuts = cut_sources(job, state, lineage, barriers, shares_files=not is_full)
+    full = is_full(state)
+    cuts = cut_sources(job, state, lineage, barriers, shares_files=not full)
     streams = {source.uid for source in job.pipeline.stream_sources()}
     exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)
     drains = exhausted or request.type is CheckpointType.SAVEPOINT_TERMINATE
     running, finished = running_and_finished(job, state, lineage, {c.uid: c for c in cuts})
     if finished and not state.configuration.checkpoints_after_tasks_finish:
         return _not_all_run(finished[0])
-    if is_full or request.is_canonical:  # Who has finished runs once more, to copy its state.
+    if full or request.is_canonical:  # Who has finished runs once more, to copy its state.
         running, finished = tuple(job.pipeline.stages), ()
-    must_align = request.type.is_savepoint or drains or is_full
+    must_align = request.type.is_savepoint or drains or full
     now_ms = job.clock()
     plan = CheckpointPlan(
         checkpoint_id=state.next_checkpoint_id,
@@ -72,13 +72,13 @@ def make_plan(
         tasks=tuple(task_plan(job, state, uid, lineage, must_align=must_align) for uid in running),
         finished=finished,
         starts_lineage=_starts_lineage(state, lineage),
-        is_full=is_full,
+        is_full=full,
         is_canonical=request.is_canonical,
         processing_time_ms=max(now_ms, state.processing_time_ms),
         cause=request.cause,
         journal_seq=head.seq,
     )
-    is_idle = plan.records == 0 and not (drains or is_full or _is_behind(job, lineage))
+    is_idle = plan.records == 0 and not (drains or full or is_behind(job, lineage))
     if request.is_periodic and is_idle:
         return NoPlan(reason=None, message="no new records since the last checkpoint")
     return plan
@@ -124,7 +124,7 @@ def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Chec
     return replace(plan, sources=cuts, master_states=answers)
 
 
-def _is_behind(job: Job, lineage: Lineage) -> bool:
+def is_behind(job: Job, lineage: Lineage) -> bool:
     """Whether rows are in flight, so that an epoch without new records has work to do."""
     return isinstance(lineage, CompletedParent) and any(
         stage.in_flight_segments
@@ -133,7 +133,7 @@ def _is_behind(job: Job, lineage: Lineage) -> bool:
     )
 
 
-def _is_full(state: CoordinatorState) -> bool:
+def is_full(state: CoordinatorState) -> bool:
     """The first checkpoint behind a snapshot that is not the job's own shares no file with it."""
     return not state.pending and state.origin is not None and state.claim_mode is ClaimMode.NO_CLAIM
 

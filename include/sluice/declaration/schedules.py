@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TypeAlias
 
 from sluice.errors import ConfigurationError
@@ -18,18 +17,9 @@ MAX_PRIORITY_WEIGHT = 1_000_000  # Airflow adds those of downstream tasks; a col
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Continuous:
-    """The next checkpoint as soon as the one before has ended and there are new records.
-
-    A run that finds none looks again for ``idle``, and is skipped then.
-    """
-
-    idle: timedelta = timedelta(seconds=30)
-
-    def __post_init__(self) -> None:
-        if not timedelta(0) <= self.idle <= timedelta(hours=1):
-            raise ConfigurationError(f"Continuous idle is {self.idle}; use 0 to 1 hour")
+    """The next checkpoint as soon as the one before has ended and there are new records."""
 
 
 @dataclass(frozen=True, slots=True)

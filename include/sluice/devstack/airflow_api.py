@@ -74,6 +74,11 @@ class _Token:
 
 
 @dataclass(frozen=True, slots=True)
+class _DagFile:
+    file_token: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Runs:
     dag_runs: list[DagRun]
 
@@ -159,7 +164,10 @@ class AirflowApi:
         self._wait(lambda: self.knows(dag_id), f"DAG {dag_id!r} did not appear", timeout_s)
 
     def unpause(self, dag_id: str) -> None:
-        self._call("PATCH", _dag(dag_id), body={"is_paused": False})
+        """Airflow watches for the events of a DAG once it has parsed its file: have it done now."""
+        patched = self._must("PATCH", _dag(dag_id), body={"is_paused": False})
+        token = _decoded(patched, _DagFile).file_token
+        self._send("PUT", f"/api/v2/parseDagFile/{token}", None)  # Refused if it is asked already.
 
     def pause(self, dag_id: str) -> None:
         self._call("PATCH", _dag(dag_id), body={"is_paused": True})

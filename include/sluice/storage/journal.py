@@ -83,6 +83,10 @@ class Journal:
         """
         return (self._walk(after) if after else None) or self._find()
 
+    def is_newest(self, seq: int) -> bool:
+        """Whether no entry follows the one numbered *seq*, by one small request."""
+        return self._store.get(self._paths.journal_entry(seq + 1)) is None
+
     def append(
         self, decide: Callable[[CoordinatorState], Event], *, head: Head | None = None
     ) -> Transition:

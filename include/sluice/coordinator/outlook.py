@@ -1,0 +1,142 @@
+"""The outlook of a job: what its next periodic checkpoint waits for, asked without any write.
+
+    Waiting --the interval is over, and a source has records--> Due
+
+``trigger`` decides, whatever was seen here.  While nothing happens a look is one small request for
+the journal, and what the sources need to tell whether there is more; before the interval is over
+they are not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sluice.connectors.contracts.source import Barrier, Source, SourcePosition
+from sluice.coordinator.planning import is_behind, is_full
+from sluice.core.decider import CheckpointRequest
+from sluice.core.ids import CheckpointId
+from sluice.core.properties import JobStatus
+from sluice.core.requests import Standing, examine
+from sluice.core.state import CoordinatorState
+from sluice.epoch.lineage import lineage_of_tip
+from sluice.job.job import Job
+from sluice.job.places import open_source
+from sluice.job.positions import load_position
+from sluice.storage.journal import Head
+
+LOOKS_PER_JOURNAL = 20  # A root that was emptied shows only when the whole journal is listed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """The checkpoint may be triggered now; ``next_id`` is the lowest id that it may have."""
+
+    message: str
+    next_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """``message`` is for people; ``rest_ms`` is the time before which it cannot become due."""
+
+    message: str
+    rest_ms: int | None = None
+
+
+Sight: TypeAlias = Due | Waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """What lies ahead of the newest barrier, as of the journal's entry ``seq``."""
+
+    seq: int
+    owes: str  # Why there is work without new records; empty if there is none.
+    sources: Mapping[str, tuple[Source, SourcePosition]]
+
+
+class Outlook:
+    """*interval_ms* is the shortest distance of two checkpoints, *lead_ms* the time by which a
+    checkpoint is said to be due before that is over, for whoever takes as long to trigger it.
+    """
+
+    def __init__(self, job: Job, *, interval_ms: int, lead_ms: int = 0) -> None:
+        self._job = job
+        self._interval_ms = interval_ms
+        self._lead_ms = lead_ms
+        self._head: Head | None = None
+        self._ahead: _Ahead | None = None
+        self._looks = 0
+
+    def look(self) -> Sight:
+        """Raises any SluiceError that ``trigger`` would raise: the store, a source, a parent."""
+        head = self._newest()
+        state, now_ms = head.state, self._job.clock()
+        if state.status is JobStatus.CREATED:
+            return Due(message="the job was never submitted", next_id=state.next_checkpoint_id)
+        examined = examine(state, _a_request(now_ms), now_ms)
+        if examined.standing is not Standing.RUNS:
+            return Waiting(message=examined.message, rest_ms=examined.retry_in_ms)
+        rest_ms = rest_of_interval_ms(state, self._interval_ms, now_ms) - self._lead_ms
+        if rest_ms > 0:
+            return Waiting(message=f"the interval lasts {rest_ms} ms more", rest_ms=rest_ms)
+        return self._ask_sources(head)
+
+    def _newest(self) -> Head:
+        self._looks += 1
+        is_known = self._head is not None and self._looks % LOOKS_PER_JOURNAL
+        if self._head is None or not is_known or not self._job.journal.is_newest(self._head.seq):
+            self._head = self._job.journal.load()
+        return self._head
+
+    def _ask_sources(self, head: Head) -> Sight:
+        if self._ahead is None or self._ahead.seq != head.seq:
+            self._ahead = _ahead_of(self._job, head)
+        next_id = head.state.next_checkpoint_id
+        if self._ahead.owes:
+            return Due(message=self._ahead.owes, next_id=next_id)
+        barriers = {uid: self._next(uid, *at) for uid, at in self._ahead.sources.items()}
+        news = [uid for uid, barrier in barriers.items() if barrier.records]
+        if news:
+            return Due(message=f"new records in {', '.join(news)}", next_id=next_id)
+        if all(barrier.exhausted for barrier in barriers.values()):
+            return Due(message=f"{', '.join(barriers)} ended", next_id=next_id)
+        return Waiting(message=f"waiting for records in {', '.join(barriers)}")
+
+    def _next(self, uid: str, source: Source, position: SourcePosition) -> Barrier:
+        is_induced = self._job.pipeline.sources[uid].is_induced
+        until: Mapping[str, int] | None = {} if is_induced else None
+        return source.plan(position, max_records=1, parallelism=1, until=until)
+
+
+def rest_of_interval_ms(state: CoordinatorState, interval_ms: int, now_ms: int) -> int:
+    """What is left of the interval since the last trigger; a moment in our future holds nothing."""
+    last_ms = state.last_triggered_at_ms
+    if last_ms is None or last_ms > now_ms:
+        return 0
+    return max(0, last_ms + interval_ms - now_ms)
+
+
+def _ahead_of(job: Job, head: Head) -> _Ahead:
+    state = head.state
+    lineage = lineage_of_tip(job, state)
+    owes = "rows are in flight" if is_behind(job, lineage) else ""
+    if is_full(state):
+        owes = "the first checkpoint after a restore shares no files"
+    return _Ahead(
+        seq=head.seq,
+        owes=owes,
+        sources={
+            node.uid: (
+                open_source(job, node.uid, state.configuration.params),
+                load_position(job, lineage.source(node.uid)).whole,
+            )
+            for node in job.pipeline.stream_sources()
+        },
+    )
+
+
+def _a_request(now_ms: int) -> CheckpointRequest:
+    return CheckpointRequest(request_id="outlook", is_periodic=True, requested_at_ms=now_ms)

@@ -1,0 +1,107 @@
+"""The trigger by which records start the runs of a checkpoint DAG, in the triggerer.
+
+It belongs to an asset that the DAG is scheduled on, so Airflow runs it while the DAG is unpaused.
+The module is light, as the triggerer imports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from sluice_airflow.due_watch import DueWatch
+    from sluice_airflow.latest_declaration import LatestDeclarations
+
+log = logging.getLogger(__name__)
+
+# Threads of their own: a store that does not answer must not hold up who waits for acks.
+_LOOKERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sluice-due")
+_watched: set[int] = set()  # The triggers that run in this process.
+
+
+class CheckpointDueTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's annotations are skipped.
+    """Fires when the next periodic checkpoint of *pipeline* is due and has something to do.
+
+    *pipelines* is the package that declares it, in the form of ``SLUICE_PIPELINES``.  The class
+    path and the keyword names are stored in Airflow's database: rename neither.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        interval_s: float,
+        max_concurrent: int = 1,
+        pipelines: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.interval_s = interval_s
+        self.max_concurrent = max_concurrent
+        self.pipelines = pipelines
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            "sluice_airflow.due_trigger.CheckpointDueTrigger",
+            {
+                "pipeline": self.pipeline,
+                "interval_s": self.interval_s,
+                "max_concurrent": self.max_concurrent,
+                "pipelines": self.pipelines,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        loop, said = asyncio.get_running_loop(), ""
+        watch = await loop.run_in_executor(_LOOKERS, self._watch)
+        _watched.add(id(self))
+        try:
+            while True:
+                look = await loop.run_in_executor(
+                    _LOOKERS, lambda: watch.look(watches=len(_watched))
+                )
+                if look.message != said:
+                    log.info("checkpoint of %s: %s", self.pipeline, look.message)
+                    said = look.message
+                if look.event is not None:
+                    yield TriggerEvent(look.event)
+                await asyncio.sleep(look.pause_s)
+        finally:
+            _watched.discard(id(self))
+
+    def _watch(self) -> DueWatch:
+        from sluice_airflow.due_watch import DueWatch
+
+        declarations = _declarations(self.pipelines)
+        return DueWatch(
+            declared=lambda: declarations.pipeline(self.pipeline),
+            interval_s=self.interval_s,
+            max_concurrent=self.max_concurrent,
+            active_runs=self._active_runs,
+        )
+
+    def _active_runs(self) -> int:
+        """The runs of the DAG that are queued or run; 0 if Airflow does not say."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        try:
+            states = ["queued", "running"]
+            return int(RuntimeTaskInstance.get_dr_count(dag_id=self.pipeline, states=states))
+        except Exception:  # The worst that comes of it is a run that finds nothing to do.
+            log.warning("airflow does not tell of runs dag_id=%s", self.pipeline, exc_info=True)
+            return 0
+
+
+@cache
+def _declarations(said: str | None) -> LatestDeclarations:
+    """One for all triggers of a process, so that a package is imported once."""
+    from sluice_airflow.latest_declaration import LatestDeclarations
+
+    return LatestDeclarations(said)

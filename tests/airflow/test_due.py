@@ -1,0 +1,213 @@
+"""What starts the runs of a checkpoint DAG: once for a checkpoint, and again if none came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+
+from sluice.coordinator.recovery import stop
+from sluice.core.properties import JobStatus
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice_airflow import due_trigger
+from sluice_airflow.due_trigger import CheckpointDueTrigger
+from sluice_airflow.due_watch import ERROR_S, OF_ALL, POLL_S, DueWatch
+from sluice_airflow.latest_declaration import LatestDeclarations
+from sluice_airflow.trigger_task import TriggerOperator
+from tests.airflow.acts import a_checkpoint, a_context, trigger
+from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
+
+INTERVAL_S = 15.0
+
+DECLARATION = """
+from sluice.declaration.pipeline import Pipeline
+from sluice.sources import Nexmark
+pipeline = Pipeline("drawn")
+pipeline.source("events", Nexmark({events}))
+"""
+
+
+class Seconds:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class AWatch:
+    """A watch of the job in *root*, whose runs and whose clock the test decides."""
+
+    def __init__(self, pipeline: Pipeline | None = None, *, interval_s: float = 0.0) -> None:
+        self.clock, self.active, self.problem = Seconds(), 0, ""
+        self._pipeline = pipeline or a_pipeline()
+        self.watch = DueWatch(
+            declared=self._declared,
+            interval_s=interval_s,
+            max_concurrent=1,
+            active_runs=lambda: self.active,
+            clock=self.clock,
+        )
+
+    def _declared(self) -> Pipeline:
+        if self.problem:
+            raise StoreUnavailable(self.problem)
+        return self._pipeline
+
+    def event(self, *, after_s: float = 0.0) -> dict[str, str] | None:
+        self.clock.now += after_s
+        return self.watch.look().event
+
+
+def test_a_due_checkpoint_starts_one_run_and_another_if_none_came_of_it(
+    root: str, spark: StandInSpark
+) -> None:
+    a_checkpoint("run-1")
+    on = AWatch()
+
+    told = [on.event(), on.event(after_s=10), on.event(after_s=10)]
+
+    due = {"due": "new records in events"}
+    assert told == [due, None, due]
+
+
+def test_a_run_that_is_under_way_is_waited_for(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    on = AWatch()
+    on.active = 1
+    meanwhile = on.event()
+    on.active = 0
+
+    assert meanwhile is None
+    assert on.event() is not None
+
+
+def test_each_checkpoint_is_told_anew(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    on = AWatch()
+    first = on.event()
+    trigger(run_id="run-2")
+    pending = on.event()
+
+    assert first is not None
+    assert pending is None
+    assert on.watch.look().message == "checkpoint 2 is still pending"
+
+
+def test_the_first_run_is_left_to_the_timetable_for_one_interval(root: str) -> None:
+    on = AWatch(interval_s=INTERVAL_S)
+
+    assert on.event() is None
+    assert on.event(after_s=INTERVAL_S) == {"due": "the job was never submitted"}
+
+
+@pytest.mark.parametrize("status", [JobStatus.SUSPENDED, JobStatus.CANCELED])
+def test_a_job_that_ended_starts_no_run(root: str, spark: StandInSpark, status: JobStatus) -> None:
+    a_checkpoint("run-1")
+    stop(a_job(root), status)
+    on = AWatch()
+
+    assert [on.event(after_s=3600) for _ in range(3)] == [None] * 3
+
+
+def test_an_error_that_lasts_starts_a_run_that_says_it(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    on = AWatch()
+    on.problem = "no route to the store"
+
+    told = [on.event(), on.event(after_s=ERROR_S - 1), on.event(after_s=1)]
+
+    assert told == [None, None, {"due": "StoreUnavailable: no route to the store"}]
+    on.problem = ""
+    assert on.event() == {"due": "new records in events"}
+
+
+def test_many_watches_of_one_process_share_a_part_of_one_core(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter([0.0, 3.0, *[0.0, 0.004] * 2])
+    monkeypatch.setattr("sluice_airflow.due_watch.time.thread_time", lambda: next(ticks))
+    on = AWatch()
+
+    first, alone, of_many = (on.watch.look(watches=number) for number in (1, 1, 200))
+
+    assert first.pause_s == alone.pause_s == POLL_S
+    assert of_many.pause_s == pytest.approx(200 * 0.004 / OF_ALL)
+
+
+def test_records_that_arrive_fire_the_trigger(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_checkpoint("run-1")
+
+    class Declared:
+        def pipeline(self, uid: str) -> Pipeline:
+            return {"demo": a_pipeline()}[uid]
+
+    monkeypatch.setattr(due_trigger, "_declarations", lambda said: Declared())
+    monkeypatch.setattr(CheckpointDueTrigger, "_active_runs", lambda self: 0)
+
+    async def first_event() -> object:
+        running = CheckpointDueTrigger(pipeline="demo", interval_s=0.0).run()
+        fired = await asyncio.wait_for(anext(running), 10)
+        await running.aclose()  # type: ignore[attr-defined]
+        return fired.payload
+
+    assert asyncio.run(first_event()) == {"due": "new records in events"}
+
+
+def test_the_wire_format_of_the_trigger_does_not_change() -> None:
+    before = CheckpointDueTrigger(pipeline="demo", interval_s=15.0, pipelines="/srv/pipelines")
+
+    path, kwargs = before.serialize()
+
+    assert path == "sluice_airflow.due_trigger.CheckpointDueTrigger"
+    assert kwargs == {
+        "pipeline": "demo", "interval_s": 15.0, "max_concurrent": 1, "pipelines": "/srv/pipelines",
+    }  # fmt: skip
+    assert CheckpointDueTrigger(**kwargs).serialize() == before.serialize()
+
+
+def test_an_event_that_comes_too_early_waits_for_the_rest_of_the_interval(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_checkpoint("run-1")
+    slept: list[float] = []
+    monkeypatch.setattr("sluice_airflow.trigger_task.time.sleep", slept.append)
+    soon = TriggerOperator(task_id="trigger", pipeline=a_pipeline(interval=timedelta(seconds=4)))
+    late = TriggerOperator(task_id="trigger", pipeline=a_pipeline(interval=timedelta(hours=1)))
+
+    with pytest.raises(AirflowSkipException, match="the interval lasts 3"):
+        late.execute(a_context(run_id="run-2", run_type="asset_triggered"))
+    done = soon.execute(a_context(run_id="run-3", run_type="asset_triggered"))
+
+    assert done["checkpoint_id"] == 2
+    assert 0 < slept[0] <= 4
+
+
+@pytest.fixture(name="package")
+def _package(tmp_path: Path) -> Path:
+    folder = tmp_path / f"drawn_{os.getpid()}_pipelines"
+    folder.mkdir()
+    (folder / "one.py").write_text(DECLARATION.format(events=1))
+    return folder
+
+
+def test_a_declaration_that_changed_is_imported_again(package: Path) -> None:
+    latest = LatestDeclarations(str(package), stamp_s=0)
+    before = latest.pipeline("drawn")
+    again = latest.pipeline("drawn")
+    (package / "one.py").write_text(DECLARATION.format(events=2_000))
+    after = latest.pipeline("drawn")
+
+    assert again is before
+    assert before.sources["events"] != after.sources["events"]
+    with pytest.raises(ConfigurationError, match="'nobody' cannot be loaded in this process"):
+        latest.pipeline("nobody")

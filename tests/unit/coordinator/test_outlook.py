@@ -1,0 +1,166 @@
+"""What the next periodic checkpoint waits for, and that asking costs next to nothing."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from harness.counting_store import CountingStore
+from harness.jobs import ManualClock, a_job, a_running_job
+from sluice.coordinator.outlook import LOOKS_PER_JOURNAL, Due, Outlook, Waiting
+from sluice.coordinator.recovery import restore, stop
+from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import NotTriggered, trigger
+from sluice.core.ids import CheckpointId
+from sluice.core.properties import JobStatus
+from sluice.core.restoring import Latest
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError
+from sluice.job.job import Job, open_job
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.storage.memory import InMemoryStore
+from sluice.storage.open import StoreLocation
+from tests.subtasks import a_savepoint, take_checkpoint
+
+MINUTE_MS = 60_000
+
+
+def a_pipeline_of_files(folder: Path, *, bounded: bool = False) -> Pipeline:
+    pipeline = Pipeline("auctions", checkpointing=Checkpointing())
+    lines = pipeline.source("lines", Files(str(folder), bounded=bounded))
+    counts = lines.key_by("line").aggregate("count", n=agg.count())
+    counts.sink("results", FilesTable(changelog=True))
+    return pipeline
+
+
+def an_outlook(job: Job, interval_ms: int = MINUTE_MS, lead_ms: int = 0) -> Outlook:
+    return Outlook(job, interval_ms=interval_ms, lead_ms=lead_ms)
+
+
+def test_a_job_that_was_never_submitted_is_due() -> None:
+    sight = an_outlook(a_job()).look()
+
+    assert sight == Due(message="the job was never submitted", next_id=CheckpointId(1))
+
+
+def test_the_interval_is_the_shortest_distance_and_the_lead_shortens_it() -> None:
+    clock = ManualClock()
+    job = a_running_job(clock=clock)
+    take_checkpoint(job)
+    clock.advance(MINUTE_MS - 2_500)
+
+    early = an_outlook(job, lead_ms=2_000).look()
+    clock.advance(500)
+    in_time = an_outlook(job, lead_ms=2_000).look()
+
+    assert early == Waiting(message="the interval lasts 500 ms more", rest_ms=500)
+    assert in_time == Due(message="new records in events", next_id=CheckpointId(2))
+
+
+def test_it_waits_for_records_until_some_arrive(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    clock = ManualClock()
+    job = a_running_job(a_pipeline_of_files(tmp_path), clock=clock)
+    outlook = an_outlook(job)
+    before = outlook.look()
+    take_checkpoint(job)
+    clock.advance(2 * MINUTE_MS)
+
+    idle = outlook.look()
+    (tmp_path / "b.txt").write_text("b\n")
+    arrived = outlook.look()
+
+    assert before == Due(message="new records in lines", next_id=CheckpointId(1))
+    assert idle == Waiting(message="waiting for records in lines")
+    assert arrived == Due(message="new records in lines", next_id=CheckpointId(2))
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_what_it_says_is_what_trigger_does(tmp_path: Path, *, bounded: bool) -> None:
+    (tmp_path / "a.txt").write_text("")
+    clock = ManualClock()
+    job = a_running_job(a_pipeline_of_files(tmp_path, bounded=bounded), clock=clock)
+
+    sight = an_outlook(job).look()
+    outcome = trigger(job)
+
+    assert isinstance(sight, Due) is bounded
+    assert isinstance(outcome, NotTriggered) is not bounded
+    assert sight.message == ("lines ended" if bounded else "waiting for records in lines")
+
+
+def test_a_pending_checkpoint_and_a_job_that_ended_are_waited_for() -> None:
+    job = a_running_job()
+    outlook = an_outlook(job, interval_ms=0)
+    trigger(job)
+    pending = outlook.look()
+    stop(job, JobStatus.SUSPENDED)
+    suspended = outlook.look()
+    restore(job, Latest())
+    restored = outlook.look()
+
+    assert pending == Waiting(message="checkpoint 1 is still pending")
+    assert isinstance(suspended, Waiting)
+    assert suspended.message.startswith("the job is SUSPENDED")
+    assert restored == Due(message="new records in events", next_id=CheckpointId(2))
+
+
+def test_the_first_checkpoint_behind_a_savepoint_needs_no_records(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    job = a_running_job(a_pipeline_of_files(tmp_path))
+    a_savepoint(job, "mine")
+    restore(job, savepoint_target(job, "mine"))
+
+    sight = an_outlook(job, interval_ms=0).look()
+
+    assert isinstance(sight, Due)
+    assert sight.message == "the first checkpoint after a restore shares no files"
+
+
+def test_a_source_that_is_gone_is_an_error_with_its_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a\n")
+    job = a_running_job(a_pipeline_of_files(folder))
+    take_checkpoint(job)
+    (folder / "a.txt").write_text("x\n")
+
+    with pytest.raises(ConfigurationError, match=r"a\.txt"):
+        an_outlook(job, interval_ms=0).look()
+
+
+def test_an_idle_look_is_one_request_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    store = CountingStore(InMemoryStore())
+    location = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
+    clock = ManualClock()
+    job = open_job(a_pipeline_of_files(tmp_path), location, clock=clock, store=store)
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+    clock.advance(2 * MINUTE_MS)
+    outlook = an_outlook(job)
+    outlook.look()
+
+    with store.counted() as asked:
+        for _ in range(LOOKS_PER_JOURNAL - 2):
+            outlook.look()
+
+    assert asked == {"get": LOOKS_PER_JOURNAL - 2}
+
+
+def test_a_root_that_was_emptied_is_noticed() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    outlook = an_outlook(job, interval_ms=0)
+    outlook.look()
+    job.store.delete([listed.key for listed in job.store.list("")])
+
+    seen = [outlook.look() for _ in range(LOOKS_PER_JOURNAL)][-1]
+
+    assert seen == Due(message="the job was never submitted", next_id=CheckpointId(1))
