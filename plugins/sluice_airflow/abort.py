@@ -22,6 +22,7 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
 from sluice.storage.redaction import redacted
 from sluice_airflow.dag_switch import switch_off_if_ended
+from sluice_airflow.job_stats import emit_stats
 from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator
 from sluice_airflow.ownership import cause_of, pending_of
@@ -111,6 +112,7 @@ class AbortOperator(CheckpointOperator):
                 f"{failed.message}; the job is {state.status.value}"
                 f"{_advice(self.pipeline, state)}; see {page_of(failed.reason)}",
             )
+            emit_stats(job)
         return state.status.value
 
 

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.core.properties import JobStatus
 from sluice.declaration.pipeline import Pipeline
+from sluice_airflow.job_stats import emit_stats
 from sluice_airflow.notes import note
 from sluice_airflow.ownership import run_of
 from sluice_airflow.settings import Settings
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sluice.core.state import CoordinatorState
+    from sluice.job.job import Job
     from sluice.storage.open import StoreLocation
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,8 @@ DOC = """\
 Reads the bucket: expires checkpoints past their timeout, aborts declined ones and those whose DAG
 run has ended or was deleted, commits what was completed and not committed, restores a job whose
 restart was not carried out; once in about 100 checkpoints collects garbage.  Every action is
-idempotent.  A job that was never submitted is left alone.
+idempotent.  Where Airflow's stats are on it emits each job's metrics.  A job that was never
+submitted is left alone.
 """
 
 
@@ -65,11 +68,18 @@ class WatchOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotation
 
 
 def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, ...]:  # noqa: ANN401
-    """Look once, and after an abort again, when a short pause of the restart strategy is over."""
-    from sluice.coordinator.watch import watch
     from sluice.job.job import open_job
 
     job = open_job(pipeline, location)
+    actions = _look_at(job, ti)
+    emit_stats(job)
+    return actions
+
+
+def _look_at(job: Job, ti: Any) -> tuple[str, ...]:  # noqa: ANN401
+    """Look once, and after an abort again, when a short pause of the restart strategy is over."""
+    from sluice.coordinator.watch import watch
+
     watched = watch(job, is_abandoned=lambda cause: has_ended(ti, cause))
     if not watched.actions:
         return ()
