@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +35,9 @@ SHORT_PAUSE_MS = 15_000  # The longest that one job delays the others.
 DOC = """\
 Reads the bucket: expires checkpoints past their timeout, aborts declined ones and those whose DAG
 run has ended or was deleted, commits what was completed and not committed, restores a job whose
-restart was not carried out; once in about 100 checkpoints collects garbage.  Every action is
-idempotent.  Where Airflow's stats are on it emits each job's metrics.  A job that was never
-submitted is left alone.
+restart was not carried out; once in about 100 checkpoints collects garbage.  Names a paused DAG
+that has a checkpoint pending.  Every action is idempotent.  Where Airflow's stats are on it emits
+each job's metrics.  A job that was never submitted is left alone.
 """
 
 
@@ -71,23 +71,50 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
     from sluice.job.job import open_job
 
     job = open_job(pipeline, location)
-    actions = _look_at(job, ti)
+    said = _look_at(job, ti)
     emit_stats(job)
-    return actions
+    return said
 
 
 def _look_at(job: Job, ti: Any) -> tuple[str, ...]:  # noqa: ANN401
     """Look once, and after an abort again, when a short pause of the restart strategy is over."""
     from sluice.coordinator.watch import watch
 
-    watched = watch(job, is_abandoned=lambda cause: has_ended(ti, cause))
+    under_way: list[str] = []
+
+    def is_abandoned(cause: str) -> bool:
+        is_over = has_ended(ti, cause)
+        under_way.extend([] if is_over else [cause])
+        return is_over
+
+    watched = watch(job, is_abandoned=is_abandoned)
+    said = watched.actions + frozen(ti, under_way)
     if not watched.actions:
-        return ()
+        return said
     pause_s = pause_to_wait_out(job.state(), job.clock())
     if pause_s is None:
-        return watched.actions
+        return said
     time.sleep(pause_s)
-    return watched.actions + watch(job).actions
+    return said + watch(job).actions
+
+
+def frozen(ti: Any, causes: Iterable[str]) -> tuple[str, ...]:  # noqa: ANN401 - as has_ended
+    """A sentence for each paused DAG that has one of these runs: Airflow starts no task of it."""
+    runs = [run for run in map(run_of, causes) if run is not None]
+    return tuple(
+        f"the DAG {dag_id} is paused, and so is the checkpoint of {run_id}; unpause it in time"
+        for dag_id, run_id in runs
+        if is_paused(ti, dag_id)
+    )
+
+
+def is_paused(ti: Any, dag_id: str) -> bool:  # noqa: ANN401 - as has_ended
+    """Whether the DAG is paused; False if Airflow does not answer."""
+    try:
+        return bool(ti.get_dag(dag_id=dag_id).is_paused)
+    except Exception:  # It is a hint for people.
+        log.warning("airflow does not tell of DAG dag_id=%s", dag_id, exc_info=True)
+        return False
 
 
 def pause_to_wait_out(state: CoordinatorState, now_ms: int) -> float | None:

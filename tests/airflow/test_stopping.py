@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -241,9 +242,14 @@ def test_stages_of_an_aborted_checkpoint_are_cancelled_on_spark(
 
 @dataclass
 class AnAirflow(ATaskInstance):
-    """An Airflow that answers the watchdog's question, how many of these runs are active."""
+    """An Airflow that answers the watchdog: how many of these runs are active, is a DAG paused."""
 
     active: tuple[str, ...] = ()
+    paused: bool = False
+
+    def get_dag(self, *, dag_id: str) -> SimpleNamespace:
+        assert dag_id == "demo"
+        return SimpleNamespace(is_paused=self.paused)
 
     def get_dr_count(self, *, dag_id: str, run_ids: list[str], states: list[str]) -> int:
         assert dag_id == "demo"
@@ -251,8 +257,8 @@ class AnAirflow(ATaskInstance):
         return sum(run_id in self.active for run_id in run_ids)
 
 
-def watch(*active: str) -> list[str]:
-    context = a_context() | {"ti": AnAirflow(active=active)}
+def watch(*active: str, paused: bool = False) -> list[str]:
+    context = a_context() | {"ti": AnAirflow(active=active, paused=paused)}
     task = WatchOperator(task_id="watch", load=lambda: {"demo": PIPELINE})
     return task.execute(context)
 
@@ -275,6 +281,21 @@ def test_a_checkpoint_whose_run_was_deleted_is_aborted_and_the_job_restored(
         "demo: aborted checkpoint 2: airflow:demo/run-2 ended",
         "demo: restored the job from checkpoint 1",
     ]
+
+
+def test_a_paused_dag_is_named_while_it_holds_up_a_checkpoint(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = watch(paused=True)
+    trigger(run_id="run-1")
+
+    said = watch("run-1", paused=True)
+    monkeypatch.delattr(AnAirflow, "get_dag")
+    unknown = watch("run-1", paused=True)
+
+    sentence = "demo: the DAG demo is paused, and so is the checkpoint of run-1; unpause it in time"
+    assert said == [sentence]
+    assert (idle, unknown) == ([], [])
 
 
 def test_when_airflow_cannot_say_the_timeout_decides(
