@@ -89,7 +89,7 @@ def _checkpoint_dag(pipeline: Pipeline) -> DAG:
         pipeline.uid,
         schedule=airflow_schedule(pipeline),
         max_active_runs=pipeline.checkpointing.max_concurrent_checkpoints,
-        params=checkpoint_form(),
+        params=checkpoint_form(pipeline),
         doc_md=docs.describe(pipeline),
     ) as dag:
         _checkpoint_tasks(pipeline, TriggerOperator, is_savepoint=False)

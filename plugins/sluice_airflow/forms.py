@@ -9,6 +9,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.protocol.names import SAVEPOINT_NAME as _SAVEPOINT_NAME
 from sluice.protocol.names import UID as _UID
 from sluice.subtask.faults import FORM as FAULT_FORM
+from sluice_airflow.given_params import parameter_fields
 from sluice_airflow.restore_tasks import RESUME, STAY_SUSPENDED
 from sluice_airflow.settings import Settings
 from sluice_airflow.trigger_task import SAVEPOINT_TYPES
@@ -181,9 +182,9 @@ _LAST_RESORTS = {
 }
 
 
-def checkpoint_form() -> dict[str, Param]:
-    """The form of a checkpoint DAG, which is empty unless drills are allowed."""
-    return _drill()
+def checkpoint_form(pipeline: Pipeline) -> dict[str, Param]:
+    """The form of a checkpoint DAG: the parameters with which its first run submits the job."""
+    return {**parameter_fields(pipeline), **_drill()}
 
 
 def savepoint_form() -> dict[str, Param]:
@@ -213,6 +214,7 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
                 "Up to the max parallelism, which is fixed for life"
             ),
         ),
+        **parameter_fields(pipeline, otherwise="as before"),
         **_CONSENT,
         **_MANNER,
         **_LAST_RESORTS,

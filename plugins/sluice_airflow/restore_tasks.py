@@ -17,6 +17,7 @@ from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice.views.units import size
 from sluice_airflow.dag_switch import switch_on
 from sluice_airflow.declaration_check import check_declaration
+from sluice_airflow.given_params import given_params
 from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator, Summary
 from sluice_airflow.ownership import cause_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from sluice.coordinator.restore_request import RestoreRequest
     from sluice.core.restoring import Restore
+    from sluice.declaration.pipeline import Pipeline
     from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class VerifyOperator(CheckpointOperator):
         from sluice.coordinator.restore_request import plan, require_generation, resolve
         from sluice.core.restoring import Stop
 
-        request = request_of(context["params"])
+        request = request_of(context["params"], self.pipeline)
         state = job.state()
         require_generation(job, state, request.only_generation)
         resolved = resolve(job, state, request)
@@ -76,7 +78,7 @@ class RestoreOperator(CheckpointOperator):
         params = context["params"]
         if params.get("dry_run"):
             raise AirflowSkipException("a dry run: verify's log says what would be restored")
-        request, state = request_of(params), job.state()
+        request, state = request_of(params, self.pipeline), job.state()
         cause = cause_of(context["ti"])
         is_done = state.restored_by == cause  # By an earlier try, which died afterwards.
         if not is_done:
@@ -101,7 +103,8 @@ class RestoreOperator(CheckpointOperator):
             switch_on(context, self.pipeline)
         told = [ahead.told(rolls_back=False) for ahead in restored.tables_ahead]
         done = f"restored {restored.named}, generation {after.generation}; {after.status.value}"
-        note(context, "; ".join([done, *told]))
+        with_params = [f"{name}={value}" for name, value in request.params.items()]
+        note(context, "; ".join([done, *with_params, *told]))
         return {
             "checkpoint_id": restored.checkpoint_id,
             "savepoint": restored.origin.savepoint if restored.origin is not None else None,
@@ -110,7 +113,7 @@ class RestoreOperator(CheckpointOperator):
         }
 
 
-def request_of(params: Mapping[str, Any]) -> RestoreRequest:
+def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
     """The request in a run's form; a run that was started by a failure has only some fields.
 
     Raises:
@@ -135,6 +138,7 @@ def request_of(params: Mapping[str, Any]) -> RestoreRequest:
         root=params.get("root") or None,
         pipeline=params.get("root_pipeline") or None,
         parallelism=tuple(re.findall(r"[^\s,]+", params.get("parallelism") or "")),
+        params=given_params(pipeline, params),
         options=RestoreOptions(
             allow_non_restored_state=bool(params["allow_non_restored_state"]),
             claim_mode=ClaimMode[params.get("claim_mode") or ClaimMode.NO_CLAIM.value],

@@ -21,6 +21,7 @@ from sluice.core.properties import CheckpointType, JobStatus
 from sluice.errors import ConfigurationError, FencedError
 from sluice_airflow.dag_switch import switch_off_if_ended
 from sluice_airflow.declaration_check import check_declaration
+from sluice_airflow.given_params import given_params, require_unchanged
 from sluice_airflow.notes import note
 from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, Summary
 from sluice_airflow.ownership import cause_of, pending_of
@@ -56,8 +57,11 @@ class TriggerOperator(CheckpointOperator):
 
         cause = cause_of(context["ti"])
         state = job.state()
+        given = given_params(self.pipeline, context["params"])
         if state.status is JobStatus.CREATED:
-            self._submit(job)
+            self._submit(job, given)
+        else:
+            require_unchanged(self.pipeline, state, given)
         mine = pending_of(state, cause)
         if mine is not None:  # An earlier try journaled it, and died afterwards.
             log.info("checkpoint adopted checkpoint_id=%d", mine.checkpoint_id)
@@ -138,11 +142,11 @@ class TriggerOperator(CheckpointOperator):
                 raise AirflowRescheduleException(datetime.now(UTC) + RESCHEDULE_AFTER)
             time.sleep(QUEUE_POLL_S)
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: Job, given: Mapping[str, str]) -> None:
         from sluice.coordinator.submission import configure, submit
         from sluice.job.job import verify_store
 
-        configuration = configure(self.pipeline, {})
+        configuration = configure(self.pipeline, given)
         verify_store(job)
         check_declaration(self.pipeline, configuration.params)
         with suppress(FencedError):  # Another run was faster.
