@@ -24,7 +24,7 @@ from sluice_airflow.stage_watch import shared_store
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-ERROR_S = 10.0  # An error that is over sooner is nobody's business.
+ERROR_S = 10.0  # An error that is over sooner is not reported.
 PATIENCE_S = 15.0  # The shortest time in which a run comes of an event; else the interval.
 LEAD_MS = 2_000  # What Airflow takes from the event to the request, at the least.
 OF_ONE_S = 60  # A look rests sixty times as long as it took: a second of CPU in a minute.

@@ -79,7 +79,7 @@ def _stamp_of(package: PipelinesPackage) -> Iterator[tuple[str, int]]:
 
 
 def _forget(package: PipelinesPackage) -> None:
-    """Have the package imported anew; whoever holds what it declared keeps it."""
+    """Have the package imported anew; pipelines of the old one stay as they are."""
     for name in [*sys.modules]:
         if f"{name}.".startswith(f"{package.name}."):
             del sys.modules[name]

@@ -26,5 +26,5 @@ def request_parse(dag_id: str, session: Session) -> None:
     try:
         with session.begin_nested():
             session.add(request)
-    except IntegrityError:  # Somebody has asked for it.
+    except IntegrityError:  # Another process has asked for it.
         return

@@ -59,7 +59,7 @@ class _Ahead:
 
 class Outlook:
     """*interval_ms* is the shortest distance of two checkpoints, *lead_ms* the time by which a
-    checkpoint is said to be due before that is over, for whoever takes as long to trigger it.
+    checkpoint is said to be due before that is over, as a trigger takes as long to act on it.
     """
 
     def __init__(self, job: Job, *, interval_ms: int, lead_ms: int = 0) -> None:
