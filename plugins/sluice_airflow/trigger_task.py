@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import (
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.errors import ConfigurationError, FencedError
+from sluice_airflow.adoption import REQUEST, carry_out
 from sluice_airflow.dag_switch import switch_off_if_ended
 from sluice_airflow.declaration_check import check_declaration
 from sluice_airflow.given_params import given_params, require_unchanged
@@ -161,6 +162,9 @@ class TriggerSavepointOperator(TriggerOperator):
         from sluice.coordinator.trigger import NotTriggered
 
         params = context["params"]
+        if params.get(REQUEST):
+            after = RESCHEDULE_AFTER
+            return carry_out(job, context, cause=cause, for_s=WAIT_IN_SLOT_S, again_after=after)
         name = savepoint_name(context)
         if params.get("target"):  # Refuse a bad address before the savepoint is triggered.
             require_outside(job, params["target"])

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.core.properties import JobStatus
 from sluice.declaration.pipeline import Pipeline
+from sluice_airflow.adoption import start_runs
 from sluice_airflow.job_stats import emit_stats
 from sluice_airflow.notes import note
 from sluice_airflow.ownership import run_of
@@ -35,9 +36,10 @@ SHORT_PAUSE_MS = 15_000  # The longest that one job delays the others.
 DOC = """\
 Reads the bucket: expires checkpoints past their timeout, aborts declined ones and those whose DAG
 run has ended or was deleted, commits what was completed and not committed, restores a job whose
-restart was not carried out; once in about 100 checkpoints collects garbage.  Names a paused DAG
-that has a checkpoint pending.  Every action is idempotent.  Where Airflow's stats are on it emits
-each job's metrics.  A job that was never submitted is left alone.
+restart was not carried out; starts a run for what a person asked for outside of Airflow; once in
+about 100 checkpoints collects garbage.  Names a paused DAG that has a checkpoint pending.  Every
+action is idempotent.  Where Airflow's stats are on it emits each job's metrics.  A job that was
+never submitted is left alone.
 """
 
 
@@ -71,7 +73,7 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
     from sluice.job.job import open_job
 
     job = open_job(pipeline, location)
-    said = _look_at(job, ti)
+    said = _look_at(job, ti) + tuple(start_runs(job))
     emit_stats(job)
     return said
 

@@ -6,8 +6,9 @@ from sluice.coordinator.recovery import restore
 from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.submission import TableConsent, configure, submit
 from sluice.coordinator.user_abort import abort_checkpoint
+from sluice.coordinator.user_requests import UserRequest, request_checkpoint
 from sluice.core.ids import NO_GENERATION, CheckpointId
-from sluice.core.properties import ClaimMode, JobStatus
+from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
 from tests.simulation.acts import act
 from tests.simulation.world import World
@@ -29,6 +30,19 @@ def aborts_one(world: World) -> str:
     checkpoint_id = world.pick(ids, ids.index) if ids else CheckpointId(1)
     abort_checkpoint(world.job, checkpoint_id, by="a person")
     return f"{checkpoint_id}"
+
+
+@act(weight=lambda world: 0.6 if world.head.status is JobStatus.RUNNING else 0.1)
+def asks_for_one(world: World) -> str:
+    """At the command line: whoever asks for a checkpoint next takes it up."""
+    if world.chance(0.5):
+        request_checkpoint(world.job, UserRequest(by="a person"))
+        return "a checkpoint"
+    name = f"p{len(world.savepoints) + 1}"
+    request = UserRequest(by="a person", type=CheckpointType.SAVEPOINT, name=name)
+    request_checkpoint(world.job, request)
+    world.savepoints.append(name)
+    return name
 
 
 def _urge_to_restore(world: World) -> float:

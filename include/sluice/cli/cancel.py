@@ -13,10 +13,10 @@ from sluice.cli.options import (
 )
 from sluice.cli.printing import print_json, print_line
 from sluice.coordinator.recovery import stop
-from sluice.coordinator.restore_request import never_submitted
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import JobStatus
 from sluice.errors import ConfigurationError
+from sluice.job.never_submitted import never_submitted
 
 
 class CancelResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from sluice.cli import (
     garbage,
     journal,
     metrics,
+    request,
     restore,
     show,
     snapshots,
@@ -76,6 +77,9 @@ app.command("side-output")(show.side_output_rows)
 app.command("check", context_settings=TAKES_PARAMETERS)(check.check)
 app.command("restore", context_settings=TAKES_PARAMETERS)(restore.restore)
 app.command("snapshots")(snapshots.list_snapshots)
+app.command("checkpoint")(request.checkpoint)
+app.command("savepoint")(request.savepoint)
+app.command("stop")(request.stop)
 app.command("cancel")(cancel.cancel)
 app.command("journal")(journal.journal)
 app.command("metrics")(metrics.metrics)

@@ -21,11 +21,11 @@ from sluice.cli.printing import print_json, print_line
 from sluice.connectors.files_table.table import FilesTable
 from sluice.connectors.files_table.table_compaction import TARGET_BYTES
 from sluice.connectors.files_table.table_manifest import Chain, TableLog
-from sluice.coordinator.restore_request import never_submitted
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.ids import NO_GENERATION
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
+from sluice.job.never_submitted import never_submitted
 from sluice.job.places import open_sinks
 from sluice.views.units import size
 

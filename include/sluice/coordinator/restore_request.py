@@ -27,6 +27,7 @@ from sluice.core.restoring import (
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job
+from sluice.job.never_submitted import never_submitted
 from sluice.job.retained import LATEST, why_not_retained
 
 
@@ -160,12 +161,4 @@ def _configuration(
         return None
     return reconfigure(
         job.pipeline, state.configuration, params, parallelism=of_all, stage_parallelism=of_stages
-    )
-
-
-def never_submitted(job: Job) -> str:
-    uid = job.pipeline.uid
-    return (
-        f"job {uid!r} was never submitted in {job.store.root}; start it with 'sluice run {uid}', "
-        "or name another --root"
     )

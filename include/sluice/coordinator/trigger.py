@@ -20,7 +20,7 @@ from sluice.core.messages import CheckpointRequested, CheckpointTriggered, Trigg
 from sluice.core.plan import CheckpointPlan, journaled
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.requests import Examination, Standing, examine
+from sluice.core.requests import Examination, Standing, adopted, examine
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Verdict
 from sluice.errors import ProtocolViolation, RestoreError, SluiceError, StoreUnavailable
@@ -36,7 +36,10 @@ MAX_ORPHANED_PLANS = 1_000  # Plans of coordinators that died before they journa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triggered:
+    """``is_adopted``: the checkpoint is that of a queued request which awaited a host."""
+
     plan: CheckpointPlan
+    is_adopted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,9 @@ def trigger(
     became.  A queued request that is not asked for again before the checkpoint timeout is dropped.
     *barriers* are an end offset per source and partition, where the cut is decided elsewhere.
 
+    A caller that asks for a checkpoint can carry one out: a queued request that awaits a host, and
+    is due, is taken up in the place of this one.
+
     Raises:
         ConfigurationError: a source cannot be read as declared, or the savepoint exists.
         RestoreError: the checkpoint that the epoch continues is gone.
@@ -97,11 +103,50 @@ def trigger(
         is_canonical=is_canonical,
         cause=cause,
     )
-    return _ask(job, request, barriers or {})
+    head, barriers = job.journal.load(), barriers or {}
+    if not type.is_savepoint and any(queued.awaits_a_host for queued in head.state.queue):
+        taken_up = adopt(job, head, request, barriers)
+        if taken_up is not None:
+            return taken_up
+        head = job.journal.load()
+    return _ask(job, head, request, barriers)
 
 
-def _ask(job: Job, request: CheckpointRequest, barriers: Barriers) -> TriggerOutcome:
-    head = job.journal.load()
+def take_up(job: Job, *, cause: str) -> Triggered | None:
+    """Start the checkpoint of a queued request that awaits a host, and ask for no other one.
+
+    None if none is due.  The errors are those of ``trigger``.
+    """
+    mine = CheckpointRequest(request_id=cause, requested_at_ms=job.clock(), cause=cause)
+    return adopt(job, job.journal.load(), mine, {})
+
+
+def adopt(job: Job, head: Head, mine: CheckpointRequest, barriers: Barriers) -> Triggered | None:
+    """Start the checkpoint of the queued request that awaits a host, under the cause of *mine*.
+
+    Then *mine* is withdrawn, if it was queued.  None if no such request is due, if it comes to no
+    checkpoint, or if another host was faster.
+    """
+    theirs = adopted(head.state, mine.requested_at_ms, cause=mine.cause)
+    if theirs is None or _already_pending(job, head.state, mine) is not None:
+        return None
+    try:
+        outcome = _ask(job, head, theirs, barriers)
+    except StoreUnavailable:
+        raise
+    except (
+        SluiceError
+    ) as error:  # It is withdrawn.  A host that cannot work says so on its own ask.
+        log.warning("a queued request came to nothing: %s", error)
+        return None
+    if not isinstance(outcome, Triggered) or outcome.plan.cause != mine.cause:
+        return None
+    log.info("request adopted request_id=%s cause=%s", theirs.request_id, mine.cause)
+    _withdraw(job, job.journal.load(), mine, None)
+    return replace(outcome, is_adopted=True)
+
+
+def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -> TriggerOutcome:
     known = _already_pending(job, head.state, request)
     if known is not None:
         return known

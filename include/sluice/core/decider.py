@@ -24,6 +24,9 @@ class CheckpointRequest:
     A forced one ignores the limit of concurrent checkpoints and the pause between them.  An
     ``is_canonical`` savepoint has each subtask's state merged to one sorted run; a native one has
     the files as they are.
+
+    One that ``awaits_a_host`` was asked for where no stage can run, by a command, a page or REST:
+    the next host of the job that asks for a checkpoint takes it up instead.
     """
 
     request_id: str
@@ -35,6 +38,10 @@ class CheckpointRequest:
     savepoint_name: str | None = None
     is_canonical: bool = False
     cause: str = ""
+    awaits_a_host: bool = False
+
+    def has_expired(self, now_ms: int) -> bool:
+        return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +96,9 @@ def decide(
     second time: submitting it again merely asks again.
     """
     ranked = sorted(queue, key=_rank)
-    waiting = tuple(request for request in ranked if not _is_expired(request, situation))
-    expired = tuple(_expired(request) for request in ranked if _is_expired(request, situation))
+    now_ms = situation.now_ms
+    waiting = tuple(request for request in ranked if not request.has_expired(now_ms))
+    expired = tuple(_expired(request) for request in ranked if request.has_expired(now_ms))
     if submitted is None or any(known.request_id == submitted.request_id for known in queue):
         return _after(expired, _choose(waiting, limits, situation))
     if len(waiting) < limits.max_queued:
@@ -144,10 +152,6 @@ def _with(
     waiting: tuple[CheckpointRequest, ...], newcomer: CheckpointRequest
 ) -> tuple[CheckpointRequest, ...]:
     return tuple(sorted((*waiting, newcomer), key=_rank))
-
-
-def _is_expired(request: CheckpointRequest, situation: Situation) -> bool:
-    return request.expires_at_ms is not None and request.expires_at_ms <= situation.now_ms
 
 
 def _expired(request: CheckpointRequest) -> Rejection:

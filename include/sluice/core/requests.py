@@ -70,14 +70,27 @@ def examine(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
 
 
 def on_requested(state: CoordinatorState, event: CheckpointRequested) -> Transition:
-    """A queued request keeps its place until its plan is journaled: a command is not yet a plan."""
+    """A queued request keeps its place until its plan is journaled: a command is not yet a plan.
+
+    One that awaits a host is queued, also if it could start at once.
+    """
     if _is_pending(state, event.request):
         return ignored(state)
     examined = examine(state, event.request, event.at_ms)
     head, after = examined.head, examined.after
-    if head is not None and head in state.queue and head not in after.queue:
+    is_kept = head is not None and (head in state.queue or head.awaits_a_host)
+    if head is not None and is_kept and head not in after.queue:
         after = replace(after, queue=(head, *after.queue))
     return ignored(state) if after == state else Transition(state=after)
+
+
+def adopted(state: CoordinatorState, now_ms: int, *, cause: str) -> CheckpointRequest | None:
+    """The queued request that a host is to take up at *now_ms*, as its own; None if there is none.
+
+    A request with an owner of its own is before it otherwise, or nothing may start.
+    """
+    head = decide(state.queue, _limits(state), _situation(state, now_ms)).run
+    return replace(head, cause=cause) if head is not None and head.awaits_a_host else None
 
 
 def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transition:
@@ -127,23 +140,7 @@ def on_trigger_failed(state: CoordinatorState, event: TriggerFailed) -> Transiti
 
 
 def _decide(state: CoordinatorState, request: CheckpointRequest, now_ms: int) -> Examination:
-    configuration = state.configuration
-    decision = decide(
-        state.queue,
-        Limits(
-            max_concurrent=configuration.max_concurrent,
-            min_pause_ms=configuration.min_pause_ms,
-            max_queued=configuration.max_queued,
-        ),
-        Situation(
-            is_triggering=bool(state.pending) and state.pending[-1].ends_the_job,
-            pending=len(state.pending),
-            cleaning=len(state.discarding),
-            last_completed_at_ms=_past(state.last_completed_at_ms, now_ms),
-            now_ms=now_ms,
-        ),
-        submitted=request,
-    )
+    decision = decide(state.queue, _limits(state), _situation(state, now_ms), submitted=request)
     head = decision.run
     is_mine = head is not None and head.request_id == request.request_id
     queue = decision.queue if head is None or is_mine else (head, *decision.queue)
@@ -165,6 +162,25 @@ def _decide(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
         return _dropped(state, after, mine.reason, decision)
     standing = Standing.RUNS if is_mine else Standing.WAITS
     return Examination(standing=standing, after=after, head=head, message=_why_it_waits(state))
+
+
+def _limits(state: CoordinatorState) -> Limits:
+    configuration = state.configuration
+    return Limits(
+        max_concurrent=configuration.max_concurrent,
+        min_pause_ms=configuration.min_pause_ms,
+        max_queued=configuration.max_queued,
+    )
+
+
+def _situation(state: CoordinatorState, now_ms: int) -> Situation:
+    return Situation(
+        is_triggering=bool(state.pending) and state.pending[-1].ends_the_job,
+        pending=len(state.pending),
+        cleaning=len(state.discarding),
+        last_completed_at_ms=_past(state.last_completed_at_ms, now_ms),
+        now_ms=now_ms,
+    )
 
 
 def _dropped(

@@ -165,7 +165,7 @@ class EpochDriver:
         """
         while True:
             outcome = trigger(self._job, cause="sluice run", request_id=self._request_id)
-            if not isinstance(outcome, Queued):
+            if not isinstance(outcome, Queued):  # An adopted one took its place in the queue, too.
                 self._request_id = uuid.uuid4().hex
             if isinstance(outcome, Triggered) or self._running:
                 return outcome

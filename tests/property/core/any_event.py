@@ -71,6 +71,7 @@ requests = st.builds(
     is_forced=st.booleans(),
     requested_at_ms=times,
     expires_at_ms=st.sampled_from([None, None, 2_000]),
+    awaits_a_host=st.sampled_from([False, False, True]),
 )
 origins = st.none() | st.builds(
     SnapshotOrigin,

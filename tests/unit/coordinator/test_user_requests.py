@@ -1,0 +1,210 @@
+"""Requests that a person makes where no stage can run, and the hosts that take them up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from harness.jobs import ManualClock, a_job, a_pipeline, a_running_job, trigger_one
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint, stop
+from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
+from sluice.coordinator.user_requests import UserRequest, request_checkpoint
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
+from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.errors import ConfigurationError
+from sluice.job.job import Job
+from sluice.views.requests import RequestStatus, last_host, request_progress
+from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
+
+ONE, TWO = CheckpointId(1), CheckpointId(2)
+SAVEPOINT = CheckpointType.SAVEPOINT
+NOW = UserRequest(by="ada")
+
+
+def a_named(name: str = "mine", type: CheckpointType = SAVEPOINT) -> UserRequest:  # noqa: A002
+    return UserRequest(by="ada", type=type, name=name)
+
+
+def complete(job: Job, plan: CheckpointPlan) -> None:
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
+
+
+def progress_of(job: Job, request_id: str) -> tuple[RequestStatus, int | None]:
+    told = request_progress(job, request_id)
+    return told.status, told.checkpoint
+
+
+def test_a_host_takes_the_request_up_in_the_place_of_its_own() -> None:
+    job = a_running_job()
+    asked = request_checkpoint(job, a_named())
+    waits = progress_of(job, asked.request_id)
+
+    outcome = trigger(job, cause="airflow:auctions/1", request_id="periodic")
+
+    assert waits == (RequestStatus.WAITING, None)
+    assert isinstance(outcome, Triggered)
+    assert outcome.is_adopted
+    assert (outcome.plan.type, outcome.plan.cause) == (SAVEPOINT, "airflow:auctions/1")
+    assert (job.state().queue, job.state().pending[0].savepoint_name) == ((), "mine")
+    assert progress_of(job, asked.request_id) == (RequestStatus.IN_PROGRESS, 1)
+    complete(job, outcome.plan)
+    assert progress_of(job, asked.request_id) == (RequestStatus.COMPLETED, 1)
+    assert job.savepoint_metadata("mine").checkpoint_id == 1
+
+
+def test_a_checkpoint_now_needs_no_new_records_and_no_pause() -> None:
+    job = a_running_job(a_pipeline(min_pause=timedelta(minutes=1)))
+    take_checkpoint(job)
+    assert isinstance(trigger(job), NotTriggered)
+
+    request_checkpoint(job, NOW)
+
+    assert isinstance(trigger(job), Triggered)
+
+
+def test_a_request_waits_for_the_checkpoint_before_it() -> None:
+    job = a_running_job()
+    first = trigger_one(job)
+    asked = request_checkpoint(job, NOW)
+
+    queued = trigger(job, request_id="periodic")
+    complete(job, first)
+    outcome = trigger(job, request_id="periodic")
+
+    assert isinstance(queued, Queued)
+    assert isinstance(outcome, Triggered)
+    assert outcome.is_adopted
+    # The host's own request was queued as well; it would hold up those behind it.
+    assert job.state().queue == ()
+    assert progress_of(job, asked.request_id) == (RequestStatus.IN_PROGRESS, 2)
+
+
+def test_a_request_for_a_savepoint_of_its_own_takes_up_no_other() -> None:
+    job = a_running_job()
+    asked = request_checkpoint(job, NOW)
+
+    outcome = trigger(job, type=SAVEPOINT, savepoint_name="other", is_periodic=False)
+
+    assert isinstance(outcome, Triggered)
+    assert (outcome.is_adopted, outcome.plan.type) == (False, SAVEPOINT)
+    assert progress_of(job, asked.request_id)[0] is RequestStatus.WAITING
+
+
+def test_only_the_host_that_was_faster_gets_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = a_running_job(a_pipeline(max_concurrent_checkpoints=2))
+    request_checkpoint(job, NOW)
+    seen, load = [job.journal.load()], job.journal.load
+    first = trigger(job, cause="airflow:auctions/1")
+
+    monkeypatch.setattr(job.journal, "load", lambda **_: seen.pop() if seen else load())
+    second = trigger(job, cause="airflow:auctions/2")
+
+    assert isinstance(first, Triggered)
+    assert isinstance(second, Triggered)
+    assert (first.is_adopted, second.is_adopted) == (True, False)
+    assert [pending.cause for pending in job.state().pending] == [
+        "airflow:auctions/1",
+        "airflow:auctions/2",
+    ]
+
+
+def test_what_no_host_takes_up_expires_and_holds_up_nothing() -> None:
+    clock = ManualClock()
+    job = a_running_job(clock=clock)
+    asked = request_checkpoint(job, UserRequest(by="ada", waits=timedelta(seconds=5)))
+    clock.advance(5_000)
+
+    told = request_progress(job, asked.request_id)
+    outcome = trigger(job)
+
+    assert (told.status, told.reason) == (RequestStatus.REJECTED, "CHECKPOINT_EXPIRED")
+    assert isinstance(outcome, Triggered)
+    assert not outcome.is_adopted
+
+
+def test_a_stop_takes_its_savepoint_and_suspends_the_job() -> None:
+    job = a_running_job()
+    asked = request_checkpoint(job, a_named("last", CheckpointType.SAVEPOINT_SUSPEND))
+
+    outcome = trigger(job)
+    assert isinstance(outcome, Triggered)
+    complete(job, outcome.plan)
+
+    assert job.state().status is JobStatus.SUSPENDED
+    assert job.savepoint_metadata("last").checkpoint_id == 1
+    assert progress_of(job, asked.request_id) == (RequestStatus.COMPLETED, 1)
+
+
+def test_a_name_that_was_taken_meanwhile_ends_the_request_and_not_the_host() -> None:
+    job = a_running_job()
+    first = trigger_one(job)
+    asked = request_checkpoint(job, a_named())
+    complete(job, first)
+    twin = a_running_job()
+    a_savepoint(twin)
+    key = job.paths.savepoint_metadata("mine")
+    job.store.put(key, twin.store.get(key) or b"")
+
+    outcome = trigger(job)
+
+    assert isinstance(outcome, Triggered)
+    assert not outcome.is_adopted
+    assert request_progress(job, asked.request_id).reason == "TRIGGER_CHECKPOINT_FAILURE"
+
+
+def test_an_abort_of_what_it_became_is_told() -> None:
+    job = a_running_job()
+    asked = request_checkpoint(job, NOW)
+    trigger(job)
+    fail_checkpoint(job, ONE, Reason.CHECKPOINT_EXPIRED, "late")
+
+    told = request_progress(job, asked.request_id)
+
+    assert (told.status, told.checkpoint) == (RequestStatus.FAILED, 1)
+    assert (told.reason, told.message) == ("CHECKPOINT_EXPIRED", "late")
+
+
+def test_what_cannot_be_asked_for_is_refused_before_it_is_queued() -> None:
+    job = a_running_job()
+    a_savepoint(job)
+    before = job.state()
+
+    with pytest.raises(ConfigurationError, match="savepoint 'mine' exists"):
+        request_checkpoint(job, a_named())
+    with pytest.raises(ConfigurationError, match="was never submitted"):
+        request_checkpoint(a_job(), NOW)
+    with pytest.raises(
+        ConfigurationError, match="a savepoint has a name, and a checkpoint has none"
+    ):
+        UserRequest(by="ada", name="mine")
+    with pytest.raises(ConfigurationError, match="only a savepoint is canonical"):
+        UserRequest(by="ada", is_canonical=True)
+    with pytest.raises(ConfigurationError, match="let it wait 1 s or more"):
+        UserRequest(by="ada", waits=timedelta(0))
+    assert job.state() == before
+    stop(job, JobStatus.SUSPENDED)
+    with pytest.raises(ConfigurationError, match="is SUSPENDED; 'sluice restore auctions' lets it"):
+        request_checkpoint(job, NOW)
+
+
+def test_requests_wait_for_one_another_in_their_order_and_name_the_last_host() -> None:
+    job = a_running_job()
+    for number in range(3):
+        request_checkpoint(job, a_named(f"s{number}"))
+    state = job.state()
+
+    assert [queued.savepoint_name for queued in state.queue] == ["s0", "s1", "s2"]
+    assert last_host(state) is None
+    take_checkpoint(job, cause="sluice run")
+    assert [queued.savepoint_name for queued in job.state().queue] == ["s1", "s2"]
+    host = last_host(job.state())
+    assert host is not None
+    assert (host.cause, host.checkpoint) == ("sluice run", 1)
