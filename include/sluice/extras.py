@@ -22,6 +22,8 @@ _EXTRAS = {
     "confluent_kafka": "kafka",
     "fastavro": "avro",
     "google.protobuf": "kafka",
+    "opentelemetry.exporter.otlp": "otel",
+    "opentelemetry.sdk": "otel",
     "pandas": "spark",
     "prometheus_client": "metrics",
     "psycopg": "postgres",

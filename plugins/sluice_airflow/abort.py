@@ -22,7 +22,7 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
 from sluice.storage.redaction import redacted
 from sluice_airflow.dag_switch import switch_off_if_ended
-from sluice_airflow.job_stats import emit_stats
+from sluice_airflow.job_stats import emit_stats, send_trace
 from sluice_airflow.notes import note
 from sluice_airflow.operators import CheckpointOperator
 from sluice_airflow.ownership import cause_of, pending_of
@@ -113,6 +113,7 @@ class AbortOperator(CheckpointOperator):
                 f"{_advice(self.pipeline, state)}; see {page_of(failed.reason)}",
             )
             emit_stats(job)
+            send_trace(job, failed.checkpoint_id)
         return state.status.value
 
 

@@ -1,4 +1,5 @@
-"""A job's metrics as gauges in Airflow's own stats: StatsD, Datadog or OpenTelemetry.
+"""A job's metrics as gauges in Airflow's own stats (StatsD, Datadog or OpenTelemetry), and the
+traces of its checkpoints.
 
 They are emitted where a checkpoint has ended, and by the watchdog each minute.  Best effort: what
 fails is logged, and changes nothing.  Where Airflow's stats are off nothing is read.
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+
+from sluice.core.ids import CheckpointId
 
 if TYPE_CHECKING:
     from sluice.job.job import Job
@@ -35,6 +38,26 @@ def emit_stats(job: Job) -> None:
                 )
     except Exception:  # Nothing depends on it.
         log.warning("stats not emitted pipeline=%s", job.pipeline.uid, exc_info=True)
+
+
+def send_trace(job: Job, checkpoint_id: CheckpointId) -> None:
+    """Linked to the span of Airflow's task."""
+    from sluice.views import tracing
+
+    try:
+        tracing.send_trace(job, checkpoint_id)
+    except Exception:  # Nothing depends on it.
+        log.warning("trace not sent checkpoint_id=%d", checkpoint_id, exc_info=True)
+
+
+def send_newest_trace(job: Job) -> None:
+    """The trace of what ended last, for a task that does not know what that was."""
+    from sluice.job.ended import newest_ended
+    from sluice.views.tracing import is_tracing
+
+    newest = newest_ended(job.state()) if is_tracing() else None
+    if newest is not None:
+        send_trace(job, CheckpointId(newest))
 
 
 def stat_name(sample: Sample, *, tagged: bool) -> str:

@@ -23,7 +23,7 @@ from sluice.views.units import duration, size
 from sluice_airflow.assets import assets_of, events_of
 from sluice_airflow.dag_switch import switch_off_if_ended
 from sluice_airflow.documentation import TASKS
-from sluice_airflow.job_stats import emit_stats
+from sluice_airflow.job_stats import emit_stats, send_trace
 from sluice_airflow.notes import note
 from sluice_airflow.ownership import cause_of, checkpoint_of, pending_of
 from sluice_airflow.retry_policy import airflow_failures
@@ -140,6 +140,7 @@ class CommitOperator(CheckpointOperator):
             context["outlet_events"][asset].extra = dict(extra)
         note(context, _told(completed))
         emit_stats(job)
+        send_trace(job, checkpoint_id)
         return {
             "checkpoint_id": completed.checkpoint_id,
             "records": completed.records,

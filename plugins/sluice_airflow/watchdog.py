@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.core.properties import JobStatus
 from sluice.declaration.pipeline import Pipeline
 from sluice_airflow.adoption import start_runs
-from sluice_airflow.job_stats import emit_stats
+from sluice_airflow.job_stats import emit_stats, send_newest_trace
 from sluice_airflow.notes import note
 from sluice_airflow.ownership import run_of
 from sluice_airflow.settings import Settings
@@ -75,6 +75,8 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
     job = open_job(pipeline, location)
     said = _look_at(job, ti) + tuple(start_runs(job))
     emit_stats(job)
+    if said:
+        send_newest_trace(job)
     return said
 
 

@@ -12,6 +12,8 @@ from airflow.sdk.observability.metrics import stats_utils
 from sluice.core.properties import JobStatus
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import PIPELINE, a_checkpoint, a_context, abort, trigger
+from tests.airflow.stand_in import a_job, decline
+from tests.otlp_collector import http_collector
 
 # Airflow's client of StatsD leaves its socket to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -78,6 +80,24 @@ def test_stats_that_fail_fail_no_task(
     a_checkpoint("run-1")
 
     assert received() == {}
+
+
+def test_what_ended_is_a_trace_by_whichever_task_ended_it(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with http_collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+        a_checkpoint("run-1")
+        committed = collector.spans[0]
+        trigger(run_id="run-2")
+        decline(a_job(root), 2, "bids", 0)
+        WatchOperator(task_id="watch", load=lambda: {"demo": PIPELINE}).execute(a_context())
+        aborted = collector.spans[-1]
+
+    assert committed.name == aborted.name == "checkpoint demo"
+    assert committed.status.message == ""
+    assert "CHECKPOINT_DECLINED" in aborted.status.message
+    assert committed.trace_id != aborted.trace_id
 
 
 def _refuse(*_: object, **__: object) -> None:
