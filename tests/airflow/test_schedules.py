@@ -109,7 +109,10 @@ def test_every_schedule_survives_the_database(schedule: object, summary: str) ->
     assert DagSerialization.to_dict(dag) == DagSerialization.to_dict(dags_of(pipeline)[0])
 
 
-def test_an_interval_is_an_event_that_a_trigger_watches_for() -> None:
+def test_an_interval_is_an_event_that_a_trigger_watches_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice_airflow.schedules.loaded_package", lambda: None)
     asked = []
     for schedule in (None, Continuous()):
         dag = dags_of(a_pipeline(interval=timedelta(seconds=7), schedule=schedule))[0]
