@@ -21,6 +21,7 @@ from sluice.devstack.component import COMPONENT_VARIABLE
 from sluice.devstack.processes import STACK_ID_VARIABLE, ProcessRecord
 from sluice.devstack.settings import inherited_environment
 from sluice.devstack.supervision import COMPONENTS
+from tests.devstack.test_s3_server import listening_addresses
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
@@ -125,6 +126,9 @@ def kill_and_see_return(airflow: RunningAirflow, *components: str) -> None:
 def test_killed_components_come_back_and_a_killed_supervisor_leaves_none(
     airflow: RunningAirflow,
 ) -> None:
+    for port in (airflow.settings.worker_log_port, airflow.settings.trigger_log_port):
+        wait_until(partial(ports.accepts_connections, port), "no log server answers")
+    assert set().union(*map(listening_addresses, airflow.all_processes())) == {"0100007F"}
     kill_and_see_return(airflow, "scheduler")
     kill_and_see_return(airflow, "triggerer", "dag-processor", "api-server")
     wait_until(

@@ -101,6 +101,7 @@ def _configuration(settings: AirflowSettings, home: Path) -> dict[str, str]:
         "core.dags_folder": str(settings.dags_folder),
         "core.plugins_folder": str(settings.plugins_folder),
         "core.load_examples": "False",
+        "core.hostname_callable": "sluice.devstack.ports.loopback",
         "core.simple_auth_manager_all_admins": "True",
         "core.execution_api_server_url": f"{settings.url}/execution/",
         "database.sql_alchemy_conn": settings.database_url or f"sqlite:///{home / 'airflow.db'}",

@@ -35,7 +35,8 @@ def main() -> None:
     while not migrated.exists():
         time.sleep(_POLL_S)
     os.environ[COMPONENT_VARIABLE] = component  # The mark that all its descendants inherit.
-    os.execv(sys.executable, [sys.executable, "-m", "airflow", component])  # noqa: S606
+    module = "sluice.devstack.loopback_airflow"
+    os.execv(sys.executable, [sys.executable, "-m", module, component])  # noqa: S606
 
 
 if __name__ == "__main__":

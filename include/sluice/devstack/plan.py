@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sluice.devstack import airflow_server, postgres_server, processes, s3_server, spark_server
 from sluice.devstack.airflow_api import AirflowApi
+from sluice.devstack.keeper import kept
 from sluice.devstack.ports import accepts_connections, first_free, free_ports, require_free
 from sluice.devstack.processes import Launch
 from sluice.devstack.settings import (
@@ -68,12 +69,12 @@ def plan_services(
     )
     plans = (
         ServicePlan(
-            launch=s3_server.s3_launch(port=ports.s3, sluice_dir=sluice_dir, env=env),
+            launch=_kept(s3_server.s3_launch(port=ports.s3, sluice_dir=sluice_dir, env=env)),
             is_ready=lambda: s3_server.bucket_exists_or_is_created(ports.s3),
             start_timeout_s=s3_server.START_TIMEOUT_S,
         ),
         ServicePlan(
-            launch=spark_server.spark_launch(spark, sluice_dir=sluice_dir, env=env),
+            launch=_kept(spark_server.spark_launch(spark, sluice_dir=sluice_dir, env=env)),
             is_ready=lambda: accepts_connections(ports.spark),
             start_timeout_s=spark_server.START_TIMEOUT_S,
         ),
@@ -86,6 +87,11 @@ def plan_services(
         ),
     )
     return (_postgres(ports.postgres, sluice_dir, env), *plans) if on_postgres else plans
+
+
+def _kept(launch: Launch) -> Launch:
+    """Started anew when it dies, as supervisord does it for Airflow's components."""
+    return replace(launch, command=kept(launch.command))
 
 
 def _postgres(port: int, sluice_dir: Path, env: Mapping[str, str]) -> ServicePlan:

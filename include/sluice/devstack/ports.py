@@ -22,6 +22,11 @@ _TRIES = 1_000  # Of 12,000 ports; after this many failures there is hardly a fr
 _CONNECT_TIMEOUT_S = 0.5  # Loopback answers at once, or not at all.
 
 
+def loopback() -> str:
+    """What Airflow takes for the name of this host, under which it asks its log servers."""
+    return LOOPBACK
+
+
 def free_ports(count: int) -> tuple[int, ...]:
     """Return distinct ports that were free a moment ago."""
     found: list[int] = []
