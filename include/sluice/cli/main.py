@@ -27,6 +27,7 @@ from sluice.cli import (
     state,
     statistics,
     tables,
+    timing,
 )
 from sluice.cli import init as init_command
 from sluice.cli import run as run_command
@@ -40,7 +41,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-checkpoints = typer.Typer(help="Look at a job's checkpoints; abort one.", no_args_is_help=True)
+checkpoints = typer.Typer(
+    help="Look at a job's checkpoints; abort one; change when they are taken.", no_args_is_help=True
+)
 app.add_typer(checkpoints, name="checkpoints")
 keyed_state = typer.Typer(help="Look at what stages remember.", no_args_is_help=True)
 app.add_typer(keyed_state, name="state")
@@ -80,6 +83,8 @@ app.command("snapshots")(snapshots.list_snapshots)
 app.command("checkpoint")(request.checkpoint)
 app.command("savepoint")(request.savepoint)
 app.command("stop")(request.stop)
+app.command("pause")(timing.pause)
+app.command("resume")(timing.resume)
 app.command("cancel")(cancel.cancel)
 app.command("journal")(journal.journal)
 app.command("metrics")(metrics.metrics)
@@ -87,6 +92,7 @@ app.command("orphans")(garbage.orphans)
 app.command("gc")(garbage.gc)
 checkpoints.command("list")(show.checkpoints)
 checkpoints.command("show")(checkpoint.show)
+checkpoints.command("config")(timing.config)
 checkpoints.command("abort")(abort.abort)
 checkpoints.command("stats")(statistics.stats)
 keyed_state.command("read")(state.read)

@@ -76,7 +76,11 @@ def checkpoints(
         print_json(records)
         return
     console = Console()
-    console.print(f"{pipeline} is {job.state().status.value} in {job.store.root}", highlight=False)
+    state = job.state()
+    paused = ", paused," if state.timing.is_paused else ""
+    console.print(
+        f"{pipeline} is {state.status.value}{paused} in {job.store.root}", highlight=False
+    )
     console.print(checkpoint_table(records, console.width))
     if any(record.status == "FAILED" for record in records):
         typer.secho(f"what the reasons mean: {FAILURE_REASONS}", err=True)

@@ -18,7 +18,7 @@ from sluice.coordinator.planning import is_behind, is_full
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
-from sluice.core.requests import Standing, examine
+from sluice.core.requests import Standing, adopted, examine
 from sluice.core.state import CoordinatorState
 from sluice.epoch.lineage import lineage_of_tip
 from sluice.job.job import Job
@@ -76,6 +76,8 @@ class Outlook:
         state, now_ms = head.state, self._job.clock()
         if state.status is JobStatus.CREATED:
             return Due(message="the job was never submitted", next_id=state.next_checkpoint_id)
+        if adopted(state, now_ms, cause="") is not None:
+            return Due(message="a person asked for one", next_id=state.next_checkpoint_id)
         examined = examine(state, _a_request(now_ms), now_ms)
         if examined.standing is not Standing.RUNS:
             return Waiting(message=examined.message, rest_ms=examined.retry_in_ms)
@@ -112,11 +114,16 @@ class Outlook:
 
 
 def rest_of_interval_ms(state: CoordinatorState, interval_ms: int, now_ms: int) -> int:
-    """What is left of the interval since the last trigger; a moment in our future holds nothing."""
+    """What is left of the interval since the last trigger; a moment in our future holds nothing.
+
+    It is the one that a person changed it to, if one did.  What a person asked for does not wait.
+    """
     last_ms = state.last_triggered_at_ms
-    if last_ms is None or last_ms > now_ms:
+    is_asked_for = adopted(state, now_ms, cause="") is not None
+    if last_ms is None or last_ms > now_ms or is_asked_for:
         return 0
-    return max(0, last_ms + interval_ms - now_ms)
+    changed_ms = state.timing.interval_ms
+    return max(0, last_ms + (interval_ms if changed_ms is None else changed_ms) - now_ms)
 
 
 def _ahead_of(job: Job, head: Head) -> _Ahead:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from sluice.coordinator.compatibility import require_same_chain
 from sluice.coordinator.holds import hold
 from sluice.coordinator.participants import running_and_finished, task_plan
 from sluice.coordinator.source_cuts import Barriers, cut_sources
+from sluice.coordinator.timing import timeout_ms
 from sluice.core.decider import CheckpointRequest
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, ClaimMode
@@ -66,7 +66,7 @@ def make_plan(
         ignores_in_flight=not state.pending and state.ignores_in_flight,
         type=request.type,
         triggered_at_ms=now_ms,
-        expires_at_ms=now_ms + job.pipeline.checkpointing.timeout // timedelta(milliseconds=1),
+        expires_at_ms=now_ms + timeout_ms(job, state),
         drains=drains,
         sources=cuts,
         tasks=tuple(task_plan(job, state, uid, lineage, must_align=must_align) for uid in running),

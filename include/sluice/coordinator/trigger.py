@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TypeAlias
 
 from sluice.coordinator.automatic_restart import fail_over_if_damaged
@@ -14,6 +13,7 @@ from sluice.coordinator.duties import resume
 from sluice.coordinator.planning import NoPlan, make_plan, pin_outside
 from sluice.coordinator.savepoints import require_free_name
 from sluice.coordinator.source_cuts import Barriers
+from sluice.coordinator.timing import timeout_ms
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import CheckpointRequested, CheckpointTriggered, TriggerFailed
@@ -90,20 +90,19 @@ def trigger(
         ConfigurationError: a source cannot be read as declared, or the savepoint exists.
         RestoreError: the checkpoint that the epoch continues is gone.
     """
-    now_ms = job.clock()
-    timeout_ms = job.pipeline.checkpointing.timeout // timedelta(milliseconds=1)
+    now_ms, head = job.clock(), job.journal.load()
     request = CheckpointRequest(
         request_id=request_id or uuid.uuid4().hex,
         type=type,
         is_periodic=is_periodic,
         is_forced=is_forced,
         requested_at_ms=now_ms,
-        expires_at_ms=now_ms + timeout_ms,
+        expires_at_ms=now_ms + timeout_ms(job, head.state),
         savepoint_name=savepoint_name,
         is_canonical=is_canonical,
         cause=cause,
     )
-    head, barriers = job.journal.load(), barriers or {}
+    barriers = barriers or {}
     if not type.is_savepoint and any(queued.awaits_a_host for queued in head.state.queue):
         taken_up = adopt(job, head, request, barriers)
         if taken_up is not None:

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from sluice.coordinator.commands import record
 from sluice.coordinator.savepoints import require_free_name
+from sluice.coordinator.timing import milliseconds, timeout_ms
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import NO_GENERATION
 from sluice.core.messages import CheckpointRequested
@@ -59,7 +60,7 @@ def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
     """
     state = job.state()
     _require_running(job, state)
-    queued = _queued(job, request)
+    queued = _queued(job, state, request)
     if queued.savepoint_name is not None:
         require_free_name(job, queued.savepoint_name, state, request_id=queued.request_id)
     transition = record(
@@ -84,15 +85,15 @@ def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
     return queued
 
 
-def _queued(job: Job, request: UserRequest) -> CheckpointRequest:
+def _queued(job: Job, state: CoordinatorState, request: UserRequest) -> CheckpointRequest:
     now_ms = job.clock()
-    waits = request.waits or job.pipeline.checkpointing.timeout
+    waits_ms = timeout_ms(job, state) if request.waits is None else milliseconds(request.waits)
     return CheckpointRequest(
         request_id=uuid.uuid4().hex,
         type=request.type,
         is_periodic=False,
         requested_at_ms=now_ms,
-        expires_at_ms=now_ms + waits // timedelta(milliseconds=1),
+        expires_at_ms=now_ms + waits_ms,
         savepoint_name=request.name,
         is_canonical=request.is_canonical,
         cause=f"asked for by {request.by}",

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from sluice.core.lifecycle import (
+    on_checkpointing_changed,
     on_discarded,
     on_hooks_restored,
     on_job_failed,
@@ -38,6 +39,7 @@ from sluice.core.messages import (
     CheckpointCompleted,
     CheckpointEvent,
     CheckpointFailed,
+    CheckpointingChanged,
     CheckpointRequested,
     CheckpointTriggered,
     DeclineReceived,
@@ -80,7 +82,7 @@ def step(state: CoordinatorState, event: Event) -> Transition:
             return on_trigger_failed(state, event)
         case (
             JobSubmitted() | JobFailed() | JobRestored() | HooksRestored() | TablesRecovered()
-            | JobStopped() | SavepointsReleased() | SnapshotsDiscarded()
+            | JobStopped() | SavepointsReleased() | SnapshotsDiscarded() | CheckpointingChanged()
         ):  # fmt: skip
             return _step_job(state, event)
         case _:
@@ -105,6 +107,8 @@ def _step_job(state: CoordinatorState, event: JobEvent) -> Transition:
             return on_discarded(state, event)
         case JobStopped():
             return on_stopped(state, event)
+        case CheckpointingChanged():
+            return on_checkpointing_changed(state, event)
         case _:
             assert_never(event)
 

@@ -12,6 +12,7 @@ from sluice.core.aborts import abort_all
 from sluice.core.ids import Generation
 from sluice.core.invariants import require
 from sluice.core.messages import (
+    CheckpointingChanged,
     Command,
     DiscardCompleted,
     HooksRestored,
@@ -182,6 +183,15 @@ def on_stopped(state: CoordinatorState, event: JobStopped) -> Transition:
     after, commands = end(state, event.status, event.at_ms, because)
     stopped = replace(after, stopped_because=event.message)
     return Transition(state=stopped, commands=commands)
+
+
+def on_checkpointing_changed(state: CoordinatorState, event: CheckpointingChanged) -> Transition:
+    """Every host reads it with the state.  A job that has ended begins with none, if it does."""
+    if not (state.is_alive or state.status is JobStatus.SUSPENDED):
+        return refused(state)
+    if event.timing == state.timing:
+        return ignored(state)
+    return Transition(state=replace(state, timing=event.timing))
 
 
 def on_job_failed(state: CoordinatorState, event: JobFailed) -> Transition:

@@ -22,6 +22,7 @@ from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.table_recovery import TableDecision
+from sluice.core.timing import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +234,15 @@ class JobStopped:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointingChanged:
+    """A person paused or resumed checkpointing, or changed its times: ``timing`` holds from now."""
+
+    at_ms: int
+    generation: Generation
+    timing: Timing
+
+
 RequestEvent: TypeAlias = CheckpointRequested | CheckpointTriggered | TriggerFailed
 CheckpointEvent: TypeAlias = (
     AttemptStarted
@@ -252,6 +262,7 @@ JobEvent: TypeAlias = (
     | JobStopped
     | SavepointsReleased
     | SnapshotsDiscarded
+    | CheckpointingChanged
 )
 Event: TypeAlias = RequestEvent | CheckpointEvent | JobEvent
 

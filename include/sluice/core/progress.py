@@ -154,7 +154,7 @@ def on_failed(state: CoordinatorState, event: CheckpointFailed) -> Transition:
     count, is_over = state.failure_count.fail(
         event.checkpoint_id,
         event.reason,
-        tolerable=state.configuration.tolerable_failed_checkpoints,
+        tolerable=state.tolerable_failed_checkpoints,
         type=pending.type,
         is_task_level=event.is_task_level,
     )

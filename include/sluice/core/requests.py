@@ -25,6 +25,9 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import REMEMBERED_REJECTIONS, CoordinatorState, RejectedRequest
 from sluice.core.transition import Transition, ignored, refused
 
+PAUSED_LOOK_MS = 1_000  # When a host that can wait asks again whether checkpointing is resumed.
+EARLY_PART = 10  # A periodic run that comes a tenth of the interval early comes in time.
+
 
 class Standing(Enum):
     RUNS = auto()
@@ -59,13 +62,10 @@ def examine(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
         reason = is_off if request.is_periodic else not_running
         because = f": {state.stopped_because}" if state.stopped_because else ""
         return _rejected(state, reason, f"the job is {state.status.value}{because}")
-    rest_ms = _backlog_rest_ms(state, now_ms)
-    if request.is_periodic and not request.is_forced and rest_ms > 0:
-        reason = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
-        message = f"a source processes its backlog; its interval lasts {rest_ms} ms more"
+    held_back = _held_back(state, now_ms) if request.is_periodic and not request.is_forced else None
+    if held_back is not None and held_back.reason is not None:
         queued = tuple(r for r in state.queue if r.request_id == request.request_id)
-        after = reject(state, queued, reason)
-        return replace(_rejected(after, reason, message), retry_in_ms=rest_ms)
+        return replace(held_back, after=reject(state, queued, held_back.reason))
     return _decide(state, request, now_ms)
 
 
@@ -129,7 +129,7 @@ def on_trigger_failed(state: CoordinatorState, event: TriggerFailed) -> Transiti
     count, is_over = state.failure_count.fail(
         UNKNOWN_CHECKPOINT_ID,
         event.reason,
-        tolerable=state.configuration.tolerable_failed_checkpoints,
+        tolerable=state.tolerable_failed_checkpoints,
         type=event.request.type,
     )
     after = replace(reject(state, queued, event.reason), failure_count=count)
@@ -168,7 +168,7 @@ def _limits(state: CoordinatorState) -> Limits:
     configuration = state.configuration
     return Limits(
         max_concurrent=configuration.max_concurrent,
-        min_pause_ms=configuration.min_pause_ms,
+        min_pause_ms=state.min_pause_ms,
         max_queued=configuration.max_queued,
     )
 
@@ -221,13 +221,34 @@ def _is_pending(state: CoordinatorState, request: CheckpointRequest) -> bool:
     return any(pending.request_id == request.request_id for pending in state.pending)
 
 
-def _backlog_rest_ms(state: CoordinatorState, now_ms: int) -> int:
-    """What is left of the interval during backlog (FLIP-309), counted from the last trigger."""
-    interval_ms = state.configuration.interval_during_backlog_ms
+def _held_back(state: CoordinatorState, now_ms: int) -> Examination | None:
+    """Why no periodic checkpoint is due, whatever the queue; None if one may be."""
+    timing = state.timing
+    if timing.is_paused:
+        by = f" by {timing.changed_by}" if timing.changed_by else ""
+        off = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
+        return replace(
+            _rejected(state, off, f"checkpointing is paused{by}; resume it to go on"),
+            retry_in_ms=PAUSED_LOOK_MS,
+        )
+    too_soon = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+    backlog_ms = state.configuration.interval_during_backlog_ms if state.is_backlog else None
+    rest_ms = _rest_of_ms(state, backlog_ms, now_ms)
+    if rest_ms > 0:
+        message = f"a source processes its backlog; its interval lasts {rest_ms} ms more"
+        return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
+    interval_ms = timing.interval_ms or 0
+    rest_ms = _rest_of_ms(state, interval_ms, now_ms)
+    if rest_ms > interval_ms // EARLY_PART:
+        message = f"the interval was changed to {interval_ms} ms, and lasts {rest_ms} ms more"
+        return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
+    return None
+
+
+def _rest_of_ms(state: CoordinatorState, interval_ms: int | None, now_ms: int) -> int:
+    """What is left of an interval (FLIP-309's, or a changed one), counted from the last trigger."""
     last_ms = _past(state.last_triggered_at_ms, now_ms)
-    if interval_ms is None or last_ms is None or not state.is_backlog:
-        return 0
-    return last_ms + interval_ms - now_ms
+    return 0 if interval_ms is None or last_ms is None else last_ms + interval_ms - now_ms
 
 
 def _past(at_ms: int | None, now_ms: int) -> int | None:

@@ -16,6 +16,7 @@ from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartHistory
 from sluice.core.table_recovery import TableRecovery
+from sluice.core.timing import Timing
 
 REMEMBERED_FAILURES = 16  # Flink remembers 16 recent ids; here they also feed the history page.
 REMEMBERED_LIVES = 64  # A files table of one of them, that a sink of the job is, starts anew.
@@ -87,6 +88,7 @@ class CoordinatorState:
     table_recovery: TableRecovery | None = None
     tables_recovered_by: Generation = NO_GENERATION  # Whose recovery reached every table last.
     configuration: JobConfiguration = field(default_factory=JobConfiguration)
+    timing: Timing = field(default_factory=Timing)
     queue: tuple[CheckpointRequest, ...] = ()
     rejected: tuple[RejectedRequest, ...] = ()
     pending: tuple[PendingCheckpoint, ...] = ()
@@ -126,6 +128,18 @@ class CoordinatorState:
     def is_alive(self) -> bool:
         """Whether it has to be stopped before it can be submitted anew."""
         return self.status in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING)
+
+    @property
+    def min_pause_ms(self) -> int:
+        """The one in force."""
+        changed = self.timing.min_pause_ms
+        return self.configuration.min_pause_ms if changed is None else changed
+
+    @property
+    def tolerable_failed_checkpoints(self) -> int:
+        """The number in force."""
+        changed = self.timing.tolerable_failed_checkpoints
+        return self.configuration.tolerable_failed_checkpoints if changed is None else changed
 
     @property
     def owes_a_restore(self) -> bool:

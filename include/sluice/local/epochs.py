@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOOK_AGAIN_S = 2.0  # Between two looks while none is due: a person may ask for one, or resume.
 QUEUE_POLL_S = 0.5  # The interval at which a queued request is repeated.
 
 
@@ -172,7 +173,8 @@ class EpochDriver:
             if isinstance(outcome, Queued):
                 time.sleep(QUEUE_POLL_S)
             elif outcome.retry_in_ms is not None:
-                time.sleep(outcome.retry_in_ms / 1000)
+                log.info("no checkpoint is due: %s", outcome.message)
+                time.sleep(min(outcome.retry_in_ms / 1000, LOOK_AGAIN_S))
             else:
                 return outcome
 

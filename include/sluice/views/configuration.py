@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import TypeAlias
 
 import msgspec
 
+from sluice.coordinator.timing import timeout_ms
 from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import CheckpointType, JobStatus, Retention, is_discarded
@@ -49,7 +50,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One option; periods are in milliseconds, sizes in bytes.
 
     ``in_force`` differs from ``declared`` where a submission fixed it, until the next one or the
-    next restore with another configuration.
+    next restore with another configuration; and where a person changed it while the job ran.
     """
 
     name: str
@@ -61,7 +62,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class CheckpointConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Flink's CheckpointConfigInfo, of what is in force; ``interval`` is None without one.
 
-    Beside it all ``settings``, and the parameters that the job was submitted with.
+    Beside it all ``settings``, and the parameters that the job was submitted with.  While it is
+    ``paused`` no periodic checkpoint is taken; ``changed_by`` and ``changed_at`` are of the last
+    pause, resume or change of times.
     """
 
     mode: str
@@ -78,6 +81,9 @@ class CheckpointConfig(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints_after_tasks_finish: bool
     settings: tuple[Setting, ...]
     params: dict[str, str]
+    paused: bool = False
+    changed_by: str = ""
+    changed_at: int | None = None
 
 
 def checkpoint_config(job: Job) -> CheckpointConfig:
@@ -86,10 +92,22 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
     declared = job.pipeline.checkpointing
     is_submitted = state.generation != NO_GENERATION
     fixed = state.configuration if is_submitted else fixed_configuration(declared)
+    timing = state.timing
+    if is_submitted:
+        fixed = replace(
+            fixed,
+            min_pause_ms=state.min_pause_ms,
+            tolerable_failed_checkpoints=state.tolerable_failed_checkpoints,
+        )
+    taken = replace(
+        declared,
+        interval=declared.interval if timing.interval_ms is None else timing.interval_ms * _MS,
+        timeout=timeout_ms(job, state) * _MS,
+    )
     return CheckpointConfig(
         mode=fixed.mode.value.lower(),
-        interval=None if declared.interval is None else declared.interval // _MS,
-        timeout=declared.timeout // _MS,
+        interval=None if taken.interval is None else taken.interval // _MS,
+        timeout=taken.timeout // _MS,
         min_pause=fixed.min_pause_ms,
         max_concurrent=fixed.max_concurrent,
         externalization=_externalization(fixed.retention),
@@ -99,8 +117,11 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
         tolerable_failed_checkpoints=fixed.tolerable_failed_checkpoints,
         aligned_checkpoint_timeout=fixed.aligned_timeout_ms,
         checkpoints_after_tasks_finish=fixed.checkpoints_after_tasks_finish,
-        settings=tuple(_settings(declared, fixed)),
+        settings=tuple(_settings(declared, taken, fixed)),
         params={name: redacted(value) for name, value in fixed.params.items()},
+        paused=timing.is_paused,
+        changed_by=redacted(timing.changed_by),
+        changed_at=timing.changed_at_ms,
     )
 
 
@@ -113,12 +134,15 @@ def _externalization(retention: Retention) -> Externalization:
     )
 
 
-def _settings(declared: Checkpointing, fixed: JobConfiguration) -> Iterator[Setting]:
+def _settings(
+    declared: Checkpointing, taken: Checkpointing, fixed: JobConfiguration
+) -> Iterator[Setting]:
+    """*taken* has the times of what the journal does not fix, as they are in force."""
     default = Checkpointing()
     for field in fields(Checkpointing):
         name = field.name
         here = getattr(declared, name)
-        in_force = getattr(fixed, _FIXED[name]) if name in _FIXED else here
+        in_force = getattr(fixed, _FIXED[name]) if name in _FIXED else getattr(taken, name)
         columns = [_plain(name, one) for one in (here, in_force, getattr(default, name))]
         for key in columns[0]:
             yield Setting(

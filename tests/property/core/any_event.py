@@ -19,6 +19,7 @@ from sluice.core.messages import (
     CheckpointCommitted,
     CheckpointCompleted,
     CheckpointFailed,
+    CheckpointingChanged,
     CheckpointRequested,
     CheckpointTriggered,
     DeclineReceived,
@@ -38,6 +39,7 @@ from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retenti
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.table_recovery import TableDecision
+from sluice.core.timing import Timing
 from tests.builders import SUBTASKS, a_plan
 
 STOPS = (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)
@@ -96,6 +98,13 @@ def triggers(draw: st.DrawFn) -> CheckpointTriggered:
     return CheckpointTriggered(generation=Generation(generation), plan=plan, request=request)
 
 
+timings = st.builds(
+    Timing,
+    is_paused=st.booleans(),
+    interval_ms=st.none() | st.just(600),
+    min_pause_ms=st.none() | st.just(300),
+    tolerable_failed_checkpoints=limits,
+)
 lives = st.sampled_from(["", "a", "b", "c"])
 decisions = st.builds(
     TableDecision,
@@ -196,5 +205,6 @@ events: st.SearchStrategy[Event] = st.one_of(
     restores(),
     st.builds(HooksRestored, generation=generations),
     st.builds(TablesRecovered, generation=generations),
+    st.builds(CheckpointingChanged, at_ms=times, generation=generations, timing=timings),
     st.builds(JobStopped, at_ms=times, generation=generations, status=st.sampled_from(STOPS)),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from sluice.coordinator.outlook import LOOKS_PER_JOURNAL, Due, Outlook, Waiting
 from sluice.coordinator.recovery import restore, stop
 from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.timing import NewTimes, pause, retime
 from sluice.coordinator.trigger import NotTriggered, trigger
+from sluice.coordinator.user_requests import UserRequest, request_checkpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest
@@ -61,6 +64,25 @@ def test_the_interval_is_the_shortest_distance_and_the_lead_shortens_it() -> Non
 
     assert early == Waiting(message="the interval lasts 500 ms more", rest_ms=500)
     assert in_time == Due(message="new records in events", next_id=CheckpointId(2))
+
+
+def test_a_person_who_asks_paused_it_or_changed_the_interval_is_heeded() -> None:
+    clock = ManualClock()
+    job = a_running_job(clock=clock)
+    take_checkpoint(job)
+    outlook = an_outlook(job)
+
+    retime(job, NewTimes(interval=timedelta(seconds=10)), by="ada")
+    clock.advance(10_000)
+    sooner = outlook.look()
+    pause(job, by="ada")
+    paused = outlook.look()
+    request_checkpoint(job, UserRequest(by="ada"))
+    asked = outlook.look()
+
+    assert sooner == Due(message="new records in events", next_id=CheckpointId(2))
+    assert paused.message == "checkpointing is paused by ada; resume it to go on"
+    assert asked == Due(message="a person asked for one", next_id=CheckpointId(2))
 
 
 def test_it_waits_for_records_until_some_arrive(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""``sluice pause``, ``resume`` and ``checkpoints config``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from harness.jobs import a_job
+from sluice.coordinator.timing import NewTimes, retime
+from sluice.job.job import Job
+from tests.cli.conftest import Sluice
+
+
+def test_a_job_is_paused_and_resumed(job: Job, sluice: Sluice) -> None:
+    paused = sluice("pause", "auctions").out
+    shown = sluice("checkpoints", "config", "auctions").out
+    assert job.state().timing.is_paused
+    resumed = sluice("resume", "auctions", "--json").json
+
+    assert paused == "checkpointing of auctions is paused\n"
+    assert shown.startswith("auctions is RUNNING, paused\nchanged last by ")
+    assert (resumed["paused"], job.state().timing.is_paused) == (False, False)
+
+
+def test_options_are_shown_as_declared_in_force_and_by_default(job: Job, sluice: Sluice) -> None:
+    before = sluice("checkpoints", "config", "auctions", "--json").json
+    sluice("checkpoints", "config", "auctions", "--timeout", "5m", "--tolerable", 3)
+    changed = sluice("checkpoints", "config", "auctions", "--interval", "90s", "--json").json
+    lines = sluice("checkpoints", "config", "auctions").out.splitlines()
+    sluice("checkpoints", "config", "auctions", "--reset")
+    reset = sluice("checkpoints", "config", "auctions", "--json").json
+
+    def of(told: dict[str, list[dict[str, object]]], name: str) -> tuple[object, ...]:
+        (one,) = [one for one in told["settings"] if one["name"] == name]
+        return tuple(one[key] for key in ("declared", "in_force", "default"))
+
+    assert of(before, "timeout") == (600_000, 600_000, 600_000)
+    assert of(changed, "timeout") == (600_000, 300_000, 600_000)
+    assert of(changed, "interval") == (60_000, 90_000, 60_000)
+    assert of(changed, "tolerable_failed_checkpoints") == (0, 3, 0)
+    assert (changed["timeout"], changed["tolerable_failed_checkpoints"]) == (300_000, 3)
+    assert next(line.split() for line in lines if line.startswith("timeout")) == [
+        *("timeout", "10", "min", "5", "min", "10", "min")
+    ]
+    assert max(map(len, lines[2:])) <= 80
+    assert before["settings"] == reset["settings"]
+
+
+def test_a_job_that_was_never_submitted_would_run_as_declared(new_job: Job, sluice: Sluice) -> None:
+    shown = sluice("checkpoints", "config", "auctions", "--root", new_job.store.root, "--json").json
+
+    assert not shown["paused"]
+    assert all(one["declared"] == one["in_force"] for one in shown["settings"])
+    assert "was never submitted" in sluice("pause", "auctions", "--root", a_job().store.root).error
+
+
+def test_a_period_that_is_not_understood_changes_nothing(job: Job, sluice: Sluice) -> None:
+    retime(job, NewTimes(timeout=timedelta(minutes=5)), by="ada")
+    before = job.state()
+
+    assert (
+        "write 90s, 30m" in sluice("checkpoints", "config", "auctions", "--timeout", "soon").error
+    )
+    assert "timeout is" in sluice("checkpoints", "config", "auctions", "--timeout", "0").error
+    assert job.state() == before
