@@ -1,7 +1,7 @@
 """Spans of a checkpoint that has ended: trigger, stages, subtasks, uploads, finalization, commit.
 
 They are made of its statistics, so their times are those that were measured.  Ids are derived from
-the job and the checkpoint: made again they are the same trace, and the same spans.
+the job and the checkpoint, so the same trace and the same spans are made each time.
 
     checkpoint -+- trigger
                 +- stage -- subtask -- upload
