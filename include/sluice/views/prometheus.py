@@ -24,7 +24,12 @@ def metrics_text(jobs: Iterable[Job], count_orphans: CountOrphans | None = None)
     Raises:
         ConfigurationError: the library is not installed.
     """
-    registry = registry_of(lambda: metrics_of_each(jobs, count_orphans))
+    return text_of(metrics_of_each(jobs, count_orphans))
+
+
+def text_of(found: Iterable[Sample]) -> str:
+    """*found* as such a page.  Raises as ``metrics_text``."""
+    registry = registry_of(lambda: found)
     from prometheus_client import generate_latest
 
     return generate_latest(registry).decode()

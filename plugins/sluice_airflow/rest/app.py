@@ -8,7 +8,7 @@ from airflow.configuration import conf
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from sluice_airflow.rest import checkpoints, inspection, pipelines
+from sluice_airflow.rest import checkpoints, inspection, metrics, pipelines
 from sluice_airflow.rest.answers import schemas
 from sluice_airflow.rest.problems import handle_problems
 
@@ -37,6 +37,7 @@ def create_app() -> FastAPI:
     for module in (pipelines, checkpoints, inspection):
         versioned.include_router(module.router)
     app.include_router(versioned)
+    app.include_router(metrics.router)
     handle_problems(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
