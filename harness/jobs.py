@@ -55,8 +55,10 @@ def a_pipeline(
     pipeline = Pipeline("auctions", checkpointing=Checkpointing(**usual | checkpointing))
     stream = pipeline.source("events", Nexmark(events))
     for number, uid in enumerate(stages):
-        key = "bid_auction" if number == 0 else "bids"
-        stream = stream.key_by(key).aggregate(uid, bids=agg.count())
+        if number == 0:
+            stream = stream.key_by("bid_auction").aggregate(uid, bids=agg.count())
+        else:
+            stream = stream.key_by("bids").aggregate(uid, auctions=agg.count())
     stream.sink(SINK, sink or FilesTable(location, changelog=True))
     for uid, spec in (beside or {}).items():
         stream.sink(uid, spec)

@@ -1,4 +1,4 @@
-"""Registers timetable, run notes and REST API, by the entry point ``airflow.plugins``."""
+"""Registers timetable, run notes, REST API and pages, by the entry point ``airflow.plugins``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from airflow import __version__
 from sluice.extras import AIRFLOW
-from sluice_airflow import run_notes
+from sluice_airflow import pages_app, run_notes
 from sluice_airflow.rest.mount import PREFIX, DeferredApp
 from sluice_airflow.timetable import CheckpointTimetable
 
@@ -17,7 +17,11 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's annotation
     name = "sluice"
     timetables: ClassVar = [CheckpointTimetable]
     listeners: ClassVar = [run_notes]
-    fastapi_apps: ClassVar = [{"app": DeferredApp(), "url_prefix": PREFIX, "name": "sluice"}]
+    fastapi_apps: ClassVar = [  # The first whose prefix fits is asked.
+        {"app": pages_app.PagesApp(), "url_prefix": pages_app.PREFIX, "name": "sluice pages"},
+        {"app": DeferredApp(), "url_prefix": PREFIX, "name": "sluice"},
+    ]
+    react_apps: ClassVar = [dict(view) for view in pages_app.VIEWS]
 
     @classmethod
     def on_load(cls, *_: object, **__: object) -> None:

@@ -28,6 +28,13 @@ def test_the_wheel_has_sluice_and_its_airflow_layer_and_no_pipelines(wheel: Path
         for path in (REPOSITORY / "include" / "sluice").rglob("*.py")
     }
     assert sources - {*names} == set()
+    plugins = REPOSITORY / "plugins"
+    pages = {
+        str(path.relative_to(plugins))
+        for path in (plugins / "sluice_airflow" / "pages").rglob("*")
+        if path.is_file()
+    }
+    assert pages - {*names} == set()
 
 
 def test_the_wheel_was_built_from_the_sdist_alone(dist: Path) -> None:

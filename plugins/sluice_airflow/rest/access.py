@@ -29,7 +29,7 @@ class Readable:
 
 
 def may_read(request: Request, user: GetUserDep, uid: Uid) -> None:
-    """Runs of the checkpoint DAG: a user who sees them may see the checkpoints that they took."""
+    """Runs of the checkpoint DAG: a user who sees them may see the checkpoints they took."""
     _require(request, user, "GET", DagAccessEntity.RUN, uid)
 
 

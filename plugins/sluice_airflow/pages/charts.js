@@ -1,0 +1,94 @@
+/** Duration, size and rows of checkpoints over time (uPlot, loaded when a chart is first drawn). */
+
+import { useEffect, useRef } from "./vendor/preact-hooks.js";
+import { count, duration, moment, size, timeOfDay, timeZone } from "./format.js";
+import { html } from "./html.js";
+
+const KINDS = {
+  duration: {
+    title: "Duration",
+    show: duration,
+    lines: [["end to end", "end_to_end_duration"], ["finalization", "finalization_duration"]],
+  },
+  size: { title: "Size", show: size, lines: [["checkpointed", "checkpointed_size"], ["state", "state_size"]] },
+  records: { title: "Rows", show: count, lines: [["records in", "records"], ["rows out of all stages", "rows_out"]] },
+};
+
+/** A chart for each of *names*; of checkpoints that completed, as only their figures compare. */
+export function Charts({ checkpoints, names }) {
+  const known = checkpoints.filter(({ status }) => status === "COMPLETED").reverse();
+  if (known.length < 2) return null;
+  return html`<div class="charts">${names.map((name) => html`<${Chart} key=${name} kind=${KINDS[name]} checkpoints=${known} />`)}</div>`;
+}
+
+function Chart({ kind, checkpoints }) {
+  const place = useRef(null);
+  const plot = useRef(null);
+  const lines = kind.lines.filter(([, field]) => checkpoints.some((one) => one[field] != null));
+  const data = [
+    checkpoints.map((one) => one.trigger_timestamp / 1000),
+    ...lines.map(([, field]) => checkpoints.map((one) => one[field] ?? null)),
+  ];
+  const shape = lines.map(([title]) => title).join();
+
+  useEffect(() => drawn(place.current, plot, kind, lines, data), [shape]);
+  useEffect(() => plot.current?.setData(data), [checkpoints]);
+  return html`<figure><figcaption>${kind.title}</figcaption>
+    <div ref=${place} class="chart" role="img" aria-label=${spoken(kind, checkpoints, lines)}></div></figure>`;
+}
+
+/** The chart in a sentence; all its figures are in the table of the history. */
+function spoken(kind, checkpoints, lines) {
+  const said = lines.map(([title, field]) => {
+    const values = checkpoints.map((one) => one[field]).filter((value) => value != null);
+    return `${title} ${kind.show(Math.min(...values))} to ${kind.show(Math.max(...values))}, last ${kind.show(values.at(-1))}`;
+  });
+  return `${kind.title} of ${checkpoints.length} checkpoints: ${said.join("; ")}`;
+}
+
+function drawn(place, plot, kind, lines, data) {
+  let isGone = false;
+  const resized = new ResizeObserver(() => plot.current?.setSize(sizeOf(place)));
+  const redraw = () => plot.current?.redraw(false);
+  import("./vendor/uplot.js").then(({ default: Plot }) => {
+    if (isGone) return;
+    plot.current = new Plot(options(Plot, place, kind, lines), data, place);
+    resized.observe(place);
+  });
+  place.getRootNode().host?.addEventListener("theme", redraw);
+  return () => {
+    isGone = true;
+    resized.disconnect();
+    place.getRootNode().host?.removeEventListener("theme", redraw);
+    plot.current?.destroy();
+    plot.current = null;
+  };
+}
+
+/** The time of day, and at midnight the date. */
+function tick(seconds) {
+  const time = timeOfDay(seconds * 1000);
+  return time === "00:00" ? moment(seconds * 1000).slice(5, 10) : time;
+}
+
+const sizeOf = (place) => ({ width: Math.max(200, place.clientWidth), height: 180 });
+
+function options(Plot, place, kind, lines) {
+  const colour = (name) => () => getComputedStyle(place).getPropertyValue(name).trim();
+  const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+  const series = lines.map(([title], index) => ({
+    label: title,
+    stroke: colour(`--line-${index + 1}`),
+    width: 2,
+    points: { show: false },
+    value: (_, value) => kind.show(value),
+  }));
+  return {
+    ...sizeOf(place),
+    tzDate: (seconds) => Plot.tzDate(new Date(seconds * 1000), timeZone()),
+    axes: [{ ...axis, values: (_, seconds) => seconds.map(tick) }, { ...axis, size: 70, values: (_, values) => values.map(kind.show) }],
+    scales: { y: { range: (_, least, most) => [0, Math.max(1, most * 1.1)] } },
+    series: [{ value: (_, seconds) => moment(seconds === null ? null : seconds * 1000) }, ...series],
+    cursor: { points: { size: 6 } },
+  };
+}

@@ -1,0 +1,105 @@
+/** One checkpoint, down to its subtasks: every time, every size, and who is late. */
+
+import { useNow, useResource } from "../api.js";
+import { asked, count, duration, size, watermark, words } from "../format.js";
+import { html } from "../html.js";
+import { Badge, Empty, Failure, Figures, Link, Moment, Resource, Table, numeric } from "../parts.js";
+import { Subtasks } from "./subtasks.js";
+
+export function Detail({ uid, path, names }) {
+  const now = useNow();
+  const [id, stage] = names;
+  const resource = useResource(path("checkpoints", id));
+  return html`<p class="crumbs"><${Link} to=${["p", uid, "history"]}>History<//></p>
+    <h2 tabindex="-1">Checkpoint ${id}</h2>
+    <${Resource} resource=${resource}>${(one) => html`<${Shown} uid=${uid} path=${path} one=${one} stage=${stage} now=${now} />`}<//>`;
+}
+
+function Shown({ uid, path, one, stage, now }) {
+  const stages = Object.values(one.tasks ?? {});
+  const opened = stages.find(({ id }) => id === stage) ?? stages[latestOf(one, stages)];
+  return html`
+    <p><${Badge} status=${one.status} /> ${one.discarded ? html`<span class="badge calm">discarded</span>` : null}
+      ${" "}${words(one.checkpoint_type)}${one.unaligned_checkpoint ? ", unaligned" : ""}${asked(one.cause)}</p>
+    <${Failure} reason=${one.failure_reason} message=${one.failure_message} />
+    <${Late} one=${one} stages=${stages} now=${now} uid=${uid} />
+    <${Totals} one=${one} now=${now} />
+    <${Exceptions} of=${one.exceptions ?? []} />
+    ${stages.length ? html`<h3>Stages</h3>
+      <${Table} caption="Stages of checkpoint ${one.id}" columns=${columns(uid, one)} rows=${stages} keyOf=${({ id }) => id}
+        rowClass=${({ id }) => (id === opened?.id ? "opened" : "")} />
+      <${Subtasks} key=${opened.id} path=${path} checkpoint=${one} stage=${opened} now=${now} />`
+    : html`<${Empty} title="No figures of its stages">
+        <p>It ended before a stage began, or its statistics are not kept any more
+          (<code>history_size</code> says how many are).</p><//>`}`;
+}
+
+/** The stage that a person looks for: the one that is waited for, or that ended last. */
+function latestOf(one, stages) {
+  const late = stages.findIndex((stage) => stage.num_acknowledged_subtasks < stage.num_subtasks);
+  if (late >= 0 && one.status !== "COMPLETED") return late;
+  const moments = stages.map((stage) => stage.latest_ack_timestamp ?? 0);
+  return moments.lastIndexOf(Math.max(...moments));
+}
+
+function Late({ one, stages, now, uid }) {
+  if (one.status !== "IN_PROGRESS") return null;
+  const late = stages.filter((stage) => stage.num_acknowledged_subtasks < stage.num_subtasks);
+  if (!late.length) return html`<p class="note" role="status">All subtasks have acknowledged; the checkpoint is being completed.</p>`;
+  return html`<p class="note" role="status">Waiting, for ${duration(Math.max(0, now - one.trigger_timestamp))} now, for ${
+    late.map((stage, index) => html`${index ? ", " : ""}<${Link} to=${["p", uid, "checkpoints", one.id, stage.id]}>${stage.id}<//> (${count(stage.num_subtasks - stage.num_acknowledged_subtasks)} of ${count(stage.num_subtasks)} subtasks)`)}.</p>`;
+}
+
+const Totals = ({ one, now }) => html`<${Figures} of=${[
+  ["Triggered", html`<${Moment} at=${one.trigger_timestamp} />`],
+  ["Latest acknowledgement", one.latest_ack_timestamp && html`<${Moment} at=${one.latest_ack_timestamp} />`],
+  ["Completed", one.completed_timestamp && html`<${Moment} at=${one.completed_timestamp} />`],
+  ["Failed", one.failure_timestamp && html`<${Moment} at=${one.failure_timestamp} />`],
+  ["Duration", one.status === "IN_PROGRESS" ? duration(Math.max(0, now - one.trigger_timestamp)) : duration(one.end_to_end_duration), "From the trigger to the latest acknowledgement, or to the failure"],
+  ["Finalization", known(one.finalization_duration, duration), "From the latest acknowledgement until it was completed"],
+  ["Checkpointed", known(one.checkpointed_size, size), "What was written for this checkpoint"],
+  ["State", known(one.state_size, size), "What its state names in all"],
+  ["In flight", known(one.persisted_data, size), "What an unaligned checkpoint left between its stages"],
+  ["Acknowledged", one.num_subtasks == null ? null : `${count(one.num_acknowledged_subtasks)} of ${count(one.num_subtasks)}`],
+  ["Records", known(one.records, count)],
+  ["Rows out", known(one.rows_out, count)],
+  ["Late rows", known(one.late_rows, count)],
+  ["Malformed rows", known(one.malformed_rows, count)],
+  ["Attempts", known(one.attempts, count)],
+  ["Committed", one.committed == null ? null : one.committed ? "yes" : "not yet", "Whether every sink has published it"],
+  ["Savepoint", one.savepoint],
+  ["Path", one.external_path && html`<code>${one.external_path}</code>`, "", "whole"],
+]} />`;
+
+const known = (value, show) => (value == null ? null : show(value));
+
+function Exceptions({ of }) {
+  if (!of.length) return null;
+  return html`<section><h3>What subtasks said</h3><ul class="plain">${of.map((one) => html`<li>
+    <strong>${one.stage}/${one.index}</strong>, attempt ${one.attempt}: ${one.message}</li>`)}</ul></section>`;
+}
+
+const columns = (uid, { id: checkpoint }) => [
+  {
+    name: "id", title: "Stage", value: ({ id }) => id,
+    cell: ({ id, unaligned_checkpoint: isUnaligned }) => html`<${Link} to=${["p", uid, "checkpoints", checkpoint, id]}>${id}<//>${
+      isUnaligned ? html` <span class="badge calm">unaligned</span>` : null}`,
+  },
+  { name: "status", title: "Status", value: ({ status }) => status, cell: ({ status }) => html`<${Badge} status=${status} />` },
+  {
+    name: "acks", title: "Acknowledged", kind: "number", value: (one) => one.num_acknowledged_subtasks / one.num_subtasks,
+    cell: (one) => `${count(one.num_acknowledged_subtasks)} / ${count(one.num_subtasks)}`,
+  },
+  { name: "latest", title: "Latest ack", value: (one) => one.latest_ack_timestamp, cell: (one) => html`<${Moment} at=${one.latest_ack_timestamp} />` },
+  numeric("duration", "Duration", (one) => one.end_to_end_duration, duration, "From the trigger to its latest acknowledgement"),
+  numeric("alignment", "Alignment", (one) => one.alignment?.duration, duration, "From its first input's barrier to its last input's"),
+  numeric("size", "Checkpointed", (one) => one.checkpointed_size, size),
+  numeric("state", "State", (one) => one.state_size, size),
+  numeric("flight", "In flight", (one) => one.alignment?.persisted, size),
+  numeric("in", "Rows in", (one) => one.rows_in, count),
+  numeric("out", "Rows out", (one) => one.rows_out, count),
+  numeric("late", "Late", (one) => one.late_rows, count),
+  numeric("malformed", "Malformed", (one) => one.malformed_rows, count),
+  numeric("watermark", "Watermark", (one) => one.watermark, watermark),
+  numeric("attempt", "Attempt", (one) => one.attempt, count),
+];

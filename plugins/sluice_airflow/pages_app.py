@@ -1,0 +1,76 @@
+"""The checkpoint pages inside Airflow: an entry of its navigation, and a tab on each DAG.
+
+They are files of the package, served as they are: plain ES modules that Airflow's UI imports
+(``react_apps``).  They hold no data, so they ask for no login; what they show comes from the REST
+API, which does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+FOLDER: Final = Path(__file__).parent / "pages"
+PREFIX: Final = "/sluice/pages"
+FOREVER: Final = "public, max-age=31536000, immutable"
+
+
+def digest_of(folder: Path) -> str:
+    """Changes with any file of the *folder*."""
+    contents = hashlib.blake2b(digest_size=8)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        contents.update(path.read_bytes())
+    return contents.hexdigest()
+
+
+DIGEST: Final = digest_of(FOLDER)  # Of 300 kB: about a millisecond.
+_BELOW_BASE: Final = f"{PREFIX.lstrip('/')}/{DIGEST}"  # The base of Airflow's UI may be a path.
+
+# Airflow looks for the component under the global that has the entry's name: both have one name.
+_ENTRY: Final = {
+    "name": "Checkpoints",
+    "bundle_url": f"{_BELOW_BASE}/airflow.js",
+    "icon": f"{_BELOW_BASE}/icon.svg",
+    "icon_dark_mode": f"{_BELOW_BASE}/icon-dark.svg",
+}
+VIEWS: Final = (
+    {**_ENTRY, "destination": "nav", "url_route": "checkpoints", "nav_top_level": True},
+    {**_ENTRY, "destination": "dag", "url_route": "pipeline"},
+)
+
+
+class PagesApp:
+    """An ASGI app of static files, built by the first request: every component of Airflow imports
+    plugins, and only the API server serves them.
+
+    Below the digest of this installation's files a browser keeps them; elsewhere it asks each time.
+    """
+
+    @cached_property
+    def app(self) -> ASGIApp:
+        from starlette.applications import Starlette
+        from starlette.responses import Response
+        from starlette.routing import Mount
+        from starlette.staticfiles import StaticFiles
+
+        class Files(StaticFiles):
+            def __init__(self, cached: str) -> None:
+                super().__init__(directory=FOLDER, html=True)
+                self.cached = cached
+
+            def file_response(self, *args: Any, **kwargs: Any) -> Response:  # noqa: ANN401 - Starlette's
+                response = super().file_response(*args, **kwargs)
+                response.headers["Cache-Control"] = self.cached
+                return response
+
+        return Starlette(
+            routes=[Mount(f"/{DIGEST}", Files(FOREVER)), Mount("/", Files("no-cache"))]
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)

@@ -1,0 +1,99 @@
+"""Airflow's whole app on a free port of this process, and a headless Chromium that looks at it.
+
+The environment that Airflow reads when it is imported is that of tests/airflow.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from harness.jobs import a_pipeline, trigger_one
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.submission import configure, submit
+from sluice.core.plan import CheckpointPlan
+from sluice.core.properties import CheckpointType
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.job.job import Job, open_job
+from sluice.spark.stage import run_stage
+from sluice.storage.open import StoreLocation
+from tests.airflow import conftest as airflow_home
+from tests.airflow.rest import PACKAGE, an_api
+from tests.browser.chromium import Tab, chromium, found_browser
+from tests.no_spark import stages_without_spark
+
+NEEDS = "no Chromium is installed: apt-get install chromium, or set SLUICE_BROWSER"
+ROOT = airflow_home.HOME / "browser-root"
+
+
+@dataclass(frozen=True)
+class Served:
+    """Airflow's whole app; ``token`` is that of a user who may read and run DAGs."""
+
+    url: str
+    token: str
+
+
+@pytest.fixture(scope="session", name="served")
+def _served() -> Iterator[Served]:
+    import uvicorn
+
+    with pytest.MonkeyPatch.context() as patch, an_api() as api:
+        patch.setenv("SLUICE_PIPELINES", str(PACKAGE))
+        patch.setenv("SLUICE_ROOT", f"file://{ROOT}")
+        patch.setenv("SLUICE_CACHE_DIR", str(airflow_home.HOME / "browser-cache"))
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(api.client.app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", api.tokens["uwe"])
+        server.should_exit = True
+        thread.join(timeout=10)
+
+
+@pytest.fixture(scope="session", name="job")
+def _job(served: Served) -> Job:
+    """``auctions``: 1 completed, 2 a savepoint, 3 failed, 4 waits for the stage rank_bids."""
+    assert served.url
+    pipeline = a_pipeline(tolerable_failed_checkpoints=9)
+    job = open_job(pipeline, StoreLocation(root=f"file://{ROOT}"))
+    submit(job, configure(job.pipeline, {}))
+    take(job, trigger_one(job))
+    savepoint = CheckpointType.SAVEPOINT
+    take(job, trigger_one(job, type=savepoint, savepoint_name="before", is_periodic=False))
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    fail_checkpoint(job, trigger_one(job).checkpoint_id, expired, "rank_bids did not acknowledge")
+    run(job, trigger_one(job), "count_bids")
+    return job
+
+
+def take(job: Job, plan: CheckpointPlan) -> None:
+    run(job, plan, *job.pipeline.stages)
+    complete(job, plan)
+
+
+def run(job: Job, plan: CheckpointPlan, *stages: str) -> None:
+    """The stages' own subtasks, with lists of rows in the place of Spark."""
+    with stages_without_spark():
+        for stage in stages:
+            run_stage(job, None, plan.checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
+
+
+def complete(job: Job, plan: CheckpointPlan) -> None:
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
+
+
+@pytest.fixture(scope="session", name="tab")
+def _tab(served: Served, job: Job, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    program = found_browser()
+    if program is None:
+        pytest.skip(NEEDS)
+    with chromium(program, tmp_path_factory.mktemp("chromium")) as tab:
+        tab.send("Network.setCookie", name="_token", value=served.token, url=served.url)
+        yield tab

@@ -1,0 +1,123 @@
+"""The pages in a real browser, in Airflow's own UI and alone, over checkpoints that were taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.ids import CheckpointId
+from sluice.job.job import Job
+from tests.browser.chromium import Tab
+from tests.browser.conftest import Served, complete, run
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
+
+# Wherever the pages are: alone below #pages, or somewhere in Airflow's own.
+PLACE = """[...document.querySelectorAll('*')].map((one) => one.shadowRoot)
+    .find((root) => root?.querySelector('.sluice'))"""
+TEXT = f"{PLACE}.querySelector('.sluice').innerText"
+
+SHOWN = {
+    "": ("Pipelines", "auctions"),
+    "p/auctions/overview": ("Overview", "Checkpoint 4 is in progress"),
+    "p/auctions/history": ("History", "checkpoint expired"),
+    "p/auctions/history?status=FAILED": ("History", "rank_bids did not acknowledge"),
+    "p/auctions/checkpoints/1": ("Checkpoint 1", "Subtasks of rank_bids"),
+    "p/auctions/checkpoints/4": ("Checkpoint 4", "late"),
+    "p/auctions/summary": ("Summary", "End to end duration"),
+    "p/auctions/configuration": ("Configuration", "max_records_per_epoch"),
+    "p/auctions/journal": ("Journal", "Checkpoint 3 was aborted"),
+    "p/auctions/graph": ("Graph", "KeyedAggregate"),
+    "p/auctions/state": ("State", "bid_auction"),
+    "reasons/CHECKPOINT_EXPIRED": ("checkpoint expired", "What to do"),
+}
+
+
+def says(tab: Tab, words: str) -> None:
+    tab.until(f"{TEXT}.includes({words!r})")
+
+
+def show(tab: Tab, served: Served, page: str, heading: str) -> None:
+    tab.open(f"{served.url}/sluice/pages/#/{page}")
+    tab.until(f"{PLACE}.querySelector('h2').textContent === {heading!r}")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails(tab: Tab) -> None:
+    tab.errors.clear()
+    tab.failed.clear()
+    tab.look()
+
+
+def test_every_page_shows_the_job_wide_and_narrow(tab: Tab, served: Served) -> None:
+    for page, (heading, words) in SHOWN.items():
+        show(tab, served, page, heading)
+        says(tab, words)
+        tab.look(width=400)
+        assert tab.evaluate("document.getElementById('pages').scrollWidth") <= 400, page
+        tab.look()
+
+    assert (tab.errors, tab.failed) == ([], [])
+
+
+def test_airflow_has_an_entry_and_a_tab_in_its_theme(tab: Tab, served: Served) -> None:
+    tab.look(theme="dark")
+    tab.open(f"{served.url}/dags/auctions/plugin/pipeline")
+    says(tab, "Latest completed")
+    entry = tab.until("[...document.querySelectorAll('nav a, a')].find((one) => "
+                      "one.pathname === '/plugin/checkpoints')?.textContent")  # fmt: skip
+    colours = f"""[getComputedStyle({PLACE}.querySelector('.sluice')).backgroundColor,
+        getComputedStyle(document.documentElement).getPropertyValue('--chakra-colors-bg')]"""
+    inside, around = tab.evaluate(colours)
+
+    tab.open(f"{served.url}/plugin/checkpoints")
+    says(tab, "Pipelines")
+
+    assert entry == "Checkpoints"
+    assert inside == around.strip()
+    assert tab.errors == []
+
+
+def test_a_checkpoint_that_completes_is_seen_without_reloading(
+    tab: Tab, served: Served, job: Job
+) -> None:
+    show(tab, served, "p/auctions/checkpoints/4", "Checkpoint 4")
+    says(tab, "Waiting, for")
+    plan = job.plan(CheckpointId(4))
+    assert plan is not None
+
+    run(job, plan, "rank_bids")
+    complete(job, plan)
+
+    tab.until(f"{PLACE}.querySelector('main .badge').textContent === 'completed'")
+    tab.until(f"!{TEXT}.includes('Waiting, for')")
+
+
+def test_the_keyboard_opens_a_page_and_its_heading_takes_the_focus(
+    tab: Tab, served: Served
+) -> None:
+    show(tab, served, "p/auctions/overview", "Overview")
+    focused = f"{PLACE}.activeElement?.textContent"
+
+    while tab.evaluate(focused) != "Journal":
+        tab.press("Tab")
+    tab.press("Enter")
+
+    tab.until(f"{focused} === 'Journal' && {PLACE}.activeElement.tagName === 'H2'")
+
+
+def test_what_is_not_there_is_said_with_what_to_do(tab: Tab, served: Served) -> None:
+    tab.open(f"{served.url}/sluice/pages/?dag=some_other_dag")
+    says(tab, "This DAG is not a pipeline of Sluice")
+    tab.open(f"{served.url}/sluice/pages/#/p/auctions/checkpoints/999")
+    says(tab, "It may be gone")
+    tab.open(f"{served.url}/sluice/pages/#/p/nobody/overview")
+    says(tab, "no pipeline 'nobody' is declared here")
+
+
+def test_who_has_no_token_is_told_to_sign_in(tab: Tab, served: Served) -> None:
+    tab.send("Network.clearBrowserCookies")
+
+    tab.open(f"{served.url}/sluice/pages/")
+    says(tab, "Sign in to Airflow again")
+
+    tab.send("Network.setCookie", name="_token", value=served.token, url=served.url)
