@@ -70,6 +70,22 @@ def test_objects_survive_kill_9_and_stay_create_only(
     assert request(port, "GET", key) == (200, b"entry")
 
 
+def test_a_server_makes_its_bucket_itself(
+    tmp_path: Path, port: int, records: list[ProcessRecord]
+) -> None:
+    record = processes.start(
+        s3_server.s3_launch(port=port, sluice_dir=tmp_path, env=dict(os.environ))
+    )
+    records.append(record)
+
+    processes.wait_until_ready(
+        record,
+        lambda: s3_server.answers(port),
+        timeout_s=s3_server.START_TIMEOUT_S,
+        cancelled=Event(),
+    )
+
+
 def test_the_data_lies_in_our_folder_and_nothing_listens_beyond_loopback(
     tmp_path: Path, port: int, records: list[ProcessRecord]
 ) -> None:

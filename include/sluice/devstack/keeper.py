@@ -3,8 +3,8 @@
     keeper --starts--> server --died after a while--> pause --> server ...
                          '--died at once, the first time--> the keeper ends with its code
 
-Both are in one process group, so whoever stops the service signals both.  ``up`` replaces a server
-that lives and does not answer.
+Both are in one process group, so a signal to that stops both.  ``up`` replaces a server that lives
+and does not answer.
 """
 
 from __future__ import annotations

@@ -2,11 +2,17 @@
 
 Objects survive a kill -9 of the server (not a power cut: it does not fsync) in files under the
 data folder.  Signatures are unchecked, so nothing but loopback may reach it.
+
+``python -m sluice.devstack.s3_server PORT`` is the server; it sees to its bucket itself, as one
+that is started anew has forgotten an empty bucket.
 """
 
 from __future__ import annotations
 
+import runpy
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -19,6 +25,7 @@ NAME = "s3"
 START_TIMEOUT_S = 90.0  # 2 s on a quiet machine; the first start compiles its Python files.
 
 _ANSWER_TIMEOUT_S = 5.0
+_POLL_S = 0.2
 
 
 def s3_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
@@ -28,7 +35,7 @@ def s3_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
     temporary.mkdir(parents=True, exist_ok=True)
     return Launch(
         name=NAME,
-        command=(sys.executable, "-m", "ministack"),
+        command=(sys.executable, "-m", "sluice.devstack.s3_server", str(port)),
         env={
             **env,
             "BIND_HOST": LOOPBACK,
@@ -68,3 +75,18 @@ def _request(port: int, method: str, path: str) -> int | None:
         return None
     finally:
         connection.close()
+
+
+def _see_to_bucket(port: int) -> None:
+    while not bucket_exists_or_is_created(port):
+        time.sleep(_POLL_S)
+
+
+def main() -> None:
+    threading.Thread(target=_see_to_bucket, args=(int(sys.argv[1]),), daemon=True).start()
+    del sys.argv[1:]
+    runpy.run_module("ministack", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
