@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, trigger_one
 from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.timing import NewTimes, pause, retime
 from sluice.core.ids import CheckpointId
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.job.job import Job
@@ -58,6 +61,18 @@ def test_the_figures_are_those_of_the_statistics(job: Job, sluice: Sluice) -> No
     assert found["sluice_job_jobStatus", "RUNNING"] == 1
     path = f"{job.store.root}/{job.paths.checkpoint(2)}"
     assert found["sluice_job_lastCheckpointExternalPath", path] == 1
+
+
+def test_the_interval_is_what_a_person_made_of_it(job: Job, sluice: Sluice) -> None:
+    name = ("sluice_job_checkpointInterval", "")
+
+    retime(job, NewTimes(interval=timedelta(seconds=90)), by="ada")
+    changed = parsed(sluice("metrics", "auctions").out)
+    pause(job, by="ada")
+    paused = parsed(sluice("metrics", "auctions").out)
+
+    assert changed[name] == 90_000
+    assert name not in paused
 
 
 def test_every_sample_has_a_help_text_and_is_one_that_is_declared(sluice: Sluice) -> None:

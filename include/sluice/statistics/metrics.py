@@ -152,7 +152,7 @@ METRICS = {
         Metric(
             name="checkpointInterval",
             unit=Unit.MILLISECONDS,
-            help="the declared interval between two checkpoints",
+            help="the interval between two checkpoints that is in force, unless it is paused",
             is_flinks=False,
         ),
         Metric(

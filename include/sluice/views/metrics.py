@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from sluice.core.state import CoordinatorState
 from sluice.errors import SluiceError
 from sluice.job.job import Job
 from sluice.statistics.checkpoints import StageStats
@@ -40,7 +41,7 @@ def metrics(job: Job, count_orphans: CountOrphans | None = None) -> tuple[Sample
             external_path=None
             if retained is None
             else redacted(f"{job.store.root}/{job.paths.checkpoint(retained.checkpoint_id)}"),
-            interval_ms=_interval_ms(job),
+            interval_ms=_interval_ms(job, state),
             orphans=orphans[0],
             orphaned_bytes=orphans[1],
         )
@@ -65,9 +66,13 @@ def _stages(job: Job, latest: Latest) -> tuple[StageStats, ...]:
     return () if kept is None else kept.stages
 
 
-def _interval_ms(job: Job) -> int | None:
-    """None where a schedule decides in its place, or a person."""
-    declared = job.pipeline.checkpointing
+def _interval_ms(job: Job, state: CoordinatorState) -> int | None:
+    """None where a schedule decides in its place, or a person, and while they pause it."""
+    declared, changed = job.pipeline.checkpointing, state.timing
+    if changed.is_paused:
+        return None
+    if changed.interval_ms is not None:
+        return changed.interval_ms
     if declared.schedule is not None or declared.interval is None:
         return None
     return round(declared.interval.total_seconds() * 1000)
