@@ -5,6 +5,8 @@ Each route has one of these dependencies; tests/airflow walks the routes and fin
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -13,9 +15,11 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from fastapi import Path, Request
 
 from sluice.protocol.names import UID
+from sluice_airflow.rest.problems import Refused
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 Uid = Annotated[str, Path(pattern=f"^{UID}$", description="The uid of a pipeline")]
 
@@ -56,3 +60,47 @@ def _require(
     dag_id: str,
 ) -> None:
     requires_access_dag(method, entity, param_dag_id=dag_id)(request, user)
+
+
+def _may_run(suffix: str) -> Callable[[Request, BaseUser, str], None]:
+    """Who may start the DAG by hand may have it started here."""
+
+    def may_run(request: Request, user: GetUserDep, uid: Uid) -> None:
+        require_own_intent(request)
+        _require(request, user, "GET", DagAccessEntity.RUN, uid)
+        _require(request, user, "POST", DagAccessEntity.RUN, uid + suffix)
+
+    return may_run
+
+
+may_checkpoint = _may_run("")
+may_save = _may_run("__savepoint")
+may_restore = _may_run("__restore")
+may_cancel = _may_run("__cancel")
+
+
+def may_read_savepoints(request: Request, user: GetUserDep, uid: Uid) -> None:
+    """The runs of the savepoint DAG, too."""
+    _require(request, user, "GET", DagAccessEntity.RUN, uid)
+    _require(request, user, "GET", DagAccessEntity.RUN, f"{uid}__savepoint")
+
+
+def require_own_intent(request: Request) -> None:
+    """Refuses what a page of another site can have a browser send with the user's cookie.
+
+    No such page can send JSON, or a header, unless Airflow's CORS settings let it; and a browser
+    says whose page it was.  A token in the header is proof enough.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"the body is {kind or 'of no type'}; send JSON, with Content-Type: application/json",
+        )
+    has_token = request.headers.get("authorization", "").lower().startswith("bearer ")
+    if not has_token and request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise Refused(
+            HTTPStatus.FORBIDDEN,
+            "the request comes from a page of another site, with this browser's cookie; send a "
+            "token in the header Authorization",
+        )

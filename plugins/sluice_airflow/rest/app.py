@@ -8,11 +8,11 @@ from airflow.configuration import conf
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from sluice_airflow.rest import checkpoints, inspection, metrics, pipelines
+from sluice_airflow.rest import acts, checkpoints, inspection, metrics, pipelines
 from sluice_airflow.rest.answers import schemas
+from sluice_airflow.rest.mount import PREFIX, VERSION
 from sluice_airflow.rest.problems import handle_problems
 
-VERSION = "v1"
 TITLE = "Sluice"
 DESCRIPTION = """Checkpoints of the pipelines that this Airflow runs, with the resources and field
 names of Flink's REST API where it has them. Moments are milliseconds since 1970, periods
@@ -34,7 +34,7 @@ def create_app() -> FastAPI:
         redoc_url=None,
     )
     versioned = APIRouter(prefix=f"/api/{VERSION}")
-    for module in (pipelines, checkpoints, inspection):
+    for module in (pipelines, checkpoints, inspection, acts):
         versioned.include_router(module.router)
     app.include_router(versioned)
     app.include_router(metrics.router)
@@ -49,7 +49,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
-        document["components"]["schemas"] = schemas()
-        document["servers"] = [{"url": app.root_path or "/sluice"}]
+        document["components"].setdefault("schemas", {}).update(schemas())
+        document["servers"] = [{"url": app.root_path or PREFIX}]
         app.openapi_schema = document
     return app.openapi_schema

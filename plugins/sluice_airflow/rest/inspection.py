@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
 from sluice.job.retained import LATEST
 from sluice.protocol.names import SAVEPOINT_NAME, UID
 from sluice.views.journal import JournalPage, journal_page
+from sluice.views.snapshots import Snapshot, snapshots
 from sluice.views.state_pages import StatePage, state_page
 from sluice_airflow.rest.access import may_read, may_read_data
 from sluice_airflow.rest.answers import answer, shows
@@ -32,6 +34,28 @@ def list_journal(
 ) -> Response:
     """What the coordinator did, newest first, as far as the journal goes back."""
     return answer(journal_page(job, limit=limit, before=before))
+
+
+class Snapshots(msgspec.Struct, frozen=True, kw_only=True):
+    """Retained checkpoints and savepoints of the job's own root, the newest first."""
+
+    snapshots: tuple[Snapshot, ...]
+
+
+@router.get(
+    "/snapshots",
+    tags=["snapshots"],
+    responses=shows(Snapshots),
+    dependencies=[Depends(may_read)],
+)
+def list_snapshots(
+    job: JobDep,
+    checks: Annotated[  # noqa: FBT002 - a field of the query
+        bool, Query(description="Ask the files, sources and sinks whether each can be restored")
+    ] = False,
+) -> Response:
+    """What the job can be restored from; with `checks` also whether, and what is missing."""
+    return answer(Snapshots(snapshots=tuple(snapshots(job, checks=checks))))
 
 
 @router.get(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-PREFIX = "/sluice"
+PREFIX, VERSION = "/sluice", "v1"
 
 
 class DeferredApp:

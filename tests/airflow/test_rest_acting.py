@@ -1,0 +1,193 @@
+"""Acts over REST: each starts the run that the form would start, for whoever may start it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from sqlalchemy import delete, update
+
+from harness.jobs import a_pipeline, trigger_one
+from sluice.coordinator.submission import configure, submit
+from sluice.job.job import Job, open_job
+from sluice.storage.open import StoreLocation
+from tests.airflow.rest import BASE, Api
+from tests.subtasks import a_savepoint, take_checkpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
+
+ACTS = [
+    ("checkpoints", "", {}, {}),
+    (
+        "savepoints",
+        "__savepoint",
+        {"savepoint-name": "mine"},
+        {"name": "mine", "stop": "none", "format": "native", "target": None},
+    ),
+    (
+        "stop",
+        "__savepoint",
+        {"drain": True, "format-type": "canonical"},
+        {"name": None, "stop": "drain", "format": "canonical", "target": None},
+    ),
+    ("cancel", "__cancel", {}, {}),
+    (
+        "restore",
+        "__restore",
+        {"target": "checkpoint", "checkpoint-id": 1, "dry-run": True},
+        {
+            "target": "checkpoint", "checkpoint_id": 1, "savepoint": None, "parallelism": None,
+            "allow_non_restored_state": False, "roll_back_tables": False, "accept_tables": False,
+            "compare_checksums": True, "claim_mode": "NO_CLAIM", "then": "resume",
+            "ignore_in_flight_of": None, "dry_run": True, "only_generation": None,
+        },
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(name="editor")
+def _editor(everybody: Api) -> Api:
+    set_paused("auctions", paused=False)
+    with create_session() as session:
+        session.execute(delete(DagRun))
+    return everybody.by("uwe")
+
+
+@pytest.fixture(name="job")
+def _job(root: str) -> Job:
+    job = open_job(a_pipeline(), StoreLocation(root=root))
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+    return job
+
+
+def set_paused(dag_id: str, *, paused: bool) -> None:
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == dag_id).values(is_paused=paused))
+
+
+def runs(dag_id: str) -> list[DagRun]:
+    return list(DagRun.find(dag_id=dag_id))
+
+
+@pytest.mark.parametrize(("act", "suffix", "body", "conf"), ACTS, ids=[one[0] for one in ACTS])
+def test_an_act_starts_the_run_of_its_dag(
+    editor: Api, act: str, suffix: str, body: Any, conf: Any
+) -> None:
+    answer = editor.post(f"/pipelines/auctions/{act}", body)
+
+    (run,) = runs(f"auctions{suffix}")
+    assert (answer.status_code, answer.text) == (202, answer.text)
+    assert answer.json() == {
+        "request-id": run.run_id,
+        "dag_id": run.dag_id,
+        "run": answer.json()["run"],
+    }
+    assert answer.json()["run"].startswith(f"/dags/auctions{suffix}/runs/manual__")
+    assert (run.conf, run.triggering_user_name) == (conf, "uwe")
+
+
+@pytest.mark.parametrize("act", [*(one[0] for one in ACTS), "checkpoints/2/abort"])
+def test_a_viewer_may_not_act(everybody: Api, editor: Api, act: str) -> None:
+    answer = everybody.by("vera").post(f"/pipelines/auctions/{act}", {})
+
+    assert answer.status_code == 403
+    assert "an admin of Airflow can let you run the DAG" in answer.json()["detail"]
+    assert runs("auctions__savepoint") == runs("auctions") == []
+
+
+def test_a_savepoint_is_asked_for_and_found_again(editor: Api, job: Job) -> None:
+    asked = editor.post("/pipelines/auctions/savepoints", {"savepoint-name": "mine"})
+    status = asked.headers["location"].removeprefix(BASE)
+    before = editor.get(status).json()
+    run_id = asked.json()["request-id"]
+    a_savepoint(job, "mine", cause=f"airflow:auctions__savepoint/{run_id}")
+    end(run_id, DagRunState.SUCCESS)
+
+    after = editor.get(status).json()
+
+    assert before == {"status": {"id": "IN_PROGRESS"}, "operation": None}
+    assert after["status"] == {"id": "COMPLETED"}
+    assert after["operation"]["location"].endswith("/auctions/savepoints/mine/")
+    assert editor.get(status + "x").status_code == 404
+
+
+def test_a_savepoint_that_failed_says_why(editor: Api, job: Job) -> None:
+    run_id = editor.post("/pipelines/auctions/savepoints", {}).json()["request-id"]
+    end(run_id, DagRunState.FAILED, note="savepoint 'mine': TRIGGER: password=hunter22")
+
+    found = editor.get(f"/pipelines/auctions/savepoints/{run_id}").json()
+
+    assert found == {
+        "status": {"id": "COMPLETED"},
+        "operation": {"failure-cause": {"message": "savepoint 'mine': TRIGGER: password=***"}},
+    }
+
+
+def test_one_pending_checkpoint_is_aborted_at_once(editor: Api, job: Job) -> None:
+    pending = trigger_one(job).checkpoint_id
+
+    done = editor.post(f"/pipelines/auctions/checkpoints/{pending}/abort")
+    again = editor.post(f"/pipelines/auctions/checkpoints/{pending}/abort")
+
+    assert done.json() == {"id": pending, "status": "RUNNING"}
+    assert "airflow:uwe" in job.state().failed[-1].message
+    assert again.status_code == 404
+    assert "there is nothing to abort" in again.json()["detail"]
+
+
+def test_a_paused_dag_is_said_and_gets_no_run(editor: Api) -> None:
+    set_paused("auctions", paused=True)
+
+    answer = editor.post("/pipelines/auctions/checkpoints")
+
+    assert (answer.status_code, runs("auctions")) == (409, [])
+    assert "DAG 'auctions' is paused" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("act", "body", "words"),
+    [
+        ("savepoints", {"savepoint-name": "../up"}, "body.savepoint-name"),
+        ("savepoints", {"target-directory": "s3://other/place"}, "body.target-directory"),
+        ("savepoints", {"drain": True}, "drain ends the job for good, and stop is false"),
+        ("restore", {"target": "savepoint"}, "target is 'savepoint', but savepoint is empty"),
+        ("restore", {"root": "file:///etc"}, "body.root"),
+        ("restore", {"parallelism": "many"}, "DAG 'auctions__restore'"),
+    ],
+)
+def test_what_the_form_would_refuse_is_refused_here(
+    editor: Api, act: str, body: Any, words: str
+) -> None:
+    answer = editor.post(f"/pipelines/auctions/{act}", body)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert words in answer.json()["detail"]
+    assert runs("auctions__savepoint") == runs("auctions__restore") == []
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_what_a_form_of_another_site_can_send_does_nothing(editor: Api, kind: str) -> None:
+    editor.client.cookies.set("_token", editor.tokens["uwe"])
+    url = f"{BASE}/pipelines/auctions/cancel"
+
+    try:
+        sent = editor.client.post(url, content="{}", headers={"content-type": kind})
+        neighbour = editor.client.post(url, json={}, headers={"sec-fetch-site": "same-site"})
+        own = editor.client.post(url, json={}, headers={"sec-fetch-site": "same-origin"})
+    finally:
+        editor.client.cookies.clear()
+
+    assert [sent.status_code, neighbour.status_code, own.status_code] == [415, 403, 202]
+    assert len(runs("auctions__cancel")) == 1
+
+
+def end(run_id: str, state: DagRunState, *, note: str | None = None) -> None:
+    with create_session() as session:
+        run = DagRun.find(run_id=run_id, session=session)[0]
+        run.state = state
+        run.note = note
