@@ -33,12 +33,14 @@ def found_browser() -> str | None:
 
 
 class Tab:
-    """One tab.  What it loads, says and asks in vain is in ``requests``, ``errors``, ``failed``."""
+    """One tab: in ``errors`` what its scripts complain of, in ``failed`` what was not answered, in
+    ``posts`` what was posted.
+    """
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._ids = itertools.count(1)
-        self.requests: list[str] = []
+        self.posts: list[str] = []
         self.errors: list[str] = []
         self.failed: list[str] = []
         for domain in ("Page", "Runtime", "Network"):
@@ -101,8 +103,8 @@ class Tab:
 
     def _note(self, method: str, params: Any) -> None:
         match method:
-            case "Network.requestWillBeSent":
-                self.requests.append(params["request"]["url"])
+            case "Network.requestWillBeSent" if params["request"]["method"] == "POST":
+                self.posts.append(params["request"]["url"])
             case "Network.responseReceived" if params["response"]["status"] >= 400:
                 self.failed.append(params["response"]["url"])
             case "Runtime.exceptionThrown":

@@ -26,7 +26,7 @@ for (const path of process.argv.slice(1)) {
 }
 """
 _IMPORT = re.compile(r"""(?:from|import)\s*\(?\s*"(\.[^"]+)\"""")
-_ASKED = re.compile(r"\bpath\(((?:[^()]|\([^()]*\))*)\)")
+_ASKED = re.compile(r"(?:\bpath\(|\bplace: \[)((?:[^()\]]|\([^()]*\))*)[\])]")
 _NAMED = re.compile(r'useResource\("([a-z]+)"')
 
 
@@ -71,7 +71,7 @@ def _routes_of(text: str) -> list[str]:
     named = _NAMED.findall(text)
     for arguments in _ASKED.findall(text):
         names = [one.strip() for one in arguments.split(",") if one.strip()]
-        if names == ["...rest"]:
+        if names and names[0].startswith("..."):
             continue
         parts = [name.strip('"') if name.startswith('"') else "{}" for name in names]
         named.append("/".join(["pipelines", "{}", *parts]))

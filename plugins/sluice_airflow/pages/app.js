@@ -3,6 +3,7 @@
 import { useEffect, useRef } from "./vendor/preact-hooks.js";
 import { render } from "./vendor/preact.js";
 import { pathOf, useResource } from "./api.js";
+import { Actions } from "./actions.js";
 import { html } from "./html.js";
 import { Badge, Empty, Link, Loading, ProblemNote } from "./parts.js";
 import { useRoute } from "./route.js";
@@ -14,6 +15,7 @@ import { Journal } from "./views/journal.js";
 import { Overview } from "./views/overview.js";
 import { Pipelines, listed } from "./views/pipelines.js";
 import { Reason } from "./views/reasons.js";
+import { Snapshots } from "./views/snapshots.js";
 import { State } from "./views/state.js";
 import { Summary } from "./views/summary.js";
 
@@ -25,6 +27,7 @@ const PAGES = [
   ["journal", "Journal", Journal],
   ["graph", "Graph", Graph],
   ["state", "State", State],
+  ["snapshots", "Snapshots", Snapshots],
 ];
 const SHOWN = { ...Object.fromEntries(PAGES.map(([name, , page]) => [name, page])), checkpoints: Detail };
 
@@ -72,6 +75,7 @@ function Title({ uid, path, isInDag }) {
     <span role="status">${data?.status ? html`<${Badge} status=${data.status} />` : null}
       ${data?.failing ? html` <span class="badge bad">failing</span>` : null}</span>
     ${data?.dag && !isInDag ? html`<a href=${data.dag}>DAG</a>` : null}
+    ${data?.status ? html`<${Actions} path=${path} status=${data.status} />` : null}
     ${data?.problem ? html`<p class="reason">${data.problem}</p>` : null}
   </div>`;
 }

@@ -2,6 +2,7 @@
 
 import { useNow, useResource } from "../api.js";
 import { asked, count, duration, size, watermark, words } from "../format.js";
+import { Abort } from "../actions.js";
 import { html } from "../html.js";
 import { Badge, Empty, Failure, Figures, Link, Moment, Resource, Table, numeric } from "../parts.js";
 import { Subtasks } from "./subtasks.js";
@@ -21,6 +22,7 @@ function Shown({ uid, path, one, stage, now }) {
   return html`
     <p><${Badge} status=${one.status} /> ${one.discarded ? html`<span class="badge calm">discarded</span>` : null}
       ${" "}${words(one.checkpoint_type)}${one.unaligned_checkpoint ? ", unaligned" : ""}${asked(one.cause)}</p>
+    ${one.status === "IN_PROGRESS" ? html`<div class="actions"><${Abort} path=${path} checkpoint=${one} /></div>` : null}
     <${Failure} reason=${one.failure_reason} message=${one.failure_message} />
     <${Late} one=${one} stages=${stages} now=${now} uid=${uid} />
     <${Totals} one=${one} now=${now} />

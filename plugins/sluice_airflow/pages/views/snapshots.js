@@ -1,0 +1,39 @@
+/** What the job can be restored from: retained checkpoints and savepoints, and what each pins. */
+
+import { useNow, useResource, withQuery } from "../api.js";
+import { RestoreFrom } from "../actions.js";
+import { count, size, words } from "../format.js";
+import { html } from "../html.js";
+import { Empty, Link, Moment, Resource, Table, numeric } from "../parts.js";
+
+export function Snapshots({ uid, path }) {
+  const now = useNow();
+  const resource = useResource(withQuery(path("snapshots"), { checks: true }), { everyMs: 60_000 });
+  return html`<h2 tabindex="-1">Snapshots</h2>
+    <${Resource} resource=${resource}>${({ snapshots }) => snapshots.length
+      ? html`<${Table} caption="Snapshots of ${uid}, the newest first" columns=${columns(uid, path, now)} rows=${snapshots}
+          keyOf=${(one) => `${one.kind} ${one.savepoint ?? one.id}`} rowClass=${(one) => (one.can_restore === false ? "failing" : "")} />`
+      : html`<${Empty} title="Nothing to restore from yet">
+          <p>Every completed checkpoint that is retained is listed here, and every savepoint.</p><//>`}<//>`;
+}
+
+const nameOf = (one) => (one.savepoint ? `savepoint ${one.savepoint}` : `checkpoint ${one.id}`);
+
+const columns = (uid, path, now) => [
+  { name: "name", title: "Snapshot", value: nameOf, cell: (one) => html`${one.id == null
+    ? nameOf(one) : html`<${Link} to=${["p", uid, "checkpoints", one.id]}>${nameOf(one)}<//>`}` },
+  { name: "verdict", title: "Can be restored", cell: Verdict },
+  { name: "type", title: "Type", value: (one) => one.type, cell: (one) => words(one.type) },
+  { name: "age", title: "Its age", kind: "number", value: (one) => one.completed_at_ms && -one.completed_at_ms,
+    cell: (one) => html`<${Moment} at=${one.completed_at_ms} now=${now} />` },
+  numeric("size", "State", (one) => one.full_bytes, size),
+  numeric("generation", "Generation", (one) => one.generation, count),
+  { name: "tables", title: "Tables", cell: (one) => Object.entries(one.tables ?? {}).map(([sink, version]) =>
+    html`<div>${sink}: <span class="muted">version</span> ${version}</div>`) },
+  { name: "act", title: html`<span class="unseen">Actions</span>`, cell: (one) => (one.can_restore === false
+    ? null : html`<${RestoreFrom} path=${path} snapshot=${one} name=${nameOf(one)} />`) },
+];
+
+const Verdict = (one) => html`<span class="badge ${one.can_restore === false ? "bad" : "good"}">${one.can_restore === false ? "no" : "yes"}</span>
+  ${one.is_of_this_life ? null : html` <span class="badge calm" title="The job as it was submitted before took it">earlier life</span>`}
+  ${(one.problems ?? []).map((problem) => html`<div class="reason">${problem}</div>`)}`;
