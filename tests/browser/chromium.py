@@ -23,7 +23,7 @@ _FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage", "--remote-debugging-port=0",
 )  # fmt: skip
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 60.0  # The other worker may have Spark and Airflow running.
 
 
 def found_browser() -> str | None:

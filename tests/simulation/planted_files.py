@@ -284,7 +284,7 @@ def compare_no_bytes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(observation, "checksums_of", lambda *_: None)
 
 
-@mutation(0, 1, 3)
+@mutation(0, 1, 3, 4)
 def believe_any_record(patch: pytest.MonkeyPatch) -> None:
     """A record whose bytes are not those that were written is read as it is."""
     patch.setattr(records, "checksum", lambda _: "whole")
