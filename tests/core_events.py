@@ -8,6 +8,7 @@ from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.messages import (
     AlignmentTimedOut,
+    CheckpointingChanged,
     CheckpointRequested,
     CheckpointTriggered,
     Event,
@@ -20,6 +21,7 @@ from sluice.core.messages import (
 )
 from sluice.core.plan import CheckpointPlan, SourceCut
 from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.timing import Timing
 from tests.builders import a_plan, a_request
 
 
@@ -54,6 +56,11 @@ def timed_out(*stages: str, checkpoint_id: int = 1, generation: int = 1) -> Even
         checkpoint_id=CheckpointId(checkpoint_id),
         stages=stages,
     )
+
+
+def retimed(**timing: object) -> Event:
+    given = Timing(**timing)  # type: ignore[arg-type]
+    return CheckpointingChanged(at_ms=2_000, generation=Generation(1), timing=given)
 
 
 def job_failed(*, at_ms: int = 5_000, generation: int = 1) -> Event:

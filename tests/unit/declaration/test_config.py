@@ -364,7 +364,10 @@ def test_a_restart_strategy_is_checked_where_it_is_built(
 @pytest.mark.parametrize(
     ("interval", "words"),
     [
-        (timedelta(minutes=2), "A checkpoint every **2 min**, given up after 10 min;"),
+        (
+            timedelta(minutes=2),
+            "A checkpoint every **2 min**, if there is anything new, given up after 10 min;",
+        ),
         (None, "A checkpoint **by hand** only, given up after 10 min;"),
     ],
 )

@@ -61,6 +61,7 @@ from tests.core_events import (
     job_failed,
     released,
     requested,
+    retimed,
     tables_recovered,
     timed_out,
     trigger_failed,
@@ -72,7 +73,8 @@ KEY = "auctions/checkpoints/0000000001/thing"
 
 EVENTS: list[Event] = [
     submitted(parallelism=3, params={"input": "über"}),
-    requested(a_request("mine", expires_at_ms=9_000)),
+    requested(a_request("mine", expires_at_ms=9_000, awaits_a_host=True)),
+    retimed(is_paused=True, interval_ms=7, tolerable_failed_checkpoints=2, changed_by="ada"),
     triggered(3, savepoint="mine", parent=2, type=CheckpointType.SAVEPOINT),
     trigger_failed(a_request()),
     an_attempt(2),
