@@ -260,6 +260,7 @@ def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_onc
     from airflow.models.dagrun import DagRun
     from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.session import create_session
+    from airflow.utils.sqlalchemy import prohibit_commit
     from airflow.utils.types import DagRunType
     from sqlalchemy import select
 
@@ -268,7 +269,7 @@ def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_onc
 
     run(dags["demo"])
     asked_parses()
-    with create_session() as session:
+    with create_session() as session, prohibit_commit(session) as guard:  # As the scheduler does.
         first = session.scalars(select(DagRun).where(DagRun.dag_id == "demo").limit(1)).one()
         first.dag = DagSerialization.from_dict(DagSerialization.to_dict(dags["demo"]))
         for run_type in (DagRunType.MANUAL, DagRunType.ASSET_TRIGGERED):
@@ -280,6 +281,7 @@ def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_onc
             run_notes.on_dag_run_running(first, "started")
         request_parse("demo__no_such_dag", session)
         first.run_type = DagRunType.MANUAL
+        guard.commit()
 
     assert of_later_ones == []
     assert asked_parses() == ["demo.py"]
