@@ -28,7 +28,6 @@ _current = [0]
 
 
 # Where a connector asks many files at once: a thread for each of a few in memory takes longest.
-POOLED = ("table", "table_manifest", "table_rows")
 
 
 class InThisThread:
@@ -228,9 +227,6 @@ def spark_in_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyspark.TaskContext.get", TaskContext)
-        for module in POOLED:
-            patch.setattr(
-                f"sluice.connectors.files_table.{module}.ThreadPoolExecutor", InThisThread
-            )
+        patch.setattr("sluice.storage.parallel.ThreadPoolExecutor", InThisThread)
         jvm.replace(patch)
         yield
