@@ -97,4 +97,5 @@ def _api_server() -> Iterator[Api]:
 def _everybody(api_server: Api, root: str, monkeypatch: pytest.MonkeyPatch) -> Api:
     """The REST API for who has no token, over an empty root; ``.by(name)`` has one."""
     monkeypatch.setenv("SLUICE_PIPELINES", str(HOME / "rest_pipelines"))
+    monkeypatch.setattr("sluice.declaration.project._imported", {})  # What this process has loaded.
     return api_server

@@ -39,11 +39,12 @@ class Served:
     token: str
 
 
-@pytest.fixture(scope="session", name="served")
+@pytest.fixture(scope="module", name="served")
 def _served() -> Iterator[Served]:
     import uvicorn
 
     with pytest.MonkeyPatch.context() as patch, an_api() as api:
+        patch.setattr("sluice.declaration.project._imported", {})  # What this process has loaded.
         patch.setenv("SLUICE_PIPELINES", str(PACKAGE))
         patch.setenv("SLUICE_ROOT", f"file://{ROOT}")
         patch.setenv("SLUICE_CACHE_DIR", str(airflow_home.HOME / "browser-cache"))
@@ -56,7 +57,7 @@ def _served() -> Iterator[Served]:
         thread.join(timeout=10)
 
 
-@pytest.fixture(scope="session", name="job")
+@pytest.fixture(scope="module", name="job")
 def _job(served: Served) -> Job:
     """``auctions``: 1 completed, 2 a savepoint, 3 failed, 4 waits for the stage rank_bids."""
     assert served.url
@@ -89,7 +90,7 @@ def complete(job: Job, plan: CheckpointPlan) -> None:
     commit(job, plan.checkpoint_id)
 
 
-@pytest.fixture(scope="session", name="tab")
+@pytest.fixture(scope="module", name="tab")
 def _tab(served: Served, job: Job, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     program = found_browser()
     if program is None:
