@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from harness.jobs import a_pipeline, trigger_one
+from sluice.cli.request import _hint
 from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.recovery import stop
 from sluice.coordinator.submission import configure, submit
@@ -46,10 +47,17 @@ def completes(job: Job, plan: CheckpointPlan) -> None:
 
 
 @contextmanager
-def a_host(job: Job, act: Callable[[Job, CheckpointPlan], None] = completes) -> Iterator[None]:
-    """A thread that takes up one request."""
+def a_host(
+    job: Job,
+    act: Callable[[Job, CheckpointPlan], None] = completes,
+    *,
+    after: threading.Event | None = None,
+) -> Iterator[None]:
+    """A thread that takes up one request, once *after* has happened."""
 
     def drive() -> None:
+        if after is not None:
+            after.wait()
         taken = None
         while taken is None:
             taken = take_up(job, cause="sluice run")
@@ -61,8 +69,17 @@ def a_host(job: Job, act: Callable[[Job, CheckpointPlan], None] = completes) -> 
     thread.join()
 
 
-def test_a_checkpoint_is_taken_now(job: Job, sluice: Sluice) -> None:
-    with a_host(job):
+def test_a_checkpoint_is_taken_now(
+    job: Job, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_told = threading.Event()
+
+    def hint(job: Job) -> str:
+        is_told.set()
+        return _hint(job)
+
+    monkeypatch.setattr("sluice.cli.request._hint", hint)
+    with a_host(job, after=is_told):
         answer = sluice("checkpoint", "auctions")
 
     assert (answer.code, answer.out) == (0, "checkpoint 1 completed\n")

@@ -65,7 +65,7 @@ def request_progress(
     became = _triggered(job, request_id) if found is None else found
     if became is None:
         return RequestProgress(request=request_id, status=RequestStatus.UNKNOWN)
-    return _of_checkpoint(job, state, request_id, CheckpointId(became))
+    return _of_checkpoint(job, request_id, CheckpointId(became))
 
 
 def last_host(state: CoordinatorState) -> LastHost | None:
@@ -104,11 +104,10 @@ def _triggered(job: Job, request_id: str) -> int | None:
     return None
 
 
-def _of_checkpoint(
-    job: Job, state: CoordinatorState, request_id: str, checkpoint_id: CheckpointId
-) -> RequestProgress:
+def _of_checkpoint(job: Job, request_id: str, checkpoint_id: CheckpointId) -> RequestProgress:
     told = details(job, checkpoint_id).checkpoint
-    retained = state.completed_checkpoint(checkpoint_id)
+    # Read later: what the statistics take for completed has completed in this state, too.
+    retained = job.state().completed_checkpoint(checkpoint_id)
     is_published = retained is None or retained.is_committed
     status = {
         CheckpointStatus.IN_PROGRESS: RequestStatus.IN_PROGRESS,

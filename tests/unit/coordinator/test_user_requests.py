@@ -17,7 +17,9 @@ from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
+from sluice.statistics.overview import Details
 from sluice.views.requests import RequestStatus, last_host, request_progress
+from sluice.views.statistics import details
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
@@ -114,6 +116,29 @@ def test_only_the_host_that_was_faster_gets_the_checkpoint(
         "airflow:auctions/1",
         "airflow:auctions/2",
     ]
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_checkpoint_that_completes_while_one_looks_has_ended_once_it_is_published(
+    monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    job = a_running_job()
+    asked = request_checkpoint(job, a_named())
+    outcome = trigger(job)
+    assert isinstance(outcome, Triggered)
+
+    def completed_meanwhile(job: Job, checkpoint_id: CheckpointId) -> Details:
+        acknowledge(job, outcome.plan)
+        finalize(job, checkpoint_id)
+        if is_committed:
+            commit(job, checkpoint_id)
+        return details(job, checkpoint_id)
+
+    monkeypatch.setattr("sluice.views.requests.details", completed_meanwhile)
+    told = request_progress(job, asked.request_id)
+
+    assert told.savepoint == "mine"
+    assert told.has_ended is is_committed
 
 
 def test_what_no_host_takes_up_expires_and_holds_up_nothing() -> None:
