@@ -73,17 +73,6 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
     from sluice.job.job import open_job
 
     job = open_job(pipeline, location)
-    said = _look_at(job, ti) + tuple(start_runs(job))
-    emit_stats(job)
-    if said:
-        send_newest_trace(job)
-    return said
-
-
-def _look_at(job: Job, ti: Any) -> tuple[str, ...]:  # noqa: ANN401
-    """Look once, and after an abort again, when a short pause of the restart strategy is over."""
-    from sluice.coordinator.watch import watch
-
     under_way: list[str] = []
 
     def is_abandoned(cause: str) -> bool:
@@ -91,15 +80,25 @@ def _look_at(job: Job, ti: Any) -> tuple[str, ...]:  # noqa: ANN401
         under_way.extend([] if is_over else [cause])
         return is_over
 
+    actions = _look_at(job, is_abandoned)
+    emit_stats(job)
+    if actions:
+        send_newest_trace(job)
+    return actions + frozen(ti, under_way) + tuple(start_runs(job))
+
+
+def _look_at(job: Job, is_abandoned: Callable[[str], bool]) -> tuple[str, ...]:
+    """Look once, and after an abort again, when a short pause of the restart strategy is over."""
+    from sluice.coordinator.watch import watch
+
     watched = watch(job, is_abandoned=is_abandoned)
-    said = watched.actions + frozen(ti, under_way)
     if not watched.actions:
-        return said
+        return ()
     pause_s = pause_to_wait_out(job.state(), job.clock())
     if pause_s is None:
-        return said
+        return watched.actions
     time.sleep(pause_s)
-    return said + watch(job).actions
+    return watched.actions + watch(job).actions
 
 
 def frozen(ti: Any, causes: Iterable[str]) -> tuple[str, ...]:  # noqa: ANN401 - as has_ended

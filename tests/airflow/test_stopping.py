@@ -286,6 +286,8 @@ def test_a_checkpoint_whose_run_was_deleted_is_aborted_and_the_job_restored(
 def test_a_paused_dag_is_named_while_it_holds_up_a_checkpoint(
     root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    traced: list[object] = []
+    monkeypatch.setattr("sluice_airflow.watchdog.send_newest_trace", traced.append)
     idle = watch(paused=True)
     trigger(run_id="run-1")
 
@@ -296,6 +298,7 @@ def test_a_paused_dag_is_named_while_it_holds_up_a_checkpoint(
     sentence = "demo: the DAG demo is paused, and so is the checkpoint of run-1; unpause it in time"
     assert said == [sentence]
     assert (idle, unknown) == ([], [])
+    assert traced == []  # Nothing has ended.
 
 
 def test_when_airflow_cannot_say_the_timeout_decides(
