@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
 
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import CheckpointType, JobStatus
+from sluice.declaration.job_configuration import milliseconds
 from sluice.errors import ConfigurationError, FencedError
 from sluice_airflow.adoption import REQUEST, carry_out
 from sluice_airflow.dag_switch import switch_off_if_ended
@@ -102,13 +103,12 @@ class TriggerOperator(CheckpointOperator):
 
     def _rest_of_interval_s(self, job: Job) -> float:
         """What is left of the interval: the event that one is due comes a little sooner."""
-        from sluice.coordinator.outlook import rest_of_interval_ms
+        from sluice.coordinator.outlook import rest_before_event_ms
 
         interval = self.pipeline.checkpointing.interval
         if self.pipeline.checkpointing.schedule is not None or interval is None:
             return 0.0
-        interval_ms = interval // timedelta(milliseconds=1)
-        return rest_of_interval_ms(job.state(), interval_ms, job.clock()) / 1_000
+        return rest_before_event_ms(job.state(), milliseconds(interval), job.clock()) / 1_000
 
     def wait_for(
         self,

@@ -18,7 +18,7 @@ from sluice.coordinator.planning import is_behind, is_full
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
-from sluice.core.requests import Standing, adopted, examine
+from sluice.core.requests import Standing, adopted, examine, rest_of_interval_ms
 from sluice.core.state import CoordinatorState
 from sluice.epoch.lineage import lineage_of_tip
 from sluice.job.job import Job
@@ -81,7 +81,7 @@ class Outlook:
         examined = examine(state, _a_request(now_ms), now_ms)
         if examined.standing is not Standing.RUNS:
             return Waiting(message=examined.message, rest_ms=examined.retry_in_ms)
-        rest_ms = rest_of_interval_ms(state, self._interval_ms, now_ms) - self._lead_ms
+        rest_ms = rest_before_event_ms(state, self._interval_ms, now_ms) - self._lead_ms
         if rest_ms > 0:
             return Waiting(message=f"the interval lasts {rest_ms} ms more", rest_ms=rest_ms)
         return self._ask_sources(head)
@@ -113,17 +113,13 @@ class Outlook:
         return source.plan(position, max_records=1, parallelism=1, until=until)
 
 
-def rest_of_interval_ms(state: CoordinatorState, interval_ms: int, now_ms: int) -> int:
-    """What is left of the interval since the last trigger; a moment in our future holds nothing.
-
-    It is the one that a person changed it to, if one did.  What a person asked for does not wait.
-    """
-    last_ms = state.last_triggered_at_ms
-    is_asked_for = adopted(state, now_ms, cause="") is not None
-    if last_ms is None or last_ms > now_ms or is_asked_for:
+def rest_before_event_ms(state: CoordinatorState, interval_ms: int, now_ms: int) -> int:
+    """What is left of the interval in force; what a person asked for does not wait for it."""
+    if adopted(state, now_ms, cause="") is not None:
         return 0
     changed_ms = state.timing.interval_ms
-    return max(0, last_ms + (interval_ms if changed_ms is None else changed_ms) - now_ms)
+    in_force_ms = interval_ms if changed_ms is None else changed_ms
+    return rest_of_interval_ms(state, in_force_ms, now_ms)
 
 
 def _ahead_of(job: Job, head: Head) -> _Ahead:

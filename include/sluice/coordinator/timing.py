@@ -14,6 +14,7 @@ from sluice.core.state import CoordinatorState
 from sluice.core.timing import Timing
 from sluice.core.transition import Verdict
 from sluice.declaration.config import Checkpointing
+from sluice.declaration.job_configuration import milliseconds
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.never_submitted import never_submitted
@@ -78,10 +79,6 @@ def retime(job: Job, times: NewTimes, *, by: str) -> CoordinatorState:
 def timeout_ms(job: Job, state: CoordinatorState) -> int:
     """How long a checkpoint of today may take, the one in force."""
     return state.timing.timeout_ms or milliseconds(job.pipeline.checkpointing.timeout)
-
-
-def milliseconds(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
 
 
 def _changed(before_ms: int | None, given: timedelta | None) -> int | None:

@@ -133,9 +133,7 @@ def adopt(job: Job, head: Head, mine: CheckpointRequest, barriers: Barriers) -> 
         outcome = _ask(job, head, theirs, barriers)
     except StoreUnavailable:
         raise
-    except (
-        SluiceError
-    ) as error:  # It is withdrawn.  A host that cannot work says so on its own ask.
+    except SluiceError as error:  # It is withdrawn; a host that cannot work asks for its own next.
         log.warning("a queued request came to nothing: %s", error)
         return None
     if not isinstance(outcome, Triggered) or outcome.plan.cause != mine.cause:

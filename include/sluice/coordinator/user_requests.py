@@ -13,13 +13,14 @@ from datetime import timedelta
 
 from sluice.coordinator.commands import record
 from sluice.coordinator.savepoints import require_free_name
-from sluice.coordinator.timing import milliseconds, timeout_ms
+from sluice.coordinator.timing import timeout_ms
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import NO_GENERATION
 from sluice.core.messages import CheckpointRequested
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.requests import Standing, examine
 from sluice.core.state import CoordinatorState
+from sluice.declaration.job_configuration import milliseconds
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job
 from sluice.job.never_submitted import never_submitted

@@ -233,22 +233,22 @@ def _held_back(state: CoordinatorState, now_ms: int) -> Examination | None:
         )
     too_soon = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
     backlog_ms = state.configuration.interval_during_backlog_ms if state.is_backlog else None
-    rest_ms = _rest_of_ms(state, backlog_ms, now_ms)
+    rest_ms = rest_of_interval_ms(state, backlog_ms, now_ms)
     if rest_ms > 0:
         message = f"a source processes its backlog; its interval lasts {rest_ms} ms more"
         return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
     interval_ms = timing.interval_ms or 0
-    rest_ms = _rest_of_ms(state, interval_ms, now_ms)
+    rest_ms = rest_of_interval_ms(state, interval_ms, now_ms)
     if rest_ms > interval_ms // EARLY_PART:
         message = f"the interval was changed to {interval_ms} ms, and lasts {rest_ms} ms more"
         return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
     return None
 
 
-def _rest_of_ms(state: CoordinatorState, interval_ms: int | None, now_ms: int) -> int:
-    """What is left of an interval (FLIP-309's, or a changed one), counted from the last trigger."""
+def rest_of_interval_ms(state: CoordinatorState, interval_ms: int | None, now_ms: int) -> int:
+    """What is left of an interval since the last trigger; 0 if it is over, or there is none."""
     last_ms = _past(state.last_triggered_at_ms, now_ms)
-    return 0 if interval_ms is None or last_ms is None else last_ms + interval_ms - now_ms
+    return 0 if interval_ms is None or last_ms is None else max(0, last_ms + interval_ms - now_ms)
 
 
 def _past(at_ms: int | None, now_ms: int) -> int | None:

@@ -17,11 +17,11 @@ def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
         on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
         tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
         max_concurrent=checkpointing.max_concurrent_checkpoints,
-        min_pause_ms=_ms(checkpointing.min_pause),
-        interval_during_backlog_ms=None if backlog is None else _ms(backlog),
+        min_pause_ms=milliseconds(checkpointing.min_pause),
+        interval_during_backlog_ms=None if backlog is None else milliseconds(backlog),
         mode=checkpointing.mode,
         unaligned=checkpointing.unaligned,
-        aligned_timeout_ms=_ms(checkpointing.aligned_checkpoint_timeout),
+        aligned_timeout_ms=milliseconds(checkpointing.aligned_checkpoint_timeout),
         checkpoints_after_tasks_finish=checkpointing.checkpoints_after_tasks_finish,
         inline_threshold_bytes=checkpointing.data_inline_threshold,
         retention=checkpointing.externalized_checkpoint_retention,
@@ -29,5 +29,5 @@ def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
     )
 
 
-def _ms(duration: timedelta) -> int:
+def milliseconds(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
