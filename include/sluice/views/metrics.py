@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from sluice.core.state import CoordinatorState
+from sluice.declaration.job_configuration import milliseconds
 from sluice.errors import SluiceError
 from sluice.job.job import Job
 from sluice.statistics.checkpoints import StageStats
@@ -75,4 +76,4 @@ def _interval_ms(job: Job, state: CoordinatorState) -> int | None:
         return changed.interval_ms
     if declared.schedule is not None or declared.interval is None:
         return None
-    return round(declared.interval.total_seconds() * 1000)
+    return milliseconds(declared.interval)

@@ -14,6 +14,7 @@ from enum import Enum
 
 import msgspec
 
+from sluice.coordinator.in_use import is_savepoint_metadata
 from sluice.coordinator.restore_request import RestoreRequest, plan, resolve
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
@@ -23,7 +24,7 @@ from sluice.core.table_standings import TableAhead
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError, SluiceError
 from sluice.job.job import Job
 from sluice.protocol.paths import PipelinePaths
-from sluice.protocol.records import format_version
+from sluice.protocol.records import FORMAT_VERSION, format_version
 from sluice.storage.answers import AnswerStore
 from sluice.storage.journal import Journal
 
@@ -146,7 +147,7 @@ def _checkpoint(place: Job, done: CompletedCheckpoint) -> Snapshot:
 def _savepoints(place: Job, known: CoordinatorState) -> Iterator[Snapshot]:
     for one in place.store.list(place.paths.savepoints()):
         name = place.paths.savepoint_of(one.key)
-        if name is None or one.key != place.paths.savepoint_metadata(name):
+        if name is None or not is_savepoint_metadata(place, one.key):
             continue
         listed = Snapshot(
             kind=SnapshotKind.SAVEPOINT,
@@ -163,29 +164,36 @@ def _savepoints(place: Job, known: CoordinatorState) -> Iterator[Snapshot]:
 
 
 def _read(place: Job, listed: Snapshot, key: str) -> Snapshot:
-    """What the snapshot says of itself, its format also where that is not ours."""
-    raw = place.store.get(key)
-    if raw is None:
-        return _without(listed, f"{place.store.root}/{key} does not exist")
+    """What the snapshot says of itself; its format also where that is not ours."""
     try:
-        listed = msgspec.structs.replace(listed, format_version=format_version(raw, key))
         metadata = (
             place.savepoint_metadata(listed.savepoint)
             if listed.savepoint is not None
             else place.metadata(CheckpointId(listed.id or 0))
         )
     except (ConfigurationError, ProtocolViolation, RestoreError) as error:
-        return _without(listed, str(error))
+        known = msgspec.structs.replace(listed, format_version=_format_of(place, key))
+        return _without(known, str(error))
     return msgspec.structs.replace(
         listed,
         id=metadata.checkpoint_id,
         type=metadata.type.value,
         triggered_at_ms=metadata.triggered_at_ms,
+        format_version=FORMAT_VERSION,
         full_bytes=_state_bytes(metadata),
         generation=metadata.generation,
         life=metadata.life,
         tables=metadata.tables,
     )
+
+
+def _format_of(place: Job, key: str) -> int | None:
+    """The version of a record that was not read; None if it is gone, or no record."""
+    raw = place.store.get(key)
+    try:
+        return None if raw is None else format_version(raw, key)
+    except ProtocolViolation:
+        return None
 
 
 def _state_bytes(metadata: CheckpointMetadata) -> int:
