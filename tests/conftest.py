@@ -6,11 +6,14 @@ A subprocess of a test imports what is installed, not what a variable of the she
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from sluice.declaration import project
 
 for name in ("PYTHONPATH", "SLUICE_PIPELINES"):
     os.environ.pop(name, None)
@@ -21,6 +24,15 @@ settings.load_profile("sluice")
 HERE = Path(__file__).parent
 STACKS = ("chaos", "e2e")  # Each test starts a whole system: one worker plays them, one by one.
 FIRST = (*STACKS, "docs", "package", "simulation", "exactly_once", "fuzz", "spark", "testing")
+
+
+@pytest.fixture(autouse=True)
+def _forget_pipelines() -> Iterator[None]:
+    """A package of pipelines that one test loads is not the one that another test runs."""
+    before = dict(project._imported)  # noqa: SLF001 - A process of its own has no use for a way back.
+    yield
+    project._imported.clear()  # noqa: SLF001
+    project._imported.update(before)  # noqa: SLF001
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -63,6 +63,7 @@ class PipelinesPackage:
                 f"{self.name} is a module, {package.__file__}; pipelines are the modules of a "
                 f"package: {_HOW_TO_SAY}"
             )
+        _imported.pop(self.name, None)  # The last one that was loaded is the last one here.
         _imported[self.name] = self.folder
         return package
 

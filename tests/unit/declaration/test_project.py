@@ -207,3 +207,11 @@ def test_a_folder_is_found_before_a_package_of_its_name(
     found = load_declarations(PipelinesPackage(name="flows", folder=folder))
 
     assert (list(found.pipelines), found.problems) == (["right"], {})
+
+
+def test_a_package_that_is_loaded_again_is_the_last_one(tmp_path: Path) -> None:
+    flows, acme = declare(tmp_path / "flows"), declare(tmp_path / "acme", "other")
+    for folder in (flows, acme, flows):
+        find_pipelines(said=str(folder)).load()
+
+    assert loaded_package() == PipelinesPackage(name="flows", folder=flows)
