@@ -6,7 +6,7 @@ Fails closed: an object that cannot be read may name anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from sluice.core.completed import CheckpointMetadata
@@ -70,13 +70,13 @@ def look_up(job: Job) -> InUse:
 
 
 def files_in_use(
-    job: Job, kept: Iterable[CheckpointMetadata], *, doomed: Iterable[str] | None = None
+    job: Job, kept: Iterable[CheckpointMetadata], *, doomed: Collection[str] | None = None
 ) -> SharedStateRegistry:
     """The files that the *kept* snapshots name, and the merged state that may still be taken over.
 
     Which of them uses a file does not matter, for none of them goes: ids of other roots may be
-    those of own checkpoints.  With *doomed* files alone, none of which is merged
-    state, the records of compactions are not read.
+    those of own checkpoints.  With *doomed* files, only those of them are asked for; when none of
+    them is merged state, the records of compactions are not read.
 
     Raises:
         ProtocolViolation: a compaction's record cannot be read.
@@ -85,6 +85,8 @@ def files_in_use(
     folder = job.paths.all_compactions()
     if doomed is None or any(key.startswith(folder) for key in doomed):
         named |= useful_compactions(job, named)
+    if doomed is not None:
+        named.intersection_update(doomed)
     return SharedStateRegistry().register_all(named, WHO_STAYS)
 
 

@@ -101,6 +101,9 @@ def _is_within_reach(compaction: Compaction, keys: Collection[str]) -> bool:
     )
 
 
+_Named = list[tuple[ReplacedSegment, StateHandle]]
+
+
 class Merges:
     """What compactions have merged, found by what it replaces: a stage has thousands of subtasks,
     each of which takes over its own.
@@ -116,7 +119,7 @@ class Merges:
         """A subtask's state, oldest first, with every run merged that can be, in the order in which
         the compactions were made: one may build on another.
         """
-        handles = list(state)
+        handles = _named(state)
         due = self._beginning_with(handles, after=-1)
         heapify(due)
         done = -1
@@ -125,29 +128,34 @@ class Merges:
             if at == done:
                 continue  # Equal small segments look alike.
             done = at
-            merged = _merged(handles, self._all[at])
-            if merged is not None:
-                handles = merged
-                for new in self._beginning_with(self._all[at].merged, after=at):
+            merged = _named(self._all[at].merged)
+            result = _merged(handles, self._all[at].replaced, merged)
+            if result is not None:
+                handles = result
+                for new in self._beginning_with(merged, after=at):
                     heappush(due, new)
-        return tuple(handles)
+        return tuple(handle for _, handle in handles)
 
-    def _beginning_with(self, handles: Iterable[StateHandle], *, after: int) -> list[int]:
-        found = (self._by_first.get(replaced_segment(handle), ()) for handle in handles)
+    def _beginning_with(self, handles: _Named, *, after: int) -> list[int]:
+        found = (self._by_first.get(segment, ()) for segment, _ in handles)
         return [at for some in found for at in some if at > after]
 
 
-def _merged(handles: list[StateHandle], one: MergedRuns) -> list[StateHandle] | None:
-    """None where a part of what it replaces is not there."""
-    wanted = set(one.replaced)
-    keys = [replaced_segment(handle) for handle in handles]
-    found = [at for at, key in enumerate(keys) if key in wanted]
-    if len(found) != len(one.replaced):
+def _named(handles: Iterable[StateHandle]) -> _Named:
+    return [(replaced_segment(handle), handle) for handle in handles]
+
+
+def _merged(
+    handles: _Named, replaced: tuple[ReplacedSegment, ...], merged: _Named
+) -> _Named | None:
+    """None where a part of what is *replaced* is not there."""
+    wanted = set(replaced)
+    found = [at for at, (segment, _) in enumerate(handles) if segment in wanted]
+    if len(found) != len(replaced):
         return None
-    there = [keys[at] for at in found]
-    if there != [*one.replaced] and Counter(there) != Counter(one.replaced):
+    there = [handles[at][0] for at in found]
+    if there != [*replaced] and Counter(there) != Counter(replaced):
         return None  # Equal small segments look alike: each counts.
     gone = set(found)
-    before = handles[: found[0]]
-    behind = [handle for at, handle in enumerate(handles) if at > found[0] and at not in gone]
-    return [*before, *one.merged, *behind]
+    behind = [one for at, one in enumerate(handles) if at > found[0] and at not in gone]
+    return [*handles[: found[0]], *merged, *behind]

@@ -16,7 +16,8 @@ TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; 
 UID = r"[a-z][a-z0-9_]{0,62}"  # It becomes a key, a task id and a column-safe name.
 SAVEPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 _UID, _SAVEPOINT = re.compile(UID), re.compile(SAVEPOINT_NAME)
-_NO_PART = frozenset({"", ".", ".."})
+_PART = rf"(?!\.\.?(?:/|\Z))(?!{re.escape(TEMPORARY_PREFIX)})[^/]+"
+_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
 def is_uid(uid: str) -> bool:
@@ -48,10 +49,7 @@ def check_savepoint_name(name: str) -> str:
 
 def is_key(key: str) -> bool:
     """Whether it is relative, ``/``-separated, without empty, ``.``, ``..`` or reserved parts."""
-    parts = key.split("/")
-    return _NO_PART.isdisjoint(parts) and not any(
-        part.startswith(TEMPORARY_PREFIX) for part in parts
-    )
+    return _KEY.fullmatch(key) is not None
 
 
 def check_key(key: str) -> None:

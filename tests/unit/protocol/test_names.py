@@ -33,6 +33,11 @@ def test_what_leads_elsewhere_is_no_key(key: str) -> None:
         check_key(key)
 
 
+@pytest.mark.parametrize("key", ["a", "..a/.b", "a/...", "a./b..", "a/.sluice-tmp", "a\n/b\n", "ä"])
+def test_a_name_with_dots_in_it_is_one(key: str) -> None:
+    check_key(key)
+
+
 def test_a_prefix_ends_anywhere_and_leads_nowhere_else() -> None:
     for prefix in ("", "a", "a/", "a/b", "a/.slu"):
         check_prefix(prefix)
