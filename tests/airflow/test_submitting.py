@@ -27,9 +27,9 @@ SUBMIT = Submit(connection="spark_here", conf={"spark.ui.enabled": "false"})
 
 @pytest.fixture(name="job")
 def _job(root: str, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_HERE", "spark://local%5B2%5D")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     job = open_job(load_pipeline("auctions"), StoreLocation(root=root))
     submit(job, configure(job.pipeline, {"events": "2000"}, parallelism=1))
     assert isinstance(trigger(job, cause=CAUSE), Triggered)

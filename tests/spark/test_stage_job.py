@@ -7,13 +7,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.job.job import Job
 
 SCRIPT = Path(__file__).resolve().parents[2] / "spark_jobs" / "run_stage.py"
 
 
-def test_the_submitted_job_acknowledges_every_subtask(submitted: Callable[..., Job]) -> None:
+def test_the_submitted_job_acknowledges_every_subtask(
+    submitted: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a local master its workers run the Python of the application, which has sluice."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     job = submitted("auctions", parallelism=2, max_records=500, events=500)
     outcome = trigger(job)
     assert isinstance(outcome, Triggered)

@@ -10,6 +10,7 @@ libraries of the pipeline's connectors, and the pipelines.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -22,6 +23,8 @@ from sluice.job.job import open_job
 from sluice.spark.session import SETTINGS, require_pyspark
 from sluice.spark.stage import run_stage
 from sluice.storage.open import StoreLocation
+
+LOCAL = "local"  # The master of an application that spark-submit did not start.
 
 
 def main(
@@ -41,8 +44,11 @@ def main(
     declared = load_pipeline(pipeline, find_pipelines(said=said))
     job = open_job(declared, StoreLocation(root=root, endpoint_url=endpoint_url))
     require_pyspark("a Spark application")
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+    if SparkConf().get("spark.master", LOCAL).startswith(LOCAL):  # Else it is the cluster's to say.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.config(map=SETTINGS).getOrCreate()
     SPARK.check(spark.version)
     run_stage(job, spark, CheckpointId(checkpoint_id), stage, attempt=attempt).compact()
