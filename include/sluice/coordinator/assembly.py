@@ -8,11 +8,13 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.epoch.lineage import finished_stage, lineage_of, stage_state, tables_of
 from sluice.errors import ProtocolViolation
+from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.protocol.records import decode_metadata, encode_metadata
 from sluice.storage.object_store import AlreadyExists
 
 
+@uncollected
 def assemble(
     job: Job, state: CoordinatorState, plan: CheckpointPlan, pending: PendingCheckpoint
 ) -> CheckpointMetadata:

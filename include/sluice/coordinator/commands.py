@@ -25,6 +25,7 @@ from sluice.core.messages import (
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition
 from sluice.errors import ProtocolViolation, RestoreError
+from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
 from sluice.storage.journal import Head
@@ -90,6 +91,7 @@ def clean_up(job: Job, state: CoordinatorState) -> None:
         discard_claimed(job)
 
 
+@uncollected
 def discard_subsumed(
     job: Job, state: CoordinatorState, *, known: CheckpointMetadata | None = None
 ) -> tuple[CheckpointId, ...]:

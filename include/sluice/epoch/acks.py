@@ -17,10 +17,12 @@ from sluice.core.messages import AcksReceived
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.state import CoordinatorState
 from sluice.errors import NotYetAcknowledged
+from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.job.owed_work import still_pending
 
 
+@uncollected
 def acknowledged(
     job: Job,
     state: CoordinatorState,

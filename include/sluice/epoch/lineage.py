@@ -19,6 +19,7 @@ from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration.side_outputs import side_outputs
 from sluice.epoch.acks import acks_of
 from sluice.epoch.event_time import event_times, measured_by, output_watermark
+from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.job.owed_work import plan_of
 
@@ -121,6 +122,7 @@ def lineage_of_tip(job: Job, state: CoordinatorState) -> Lineage:
     return CompletedParent(job.base_metadata(state), state.tables)
 
 
+@uncollected
 def lineage_of(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Lineage:
     """The lineage of *plan*, which belongs to a pending checkpoint of *state*."""
     parent = None if plan.parent is None else state.pending_checkpoint(plan.parent)

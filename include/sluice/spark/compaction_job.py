@@ -13,6 +13,7 @@ from sluice.core.acks import Ack
 from sluice.core.compaction import Compaction, Merges, sorted_runs
 from sluice.core.handles import StateHandle
 from sluice.epoch.compactions import compactions_of, record_compaction
+from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.protocol.records import decode_merged_runs
 from sluice.spark.stage_run import StageRun
@@ -56,6 +57,7 @@ def compact_state(run: StageRun, acks: Sequence[Ack], tables: Mapping[str, State
     return len(merged)
 
 
+@uncollected
 def take_over_compactions(
     job: Job, stage: str, state: tuple[tuple[StateHandle, ...], ...]
 ) -> tuple[tuple[StateHandle, ...], ...]:
