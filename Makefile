@@ -14,7 +14,7 @@ GUARDS := tests/unit/protocol tests/unit/storage tests/unit/core \
   tests/contract/test_foreign_objects.py
 
 unexport PYTHONDONTWRITEBYTECODE # Each process of a test would compile the tree anew.
-WORKERS ?= 2
+WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -q $(PARALLEL)
 
@@ -64,7 +64,7 @@ status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
 .PHONY: test unit optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-connectors chaos kills e2e package check dist lock docs docs-lock tutorial
-test: coverage optimized  ## Run every tier once, WORKERS (2) files at a time
+test: coverage optimized  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
 unit: setup  ## Run tests/unit: no process, no server; for every save of a file
