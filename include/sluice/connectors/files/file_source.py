@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
@@ -32,6 +33,7 @@ from sluice.storage.parallel import in_parallel
 # Records that are read ahead of a waiting file for its event times: one small request per file.
 HEAD_RECORDS = 100
 HEAD_THREADS = 16
+SOURCES_KEPT = 64
 
 CutT = TypeVar("CutT")
 
@@ -84,7 +86,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     give_up_after_s: int = GIVE_UP_AFTER_S
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "location", self._files.location)
+        files = FileSet(self.location, self.endpoint_url)
+        object.__setattr__(self, "location", files.location)
         assert not (self.ordered and self.bounded)
 
     def plan(
@@ -227,4 +230,10 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
     @property
     def _files(self) -> FileSet:
-        return FileSet(self.location, self.endpoint_url)
+        return _files_at(self.location, self.endpoint_url)
+
+
+@lru_cache(maxsize=SOURCES_KEPT)
+def _files_at(location: str, endpoint_url: str | None) -> FileSet:
+    """Each of a folder's files is asked about in turn."""
+    return FileSet(location, endpoint_url)
