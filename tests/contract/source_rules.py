@@ -1,7 +1,7 @@
 """The rules for every source, checked against the rows in its place.
 
 Used with any connector on any store: epochs of any size, put together, are the whole input; a
-slice read again is the same; nothing is read twice.
+slice read again is the same; nothing is read twice; what is said to be left is left.
 """
 
 from __future__ import annotations
@@ -64,4 +64,18 @@ def check_replay(source: Source, cuts: Iterable[Cut], expected: list[Row], *, fi
             assert piece.first_record == ends.get(piece.partition, 0)
             ends[piece.partition] = piece.first_record + piece.records
         rows += rows_of(source, barrier)
+        check_unread(barrier, len(expected) - len(rows))
     assert rows == expected
+
+
+def check_unread(barrier: Barrier, left: int) -> None:
+    """What the *barrier* says of the *left* rows behind it is true, as far as it says something."""
+    unread = barrier.unread
+    if unread is None:
+        return
+    assert unread.records in (left, None)
+    if left:
+        assert unread.partitions
+        assert unread.size_bytes != 0
+    if barrier.exhausted:  # An unread file may turn out to have no rows.
+        assert (unread.partitions, unread.size_bytes or 0) == (0, 0)

@@ -26,7 +26,7 @@ EXPOSED = {exposed_name(metric) for metric in METRICS.values()}
 
 
 def named(text: str) -> set[str]:
-    return set(re.findall(r"sluice_(?:job|stage)_\w+", text))
+    return set(re.findall(r"sluice_(?:job|source|stage)_\w+", text))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

@@ -19,6 +19,7 @@ from sluice.cli import (
     doctor,
     garbage,
     journal,
+    lag,
     metrics,
     request,
     restore,
@@ -87,6 +88,7 @@ app.command("pause")(timing.pause)
 app.command("resume")(timing.resume)
 app.command("cancel")(cancel.cancel)
 app.command("journal")(journal.journal)
+app.command("lag")(lag.lag)
 app.command("metrics")(metrics.metrics)
 app.command("orphans")(garbage.orphans)
 app.command("gc")(garbage.gc)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
@@ -50,7 +52,8 @@ def assemble(
         type=plan.type,
         triggered_at_ms=plan.triggered_at_ms,
         drains=plan.drains,
-        sources=plan.sources,
+        # What lies behind the barriers is for people, and in the statistics.
+        sources=tuple(replace(cut, unread=None, size_bytes=None) for cut in plan.sources),
         stages=tuple(
             (running | finished)[uid] for uid in job.pipeline.stages if uid in running | finished
         ),

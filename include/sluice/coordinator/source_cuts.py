@@ -83,6 +83,8 @@ def _cut(
         waiting=barrier.waiting,
         heads=_heads(source, barrier, before) if node.event_time is not None else (),
         partitions_end=source.partitions_end and node.idle_after_ms is None,
+        unread=barrier.unread,
+        size_bytes=barrier.size_bytes,
     )
     if node.idle_after_ms is not None:
         after_ms = node.idle_after_ms

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,6 +18,7 @@ from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
+from sluice.epoch.event_time import known_of_source
 from sluice.errors import SluiceError
 from sluice.job.answered import exceptions_in_folder, stages_in_folder, stages_of_acks
 from sluice.job.ended import ended_checkpoints, newest_ended
@@ -24,9 +26,11 @@ from sluice.job.job import Job
 from sluice.statistics.checkpoints import (
     CheckpointStats,
     CheckpointStatus,
+    SourceStats,
     StageStats,
     SubtaskException,
 )
+from sluice.statistics.flow import flow_of, followed_by
 from sluice.statistics.history import (
     CheckpointStatistics,
     History,
@@ -35,6 +39,7 @@ from sluice.statistics.history import (
     kept_objects,
     needs_older,
 )
+from sluice.statistics.lag import EventTime, measured_sources, with_pending
 from sluice.statistics.measuring import of_completed, of_failed
 from sluice.storage.object_store import Listed
 from sluice.storage.statistics import StatisticsStore
@@ -52,8 +57,11 @@ def keep_completed(
 ) -> None:
     """Two requests: a GET of the statistics before, and one create."""
     try:
+        acks = [*acks]
         stages = stages_of_acks(job, plan, acks, metadata)
-        _keep(job, state, of_completed(done, stages), stages)
+        sources = measured_sources(plan, _event_times(job, plan, acks, metadata))
+        line = with_pending(of_completed(done, stages), sources)
+        _keep(job, state, _Kept(line, done.parent, sources, stages))
     except SluiceError as error:
         _not_kept(done.checkpoint_id, error)
 
@@ -70,19 +78,26 @@ def keep_failed(
         stages: tuple[StageStats, ...] = ()
         if plan is not None:
             stages = stages_in_folder(job, plan, folder, status=CheckpointStatus.FAILED)
-        line = of_failed(failed, plan, stages or None)
-        _keep(job, state, line, stages, exceptions_in_folder(job, checkpoint_id, folder))
+        sources = () if plan is None else measured_sources(plan)
+        line = with_pending(of_failed(failed, plan, stages or None), sources)
+        parent = None if plan is None else plan.parent
+        exceptions = exceptions_in_folder(job, checkpoint_id, folder)
+        _keep(job, state, _Kept(line, parent, sources, stages, exceptions))
     except SluiceError as error:
         _not_kept(checkpoint_id, error)
 
 
-def _keep(
-    job: Job,
-    state: CoordinatorState,
-    line: CheckpointStats,
-    stages: Sequence[StageStats],
-    exceptions: Sequence[SubtaskException] = (),
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    line: CheckpointStats
+    parent: int | None
+    sources: tuple[SourceStats, ...]
+    stages: tuple[StageStats, ...]
+    exceptions: tuple[SubtaskException, ...] = ()
+
+
+def _keep(job: Job, state: CoordinatorState, kept: _Kept) -> None:
+    line = kept.line
     store, bound = StatisticsStore(job.store, job.paths), job.pipeline.checkpointing.history_size
     remembered = [one for one in ended_checkpoints(state) if one.id != line.id]
     likely = newest_ended(state, other_than=line.id)
@@ -99,11 +114,38 @@ def _keep(
     )
     store.write(
         CheckpointStatistics(
-            checkpoint=line, history=history, stages=tuple(stages), exceptions=tuple(exceptions)
+            checkpoint=line,
+            history=history,
+            parent=kept.parent,
+            sources=kept.sources,
+            stages=kept.stages,
+            exceptions=kept.exceptions,
+            flow=followed_by(
+                previous.flow if previous is not None else (),
+                flow_of(line, kept.sources, kept.stages),
+            ),
         )
     )
     if is_due_for_pruning(before, history):
         store.prune(kept_objects(bound))
+
+
+def _event_times(
+    job: Job, plan: CheckpointPlan, acks: Sequence[Ack], metadata: CheckpointMetadata
+) -> dict[str, EventTime]:
+    """Of each source as the first stage knows it that reads it."""
+    found: dict[str, EventTime] = {}
+    for stage in (kept for kept in metadata.stages if kept.uid in job.pipeline.stages):
+        own = [ack for ack in acks if ack.subtask.stage == stage.uid]
+        emitted = max((ack.metrics.acknowledged_at_ms for ack in own), default=0)
+        for source in job.pipeline.sources_of(stage.uid):
+            if source.is_table or source.uid in found:
+                continue
+            watermark, latest = known_of_source(job, plan, source, own, stage)
+            found[source.uid] = EventTime(
+                watermark=watermark, latest=latest, emitted=emitted or None
+            )
+    return found
 
 
 def _as_far_as_known(line: CheckpointStats) -> CheckpointStats:

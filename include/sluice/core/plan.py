@@ -58,6 +58,21 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """What a source has behind a barrier, as far as it was seen when the barrier was cut.
+
+    None is what the source cannot say.  ``partitions`` have some, ``records`` are complete ones, or
+    at most so many where offsets have gaps; ``size_bytes`` those of files.  With ``is_least`` there
+    may be more.
+    """
+
+    partitions: int = 0
+    records: int | None = None
+    size_bytes: int | None = None
+    is_least: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCut:
     """Barrier n on one source: the slices of epoch n, and where epoch n + 1 starts.
 
@@ -90,6 +105,9 @@ class SourceCut:
     at_ms: int | None = None  # The barrier's moment, and what is silent for so long is idle.
     idle_after_ms: int | None = None
     has_waiting_below: bool = False  # Some entries in layers wait.
+    # For people: what lies behind the barrier, and the bytes of what lies before it in this epoch.
+    unread: Unread | None = None
+    size_bytes: int | None = None
 
     @property
     def needs_layers(self) -> bool:

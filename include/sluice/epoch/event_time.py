@@ -76,6 +76,25 @@ def stage_watermark(
     return combined_watermark(inputs, floor)
 
 
+def known_of_source(
+    job: Job, plan: CheckpointPlan, source: SourceNode, acks: Sequence[Ack], after: StageState
+) -> tuple[int | None, int | None]:
+    """The source's own watermark behind its barrier, and the latest event time that is known of it;
+    *after* is a stage that reads it, *acks* are its.  None where it has no say, or no time.
+    """
+    known = _of(source, after.event_times_ms)
+    measured = _of(source, measured_by(acks))
+    watermark_ms = source_watermark(
+        _cut(job, plan, source.uid),
+        known,
+        is_silent=_is_silent(plan, source, measured),
+        out_of_orderness_ms=source.out_of_orderness_ms,
+        drains=plan.drains,
+        has_event_time=source.event_time is not None,
+    )
+    return watermark_ms, max(known.values(), default=None)
+
+
 def has_no_say(
     job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
 ) -> bool:

@@ -62,11 +62,35 @@ class SubtaskStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     malformed_rows: int | None = None
 
 
+class SourceStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A source in a checkpoint: what its epoch has read, and what was seen behind the barrier when
+    it was triggered (Flink's pendingRecords and pendingBytes).
+
+    ``pending_splits`` are the partitions, files or snapshots that had some; with
+    ``pending_is_least`` there may have been more.  ``watermark`` is the source's own behind its
+    barrier, ``event_time`` the latest that was seen of its rows, ``emit_timestamp`` when the first
+    stage that reads it had acknowledged.
+    """
+
+    id: str
+    records: int
+    size: int | None = None
+    pending_records: int | None = None
+    pending_bytes: int | None = None
+    pending_splits: int | None = None
+    pending_is_least: bool = False
+    exhausted: bool = False
+    watermark: int | None = None
+    event_time: int | None = None
+    emit_timestamp: int | None = None
+
+
 class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stage's figures, summed over its subtasks (Flink's TaskStateStats).
 
     ``unaligned_checkpoint``: it waited for no other stage, or the coordinator acknowledged for it.
-    ``watermark`` is that of its output.
+    ``watermark`` is that of its output; ``bytes_out`` are those of its stream and of what it staged
+    for sinks, as they are stored.
     """
 
     id: str
@@ -83,6 +107,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     watermark: int | None = None
     rows_in: int | None = None
     rows_out: int | None = None
+    bytes_out: int | None = None
     late_rows: int | None = None
     malformed_rows: int | None = None
     subtasks: tuple[SubtaskStats, ...] = ()
@@ -102,7 +127,9 @@ class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     ``checkpoint_type`` is Sluice's; ``finalization_duration`` is from the latest ack until the
     checkpoint was completed; ``committed``: whether every sink has published it, as far as that is
-    known.
+    known.  ``pending_records`` and ``pending_bytes`` were left behind its barriers, over the
+    sources that can say; ``watermark_lag`` is how far the least watermark of its stages was behind
+    the trigger.
     """
 
     id: int
@@ -124,6 +151,9 @@ class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     unaligned_checkpoint: bool | None = None
     attempts: int | None = None
     records: int | None = None
+    pending_records: int | None = None
+    pending_bytes: int | None = None
+    watermark_lag: int | None = None
     rows_out: int | None = None
     late_rows: int | None = None
     malformed_rows: int | None = None

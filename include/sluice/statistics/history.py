@@ -14,9 +14,11 @@ import msgspec
 from sluice.statistics.checkpoints import (
     CheckpointStats,
     CheckpointStatus,
+    SourceStats,
     StageStats,
     SubtaskException,
 )
+from sluice.statistics.flow import EpochFlow
 
 TAIL = 100  # An object every hundredth has all lines; the others have this many at most.
 
@@ -34,11 +36,18 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a checkpoint when it has ended."""
+    """What is kept of a checkpoint when it has ended.
+
+    ``parent`` is the checkpoint that its epoch continues; ``flow`` what the last completed epochs
+    were, up to this checkpoint.
+    """
 
     checkpoint: CheckpointStats
     history: History
+    parent: int | None = None
+    sources: tuple[SourceStats, ...] = ()
     stages: tuple[StageStats, ...] = ()
+    flow: tuple[EpochFlow, ...] = ()
     exceptions: tuple[SubtaskException, ...] = ()
 
 

@@ -21,6 +21,7 @@ from sluice.statistics.checkpoints import (
     SubtaskStats,
     SubtaskStatus,
 )
+from sluice.statistics.lag import lag_behind, least_watermark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +175,18 @@ def _stage(
         watermark=None if kept is None else kept.watermark_ms,
         rows_in=_sum(one.rows_in for one in done),
         rows_out=_sum(one.rows_out for one in done),
+        bytes_out=_bytes_out(answered.acks),
         late_rows=_sum(one.late_rows for one in done),
         malformed_rows=_sum(one.malformed_rows for one in done),
         subtasks=() if is_overtaken else subtasks,
     )
+
+
+def _bytes_out(acks: Sequence[Ack]) -> int | None:
+    if not acks:
+        return None
+    streamed = sum(one.size_bytes for ack in acks for one in ack.output)
+    return streamed + sum(one.size_bytes for ack in acks for one in ack.committables)
 
 
 def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
@@ -232,6 +241,7 @@ def _with_stages(line: CheckpointStats, stages: Sequence[StageStats]) -> Checkpo
         rows_out=_sum(stage.rows_out for stage in stages),
         late_rows=_sum(stage.late_rows for stage in stages),
         malformed_rows=_sum(stage.malformed_rows for stage in stages),
+        watermark_lag=lag_behind(line.trigger_timestamp, least_watermark(stages)),
     )
 
 

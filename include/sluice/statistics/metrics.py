@@ -7,51 +7,14 @@ statistics of checkpoints, so nothing is counted a second time.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-import msgspec
-
-
-class Scope(StrEnum):
-    """What a metric is a figure of; its labels beside ``pipeline`` are in ``labels``."""
-
-    JOB = "job"
-    STAGE = "stage"
-
-
-class Unit(StrEnum):
-    NUMBER = "number"
-    BYTES = "bytes"
-    MILLISECONDS = "ms"
-    MOMENT = "ms since 1970"
-    FLAG = "0 or 1"
-
-
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """``help`` is one clause, for people."""
-
-    name: str
-    unit: Unit
-    help: str
-    scope: Scope = Scope.JOB
-    label: str | None = None
-    is_flinks: bool = True
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        of_stage = ("stage",) if self.scope is Scope.STAGE else ()
-        own = (self.label,) if self.label is not None else ()
-        return ("pipeline", *of_stage, *own)
-
-    @property
-    def documentation(self) -> str:
-        return f"{self.help} ({self.unit})"
-
+from sluice.statistics.metric import Metric, Scope, Unit
 
 _LATEST = ", of the newest completed checkpoint"
+_RECENT = " per second, over the last 5 completed checkpoints"
+_NOT_YET = "that were there at the newest trigger, and are in no completed checkpoint"
 
 METRICS = {
-    metric.name: metric
+    metric.key: metric
     for metric in (
         Metric(
             name="jobStatus",
@@ -174,6 +137,55 @@ METRICS = {
             is_flinks=False,
         ),
         Metric(
+            name="pendingRecords",
+            unit=Unit.NUMBER,
+            help=f"records {_NOT_YET}",
+            scope=Scope.SOURCE,
+        ),
+        Metric(
+            name="pendingBytes",
+            unit=Unit.BYTES,
+            help=f"bytes of files {_NOT_YET}",
+            scope=Scope.SOURCE,
+        ),
+        Metric(
+            name="pendingTimestamp",
+            unit=Unit.MOMENT,
+            help="the newest trigger, when it was seen what is pending",
+            scope=Scope.SOURCE,
+            is_flinks=False,
+        ),
+        Metric(
+            name="watermarkLag",
+            unit=Unit.MILLISECONDS,
+            help=f"from the source's watermark to the trigger{_LATEST}",
+            scope=Scope.SOURCE,
+        ),
+        Metric(
+            name="currentEmitEventTimeLag",
+            unit=Unit.MILLISECONDS,
+            help=f"from the latest event time until it had been read{_LATEST}",
+            scope=Scope.SOURCE,
+        ),
+        Metric(
+            name="numRecordsIn",
+            unit=Unit.NUMBER,
+            help=f"records read{_LATEST}",
+            scope=Scope.SOURCE,
+        ),
+        Metric(
+            name="numRecordsInPerSecond",
+            unit=Unit.PER_SECOND,
+            help=f"records read{_RECENT}",
+            scope=Scope.SOURCE,
+        ),
+        Metric(
+            name="numBytesInPerSecond",
+            unit=Unit.BYTES_PER_SECOND,
+            help=f"bytes read{_RECENT}, where offsets are bytes",
+            scope=Scope.SOURCE,
+        ),
+        Metric(
             name="currentInputWatermark",
             unit=Unit.MOMENT,
             help=f"the watermark of the input that was consumed{_LATEST}",
@@ -195,6 +207,30 @@ METRICS = {
             name="numRecordsOut",
             unit=Unit.NUMBER,
             help=f"records emitted{_LATEST}",
+            scope=Scope.STAGE,
+        ),
+        Metric(
+            name="numBytesOut",
+            unit=Unit.BYTES,
+            help=f"bytes of the stream, and of what was staged for sinks{_LATEST}",
+            scope=Scope.STAGE,
+        ),
+        Metric(
+            name="numRecordsInPerSecond",
+            unit=Unit.PER_SECOND,
+            help=f"records read{_RECENT}",
+            scope=Scope.STAGE,
+        ),
+        Metric(
+            name="numRecordsOutPerSecond",
+            unit=Unit.PER_SECOND,
+            help=f"records emitted{_RECENT}",
+            scope=Scope.STAGE,
+        ),
+        Metric(
+            name="numBytesOutPerSecond",
+            unit=Unit.BYTES_PER_SECOND,
+            help=f"bytes emitted{_RECENT}",
             scope=Scope.STAGE,
         ),
         Metric(

@@ -11,6 +11,7 @@ import msgspec
 from sluice.statistics.checkpoints import (
     CheckpointStats,
     CheckpointStatus,
+    SourceStats,
     StageStats,
     SubtaskException,
     SubtaskStats,
@@ -81,6 +82,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint with all that was measured of it; ``summaries`` are by stage."""
 
     checkpoint: CheckpointStats
+    sources: tuple[SourceStats, ...]
     stages: tuple[StageStats, ...]
     summaries: dict[str, StageSummary]
     exceptions: tuple[SubtaskException, ...]

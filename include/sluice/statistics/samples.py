@@ -8,9 +8,11 @@ import msgspec
 
 from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.statistics.checkpoints import CheckpointStats, StageStats
-from sluice.statistics.metrics import METRICS, Metric
+from sluice.statistics.flow import NodeRates, Rates
+from sluice.statistics.lag import SourceLag, moment_of
+from sluice.statistics.metric import Metric
+from sluice.statistics.metrics import METRICS
 from sluice.statistics.overview import Counts, Latest
 
 
@@ -25,8 +27,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the metrics of a job are made of.
 
-    ``stages`` are those of the newest completed checkpoint, ``orphans`` and ``orphaned_bytes`` what
-    was looked for, if it was.
+    ``stages`` and ``rates`` are those of the newest completed checkpoint, ``lags`` what its sources
+    have that it has not; ``orphans`` and ``orphaned_bytes`` what was looked for, if it was.
     """
 
     pipeline: str
@@ -35,6 +37,8 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     latest: Latest
     external_path: str | None = None
     stages: Sequence[StageStats] = ()
+    lags: Sequence[SourceLag] = ()
+    rates: Rates | None = None
     interval_ms: int | None = None
     orphans: int | None = None
     orphaned_bytes: int | None = None
@@ -55,12 +59,12 @@ def samples(figures: JobFigures) -> tuple[Sample, ...]:
     """The value of every metric of the job that is known."""
     return tuple(
         Sample(metric=METRICS[name], labels=(figures.pipeline, *labels), value=float(value))
-        for name, labels, value in (*_of_job(figures), *_of_stages(figures.stages))
+        for name, labels, value in (*_of_job(figures), *_of_sources(figures), *_of_stages(figures))
         if value is not None
     )
 
 
-_Value = tuple[str, tuple[str, ...], int | None]
+_Value = tuple[str, tuple[str, ...], float | None]
 
 
 def _of_job(figures: JobFigures) -> Iterator[_Value]:
@@ -102,14 +106,34 @@ def _of_newest(done: CheckpointStats) -> dict[str, int | None]:
     }
 
 
-def _of_stages(stages: Sequence[StageStats]) -> Iterator[_Value]:
-    for stage in stages:
-        watermark = _moment(stage.watermark)
+def _of_sources(figures: JobFigures) -> Iterator[_Value]:
+    for source in figures.lags:
+        rates = _rates(figures, source.id)
+        for name, value in {
+            "pendingRecords": source.pending_records,
+            "pendingBytes": source.pending_bytes,
+            "pendingTimestamp": source.as_of,
+            "watermarkLag": source.watermark_lag,
+            "currentEmitEventTimeLag": source.emit_event_time_lag,
+            "numRecordsIn": source.records,
+            "numRecordsInPerSecond": rates.rows_out_per_second,
+            "numBytesInPerSecond": rates.bytes_out_per_second,
+        }.items():
+            yield f"source.{name}", (source.id,), value
+
+
+def _of_stages(figures: JobFigures) -> Iterator[_Value]:
+    for stage in figures.stages:
+        watermark, rates = moment_of(stage.watermark), _rates(figures, stage.id)
         for name, value in {
             "currentInputWatermark": watermark,  # An epoch is consumed whole: it is the output's.
             "currentOutputWatermark": watermark,
             "numRecordsIn": stage.rows_in,
             "numRecordsOut": stage.rows_out,
+            "numBytesOut": stage.bytes_out,
+            "numRecordsInPerSecond": rates.rows_in_per_second,
+            "numRecordsOutPerSecond": rates.rows_out_per_second,
+            "numBytesOutPerSecond": rates.bytes_out_per_second,
             "numLateRecordsDropped": stage.late_rows,
             "numMalformedRecords": stage.malformed_rows,
             "stateSize": stage.state_size,
@@ -118,12 +142,12 @@ def _of_stages(stages: Sequence[StageStats]) -> Iterator[_Value]:
             yield name, (stage.id,), value
 
 
+def _rates(figures: JobFigures, uid: str) -> NodeRates:
+    known = {} if figures.rates is None else figures.rates.nodes
+    return known.get(uid, NodeRates())
+
+
 def _owed_commits(state: CoordinatorState) -> int:
     """What a restore left behind is not owed any more: at most the newest is."""
     latest = state.latest_completed
     return int(latest is not None and not latest.is_committed)
-
-
-def _moment(watermark: int | None) -> int | None:
-    """A watermark that is a moment; at its bounds it says *nothing yet*, or *end of input*."""
-    return None if watermark in (MIN_WATERMARK, MAX_WATERMARK) else watermark

@@ -12,6 +12,7 @@ from sluice.job.job import Job
 from sluice.statistics.checkpoints import (
     CheckpointStats,
     CheckpointStatus,
+    SourceStats,
     StageStats,
     SubtaskException,
 )
@@ -27,7 +28,8 @@ class CheckpointPage(Overview, frozen=True, kw_only=True):
 
 
 class CheckpointWithTasks(CheckpointStats, frozen=True, kw_only=True, omit_defaults=True):
-    """Flink's CheckpointStatistics: a checkpoint, with the sums of each stage in ``tasks``.
+    """Flink's CheckpointStatistics: a checkpoint, with the sums of each stage in ``tasks``, and the
+    figures of each source.
 
     ``discarded``: it completed, and its files are gone; ``external_path``: where they are;
     ``exceptions``: the words of subtasks that declined.
@@ -35,6 +37,7 @@ class CheckpointWithTasks(CheckpointStats, frozen=True, kw_only=True, omit_defau
 
     discarded: bool
     external_path: str | None
+    sources: dict[str, SourceStats]
     tasks: dict[str, StageStats]
     exceptions: tuple[SubtaskException, ...]
 
@@ -91,6 +94,7 @@ def checkpoint_with_tasks(job: Job, checkpoint_id: CheckpointId) -> CheckpointWi
         **_fields(found.checkpoint),
         discarded=found.discarded,
         external_path=found.external_path,
+        sources={source.id: source for source in found.sources},
         tasks={stage.id: msgspec.structs.replace(stage, subtasks=()) for stage in found.stages},
         exceptions=found.exceptions,
     )

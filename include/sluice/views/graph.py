@@ -15,7 +15,10 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import RestoreError
 from sluice.job.job import Job
 from sluice.statistics.checkpoints import StageStats
+from sluice.statistics.flow import NodeRates, Rates
+from sluice.statistics.lag import SourceLag, lag_behind
 from sluice.storage.statistics import StatisticsStore
+from sluice.views.lag import lags, rates
 
 
 class NodeKind(StrEnum):
@@ -28,7 +31,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the graph; its figures are those of ``epoch``, and None where there are none.
 
     ``epoch`` is the last completed checkpoint that it took part in; of a sink the one whose rows
-    readers see.
+    readers see.  ``lag`` is that of a source; ``watermark_lag`` from the watermark to the epoch's
+    trigger.  ``is_behind``: it is not as far as the last completed checkpoint, or more rows wait in
+    the source than its epoch takes.
     """
 
     uid: str
@@ -41,6 +46,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     rows_in: int | None = None
     rows_out: int | None = None
     late_rows: int | None = None
+    watermark_lag: int | None = None
+    lag: SourceLag | None = None
+    rates: NodeRates | None = None
+    is_behind: bool = False
     is_finished: bool = False
 
 
@@ -50,12 +59,19 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bucket says of the last completed checkpoint; ``records`` are by source."""
+    """What the bucket says of the last completed checkpoint, and of what is not in it."""
 
     done: CompletedCheckpoint
     stages: dict[str, StageStats]
     metadata: CheckpointMetadata | None
-    records: dict[str, int]
+    lags: dict[str, SourceLag]
+    rates: Rates | None
+
+    def rates_of(self, uid: str) -> NodeRates | None:
+        return None if self.rates is None else self.rates.nodes.get(uid)
+
+    def is_behind(self, epoch: int | None) -> bool:
+        return epoch is not None and epoch < self.done.checkpoint_id
 
 
 def edges_of(pipeline: Pipeline) -> tuple[Edge, ...]:
@@ -72,25 +88,21 @@ def edges_of(pipeline: Pipeline) -> tuple[Edge, ...]:
 def nodes_of(job: Job, state: CoordinatorState, known: Known | None) -> tuple[Node, ...]:
     """The sources, the stages and the sinks, in the order of their declaration."""
     stages = tuple(_stage_node(job, state, uid, known) for uid in job.pipeline.stages)
-    rows = {node.uid: node.rows_out for node in stages}
-    return (*_source_nodes(job.pipeline, known), *stages, *_sink_nodes(job.pipeline, known, rows))
+    written = {node.uid: node for node in stages}
+    sinks = _sink_nodes(job.pipeline, known, written)
+    return (*_source_nodes(job.pipeline, known), *stages, *sinks)
 
 
-def known_of(job: Job, done: CompletedCheckpoint) -> Known:
-    """Three GETs."""
-    plan = job.plan(done.checkpoint_id)
+def known_of(job: Job, state: CoordinatorState, done: CompletedCheckpoint) -> Known:
+    """Two GETs, and those of ``lags``."""
+    kept = StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
     return Known(
         done=done,
-        stages=stages_of(job, done),
+        stages={} if kept is None else {stage.id: stage for stage in kept.stages},
         metadata=metadata_of(job, done),
-        records={cut.uid: cut.records for cut in plan.sources} if plan is not None else {},
+        lags={one.id: one for one in lags(job, state, done, kept)},
+        rates=rates(job, kept),
     )
-
-
-def stages_of(job: Job, done: CompletedCheckpoint) -> dict[str, StageStats]:
-    """The figures of its stages; empty where none were kept."""
-    kept = StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
-    return {} if kept is None else {stage.id: stage for stage in kept.stages}
 
 
 def metadata_of(job: Job, done: CompletedCheckpoint) -> CheckpointMetadata | None:
@@ -107,20 +119,33 @@ def known_watermark(watermark: int | None) -> int | None:
 
 
 def _source_nodes(pipeline: Pipeline, known: Known | None) -> tuple[Node, ...]:
-    return tuple(
-        Node(
-            uid=uid,
-            kind=NodeKind.SOURCE,
-            operation=_name(node.spec),
-            epoch=None if known is None else known.done.checkpoint_id,
-            rows_out=None if known is None else known.records.get(uid),
-        )
+    nodes = (
+        Node(uid=uid, kind=NodeKind.SOURCE, operation=_name(node.spec))
         for uid, node in pipeline.sources.items()
+    )
+    return tuple(node if known is None else _with_lag(node, known) for node in nodes)
+
+
+def _with_lag(node: Node, known: Known) -> Node:
+    node = msgspec.structs.replace(
+        node, epoch=known.done.checkpoint_id, rates=known.rates_of(node.uid)
+    )
+    lag = known.lags.get(node.uid)
+    if lag is None:
+        return node
+    return msgspec.structs.replace(
+        node,
+        watermark=lag.watermark,
+        watermark_lag=lag.watermark_lag,
+        rows_out=lag.records,
+        lag=lag,
+        is_behind=lag.is_behind,
+        is_finished=lag.exhausted,
     )
 
 
 def _sink_nodes(
-    pipeline: Pipeline, known: Known | None, rows: Mapping[str, int | None]
+    pipeline: Pipeline, known: Known | None, written: Mapping[str, Node]
 ) -> tuple[Node, ...]:
     tables = known.metadata.tables if known is not None and known.metadata is not None else {}
     return tuple(
@@ -129,7 +154,8 @@ def _sink_nodes(
             kind=NodeKind.SINK,
             operation=_name(node.spec),
             epoch=tables.get(uid),
-            rows_in=rows.get(node.input),
+            rows_in=written[node.input].rows_out if node.input in written else None,
+            is_behind=known is not None and known.is_behind(tables.get(uid)),
         )
         for uid, node in pipeline.sinks.items()
     )
@@ -154,9 +180,16 @@ def _stage_node(job: Job, state: CoordinatorState, uid: str, known: Known | None
             rows_in=figures.rows_in,
             rows_out=figures.rows_out,
             late_rows=figures.late_rows,
+            rates=known.rates_of(uid),
         )
     kept = known.metadata.stage(uid) if known.metadata is not None else None
-    return node if kept is None else _with_state(node, known.done.checkpoint_id, kept)
+    if kept is not None:
+        node = _with_state(node, known.done.checkpoint_id, kept)
+    return msgspec.structs.replace(
+        node,
+        watermark_lag=lag_behind(known.done.triggered_at_ms, node.watermark),
+        is_behind=known.is_behind(node.epoch),
+    )
 
 
 def _with_state(node: Node, epoch: int, kept: StageState) -> Node:

@@ -9,11 +9,12 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.job_configuration import milliseconds
 from sluice.errors import SluiceError
 from sluice.job.job import Job
-from sluice.statistics.checkpoints import StageStats
+from sluice.statistics.history import CheckpointStatistics
 from sluice.statistics.overview import Latest
 from sluice.statistics.samples import JobFigures, Sample, newest_completed, samples, unreadable
 from sluice.storage.redaction import redacted
 from sluice.storage.statistics import StatisticsStore
+from sluice.views.lag import lags, newest_of, rates
 from sluice.views.statistics import overview
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ def metrics(job: Job, count_orphans: CountOrphans | None = None) -> tuple[Sample
     """
     state = job.state()
     seen = overview(job, limit=0, state=state)
+    kept = _newest(job, seen.latest)
     retained = state.latest_completed
     orphans = (None, None) if count_orphans is None else count_orphans(job)
     return samples(
@@ -38,7 +40,9 @@ def metrics(job: Job, count_orphans: CountOrphans | None = None) -> tuple[Sample
             state=state,
             counts=seen.counts,
             latest=seen.latest,
-            stages=_stages(job, seen.latest),
+            stages=() if kept is None else kept.stages,
+            lags=lags(job, state, newest_of(state), kept),
+            rates=rates(job, kept),
             external_path=None
             if retained is None
             else redacted(f"{job.store.root}/{job.paths.checkpoint(retained.checkpoint_id)}"),
@@ -61,10 +65,9 @@ def metrics_of_each(jobs: Iterable[Job], count_orphans: CountOrphans | None = No
     return found
 
 
-def _stages(job: Job, latest: Latest) -> tuple[StageStats, ...]:
+def _newest(job: Job, latest: Latest) -> CheckpointStatistics | None:
     newest = newest_completed(latest)
-    kept = None if newest is None else StatisticsStore(job.store, job.paths).read(newest.id)
-    return () if kept is None else kept.stages
+    return None if newest is None else StatisticsStore(job.store, job.paths).read(newest.id)
 
 
 def _interval_ms(job: Job, state: CoordinatorState) -> int | None:

@@ -12,6 +12,9 @@ from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job
+from sluice.statistics.history import CheckpointStatistics
+from sluice.statistics.lag import SourceLag, lag_behind, least_watermark
+from sluice.storage.statistics import StatisticsStore
 from sluice.views.graph import (
     Edge,
     Node,
@@ -21,8 +24,8 @@ from sluice.views.graph import (
     known_watermark,
     metadata_of,
     nodes_of,
-    stages_of,
 )
+from sluice.views.lag import lags, newest_of
 
 
 class LastCompleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +35,7 @@ class LastCompleted(msgspec.Struct, frozen=True, kw_only=True):
     is_savepoint: bool
     completed_timestamp: int
     age_ms: int
+    triggered_timestamp: int
     end_to_end_duration: int
     checkpointed_size: int
     state_size: int
@@ -40,7 +44,8 @@ class LastCompleted(msgspec.Struct, frozen=True, kw_only=True):
 class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
     """A pipeline in a line.  ``failing``: its job does not get on; ``problem`` is the last reason.
 
-    ``watermark`` is the least of its stages in the last completed checkpoint; None: none yet.  Of
+    ``watermark`` is the least of its stages in the last completed checkpoint; None: none yet;
+    ``watermark_lag`` is from it to that checkpoint's trigger.  ``lag`` is that of each source.  Of
     a pipeline that could not be read there is only an ``error``.
     """
 
@@ -56,12 +61,20 @@ class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
     in_progress: int | None = None
     last_completed: LastCompleted | None = None
     watermark: int | None = None
+    watermark_lag: int | None = None
+    lag: tuple[SourceLag, ...] = ()
     error: str | None = None
 
 
 class PipelineDetails(PipelineLine, frozen=True, kw_only=True):
-    """A pipeline with its graph, in the order of its declaration."""
+    """A pipeline with its graph, in the order of its declaration.
 
+    The rates of its nodes are over ``rates_window`` milliseconds, in which ``rates_checkpoints``
+    have completed.
+    """
+
+    rates_window: int | None
+    rates_checkpoints: int | None
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
 
@@ -72,20 +85,31 @@ def unread_line(pipeline: Pipeline, error: str) -> PipelineLine:
 
 
 def pipeline_line(job: Job) -> PipelineLine:
-    """A LIST and two GETs."""
+    """A LIST and two GETs; one more for each checkpoint that is pending, or failed since."""
     state = job.state()
-    done = _newest(state)
-    return PipelineLine(**_line(job, state, done, None if done is None else _watermark(job, done)))
+    done = newest_of(state)
+    kept = None if done is None else StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
+    watermark = None if done is None else _watermark(job, done, kept)
+    lag = lags(job, state, done, kept)
+    return PipelineLine(**_line(job, state, done, watermark), lag=lag)
 
 
 def pipeline_details(job: Job) -> PipelineDetails:
-    """A LIST and four GETs."""
+    """A LIST and three GETs; more as of a ``pipeline_line``."""
     state = job.state()
-    done = _newest(state)
-    nodes = nodes_of(job, state, None if done is None else known_of(job, done))
+    done = newest_of(state)
+    known = None if done is None else known_of(job, state, done)
+    nodes = nodes_of(job, state, known)
     watermark = _least(node.watermark for node in nodes if node.kind is NodeKind.STAGE)
-    line = _line(job, state, done, watermark)
-    return PipelineDetails(**line, nodes=nodes, edges=edges_of(job.pipeline))
+    found = None if known is None else known.rates
+    return PipelineDetails(
+        **_line(job, state, done, watermark),
+        lag=lags(job, state, None, None) if known is None else tuple(known.lags.values()),
+        rates_window=None if found is None else found.window,
+        rates_checkpoints=None if found is None else found.checkpoints,
+        nodes=nodes,
+        edges=edges_of(job.pipeline),
+    )
 
 
 def _declared(pipeline: Pipeline) -> dict[str, Any]:
@@ -111,6 +135,7 @@ def _line(
         "in_progress": len(state.pending),
         "last_completed": None if done is None else _last_completed(done, job.clock()),
         "watermark": watermark,
+        "watermark_lag": None if done is None else lag_behind(done.triggered_at_ms, watermark),
     }
 
 
@@ -126,26 +151,24 @@ def _problem(state: CoordinatorState, done: CompletedCheckpoint | None) -> str |
     return said or f"the job is {state.status.value}"
 
 
-def _newest(state: CoordinatorState) -> CompletedCheckpoint | None:
-    return max(state.completed, key=lambda one: one.checkpoint_id, default=None)
-
-
 def _last_completed(done: CompletedCheckpoint, now_ms: int) -> LastCompleted:
     return LastCompleted(
         id=done.checkpoint_id,
         is_savepoint=done.type.is_savepoint,
         completed_timestamp=done.completed_at_ms,
         age_ms=max(0, now_ms - done.completed_at_ms),
+        triggered_timestamp=done.triggered_at_ms,
         end_to_end_duration=done.completed_at_ms - done.triggered_at_ms,
         checkpointed_size=done.checkpointed_bytes,
         state_size=done.full_bytes,
     )
 
 
-def _watermark(job: Job, done: CompletedCheckpoint) -> int | None:
-    stages = stages_of(job, done)
-    if stages:
-        return _least(known_watermark(one.watermark) for one in stages.values())
+def _watermark(
+    job: Job, done: CompletedCheckpoint, known: CheckpointStatistics | None
+) -> int | None:
+    if known is not None and known.stages:
+        return least_watermark(known.stages)
     metadata = metadata_of(job, done)
     kept = metadata.stages if metadata is not None else ()
     return _least(known_watermark(one.watermark_ms) for one in kept)

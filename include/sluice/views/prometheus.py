@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sluice.extras import require
 from sluice.job.job import Job
-from sluice.statistics.metrics import METRICS, Metric
+from sluice.statistics.metric import Metric
+from sluice.statistics.metrics import METRICS
 from sluice.statistics.samples import Sample
 from sluice.views.metrics import CountOrphans, metrics_of_each
 
@@ -64,14 +65,14 @@ def _families(found: Iterable[Sample]) -> Iterator[GaugeMetricFamily]:
     """A family for each metric that has a sample, in the order of ``METRICS``."""
     from prometheus_client.core import GaugeMetricFamily
 
-    by_name: dict[str, list[Sample]] = {}
+    by_metric: dict[str, list[Sample]] = {}
     for sample in found:
-        by_name.setdefault(sample.metric.name, []).append(sample)
-    for name, metric in METRICS.items():
-        if name in by_name:
+        by_metric.setdefault(sample.metric.key, []).append(sample)
+    for key, metric in METRICS.items():
+        if key in by_metric:
             family = GaugeMetricFamily(
                 exposed_name(metric), metric.documentation, labels=metric.labels
             )
-            for sample in by_name[name]:
+            for sample in by_metric[key]:
                 family.add_metric(sample.labels, sample.value)
             yield family

@@ -23,6 +23,7 @@ from sluice.statistics.checkpoints import (
     SubtaskException,
 )
 from sluice.statistics.history import CheckpointStatistics, History, whole_history
+from sluice.statistics.lag import measured_sources, with_pending
 from sluice.statistics.measuring import of_completed, of_failed, of_pending
 from sluice.statistics.overview import (
     Counts,
@@ -91,6 +92,7 @@ def details(job: Job, checkpoint_id: CheckpointId) -> Details:
     committed = retained.is_committed if retained is not None else line.committed or None
     return Details(
         checkpoint=msgspec.structs.replace(line, committed=committed),
+        sources=kept.sources,
         stages=kept.stages,
         summaries={stage.id: summary_of_stage(stage.subtasks) for stage in kept.stages},
         exceptions=kept.exceptions,
@@ -117,6 +119,7 @@ def _pending(job: Job, pending: PendingCheckpoint) -> CheckpointStatistics:
     """How far a pending checkpoint has got by now; with its plan gone, only that it is pending."""
     checkpoint_id = pending.checkpoint_id
     plan = job.plan(checkpoint_id)
+    sources = () if plan is None else measured_sources(plan)
     stages: tuple[StageStats, ...] | None = None
     exceptions: tuple[SubtaskException, ...] = ()
     if plan is not None:
@@ -131,8 +134,9 @@ def _pending(job: Job, pending: PendingCheckpoint) -> CheckpointStatistics:
             overtaken=pending.overtaken,
         )
     return CheckpointStatistics(
-        checkpoint=of_pending(pending, stages),
+        checkpoint=with_pending(of_pending(pending, stages), sources),
         history=History(),
+        sources=sources,
         stages=stages or (),
         exceptions=exceptions,
     )

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.files.file_source import COUNTED
 from sluice.connectors.files.known_files import SEALED_KEPT
 from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.connectors.files.text_source import FilesSource
@@ -88,11 +89,11 @@ def test_the_position_forgets_what_is_read(tmp_path: Path) -> None:
     ] == list(range(17))
 
 
-def test_a_long_backlog_is_listed_no_further_than_the_epoch(
+def test_a_long_backlog_is_listed_no_further_than_the_epoch_and_what_is_counted_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = named_store("long-backlog")
-    for number in range(1000):
+    for number in range(3 * COUNTED):
         store.put(f"log-{number:06d}", b"1\n2\n")
     listed: list[str] = []
     real = InMemoryStore.list
@@ -109,9 +110,12 @@ def test_a_long_backlog_is_listed_no_further_than_the_epoch(
         barrier = source.plan(position, max_records=10, parallelism=2)
         position = barrier.position
         assert (barrier.records, barrier.is_backlog) == (10, True)
+        assert barrier.unread is not None
+        assert barrier.unread.is_least
+        assert barrier.unread.partitions >= COUNTED
         assert len(position) <= SEALED_KEPT + 7
 
-    assert len(listed) <= 10 * (SEALED_KEPT + 12)
+    assert len(listed) <= 10 * (COUNTED + SEALED_KEPT + 12)
 
 
 def test_the_last_line_of_a_file_is_a_record_when_the_next_file_is_there(tmp_path: Path) -> None:

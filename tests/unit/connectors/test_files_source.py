@@ -15,7 +15,7 @@ from sluice.connectors.contracts.source import Barrier, SourcePosition
 from sluice.connectors.files import line_scan
 from sluice.connectors.files.text_lines import BYTE_ORDER_MARK
 from sluice.connectors.files.text_source import MAX_TABLE_BYTES, FilesSource, read_table
-from sluice.core.plan import PartitionOffset, Slice
+from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 from sluice.storage.memory import InMemoryStore, named_store
 
@@ -39,6 +39,11 @@ def places(position: SourcePosition) -> SourcePosition:
 
 def plan_all(source: FilesSource, position: SourcePosition = ()) -> Barrier:
     return source.plan(position, max_records=None, parallelism=2)
+
+
+def an_empty_epoch(position: SourcePosition, *, exhausted: bool) -> Barrier:
+    nothing = Unread(records=0, size_bytes=0)
+    return Barrier(position=position, slices=(), exhausted=exhausted, unread=nothing, size_bytes=0)
 
 
 def a_folder(tmp_path: Path, **files: str) -> Path:
@@ -71,7 +76,7 @@ def test_an_epoch_without_records_keeps_its_position(tmp_path: Path) -> None:
 
     second = plan_all(source, first.position)
 
-    assert second == Barrier(position=first.position, slices=(), exhausted=True)
+    assert second == an_empty_epoch(first.position, exhausted=True)
 
 
 def test_the_cap_is_kept_to_the_line_and_filled_file_by_file(tmp_path: Path) -> None:
@@ -96,7 +101,7 @@ def test_a_line_still_being_written_is_left_until_its_newline_arrives(tmp_path: 
     second = plan_all(source, first.position)
 
     assert rows_of(source, first.slices) == [("log", "one", 1)]
-    assert unchanged == Barrier(position=first.position, slices=(), exhausted=False)
+    assert unchanged == an_empty_epoch(first.position, exhausted=False)
     assert rows_of(source, second.slices) == [("log", "two", 2)]
 
 
@@ -125,7 +130,7 @@ def test_a_missing_location_is_named_and_an_empty_folder_is_fine(tmp_path: Path)
     with pytest.raises(ConfigurationError, match="with a slash at its end"):
         plan_all(FilesSource("memory://empty-place/logs"))
 
-    assert plan_all(FilesSource(str(tmp_path))) == Barrier(position=(), slices=(), exhausted=True)
+    assert plan_all(FilesSource(str(tmp_path))) == an_empty_epoch((), exhausted=True)
     assert plan_all(FilesSource("memory://empty-place/logs/")).slices == ()
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sluice.connectors.contracts.source import Barrier
 from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.core.plan import PartitionOffset, Slice
+from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay
 
@@ -149,7 +149,8 @@ def test_an_empty_folder_has_no_rows_and_no_columns_yet(tmp_path: Path) -> None:
 
     barrier = source.plan((), max_records=None, parallelism=2)
 
-    assert barrier == Barrier(position=(), slices=(), exhausted=False)
+    nothing = Unread(records=0, size_bytes=0)
+    assert barrier == Barrier(position=(), slices=(), exhausted=False, unread=nothing, size_bytes=0)
     with pytest.raises(ConfigurationError, match=r"no Parquet file at .* yet"):
         source.schema()
 

@@ -10,6 +10,8 @@ from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.statistics.checkpoints import StageStats
+from sluice.statistics.flow import NodeRates, Rates
+from sluice.statistics.lag import SourceLag
 from sluice.statistics.metrics import METRICS
 from sluice.statistics.overview import Counts, Latest, Restored
 from sluice.statistics.samples import JobFigures, samples, unreadable
@@ -30,7 +32,7 @@ def values(**given: Any) -> dict[tuple[str, ...], float]:
     found = samples(JobFigures(**usual | given))
     assert all(sample.labels[0] == "auctions" for sample in found)
     assert all(len(sample.labels) == len(sample.metric.labels) for sample in found)
-    return {(sample.metric.name, *sample.labels[1:]): sample.value for sample in found}
+    return {(sample.metric.key, *sample.labels[1:]): sample.value for sample in found}
 
 
 def a_stage(**given: Any) -> StageStats:
@@ -100,6 +102,33 @@ def test_figures_of_stages_have_a_label_each_and_zero_is_a_figure() -> None:
     assert ("numRecordsIn", "rank") not in found
 
 
+def test_sources_have_a_lag_and_sources_and_stages_a_rate() -> None:
+    lag = SourceLag(id="events", as_of=9_000, pending_records=0, watermark_lag=4, records=70)
+    rates = Rates(
+        window=10,
+        checkpoints=1,
+        nodes={
+            "events": NodeRates(rows_out_per_second=2.5),
+            "count": NodeRates(rows_in_per_second=2.5, bytes_out_per_second=9.0),
+        },
+    )
+
+    found = values(lags=[lag], rates=rates, stages=[a_stage(bytes_out=90)])
+
+    assert {name: value for (name, *of), value in found.items() if of == ["events"]} == {
+        "source.pendingRecords": 0,
+        "source.pendingTimestamp": 9_000,
+        "source.watermarkLag": 4,
+        "source.numRecordsIn": 70,
+        "source.numRecordsInPerSecond": 2.5,
+    }
+    assert {name: value for (name, *of), value in found.items() if of == ["count"]} == {
+        "numBytesOut": 90,
+        "numRecordsInPerSecond": 2.5,
+        "numBytesOutPerSecond": 9,
+    }
+
+
 def test_a_watermark_that_is_no_moment_is_left_out() -> None:
     found = values(stages=[a_stage(watermark=MIN_WATERMARK), a_stage(watermark=MAX_WATERMARK)])
 
@@ -146,6 +175,6 @@ def test_a_job_that_cannot_be_read_says_only_that() -> None:
 
 
 def test_every_metric_has_a_name_of_its_own_and_one_clause_of_help() -> None:
-    assert all(name == metric.name for name, metric in METRICS.items())
+    assert all(name == metric.key for name, metric in METRICS.items())
     assert [m.name for m in METRICS.values() if m.help.endswith(".") or not m.help] == []
     assert METRICS["stateSize"].documentation.endswith("(bytes)")

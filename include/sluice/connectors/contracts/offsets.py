@@ -20,7 +20,7 @@ from sluice.connectors.contracts.source import (
     check_induced,
     offsets_by_partition,
 )
-from sluice.core.plan import PartitionOffset, Slice
+from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -109,6 +109,10 @@ class OffsetSource(SourceDefaults, ABC):
             exhausted=self.bounded and not rest,
             is_backlog=bool(rest) and until is None,
             waiting=rest,
+            unread=Unread(
+                partitions=len(rest),
+                records=sum(now[name].end - after[name].offset for name in rest),
+            ),
         )
 
     def _before(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from sluice.core.invariants import require
-from sluice.core.plan import PartitionOffset, Slice
+from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class Barrier:
     ``exhausted``: the source is bounded, and has no records after this cut.  ``is_backlog``: there
     are more records to read, which exceed the cap of this epoch.  ``waiting`` are the partitions
     with records after the cut, which hold the watermark back.
+
+    For people, and None where the source cannot say: ``unread`` is what lies behind the cut,
+    ``size_bytes`` the bytes of the slices.
     """
 
     position: SourcePosition
@@ -47,6 +50,8 @@ class Barrier:
     exhausted: bool
     is_backlog: bool = False
     waiting: tuple[str, ...] = ()
+    unread: Unread | None = None
+    size_bytes: int | None = None
 
     def __post_init__(self) -> None:
         partitions = [offset.partition for offset in self.position]

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Generic, TypeVar
 
 from sluice.connectors.contracts.source import (
@@ -25,7 +25,7 @@ from sluice.connectors.files.file_identity import FileIdentity
 from sluice.connectors.files.file_set import FileSet
 from sluice.connectors.files.half_written import GIVE_UP_AFTER_S
 from sluice.connectors.files.known_files import floor_of, warn_of_late, without_forgotten
-from sluice.core.plan import PartitionOffset, Slice
+from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 from sluice.storage.object_store import Listed
 from sluice.storage.parallel import in_parallel
@@ -34,6 +34,9 @@ from sluice.storage.parallel import in_parallel
 HEAD_RECORDS = 100
 HEAD_THREADS = 16
 SOURCES_KEPT = 64
+
+# Files behind a full epoch that are counted, for people, where names are ordered: one LIST.
+COUNTED = 1_000
 
 CutT = TypeVar("CutT")
 
@@ -104,11 +107,10 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
         read = offsets_by_partition(position)
         now: dict[str, PartitionOffset] = {}
-        ends: dict[str, tuple[int, int]] = {}
+        ends = {name: (one.offset, one.offset) for name, one in read.items()}
         cuts: list[CutT] = []
-        missing = max_records
-        waiting: list[str] = []
-        rest, looked_to = False, None
+        waiting: dict[str, int] = {}
+        rest, looked_to, missing = False, None, max_records
 
         def is_full() -> bool:
             return missing == 0 and until is None
@@ -122,7 +124,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             ends[file.key] = (before.offset, part.end)
             rest = rest or part.has_rest
             if part.is_waiting:
-                waiting.append(file.key)
+                waiting[file.key] = self._unread_bytes(file, part.after)
             if part.cut is not None:
                 cuts.append(part.cut)
                 missing = None if missing is None else missing - part.records
@@ -130,15 +132,16 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
                 looked_to = file.key  # It holds the watermark back for all files behind it.
                 break
         if until is not None:
-            gone = {name: (one.offset, one.offset) for name, one in read.items()}
-            check_induced(self.location, until, gone | ends)
+            check_induced(self.location, until, ends)
         after = without_forgotten(read, now, looked_to) if self.ordered else {**read, **now}
         return Barrier(
             position=tuple(after[name] for name in sorted(after)),
-            slices=self._slices(cuts, parallelism),
+            slices=(slices := self._slices(cuts, parallelism)),
             exhausted=self.bounded and not rest,
             is_backlog=missing == 0 and rest,
             waiting=tuple(sorted(waiting)),
+            unread=self._unread(waiting, looked_to),
+            size_bytes=self._size_of(slices),
         )
 
     @property
@@ -166,6 +169,27 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
     @abstractmethod
     def _slices(self, cuts: list[CutT], parallelism: int) -> tuple[Slice, ...]: ...
+
+    def _unread(self, waiting: Mapping[str, int], looked_to: str | None) -> Unread:
+        """What waits: the bytes by file, and the files behind *looked_to*, as far as counted."""
+        behind = self._files.listed(start_after=looked_to) if looked_to is not None else iter(())
+        counted = [*islice(behind, COUNTED)]
+        files = len(waiting) + len(counted)
+        return Unread(
+            partitions=files,
+            records=None if files else 0,
+            size_bytes=sum(waiting.values()) + sum(file.size_bytes for file in counted),
+            is_least=len(counted) == COUNTED,
+        )
+
+    def _unread_bytes(self, file: Listed, after: PartitionOffset) -> int:
+        """The bytes of *file* behind *after*; offsets are bytes of those that may grow."""
+        return file.size_bytes - (after.offset if self._may_grow(file.key) else 0)
+
+    def _size_of(self, slices: Sequence[Slice]) -> int | None:
+        if not all(self._may_grow(piece.partition) for piece in slices):
+            return None
+        return sum(piece.end - piece.start for piece in slices)
 
     def _may_grow(self, name: str) -> bool:  # noqa: ARG002 - those of most formats may not
         return False

@@ -136,6 +136,19 @@ class Appends:
         log.warning("%s; passed over", what)
         return []
 
+    def rows(self, step: Step) -> int | None:
+        """The rows to read of *step*, by its summary alone; None where that does not say."""
+        from pyiceberg.table.snapshots import Operation
+
+        summary = step.snapshot.summary
+        if summary is None:
+            return None
+        if not step.is_base and summary.operation is not Operation.APPEND:
+            return 0
+        name = "total-records" if step.is_base else "added-records"
+        found = summary.additional_properties.get(name, "" if step.is_base else "0")
+        return int(found) if found.isdecimal() else None
+
     def adds_rows(self, step: Step) -> bool:
         """Whether *step* may have added rows, by its summary alone."""
         summary = step.snapshot.summary

@@ -26,7 +26,7 @@ from sluice.connectors.iceberg.appends import NOTHING, AddedFile, Appends, Step
 from sluice.connectors.iceberg.catalog import CatalogTable
 from sluice.connectors.iceberg.rows import arrow_schema, rows_of
 from sluice.connectors.iceberg.tags import Tags
-from sluice.core.plan import PartitionOffset, Slice
+from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ class IcebergSource(SourceDefaults):
                 break
             cursor = _Cursor(step.sequence, str(step.snapshot.snapshot_id))
         longest = max(1, -(-sum(end - start for _, start, end in parts) // parallelism))
+        left = [step for step in steps if step.sequence > cursor.sequence]
         return Barrier(
             position=cursor.position(),
             slices=tuple(
@@ -205,6 +206,20 @@ class IcebergSource(SourceDefaults):
             is_backlog=rest,
             # Files of one snapshot may hold the same times, so the snapshot counts as a whole.
             waiting=(SNAPSHOTS,) if cursor.file else (),
+            unread=replace(self._left(appends, cursor, left), is_least=is_induced),
+        )
+
+    def _left(self, appends: Appends, cursor: _Cursor, steps: Sequence[Step]) -> Unread:
+        """What *steps* have behind *cursor*: of the first its files, of others their summaries."""
+        rows: list[int | None] = [appends.rows(step) for step in steps[bool(cursor.file) :]]
+        if cursor.file:
+            files = self._unread(appends, steps[0], cursor)
+            begun = 0 if cursor.is_done else cursor.offset
+            rows.append(sum(file.rows for file in files) - begun)
+        known = [count for count in rows if count is not None]
+        return Unread(
+            partitions=sum(1 for count in rows if count != 0),
+            records=sum(known) if len(known) == len(rows) else None,
         )
 
     def _unread(self, appends: Appends, step: Step, cursor: _Cursor) -> list[AddedFile]:

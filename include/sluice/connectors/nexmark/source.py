@@ -30,7 +30,7 @@ from sluice.connectors.contracts.source import (
     SourcePosition,
     check_induced,
 )
-from sluice.core.plan import PartitionOffset, Slice
+from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -147,6 +147,9 @@ class NexmarkSource(SourceDefaults):
             exhausted=self.bounded and end >= limit,
             is_backlog=self.bounded and end < limit,
             waiting=(PARTITION,) if end < limit else (),
+            unread=Unread(partitions=int(end < limit), records=max(0, limit - end))
+            if self.bounded
+            else None,
         )
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,158 @@
+"""The lag of sources: what was there at the newest trigger, and is in no completed checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.core.plan import SourceCut, Unread
+from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from sluice.statistics.checkpoints import SourceStats, StageStats
+from sluice.statistics.lag import (
+    EventTime,
+    Look,
+    SourceLag,
+    lag_behind,
+    lags_of,
+    least_watermark,
+    measured_sources,
+    with_pending,
+)
+from tests.builders import a_plan
+from tests.unit.statistics.lines import COMPLETED, a_line
+
+
+def a_look(at_ms: int, **given: Any) -> Look:
+    usual: dict[str, Any] = {"id": "events", "records": 10}
+    return Look(at_ms=at_ms, sources=(SourceStats(**usual | given),))
+
+
+def lag_of(completed: Look | None, *later: Look) -> SourceLag:
+    (found,) = lags_of(completed, later)
+    return found
+
+
+def test_before_the_first_trigger_nothing_is_known() -> None:
+    assert lags_of(None, ()) == ()
+
+
+def test_what_the_newest_completed_checkpoint_left_behind_is_pending() -> None:
+    lag = lag_of(a_look(1_000, pending_records=7, pending_bytes=70, pending_splits=2))
+
+    assert (lag.pending_records, lag.pending_bytes, lag.pending_splits) == (7, 70, 2)
+    assert (lag.as_of, lag.is_behind, lag.records) == (1_000, True, 10)
+
+
+def test_epochs_that_have_not_completed_are_behind_too_as_of_the_newest_trigger() -> None:
+    lag = lag_of(
+        a_look(1_000, pending_records=7),
+        a_look(2_000, records=5, pending_records=4),
+        a_look(3_000, records=6, pending_records=0, pending_splits=0),
+    )
+
+    assert (lag.pending_records, lag.as_of, lag.is_behind) == (11, 3_000, False)
+    assert lag.records == 10
+
+
+def test_one_that_never_completed_any_is_behind_by_all_that_it_saw() -> None:
+    lag = lag_of(None, a_look(2_000, records=5, pending_records=4))
+
+    assert (lag.pending_records, lag.records, lag.watermark) == (9, None, None)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30)), min_size=1, max_size=6),
+    st.data(),
+)
+def test_completing_a_checkpoint_lowers_the_lag_by_its_epoch(
+    epochs: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Whatever has completed: the lag and what is in a checkpoint are together what there is."""
+    arrived = read = 0
+    looks: list[Look] = []
+    for number, (new, most) in enumerate(epochs):
+        arrived += new
+        records = min(most, arrived - read)
+        read += records
+        looks.append(a_look(number, records=records, pending_records=arrived - read))
+    done = data.draw(st.integers(0, len(looks) - 1))
+
+    lag = lag_of(looks[done], *looks[done + 1 :])
+
+    assert lag.pending_records is not None
+    in_checkpoints = sum(look.sources[0].records for look in looks[: done + 1])
+    assert lag.pending_records + in_checkpoints == arrived
+
+
+def test_what_a_source_cannot_say_is_unknown_and_not_zero() -> None:
+    assert lag_of(a_look(1_000)).pending_records is None
+    assert lag_of(a_look(1, pending_bytes=3), a_look(2, pending_bytes=1)).pending_bytes is None
+    with_sizes = lag_of(a_look(1, pending_bytes=3), a_look(2, size=5, pending_bytes=1))
+    assert with_sizes.pending_bytes == 6
+
+
+def test_event_time_is_behind_the_trigger_and_the_moment_when_it_had_been_read() -> None:
+    lag = lag_of(
+        a_look(10_000, watermark=4_000, event_time=4_500, emit_timestamp=12_000),
+        a_look(20_000, watermark=9_000),
+    )
+
+    assert (lag.watermark, lag.watermark_lag, lag.emit_event_time_lag) == (4_000, 6_000, 7_500)
+
+
+def test_a_watermark_that_is_no_moment_has_no_lag_and_none_is_negative() -> None:
+    assert lag_behind(5, None) is None
+    assert lag_behind(5, MIN_WATERMARK) is None
+    assert lag_behind(5, MAX_WATERMARK) is None
+    assert lag_behind(5, 9) == 0
+    assert lag_of(a_look(5, watermark=MIN_WATERMARK)).watermark is None
+
+
+def test_the_least_watermark_is_known_when_that_of_each_stage_is() -> None:
+    def a_stage(watermark: int | None) -> StageStats:
+        return StageStats(
+            id="s",
+            status=COMPLETED,
+            num_subtasks=1,
+            num_acknowledged_subtasks=1,
+            watermark=watermark,
+        )
+
+    assert least_watermark([a_stage(4), a_stage(3)]) == 3
+    assert least_watermark([a_stage(4), a_stage(None)]) is None
+    assert least_watermark([a_stage(4), a_stage(MIN_WATERMARK)]) is None
+    assert least_watermark([]) is None
+
+
+def test_a_plans_sources_are_measured_and_summed_as_far_as_they_say() -> None:
+    plan = a_plan(
+        1,
+        sources=(
+            SourceCut(uid="topic", position=(), unread=Unread(partitions=2, records=9)),
+            SourceCut(
+                uid="files",
+                position=(),
+                size_bytes=5,
+                unread=Unread(partitions=1, size_bytes=80, is_least=True),
+            ),
+            SourceCut(uid="endless", position=()),
+        ),
+    )
+
+    sources = measured_sources(plan, {"topic": EventTime(watermark=3, latest=4, emitted=5)})
+    line = with_pending(a_line(1), sources)
+
+    assert sources == (
+        SourceStats(
+            id="topic", records=0, pending_records=9, pending_splits=2,
+            watermark=3, event_time=4, emit_timestamp=5,
+        ),
+        SourceStats(
+            id="files", records=0, size=5, pending_bytes=80, pending_splits=1,
+            pending_is_least=True,
+        ),
+        SourceStats(id="endless", records=0),
+    )  # fmt: skip
+    assert (line.pending_records, line.pending_bytes) == (9, 80)

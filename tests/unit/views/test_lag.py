@@ -1,0 +1,94 @@
+"""The lag of a job's sources, over checkpoints that were really taken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from harness.counting_store import CountingStore
+from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.job.job import Job
+from sluice.statistics.lag import SourceLag
+from sluice.views.lag import job_lag
+from sluice.views.pipelines import pipeline_details, pipeline_line
+from tests.subtasks import take_checkpoint
+
+EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED
+
+
+def a_job_of(events: int, clock: ManualClock | None = None) -> Job:
+    """Ten events an epoch."""
+    return a_running_job(
+        a_pipeline(events=events, tolerable_failed_checkpoints=9), clock=clock or ManualClock()
+    )
+
+
+def lag_of(job: Job) -> SourceLag:
+    (found,) = job_lag(job).sources
+    return found
+
+
+def test_a_job_without_a_checkpoint_has_no_lag_that_is_known() -> None:
+    found = job_lag(a_job_of(25))
+
+    assert (found.checkpoint, found.age_ms, found.sources, found.rates) == (None, None, (), None)
+
+
+def test_the_lag_falls_with_each_completed_checkpoint() -> None:
+    job = a_job_of(25)
+
+    seen = []
+    for _ in range(2):
+        take_checkpoint(job)
+        lag = lag_of(job)
+        seen.append((lag.pending_records, lag.is_behind, lag.exhausted))
+
+    assert seen == [(15, True, False), (5, True, False)]
+
+
+def test_a_pending_epoch_is_behind_and_so_is_one_that_failed() -> None:
+    clock = ManualClock()
+    job = a_job_of(45, clock)
+    take_checkpoint(job)
+    clock.advance(5_000)
+    plan = trigger_one(job)
+
+    pending = lag_of(job)
+    fail_checkpoint(job, plan.checkpoint_id, EXPIRED, "too slow")
+    failed = lag_of(job)
+    line = pipeline_line(job)
+
+    assert (pending.pending_records, pending.as_of) == (35, plan.triggered_at_ms)
+    assert failed == pending
+    assert line.lag == pipeline_details(job).lag == (failed,)
+
+
+def test_rates_are_over_the_time_of_the_last_checkpoints() -> None:
+    clock = ManualClock()
+    job = a_job_of(0, clock)
+    for _ in range(3):
+        clock.advance(4_000)
+        take_checkpoint(job)
+
+    found = job_lag(job).rates
+
+    assert found is not None
+    assert (found.window, found.checkpoints) == (8_000, 2)
+    assert found.nodes["events"].rows_out_per_second == 20 / 8
+    assert found.nodes["count_bids"].rows_in_per_second is not None
+
+
+def test_no_look_costs_a_request_to_the_source_and_few_to_the_bucket() -> None:
+    job = a_job_of(45)
+    take_checkpoint(job)
+    trigger_one(job)
+    requests = Counter[str]()
+    counted = replace(job, store=CountingStore(job.store, requests))
+
+    job_lag(counted)
+    state = Counter(requests)
+    counted.state()
+
+    assert state - (requests - state) == Counter(get=2)  # Statistics, and the pending plan.
