@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
+from harness.jobs import a_pipeline
+from sluice.coordinator.submission import configure, submit
+from sluice.job.job import open_job
+from sluice.storage.open import StoreLocation
 from sluice.views.prometheus import CONTENT_TYPE
 from tests.airflow.rest import Api
+from tests.subtasks import take_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
 
@@ -31,3 +36,17 @@ def test_a_viewers_token_reads_the_pipelines_whose_dag_it_may_read(
     assert 'sluice_job_isReadable{pipeline="auctions"}' in both.text
     assert 'sluice_job_isReadable{pipeline="demo"}' in one.text
     assert "auctions" not in one.text
+
+
+def test_sources_have_their_lag_and_rates(everybody: Api, root: str) -> None:
+    job = open_job(a_pipeline(events=25), StoreLocation(root=root))
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+
+    page = everybody.client.get("/sluice/metrics", headers=everybody.by("vera").headers).text
+
+    labels = '{pipeline="auctions",source="events"}'
+    assert f"sluice_source_pendingRecords{labels} 15.0" in page
+    assert f"sluice_source_numRecordsIn{labels} 10.0" in page
+    assert f"sluice_source_numRecordsInPerSecond{labels} " in page
+    assert f"sluice_source_pendingBytes{labels}" not in page

@@ -26,7 +26,8 @@ def _api(everybody: Api) -> Api:
 @pytest.fixture(name="job")
 def _job(root: str) -> Job:
     """Three checkpoints of ``auctions``: two completed, the third failed."""
-    job = open_job(a_pipeline(tolerable_failed_checkpoints=9), StoreLocation(root=root))
+    pipeline = a_pipeline(events=1_000, tolerable_failed_checkpoints=9)
+    job = open_job(pipeline, StoreLocation(root=root))
     submit(job, configure(job.pipeline, {}))
     take_checkpoint(job)
     take_checkpoint(job)
@@ -47,9 +48,11 @@ def test_the_list_has_a_line_for_every_pipeline(api: Api, job: Job) -> None:
     auctions, demo = shown["pipelines"]
     last = auctions.pop("last_completed")
     assert [last["id"], last["is_savepoint"], last["age_ms"] >= 0] == [2, False, True]
+    assert [one["id"] for one in auctions.pop("lag")] == ["events"]
     assert auctions == {
         "uid": "auctions", "description": "", "sources": 1, "stages": 2, "sinks": 1,
         "status": "RUNNING", "generation": 1, "failing": True, "in_progress": 0, "watermark": None,
+        "watermark_lag": None,
         "problem": "checkpoint 3 was aborted, CHECKPOINT_EXPIRED: too slow, password=***",
         "error": None, "dag": "/dags/auctions",
     }  # fmt: skip
@@ -82,6 +85,26 @@ def test_a_pipeline_is_shown_with_its_graph(api: Api, job: Job) -> None:
     assert nodes["events"]["rows_out"] == 10
     assert nodes["count_bids"]["state_size"] > 0
     assert nodes["rank_bids"]["parallelism"] == 2
+
+
+def test_a_pipeline_says_how_far_its_sources_are_behind_and_how_fast_rows_flow(
+    api: Api, job: Job
+) -> None:
+    shown = found(api.get("/pipelines/auctions"))
+
+    failed = found(api.get("/pipelines/auctions/checkpoints/3"))
+    nodes = {node["uid"]: node for node in shown["nodes"]}
+    (lag,) = shown["lag"]
+    assert lag == nodes["events"]["lag"]
+    assert (lag["pending_records"], lag["pending_bytes"], lag["is_behind"]) == (980, None, True)
+    assert lag["as_of"] == failed["trigger_timestamp"]
+    assert failed["sources"]["events"] == {
+        "id": "events", "records": 10, "pending_records": 970, "pending_splits": 1,
+    }  # fmt: skip
+    assert (shown["rates_checkpoints"], shown["rates_window"] > 0) == (1, True)
+    assert nodes["events"]["rates"]["rows_out_per_second"] > 0
+    assert nodes["count_bids"]["rates"]["bytes_out_per_second"] > 0
+    assert [node["is_behind"] for node in shown["nodes"]] == [True, False, False, False]
 
 
 def test_the_history_has_flinks_fields_and_comes_in_pages(api: Api, job: Job) -> None:

@@ -61,7 +61,7 @@ def _served() -> Iterator[Served]:
 def _job(served: Served) -> Job:
     """``auctions``: 1 completed, 2 a savepoint, 3 failed, 4 waits for the stage rank_bids."""
     assert served.url
-    pipeline = a_pipeline(tolerable_failed_checkpoints=9)
+    pipeline = a_pipeline(events=1_000, tolerable_failed_checkpoints=9)
     job = open_job(pipeline, StoreLocation(root=f"file://{ROOT}"))
     submit(job, configure(job.pipeline, {}))
     take(job, trigger_one(job))

@@ -62,6 +62,27 @@ def test_every_page_shows_the_job_wide_and_narrow(tab: Tab, served: Served) -> N
     assert (tab.errors, tab.failed) == ([], [])
 
 
+def test_pages_say_how_far_a_source_is_behind_and_how_fast_rows_flow(
+    tab: Tab, served: Served
+) -> None:
+    """Twenty of a thousand are in completed checkpoints; the pending one and the rest are not."""
+    tab.open(f"{served.url}/sluice/pages/")
+    says(tab, "980 records")
+    show(tab, served, "p/auctions/overview", "Overview")
+    for words in ("980 records", "behind", "Rates are over", "Records pending in the sources"):
+        says(tab, words)
+    show(tab, served, "p/auctions/graph", "Graph")
+    node = f"[...{PLACE}.querySelectorAll('.node.source.warn')].map((one) => one.innerText)[0]"
+    said = tab.until(node)
+    show(tab, served, "p/auctions/checkpoints/4", "Checkpoint 4")
+    says(tab, "970 records")
+
+    assert "· behind" in said
+    assert "980 records" in said
+    assert "/s out" in said
+    assert (tab.errors, tab.failed) == ([], [])
+
+
 def test_airflow_has_an_entry_and_a_tab_in_its_theme(tab: Tab, served: Served) -> None:
     tab.look(theme="dark")
     tab.open(f"{served.url}/dags/auctions/plugin/pipeline")

@@ -1,4 +1,4 @@
-/** Duration, size and rows of checkpoints over time (uPlot, loaded when a chart is first drawn). */
+/** Duration, size, rows and lag of checkpoints over time (uPlot, loaded when a chart is first drawn). */
 
 import { useEffect, useRef } from "./vendor/preact-hooks.js";
 import { count, duration, moment, size, timeOfDay, timeZone } from "./format.js";
@@ -11,14 +11,21 @@ const KINDS = {
     lines: [["end to end", "end_to_end_duration"], ["finalization", "finalization_duration"]],
   },
   size: { title: "Size", show: size, lines: [["checkpointed", "checkpointed_size"], ["state", "state_size"]] },
+  pending: { title: "Records pending in the sources", show: count, lines: [["left behind the barriers", "pending_records"]] },
+  pendingBytes: { title: "Bytes pending in the sources", show: size, lines: [["left behind the barriers", "pending_bytes"]] },
+  behind: { title: "Watermark behind the trigger", show: duration, lines: [["event-time lag", "watermark_lag"]] },
   records: { title: "Rows", show: count, lines: [["records in", "records"], ["rows out of all stages", "rows_out"]] },
 };
 
-/** A chart for each of *names*; of checkpoints that completed, as only their figures compare. */
+/**
+ * A chart for each of *names* that was measured; of checkpoints that completed, as only their
+ * figures compare.
+ */
 export function Charts({ checkpoints, names }) {
   const known = checkpoints.filter(({ status }) => status === "COMPLETED").reverse();
   if (known.length < 2) return null;
-  return html`<div class="charts">${names.map((name) => html`<${Chart} key=${name} kind=${KINDS[name]} checkpoints=${known} />`)}</div>`;
+  const measured = names.filter((name) => KINDS[name].lines.some(([, field]) => known.some((one) => one[field] != null)));
+  return html`<div class="charts">${measured.map((name) => html`<${Chart} key=${name} kind=${KINDS[name]} checkpoints=${known} />`)}</div>`;
 }
 
 function Chart({ kind, checkpoints }) {

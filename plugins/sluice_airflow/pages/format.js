@@ -28,6 +28,21 @@ export function duration(ms) {
 
 export const count = (value) => (isAbsent(value) ? ABSENT : numbers.format(value));
 
+/** A rate: rows, or with *show* bytes, per second. */
+export function perSecond(value, show = count) {
+  if (isAbsent(value)) return ABSENT;
+  return value > 0 && value < 0.05 && show === count ? "< 0.1/s" : `${show(value)}/s`;
+}
+
+/** What waits in a source, in what it can count; "unknown" where it cannot. */
+export function pending(source) {
+  const least = source.pending_is_least ? "at least " : "";
+  const { pending_records: records, pending_bytes: bytes, pending_splits: files } = source;
+  if (!isAbsent(records)) return `${least}${count(records)} record${records === 1 ? "" : "s"}`;
+  if (isAbsent(bytes)) return "unknown";
+  return `${least}${size(bytes)}${isAbsent(files) ? "" : ` in ${count(files)} file${files === 1 ? "" : "s"}`}`;
+}
+
 /** The time zone that this person chose in Airflow; UTC otherwise, as notes and logs are. */
 export function timeZone() {
   const chosen = (globalThis.localStorage?.getItem("timezone") ?? "").replaceAll('"', "");

@@ -1,7 +1,7 @@
 /** One checkpoint, down to its subtasks: every time, every size, and who is late. */
 
 import { useNow, useResource } from "../api.js";
-import { asked, count, duration, size, watermark, words } from "../format.js";
+import { asked, count, duration, pending, size, watermark, words } from "../format.js";
 import { Abort } from "../actions.js";
 import { html } from "../html.js";
 import { Badge, Empty, Failure, Figures, Link, Moment, Resource, Table, numeric } from "../parts.js";
@@ -27,6 +27,7 @@ function Shown({ uid, path, one, stage, now }) {
     <${Late} one=${one} stages=${stages} now=${now} uid=${uid} />
     <${Totals} one=${one} now=${now} />
     <${Exceptions} of=${one.exceptions ?? []} />
+    <${Sources} one=${one} />
     ${stages.length ? html`<h3>Stages</h3>
       <${Table} caption="Stages of checkpoint ${one.id}" columns=${columns(uid, one)} rows=${stages} keyOf=${({ id }) => id}
         rowClass=${({ id }) => (id === opened?.id ? "opened" : "")} />
@@ -64,6 +65,9 @@ const Totals = ({ one, now }) => html`<${Figures} of=${[
   ["In flight", known(one.persisted_data, size), "What an unaligned checkpoint left between its stages"],
   ["Acknowledged", one.num_subtasks == null ? null : `${count(one.num_acknowledged_subtasks)} of ${count(one.num_subtasks)}`],
   ["Records", known(one.records, count)],
+  ["Pending", known(one.pending_records, count), "Records that it left behind its barriers, of the sources that count them"],
+  ["Pending bytes", known(one.pending_bytes, size), "Bytes of files that it left behind its barriers"],
+  ["Watermark", known(one.watermark_lag, (value) => `${duration(value)} before the trigger`), "The least of its stages"],
   ["Rows out", known(one.rows_out, count)],
   ["Late rows", known(one.late_rows, count)],
   ["Malformed rows", known(one.malformed_rows, count)],
@@ -80,6 +84,24 @@ function Exceptions({ of }) {
   return html`<section><h3>What subtasks said</h3><ul class="plain">${of.map((one) => html`<li>
     <strong>${one.stage}/${one.index}</strong>, attempt ${one.attempt}: ${one.message}</li>`)}</ul></section>`;
 }
+
+function Sources({ one }) {
+  const sources = Object.values(one.sources ?? {});
+  if (!sources.length) return null;
+  return html`<h3>Sources</h3>
+    <${Table} caption="Sources of checkpoint ${one.id}" columns=${ofSources} rows=${sources} keyOf=${({ id }) => id} />`;
+}
+
+const ofSources = [
+  { name: "id", title: "Source", value: ({ id }) => id },
+  numeric("records", "Records", (one) => one.records ?? 0, count, "Those of its epoch"),
+  numeric("size", "Size", (one) => one.size, size),
+  {
+    name: "pending", title: "Left behind the barrier", kind: "number", cell: pending,
+    value: (one) => one.pending_records ?? one.pending_bytes ?? 0, hint: "What was there when it was triggered, for later epochs",
+  },
+  numeric("watermark", "Watermark", (one) => one.watermark, watermark),
+];
 
 const columns = (uid, { id: checkpoint }) => [
   {
@@ -100,6 +122,7 @@ const columns = (uid, { id: checkpoint }) => [
   numeric("flight", "In flight", (one) => one.alignment?.persisted, size),
   numeric("in", "Rows in", (one) => one.rows_in, count),
   numeric("out", "Rows out", (one) => one.rows_out, count),
+  numeric("bytes", "Bytes out", (one) => one.bytes_out, size, "Its stream, and what it staged for sinks"),
   numeric("late", "Late", (one) => one.late_rows, count),
   numeric("malformed", "Malformed", (one) => one.malformed_rows, count),
   numeric("watermark", "Watermark", (one) => one.watermark, watermark),

@@ -1,7 +1,7 @@
 /** Where the nodes of a declared graph stand: a column for each distance from the sources. */
 
 const WIDTH = 230;
-const HEIGHT = 154;
+const HEIGHT = 190;
 const GAP_X = 70;
 const GAP_Y = 24;
 

@@ -2,6 +2,7 @@
 
 import { useNow, useResource, withQuery } from "../api.js";
 import { count, duration, size, words } from "../format.js";
+import { Lags } from "./lag.js";
 import { html } from "../html.js";
 import { Charts } from "../charts.js";
 import { Empty, Failure, Figures, Link, Moment, Resource } from "../parts.js";
@@ -9,9 +10,10 @@ import { Empty, Failure, Figures, Link, Moment, Resource } from "../parts.js";
 export function Overview({ uid, path }) {
   const now = useNow();
   const resource = useResource(withQuery(path("checkpoints"), { limit: 200 }));
+  const pipeline = useResource(path());
   return html`<h2 tabindex="-1">Overview</h2>
     <${Resource} resource=${resource}>${(data) => data.counts.total || data.counts.restored
-      ? html`<${Shown} uid=${uid} data=${data} now=${now} />`
+      ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline.data} />`
       : html`<${NoCheckpoint} />`}<//>`;
 }
 
@@ -19,7 +21,7 @@ const NoCheckpoint = () => html`<${Empty} title="No checkpoint yet">
   <p>The first one is triggered when the pipeline's DAG is unpaused and its sources have records.</p>
 <//>`;
 
-function Shown({ uid, data, now }) {
+function Shown({ uid, data, now, pipeline }) {
   const { counts, latest, failures, history } = data;
   const pending = history.filter(({ status }) => status === "IN_PROGRESS");
   return html`
@@ -36,7 +38,8 @@ function Shown({ uid, data, now }) {
       <${Restored} restored=${latest.restored} now=${now} />
     </div>
     <${Failures} uid=${uid} failures=${failures} />
-    <${Charts} checkpoints=${history} names=${["duration", "size"]} />`;
+    ${pipeline ? html`<${Lags} pipeline=${pipeline} now=${now} />` : null}
+    <${Charts} checkpoints=${history} names=${["duration", "size", "pending", "pendingBytes", "behind"]} />`;
 }
 
 export function Pending({ uid, one, now }) {

@@ -1,7 +1,7 @@
 /** Every declared pipeline: whether it gets on, and how far it is. */
 
 import { useNow, useResource } from "../api.js";
-import { count, size, watermark } from "../format.js";
+import { count, duration, isAbsent, pending, size, watermark } from "../format.js";
 import { html } from "../html.js";
 import { Badge, Empty, Link, Moment, Resource, Table } from "../parts.js";
 
@@ -41,8 +41,24 @@ const columns = (now) => [
     name: "state", title: "State", kind: "number", value: (one) => one.last_completed?.state_size,
     cell: (one) => size(one.last_completed?.state_size),
   },
-  { name: "watermark", title: "Watermark", kind: "number", value: (one) => one.watermark, cell: (one) => watermark(one.watermark) },
+  { name: "lag", title: "Pending", kind: "number", value: mostPending, cell: Lag, hint: "What each source had at the newest trigger, and is in no completed checkpoint" },
+  { name: "watermark", title: "Watermark", kind: "number", value: (one) => one.watermark, cell: Watermark, hint: "The least of the stages, in the last completed checkpoint" },
 ];
+
+/** To sort by: records are counted first, then bytes; what a source cannot say is no figure. */
+function mostPending({ lag = [] }) {
+  const known = lag.map((one) => one.pending_records ?? one.pending_bytes).filter((value) => !isAbsent(value));
+  return known.length ? Math.max(...known) : lag.length ? 0 : null;
+}
+
+function Lag({ lag = [] }) {
+  if (!lag.length) return html`<span class="absent">–</span>`;
+  return lag.map((one) => html`<div><span class="muted">${one.id}</span> ${pending(one)}${
+    one.is_behind ? html` <span class="badge warn">behind</span>` : null}</div>`);
+}
+
+const Watermark = (one) => html`${watermark(one.watermark)}${isAbsent(one.watermark_lag) ? null
+  : html`<div class="muted">${duration(one.watermark_lag)} before the trigger</div>`}`;
 
 const Lines = ({ pipelines, now }) => html`<${Table} caption="All pipelines" columns=${columns(now)}
   rows=${pipelines} keyOf=${(one) => one.uid} rowClass=${(one) => (one.failing || one.error ? "failing" : "")} />`;
