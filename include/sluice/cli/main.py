@@ -26,6 +26,7 @@ from sluice.cli import (
     show,
     snapshots,
     state,
+    state_diff,
     statistics,
     tables,
     timing,
@@ -98,6 +99,7 @@ checkpoints.command("config")(timing.config)
 checkpoints.command("abort")(abort.abort)
 checkpoints.command("stats")(statistics.stats)
 keyed_state.command("read")(state.read)
+keyed_state.command("diff")(state_diff.diff)
 files_tables.command("show")(tables.show)
 files_tables.command("compact")(tables.compact)
 files_tables.command("vacuum")(tables.vacuum)

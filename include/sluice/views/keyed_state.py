@@ -117,7 +117,7 @@ def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) 
         RestoreError: its ``_metadata`` is gone.
     """
     metadata = _metadata(job, checkpoint)
-    found, names = _tables_of(metadata, stage)
+    names = _tables_of(metadata, stage)
     if table is None and len(names) > 1:
         raise ConfigurationError(
             f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
@@ -126,16 +126,21 @@ def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) 
         raise ConfigurationError(
             f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
         )
-    name = names[0] if table is None else table
+    return stored_table(job, metadata, stage, names[0] if table is None else table)
+
+
+def stored_table(job: Job, metadata: CheckpointMetadata, stage: str, table: str) -> StateTable:
+    """The table as *metadata* has it; without subtasks if it has none."""
     declared = job.pipeline.stages.get(stage)
+    found = metadata.stage(stage)
     return StateTable(
         location=job.location,
         stage=stage,
-        name=name,
+        name=table,
         subtasks=tuple(
-            tuple(handle for handle in one.state if handle.table == name)
-            for one in found.subtasks
-            if any(handle.table == name for handle in one.state)
+            tuple(handle for handle in one.state if handle.table == table)
+            for one in (found.subtasks if found is not None else ())
+            if any(handle.table == table for handle in one.state)
         ),
         ttl_ms=declared.ttl_ms if declared is not None else None,
         as_of_ms=metadata.triggered_at_ms,
@@ -144,22 +149,27 @@ def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) 
 
 def state_tables(job: Job, checkpoint: str, stage: str) -> tuple[str, ...]:
     """The names of the tables of *stage*; see ``open_state``."""
-    return _tables_of(_metadata(job, checkpoint), stage)[1]
+    return _tables_of(_metadata(job, checkpoint), stage)
 
 
-def _tables_of(metadata: CheckpointMetadata, stage: str) -> tuple[StageState, tuple[str, ...]]:
+def _tables_of(metadata: CheckpointMetadata, stage: str) -> tuple[str, ...]:
     found = metadata.stage(stage)
     if found is None:
         known = ", ".join(one.uid for one in metadata.stages)
         raise ConfigurationError(
             f"checkpoint {metadata.checkpoint_id} has no stage {stage!r}; it has {known}"
         )
-    names = sorted({handle.table for one in found.subtasks for handle in one.state})
+    names = table_names(found)
     if not names:
         raise ConfigurationError(
             f"stage {stage!r} has no keyed state in checkpoint {metadata.checkpoint_id}"
         )
-    return found, tuple(names)
+    return names
+
+
+def table_names(stage: StageState) -> tuple[str, ...]:
+    """The tables of which the stage has segments, sorted."""
+    return tuple(sorted({handle.table for one in stage.subtasks for handle in one.state}))
 
 
 def _metadata(job: Job, checkpoint: str) -> CheckpointMetadata:

@@ -85,7 +85,7 @@ def snapshots(
     state = job.state()
     found = _of_root(job, state, "")
     for root in dict.fromkeys(roots):
-        place = _elsewhere(job, root, pipeline or job.pipeline.uid)
+        place = elsewhere(job, root, pipeline or job.pipeline.uid)
         if (place.store.root, place.paths) != (job.store.root, job.paths):
             found += _of_root(place, state, root)
     if not checks:
@@ -105,7 +105,8 @@ def restore_request(snapshot: Snapshot, options: RestoreOptions = _SIZES_ONLY) -
     )
 
 
-def _elsewhere(job: Job, root: str, uid: str) -> Job:
+def elsewhere(job: Job, root: str, uid: str) -> Job:
+    """The job *uid* of another root, as *job* is declared."""
     store, paths = job.store_at(root), PipelinePaths(uid)
     return replace(
         job,

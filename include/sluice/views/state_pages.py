@@ -70,7 +70,7 @@ def state_page(
             for name, kind in found.schema.items()
         ),
         offset=offset,
-        rows=tuple(_plain(row) for row in found.head(limit).to_dicts()),
+        rows=tuple(plain(row) for row in found.head(limit).to_dicts()),
         next=offset + limit if found.height > limit else None,
         stored_rows=_stored(state),
     )
@@ -80,12 +80,13 @@ def _stored(state: StateTable) -> int:
     return sum(handle.segment.rows for handles in state.subtasks for handle in handles)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
+def plain(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
+    """*value* as JSON can say it; see ``StatePage``."""
     match value:
         case Mapping():
-            return {str(name): _plain(one) for name, one in value.items()}
+            return {str(name): plain(one) for name, one in value.items()}
         case list() | tuple():
-            return [_plain(one) for one in value]
+            return [plain(one) for one in value]
         case bytes():
             return base64.b64encode(value).decode()
         case timedelta():

@@ -20,7 +20,7 @@ from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.views.state_pages import _plain, state_page
+from sluice.views.state_pages import plain, state_page
 from tests.no_spark import stages_without_spark
 
 STAGE = "per_auction"
@@ -73,4 +73,4 @@ def test_a_table_that_is_not_there_is_refused_with_those_that_are() -> None:
 def test_what_json_has_no_value_for_is_text() -> None:
     row = {"b": b"\xff", "d": Decimal("1.50"), "t": timedelta(milliseconds=1500), "l": [b"a"]}
 
-    assert _plain(row) == {"b": "/w==", "d": "1.50", "t": 1.5, "l": ["YQ=="]}
+    assert plain(row) == {"b": "/w==", "d": "1.50", "t": 1.5, "l": ["YQ=="]}

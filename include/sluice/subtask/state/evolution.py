@@ -87,7 +87,7 @@ class Evolution:
             return pl.lit(None, now).alias(name)
         if not is_widened(before, now):
             raise self._refused(f"column {name!r} was {before} and is now {now}")
-        return _widened(pl.col(name), before, now).alias(name)
+        return widened(pl.col(name), before, now).alias(name)
 
     def _refused(self, change: str) -> RestoreError:
         return RestoreError(
@@ -132,17 +132,17 @@ def _holds_more(before: type[pl.DataType], now: type[pl.DataType]) -> bool:
     return is_kind_kept and is_sign_kept and _BITS[before] <= _BITS[now]
 
 
-def _widened(column: pl.Expr, before: pl.DataType, now: pl.DataType) -> pl.Expr:
+def widened(column: pl.Expr, before: pl.DataType, now: pl.DataType) -> pl.Expr:
     """*column* cast from *before* to *now*; Polars alone would match nested fields by position."""
     if before == now:
         return column
     match before, now:
         case pl.List(), pl.List():
-            return column.list.eval(_widened(pl.element(), _inner(before), _inner(now)))
+            return column.list.eval(widened(pl.element(), _inner(before), _inner(now)))
         case pl.Struct(), pl.Struct():
             kept = _fields(before)
             fields = [
-                _widened(column.struct.field(name), kept[name], dtype).alias(name)
+                widened(column.struct.field(name), kept[name], dtype).alias(name)
                 if name in kept
                 else pl.lit(None, dtype).alias(name)
                 for name, dtype in _fields(now).items()

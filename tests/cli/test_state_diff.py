@@ -1,0 +1,102 @@
+"""``sluice state diff``: what changed between two snapshots, on a screen and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.jobs import a_running_job, trigger_one
+from sluice.coordinator.completion import commit, finalize
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice.spark.stage import run_stage
+from tests.cli.conftest import Sluice
+from tests.no_spark import stages_without_spark
+
+
+def a_counting_pipeline() -> Pipeline:
+    options = Checkpointing(max_records_per_epoch=100, num_retained=9)
+    pipeline = Pipeline("auctions", options, parallelism=2)
+    bids = pipeline.source("events", Nexmark(300, columns=("bid_auction",)))
+    counted = bids.key_by("bid_auction").aggregate("per_auction", bids=agg.count())
+    counted.sink("counts", FilesTable(upsert_key=("bid_auction",)))
+    return pipeline
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    with stages_without_spark():
+        yield
+
+
+@pytest.fixture(name="job")
+def _job() -> Job:
+    """Two checkpoints of real state."""
+    job = a_running_job(a_counting_pipeline())
+    for _ in range(2):
+        plan = trigger_one(job)
+        run_stage(job, None, plan.checkpoint_id, "per_auction", attempt=1)  # type: ignore[arg-type]
+        finalize(job, plan.checkpoint_id)
+        commit(job, plan.checkpoint_id)
+    return job
+
+
+def test_what_differs_is_told_with_both_values_side_by_side(job: Job, sluice: Sluice) -> None:
+    printed = sluice("state", "diff", "auctions", 1, "latest", "--limit", 3).out
+    document = sluice("state", "diff", "auctions", 1, "latest", "--limit", 10, "--json").json
+
+    assert "from checkpoint 1," in printed
+    assert "to   checkpoint 2 (latest)," in printed
+    assert "records" in printed
+    assert "bid_auction" in printed
+    assert "are shown, and there are more; --limit shows them, --limit 0 counts all" in printed
+    assert max(map(len, printed.splitlines()[2:20])) <= 80
+    (state,) = document["state"]
+    assert len(state["changes"]) == 10
+    assert (state["cut"], bool(state["next"])) == ("limit", True)
+    assert [one["may_differ"] for one in document["snapshots"]["tables"]] == [True]
+
+
+def test_a_key_a_kind_and_counts_are_asked_for(job: Job, sluice: Sluice) -> None:
+    document = sluice("state", "diff", "auctions", 1, 2, "--kind", "changed", "--json").json
+    first = document["state"][0]["changes"][0]
+    auction = first["key"]["bid_auction"]
+
+    one = sluice("state", "diff", "auctions", 1, 2, "--key", f"bid_auction={auction}").out
+    counted = sluice("state", "diff", "auctions", 1, 2, "--limit", 0).out
+    removed = sluice("state", "diff", "auctions", 1, 2, "--kind", "removed").out
+
+    assert f"{first['before']['bids']} → {first['after']['bids']}" in one
+    assert "0 added, 0 removed, 1 changed" in one
+    assert "→" not in counted
+    assert "0 added, 0 removed, 0 changed" in removed
+
+
+def test_a_snapshot_has_no_difference_to_itself(job: Job, sluice: Sluice) -> None:
+    printed = sluice("state", "diff", "auctions", 2, "latest").out
+
+    assert "nothing else differs" in printed
+    assert "0 added, 0 removed, 0 changed" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("9", "2"), "checkpoint 9 is not retained; retained are: 1, 2"),
+        (("1", "mine"), "does not exist; list what can be restored"),
+        (("1", "2", "--stage", "nope"), "stage 'nope' has keyed state in neither of the two"),
+        (("1", "2", "--table", "nope"), "there is no table 'nope' of state; there are: "),
+        (("1", "2", "--key", "bids=1"), "'bids' is no column of the key; it has bid_auction"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    job: Job, sluice: Sluice, arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in sluice("state", "diff", "auctions", *arguments).error
