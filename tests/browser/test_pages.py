@@ -29,6 +29,7 @@ SHOWN = {
     "p/auctions/journal": ("Journal", "Checkpoint 3 was aborted"),
     "p/auctions/graph": ("Graph", "KeyedAggregate"),
     "p/auctions/state": ("State", "bid_auction"),
+    "p/auctions/state/compare": ("Compare", "Besides state"),
     "p/auctions/snapshots": ("Snapshots", "savepoint before"),
     "reasons/CHECKPOINT_EXPIRED": ("checkpoint expired", "What to do"),
 }
@@ -172,3 +173,30 @@ def test_each_button_asks_first_and_links_to_the_run_it_started(tab: Tab, served
 def press_button(tab: Tab, title: str) -> None:
     found = f"[...{PLACE}.querySelectorAll('button')].find((one) => one.textContent === {title!r})"
     tab.until(f"({found}.click(), true)")
+
+
+def test_two_snapshots_are_compared_from_their_list_on(tab: Tab, served: Served) -> None:
+    show(tab, served, "p/auctions/snapshots", "Snapshots")
+    link = f"{PLACE}.querySelector('a[aria-label=\"Compare checkpoint 1\"]')"
+    tab.until(f"({link}.focus(), true)")
+    tab.press("Enter")
+    tab.until(f"{PLACE}.querySelector('h2').textContent === 'Compare'")
+    says(tab, "Besides state")
+
+    show(tab, served, "p/auctions/state/compare?from=1&to=before&stage=count_bids", "Compare")
+    says(tab, "State of count_bids")
+    says(tab, "0 removed")
+    tab.until(f"{PLACE}.querySelector('caption + thead') !== null")
+    says(tab, "records")
+    tab.evaluate(f"{PLACE}.querySelector('[name=kind]').value = 'removed'")
+    tab.evaluate(f"{PLACE}.querySelector('[name=kind]').form.requestSubmit()")
+    says(tab, "No such key differs")
+    tab.evaluate(f"{PLACE}.querySelector('[name=key]').value = 'nope=1'")
+    tab.evaluate(f"{PLACE}.querySelector('[name=key]').form.requestSubmit()")
+    says(tab, "is no column of the key; it has bid_auction")
+
+    show(tab, served, "p/auctions/state/compare?from=1&to=1", "Compare")
+    says(tab, "Choose two different ones")
+    show(tab, served, "p/auctions/state/compare?from=999&to=1", "Compare")
+    says(tab, "checkpoint 999 is not retained")
+    assert tab.errors == []

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
 from sluice.cli.printing import print_json, print_line
-from sluice.errors import ConfigurationError
 from sluice.views.snapshot_differences import (
     Difference,
     Pair,
     SnapshotDifference,
     SnapshotName,
     TableFiles,
+    chosen_table,
     open_pair,
     snapshot_difference,
 )
@@ -115,19 +115,11 @@ def diff(
 
 def _places(pair: Pair, stages: tuple[str, ...], table: str | None) -> list[tuple[str, str]]:
     """The tables that are asked for, by stage and name."""
-    known = pair.stages()
+    if table is not None:
+        return [(uid, chosen_table(pair, uid, table)) for uid in stages or pair.stages()]
     for uid in stages:
-        if uid not in known:
-            raise ConfigurationError(
-                f"stage {uid!r} has keyed state in neither of the two; these have: "
-                f"{', '.join(known) or 'none'}"
-            )
-    found = [(uid, name) for uid in stages or known for name in pair.tables(uid)]
-    chosen = [place for place in found if table in (None, place[1])]
-    if found and not chosen:
-        names = ", ".join(dict.fromkeys(name for _, name in found))
-        raise ConfigurationError(f"there is no table {table!r} of state; there are: {names}")
-    return chosen
+        chosen_table(pair, uid, None)
+    return [(uid, name) for uid in stages or pair.stages() for name in pair.tables(uid)]
 
 
 def _print_summary(summary: SnapshotDifference) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from sluice.core.completed import CheckpointMetadata, StageState, moved_to_root
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import SourceCut
+from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.retained import LATEST, retained_checkpoint
 from sluice.views.keyed_state import StateTable, stored_table, table_names
@@ -137,6 +138,25 @@ def open_pair(job: Job, before: SnapshotName, after: SnapshotName) -> Pair:
     return Pair(
         job=job, before=_opened(job, before), after=_opened(job, after), names=(before, after)
     )
+
+
+def chosen_table(pair: Pair, stage: str, table: str | None) -> str:
+    """The table of that name of *stage*; None: its first.
+
+    Raises:
+        ConfigurationError: neither of the two has it.
+    """
+    names = pair.tables(stage)
+    if not names:
+        raise ConfigurationError(
+            f"stage {stage!r} has keyed state in neither of the two; these have: "
+            f"{', '.join(pair.stages()) or 'none'}"
+        )
+    if table is not None and table not in names:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
+        )
+    return names[0] if table is None else table
 
 
 def snapshot_difference(pair: Pair) -> SnapshotDifference:

@@ -22,7 +22,13 @@ from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from sluice.subtask.state.cache import SegmentCache
-from sluice.views.snapshot_differences import Pair, SnapshotName, open_pair, snapshot_difference
+from sluice.views.snapshot_differences import (
+    About,
+    Pair,
+    SnapshotName,
+    open_pair,
+    snapshot_difference,
+)
 from sluice.views.state_differences import (
     Asked,
     ChangeKind,
@@ -162,8 +168,8 @@ def test_the_summary_names_what_differs_but_rows(job: Job) -> None:
     summary = snapshot_difference(a_pair(job, "1", "2"))
 
     told = {(one.about, one.name, one.what): (one.before, one.after) for one in summary.differences}
-    assert told["source", "events", "records"] == (100, 200)
-    assert told["sink", "counts", "version of the table"] == (1, 2)
+    assert told[About.SOURCE, "events", "records"] == (100, 200)
+    assert told[About.SINK, "counts", "version of the table"] == (1, 2)
     (files,) = summary.tables
     assert files.may_differ
     assert files.after.rows > files.before.rows

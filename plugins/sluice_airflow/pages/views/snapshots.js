@@ -11,15 +11,22 @@ export function Snapshots({ uid, path }) {
   const resource = useResource(withQuery(path("snapshots"), { checks: true }), { everyMs: 60_000 });
   return html`<h2 tabindex="-1">Snapshots</h2>
     <${Resource} resource=${resource}>${({ snapshots }) => snapshots.length
-      ? html`<${Table} caption="Snapshots of ${uid}, the newest first" columns=${columns(uid, path, now)} rows=${snapshots}
+      ? html`<${Table} caption="Snapshots of ${uid}, the newest first" columns=${columns(uid, path, now, snapshots)} rows=${snapshots}
           keyOf=${(one) => `${one.kind} ${one.savepoint ?? one.id}`} rowClass=${(one) => (one.can_restore === false ? "failing" : "")} />`
       : html`<${Empty} title="Nothing to restore from yet">
           <p>Every completed checkpoint that is retained is listed here, and every savepoint.</p><//>`}<//>`;
 }
 
-const nameOf = (one) => (one.savepoint ? `savepoint ${one.savepoint}` : `checkpoint ${one.id}`);
+/** What a person calls it, and what a route takes. */
+export const nameOf = (one) => (one.savepoint ? `savepoint ${one.savepoint}` : `checkpoint ${one.id}`);
 
-const columns = (uid, path, now) => [
+export const namedBy = (one) => one.savepoint ?? String(one.id);
+
+/** To the newest one; the newest itself from the one before it. */
+const Compare = ({ uid, one, newest }) => html`<${Link} to=${["p", uid, "state", "compare"]}
+  query=${one === newest ? { to: namedBy(one) } : { from: namedBy(one) }} aria-label="Compare ${nameOf(one)}">Compare<//>`;
+
+const columns = (uid, path, now, snapshots) => [
   { name: "name", title: "Snapshot", value: nameOf, cell: (one) => html`${one.id == null
     ? nameOf(one) : html`<${Link} to=${["p", uid, "checkpoints", one.id]}>${nameOf(one)}<//>`}` },
   { name: "verdict", title: "Can be restored", cell: Verdict },
@@ -30,6 +37,8 @@ const columns = (uid, path, now) => [
   numeric("generation", "Generation", (one) => one.generation, count),
   { name: "tables", title: "Tables", cell: (one) => Object.entries(one.tables ?? {}).map(([sink, version]) =>
     html`<div>${sink}: <span class="muted">version</span> ${version}</div>`) },
+  { name: "compare", title: html`<span class="unseen">Compare</span>`, cell: (one) => (snapshots.length > 1 && one.id != null
+    ? html`<${Compare} uid=${uid} one=${one} newest=${snapshots[0]} />` : null) },
   { name: "act", title: html`<span class="unseen">Actions</span>`, cell: (one) => (one.can_restore === false
     ? null : html`<${RestoreFrom} path=${path} snapshot=${one} name=${nameOf(one)} />`) },
 ];

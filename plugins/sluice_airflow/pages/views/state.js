@@ -1,14 +1,19 @@
-/** The keyed state of a stage in a checkpoint: its rows, a page at a time. */
+/** The keyed state of a stage in a checkpoint: its rows, a page at a time; or what changed between two. */
 
 import { useResource, withQuery } from "../api.js";
 import { count } from "../format.js";
 import { html } from "../html.js";
 import { Empty, Link, Resource, Table } from "../parts.js";
 import { go } from "../route.js";
+import { Difference, shown } from "./difference.js";
 
 const PAGE = 100;
 
-export function State({ uid, path, query }) {
+export function State({ names, ...rest }) {
+  return names[0] === "compare" ? html`<${Difference} ...${rest} />` : html`<${StateOfOne} ...${rest} />`;
+}
+
+function StateOfOne({ uid, path, query }) {
   const pipeline = useResource(path(), { everyMs: 0 });
   return html`<h2 tabindex="-1">State</h2>
     <${Resource} resource=${pipeline}>${({ nodes, last_completed: last }) => {
@@ -32,6 +37,7 @@ function Choice({ uid, stages, chosen }) {
       <option value=${stage} selected=${stage === chosen.stage}>${stage}</option>`)}</select></label>
     <label>Checkpoint <input name="checkpoint" value=${chosen.checkpoint} title="latest, the id of a retained checkpoint, or a savepoint's name" /></label>
     <button class="button" type="submit">Show</button>
+    <${Link} to=${["p", uid, "state", "compare"]} query=${{ stage: chosen.stage }}>Compare two snapshots<//>
   </form>`;
 }
 
@@ -67,8 +73,3 @@ const columnsOf = ({ columns }) => columns.map(({ name, type, is_key: isKey }) =
   value: (row) => row[name],
   cell: (row) => shown(row[name]),
 }));
-
-function shown(value) {
-  if (value === null || value === undefined) return html`<span class="absent">null</span>`;
-  return typeof value === "object" ? html`<code>${JSON.stringify(value)}</code>` : String(value);
-}
