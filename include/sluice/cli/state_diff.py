@@ -110,7 +110,8 @@ def diff(
     _print_summary(summary)
     files = {(one.stage, one.table): one for one in summary.tables}
     for one in found:
-        _print_table(files[one.stage, one.table], one)
+        several = len(pair.tables(one.stage)) > 1
+        _print_table(files[one.stage, one.table], one, is_one_of_several=several)
 
 
 def _places(pair: Pair, stages: tuple[str, ...], table: str | None) -> list[tuple[str, str]]:
@@ -151,8 +152,8 @@ def _told(difference: Difference, value: int | str | None) -> str:
             return value
 
 
-def _print_table(files: TableFiles, found: TableDifference) -> None:
-    name = found.stage if found.table in ("", found.stage) else f"{found.stage}, {found.table}"
+def _print_table(files: TableFiles, found: TableDifference, *, is_one_of_several: bool) -> None:
+    name = f"{found.stage}, {found.table}" if is_one_of_several else found.stage
     before, after, shared = files.before, files.after, files.shared
     print_line("")
     print_line(

@@ -22,11 +22,12 @@ export function Difference({ uid, path, query }) {
       : html`<${Compared} uid=${uid} path=${path} snapshots=${snapshots} query=${query} />`)}<//>`;
 }
 
-/** Without a choice it is the newest snapshot, and the one before it. */
+/** Without a choice it is the newest snapshot, and the checkpoint before it: a savepoint is one, too. */
 function Compared({ uid, path, snapshots, query }) {
   const names = snapshots.map(namedBy);
   const to = query.to || names[0];
-  const from = query.from || names[names.indexOf(to) + 1] || names[1];
+  const newest = snapshots[Math.max(0, names.indexOf(to))];
+  const from = query.from || namedBy(snapshots.find((one) => one.id < newest.id) ?? snapshots[1]);
   const chosen = { ...query, from, to };
   return html`<${Snapshots} uid=${uid} snapshots=${snapshots} chosen=${chosen} />
     ${from === to
@@ -83,7 +84,7 @@ function State({ uid, path, chosen, tables }) {
   const isChosen = (one) => one.stage === chosen.stage && (!chosen.table || one.table === chosen.table);
   const files = tables.find(isChosen) ?? tables.find((one) => one.may_differ) ?? tables[0];
   const asked = { ...chosen, stage: files.stage, table: files.table };
-  return html`<h3>State of ${nameOfTable(files)}</h3>
+  return html`<h3>State of ${nameOfTable(files, tables)}</h3>
     <${Filters} uid=${uid} tables=${tables} asked=${asked} />
     <${Figures} of=${[
       ["From", size(files.before.size_bytes), `${files.before.segments} segments`],
@@ -92,7 +93,8 @@ function State({ uid, path, chosen, tables }) {
     <${Rows} key=${JSON.stringify(asked)} uid=${uid} path=${path} asked=${asked} />`;
 }
 
-const nameOfTable = ({ stage, table }) => (table && table !== stage ? `${stage}, ${table}` : stage);
+const nameOfTable = ({ stage, table }, tables) =>
+  (tables.filter((one) => one.stage === stage).length > 1 ? `${stage}, ${table}` : stage);
 
 function Filters({ uid, tables, asked }) {
   const show = (event) => {
@@ -105,7 +107,7 @@ function Filters({ uid, tables, asked }) {
   };
   return html`<form class="filters" onSubmit=${show}>
     <label>Stage <select name="table">${tables.map((one, index) => html`
-      <option value=${index} selected=${one.stage === asked.stage && one.table === asked.table}>${nameOfTable(one)}${
+      <option value=${index} selected=${one.stage === asked.stage && one.table === asked.table}>${nameOfTable(one, tables)}${
         one.may_differ ? "" : " (the same)"}</option>`)}</select></label>
     <label>Keys <select name="kind">${KINDS.map(([value, title]) => html`
       <option value=${value} selected=${value === (asked.kind ?? "")}>${title}</option>`)}</select></label>
