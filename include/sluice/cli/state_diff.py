@@ -144,7 +144,7 @@ def _told(difference: Difference, value: int | str | None) -> str:
             return "-"
         case int() if difference.what == "watermark":
             return watermark(value)
-        case int() if difference.what == "bytes":
+        case int() if difference.what == "bytes published":
             return size(value)
         case int():
             return f"{value:,}"
@@ -204,4 +204,4 @@ def _values(change: Change, names: list[str]) -> Iterator[Text]:
 
 
 def _cell(value: object) -> Text:
-    return Text("" if value is None else str(value))
+    return Text("null", style="dim") if value is None else Text(str(value))

@@ -53,7 +53,7 @@ class About(StrEnum):
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """``what`` of the source, stage or sink ``name`` differs; None where a side has no such thing.
 
-    A ``watermark`` is in milliseconds, ``bytes`` in bytes.
+    A ``watermark`` is in milliseconds.
     """
 
     about: About

@@ -62,13 +62,13 @@ def sinks_of(metadata: CheckpointMetadata) -> set[str]:
 
 
 def facts_of_sink(metadata: CheckpointMetadata, uid: str) -> Facts:
-    """``rows`` and ``bytes`` are what this checkpoint alone published."""
+    """What is ``published`` is of this checkpoint alone."""
     staged = [one for one in metadata.committables if one.sink == uid]
     facts: dict[str, int | str] = {}
     if uid in metadata.tables:
         facts["version of the table"] = metadata.tables[uid]
     return facts | {
-        "files": len(staged),
-        "rows": sum(one.rows for one in staged),
-        "bytes": sum(one.size_bytes for one in staged),
+        "files published": len(staged),
+        "rows published": sum(one.rows for one in staged),
+        "bytes published": sum(one.size_bytes for one in staged),
     }

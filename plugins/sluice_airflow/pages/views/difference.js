@@ -67,7 +67,7 @@ function Shown({ uid, path, chosen }) {
 const told = (what, value) => {
   if (value === null) return html`<span class="absent">–</span>`;
   if (what === "watermark") return watermark(value);
-  if (what === "bytes") return size(value);
+  if (what === "bytes published") return size(value);
   return typeof value === "number" ? count(value) : value;
 };
 
