@@ -91,7 +91,10 @@ def test_an_act_starts_the_run_of_its_dag(
     assert (run.conf, run.triggering_user_name) == (conf, "uwe")
 
 
-@pytest.mark.parametrize("act", [*(one[0] for one in ACTS), "checkpoints/2/abort"])
+AT_ONCE = ("checkpoints/2/abort", "pause", "resume", "checkpoints/config")  # Without a run.
+
+
+@pytest.mark.parametrize("act", [*(one[0] for one in ACTS), *AT_ONCE])
 def test_a_viewer_may_not_act(everybody: Api, editor: Api, act: str) -> None:
     answer = everybody.by("vera").post(f"/pipelines/auctions/{act}", {})
 

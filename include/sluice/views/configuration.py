@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -14,7 +14,9 @@ from sluice.coordinator.timing import timeout_ms
 from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import CheckpointType, JobStatus, Retention, is_discarded
+from sluice.core.timing import Timing
 from sluice.declaration.config import Checkpointing
+from sluice.declaration.config_checks import MAXIMAL_PAUSE, MINIMAL_CHECKPOINT_TIME
 from sluice.declaration.job_configuration import fixed_configuration
 from sluice.job.job import Job
 from sluice.storage.redaction import redacted
@@ -40,6 +42,25 @@ _FIXED = {
     "restart_strategy": "restart",
 }
 
+_MINIMAL_MS, _MAXIMAL_MS = (one // _MS for one in (MINIMAL_CHECKPOINT_TIME, MAXIMAL_PAUSE))
+
+
+class Changeable(NamedTuple):
+    """Where ``Timing`` has a person's value of an option, and its limits."""
+
+    kept_as: str
+    least: int
+    most: int | None = None
+
+
+# The options that a person may change while the job runs.
+_CHANGEABLE = {
+    "interval": Changeable("interval_ms", _MINIMAL_MS),
+    "timeout": Changeable("timeout_ms", _MINIMAL_MS),
+    "min_pause": Changeable("min_pause_ms", 0, _MAXIMAL_MS),
+    "tolerable_failed_checkpoints": Changeable("tolerable_failed_checkpoints", 0),
+}
+
 
 class Externalization(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool
@@ -50,13 +71,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One option; periods are in milliseconds, sizes in bytes.
 
     ``in_force`` differs from ``declared`` where a submission fixed it, until the next one or the
-    next restore with another configuration; and where a person changed it while the job ran.
+    next restore with another configuration; and where a person changed it while the job ran, which
+    ``changed`` says.  ``least`` and ``most`` are the limits of what a person may change so; None:
+    there is no such limit.
     """
 
     name: str
     declared: Plain
     in_force: Plain
     default: Plain
+    can_change: bool = False
+    changed: bool = False
+    least: int | None = None
+    most: int | None = None
 
 
 class CheckpointConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +144,7 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
         tolerable_failed_checkpoints=fixed.tolerable_failed_checkpoints,
         aligned_checkpoint_timeout=fixed.aligned_timeout_ms,
         checkpoints_after_tasks_finish=fixed.checkpoints_after_tasks_finish,
-        settings=tuple(_settings(declared, taken, fixed)),
+        settings=tuple(_settings(declared, taken, fixed, timing)),
         params={name: redacted(value) for name, value in fixed.params.items()},
         paused=timing.is_paused,
         changed_by=redacted(timing.changed_by),
@@ -135,7 +162,7 @@ def _externalization(retention: Retention) -> Externalization:
 
 
 def _settings(
-    declared: Checkpointing, taken: Checkpointing, fixed: JobConfiguration
+    declared: Checkpointing, taken: Checkpointing, fixed: JobConfiguration, timing: Timing
 ) -> Iterator[Setting]:
     """*taken* has the times of what the journal does not fix, as they are in force."""
     default = Checkpointing()
@@ -144,12 +171,17 @@ def _settings(
         here = getattr(declared, name)
         in_force = getattr(fixed, _FIXED[name]) if name in _FIXED else getattr(taken, name)
         columns = [_plain(name, one) for one in (here, in_force, getattr(default, name))]
+        changeable = _CHANGEABLE.get(name)
         for key in columns[0]:
             yield Setting(
                 name=key,
                 declared=columns[0][key],
                 in_force=columns[1][key],
                 default=columns[2][key],
+                can_change=changeable is not None,
+                changed=changeable is not None and getattr(timing, changeable.kept_as) is not None,
+                least=None if changeable is None else changeable.least,
+                most=None if changeable is None else changeable.most,
             )
 
 

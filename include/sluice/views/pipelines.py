@@ -44,9 +44,10 @@ class LastCompleted(msgspec.Struct, frozen=True, kw_only=True):
 class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
     """A pipeline in a line.  ``failing``: its job does not get on; ``problem`` is the last reason.
 
-    ``watermark`` is the least of its stages in the last completed checkpoint; None: none yet;
-    ``watermark_lag`` is from it to that checkpoint's trigger.  ``lag`` is that of each source.  Of
-    a pipeline that could not be read there is only an ``error``.
+    While it is ``paused`` no periodic checkpoint is taken, and nothing is read.  ``watermark`` is
+    the least of its stages in the last completed checkpoint; None: none yet; ``watermark_lag`` is
+    from it to that checkpoint's trigger.  ``lag`` is that of each source.  Of a pipeline that could
+    not be read there is only an ``error``.
     """
 
     uid: str
@@ -58,6 +59,7 @@ class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
     generation: int | None = None
     failing: bool | None = None
     problem: str | None = None
+    paused: bool | None = None
     in_progress: int | None = None
     last_completed: LastCompleted | None = None
     watermark: int | None = None
@@ -132,6 +134,7 @@ def _line(
         "generation": state.generation,
         "failing": problem is not None,
         "problem": problem,
+        "paused": state.timing.is_paused,
         "in_progress": len(state.pending),
         "last_completed": None if done is None else _last_completed(done, job.clock()),
         "watermark": watermark,

@@ -8,7 +8,15 @@ from airflow.configuration import conf
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from sluice_airflow.rest import acts, checkpoints, differences, inspection, metrics, pipelines
+from sluice_airflow.rest import (
+    acts,
+    checkpoints,
+    differences,
+    inspection,
+    metrics,
+    pipelines,
+    timing,
+)
 from sluice_airflow.rest.answers import schemas
 from sluice_airflow.rest.mount import PREFIX, VERSION
 from sluice_airflow.rest.problems import handle_problems
@@ -34,7 +42,7 @@ def create_app() -> FastAPI:
         redoc_url=None,
     )
     versioned = APIRouter(prefix=f"/api/{VERSION}")
-    for module in (pipelines, checkpoints, inspection, differences, acts):
+    for module in (pipelines, checkpoints, inspection, differences, acts, timing):
         versioned.include_router(module.router)
     app.include_router(versioned)
     app.include_router(metrics.router)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sluice.coordinator.timing import NewTimes
 from sluice.core.properties import ClaimMode
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
@@ -14,8 +16,11 @@ from sluice.protocol.names import SAVEPOINT_NAME
 from sluice_airflow.rest.problems import Refused
 from sluice_airflow.restore_tasks import request_of
 
+MOST_MS = 1_000 * 365 * 86_400_000  # A thousand years; what is more does not fit a timedelta.
+
 Name = Annotated[str, Field(pattern=f"^{SAVEPOINT_NAME}$")]
 Id = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Period = Annotated[int, Field(ge=0, le=MOST_MS, description="Milliseconds")]
 
 
 def _hyphened(name: str) -> str:
@@ -57,6 +62,40 @@ class RestoreBody(Body):
     then: Literal["resume", "stay suspended"] = "resume"
     ignore_in_flight_of: Id | None = None
     dry_run: bool = False
+
+
+class TimesBody(Body):
+    """As the options of `sluice checkpoints config`; what is left out stays as it is."""
+
+    interval: Period | None = None
+    min_pause: Period | None = None
+    timeout: Period | None = None
+    tolerable_failed_checkpoints: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    reset: bool = False
+
+
+def new_times(body: TimesBody) -> NewTimes:
+    """What is to change, within the limits of a declaration."""
+    if body == TimesBody():
+        raise Refused(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "nothing is to change; give an interval, min-pause, timeout or "
+            "tolerable-failed-checkpoints, or reset",
+        )
+    try:
+        return NewTimes(
+            interval=_period(body.interval),
+            min_pause=_period(body.min_pause),
+            timeout=_period(body.timeout),
+            tolerable_failed_checkpoints=body.tolerable_failed_checkpoints,
+            resets=body.reset,
+        )
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+
+
+def _period(ms: int | None) -> timedelta | None:
+    return None if ms is None else timedelta(milliseconds=ms)
 
 
 def savepoint_conf(body: StopBody) -> dict[str, Any]:
