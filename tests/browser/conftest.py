@@ -28,7 +28,11 @@ from tests.browser.chromium import Tab, chromium, found_browser
 from tests.no_spark import stages_without_spark
 
 NEEDS = "no Chromium is installed: apt-get install chromium, or set SLUICE_BROWSER"
-ROOT = airflow_home.HOME / "browser-root"
+
+# Wherever the pages are: alone below #pages, or somewhere in Airflow's own.
+PLACE = """[...document.querySelectorAll('*')].map((one) => one.shadowRoot)
+    .find((root) => root?.querySelector('.sluice'))"""
+TEXT = f"{PLACE}.querySelector('.sluice').innerText"
 
 
 @dataclass(frozen=True)
@@ -37,22 +41,25 @@ class Served:
 
     url: str
     token: str
+    root: str
 
 
 @pytest.fixture(scope="module", name="served")
-def _served() -> Iterator[Served]:
+def _served(request: pytest.FixtureRequest) -> Iterator[Served]:
     import uvicorn
+
+    root = f"file://{airflow_home.HOME / request.module.__name__}"
 
     with pytest.MonkeyPatch.context() as patch, an_api() as api:
         patch.setattr("sluice.declaration.project._imported", {})  # What this process has loaded.
         patch.setenv("SLUICE_PIPELINES", str(PACKAGE))
-        patch.setenv("SLUICE_ROOT", f"file://{ROOT}")
+        patch.setenv("SLUICE_ROOT", root)
         patch.setenv("SLUICE_CACHE_DIR", str(airflow_home.HOME / "browser-cache"))
         listening = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(api.client.app, log_level="error", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", api.tokens["uwe"])
+        yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", api.tokens["uwe"], root)
         server.should_exit = True
         thread.join(timeout=10)
 
@@ -60,9 +67,8 @@ def _served() -> Iterator[Served]:
 @pytest.fixture(scope="module", name="job")
 def _job(served: Served) -> Job:
     """``auctions``: 1 completed, 2 a savepoint, 3 failed, 4 waits for the stage rank_bids."""
-    assert served.url
     pipeline = a_pipeline(events=1_000, tolerable_failed_checkpoints=9)
-    job = open_job(pipeline, StoreLocation(root=f"file://{ROOT}"))
+    job = open_job(pipeline, StoreLocation(root=served.root))
     submit(job, configure(job.pipeline, {}))
     take(job, trigger_one(job))
     savepoint = CheckpointType.SAVEPOINT
@@ -98,3 +104,20 @@ def _tab(served: Served, job: Job, tmp_path_factory: pytest.TempPathFactory) -> 
     with chromium(program, tmp_path_factory.mktemp("chromium")) as tab:
         tab.send("Network.setCookie", name="_token", value=served.token, url=served.url)
         yield tab
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails(tab: Tab) -> None:
+    tab.errors.clear()
+    tab.failed.clear()
+    tab.posts.clear()
+    tab.look()
+
+
+def says(tab: Tab, words: str) -> None:
+    tab.until(f"{TEXT}.includes({words!r})")
+
+
+def show(tab: Tab, served: Served, page: str, heading: str) -> None:
+    tab.open(f"{served.url}/sluice/pages/#/{page}")
+    tab.until(f"{PLACE}.querySelector('h2').textContent === {heading!r}")

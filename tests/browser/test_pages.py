@@ -7,15 +7,9 @@ import pytest
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from tests.browser.chromium import Tab
-from tests.browser.conftest import Served, complete, run
+from tests.browser.conftest import PLACE, TEXT, Served, complete, run, says, show
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
-
-# Wherever the pages are: alone below #pages, or somewhere in Airflow's own.
-PLACE = """[...document.querySelectorAll('*')].map((one) => one.shadowRoot)
-    .find((root) => root?.querySelector('.sluice'))"""
-TEXT = f"{PLACE}.querySelector('.sluice').innerText"
-DIALOG = f"{PLACE}.querySelector('dialog')"
 
 SHOWN = {
     "": ("Pipelines", "auctions"),
@@ -33,23 +27,6 @@ SHOWN = {
     "p/auctions/snapshots": ("Snapshots", "savepoint before"),
     "reasons/CHECKPOINT_EXPIRED": ("checkpoint expired", "What to do"),
 }
-
-
-def says(tab: Tab, words: str) -> None:
-    tab.until(f"{TEXT}.includes({words!r})")
-
-
-def show(tab: Tab, served: Served, page: str, heading: str) -> None:
-    tab.open(f"{served.url}/sluice/pages/#/{page}")
-    tab.until(f"{PLACE}.querySelector('h2').textContent === {heading!r}")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_fails(tab: Tab) -> None:
-    tab.errors.clear()
-    tab.failed.clear()
-    tab.posts.clear()
-    tab.look()
 
 
 def test_every_page_shows_the_job_wide_and_narrow(tab: Tab, served: Served) -> None:
@@ -146,33 +123,6 @@ def test_who_has_no_token_is_told_to_sign_in(tab: Tab, served: Served) -> None:
     says(tab, "Sign in to Airflow again")
 
     tab.send("Network.setCookie", name="_token", value=served.token, url=served.url)
-
-
-def test_each_button_asks_first_and_links_to_the_run_it_started(tab: Tab, served: Served) -> None:
-    show(tab, served, "p/auctions/snapshots", "Snapshots")
-    says(tab, "savepoint before")
-    for title in ("Stop with a savepoint", "Cancel the job", "Restore"):
-        press_button(tab, title)
-        tab.until(f"{PLACE}.querySelector('dialog[open] button.danger') !== null")
-        tab.press("Escape")
-        tab.until(f"!{PLACE}.querySelector('dialog')")
-    assert not [url for url in tab.posts if "/sluice/" in url]
-
-    press_button(tab, "Restore")
-    tab.until(f"{DIALOG}.innerText.includes('Dry run, by names and sizes')")
-    tab.evaluate(f"{DIALOG}.querySelector('[name=dry-run]').click()")
-    tab.evaluate(f"{DIALOG}.querySelector('[required]').click()")
-    tab.evaluate(f"{DIALOG}.querySelector('button.danger').click()")
-    started = tab.until(f"{DIALOG}.querySelector('[role=status] a').pathname")
-    tab.evaluate(f"{DIALOG}.querySelector('button').click()")
-
-    assert started.startswith("/dags/auctions__restore/runs/")
-    assert tab.errors == []
-
-
-def press_button(tab: Tab, title: str) -> None:
-    found = f"[...{PLACE}.querySelectorAll('button')].find((one) => one.textContent === {title!r})"
-    tab.until(f"({found}.click(), true)")
 
 
 def test_two_snapshots_are_compared_from_their_list_on(tab: Tab, served: Served) -> None:

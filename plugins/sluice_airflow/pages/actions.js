@@ -1,7 +1,8 @@
-/** What a person may ask of a job: each starts a DAG run, links to it, and asks before it cannot be undone. */
+/** What a person may ask of a job: each asks first, and links to the DAG run that it started, if it takes one. */
 
 import { useEffect, useRef, useState } from "./vendor/preact-hooks.js";
 import { post } from "./api.js";
+import { words } from "./format.js";
 import { html } from "./html.js";
 import { ProblemNote } from "./parts.js";
 
@@ -12,14 +13,29 @@ const Name = () => html`<label>Name of the savepoint <input name="savepoint-name
 
 const Drain = () => html`<label><input type="checkbox" name="drain" /> Drain: every window fires, and the job is FINISHED, for good</label>`;
 
-/** `fields` are the form, `body` makes the request of it; a `warning` is what cannot be undone. */
+const ALIVE = ["RUNNING", "RESTARTING", "FAILING", "SUSPENDED"];
+
+/**
+ * `fields` are the form, `body` and `bodyOf` make the request of it, and `done` is said where no run starts.
+ * An act is open to a job that is RUNNING, or as it says itself.
+ */
 const ACTS = {
+  pause: {
+    title: "Pause", does: "Pause checkpointing", place: ["pause"], isOpen: ({ status, paused }) => !paused && ALIVE.includes(status),
+    text: "No periodic checkpoint is taken until a person resumes it, so the job reads nothing: also behind a failover or a restore. What is pending completes, and a checkpoint or a savepoint that a person asks for is taken.",
+    done: "Checkpointing is paused.",
+  },
+  resume: {
+    title: "Resume", does: "Resume checkpointing", place: ["resume"], isOpen: ({ paused }) => paused,
+    text: "Periodic checkpoints are taken again, and the job reads on where it was.",
+    done: "Checkpointing is resumed.",
+  },
   checkpoint: {
     title: "Take a checkpoint now", does: "Start the checkpoint", place: ["checkpoints"],
     text: "A run of the checkpoint DAG starts now, whatever its schedule says.",
   },
   savepoint: {
-    title: "Take a savepoint", does: "Take the savepoint", place: ["savepoints"], fields: Name,
+    title: "Take a savepoint", does: "Take the savepoint", place: ["savepoints"], fields: () => html`<${Name} />`,
     text: "A savepoint is a copy that is never subsumed. The job goes on.",
   },
   stop: {
@@ -33,13 +49,16 @@ const ACTS = {
   },
 };
 
-export function Actions({ path, status }) {
+const isRunning = ({ status }) => status === "RUNNING";
+
+/** *pipeline* is what REST says of it; *onDone* is called when the server has done what was asked. */
+export function Actions({ path, pipeline, onDone }) {
   const [open, setOpen] = useState(null);
-  const isRunning = status === "RUNNING";
+  const offered = Object.entries(ACTS).filter(([name]) => name !== (pipeline.paused ? "pause" : "resume"));
   return html`<div class="actions" role="group" aria-label="Actions">
-    ${Object.entries(ACTS).map(([name, { title }]) => html`<button key=${name} type="button" class="button" disabled=${!isRunning}
-      title=${isRunning ? "" : "The job is not running"} onClick=${() => setOpen(name)}>${title}</button>`)}
-    ${open ? html`<${Ask} act=${ACTS[open]} path=${path} onClose=${() => setOpen(null)} />` : null}
+    ${offered.map(([name, { title, isOpen = isRunning }]) => html`<button key=${name} type="button" class="button" disabled=${!isOpen(pipeline)}
+      title=${isOpen(pipeline) ? "" : `The job is ${words(pipeline.status)}`} onClick=${() => setOpen(name)}>${title}</button>`)}
+    ${open ? html`<${Ask} act=${ACTS[open]} path=${path} onClose=${() => setOpen(null)} onDone=${onDone} />` : null}
   </div>`;
 }
 
@@ -49,6 +68,7 @@ export function Abort({ path, checkpoint: { id } }) {
   const act = {
     title: "Abort", does: `Abort checkpoint ${id}`, place: ["checkpoints", String(id), "abort"], isDangerous: true,
     text: `Checkpoint ${id} ends without completing; the job goes on, and its records are read again.`,
+    done: `Checkpoint ${id} is aborted.`,
   };
   return html`<button type="button" class="button" onClick=${() => setOpen(true)}>Abort</button>
     ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${() => setOpen(false)} />` : null}`;
@@ -78,7 +98,8 @@ const Verdict = ({ snapshot }) => html`<div class=${snapshot.can_restore ? "note
   ${(snapshot.tables_ahead ?? []).map((one) => html`<p>Readers of ${one.sink ?? one.uid} see more than this snapshot pins.</p>`)}
 </div>`;
 
-function Ask({ act, path, onClose }) {
+/** The dialog that asks before *act* is posted. */
+export function Ask({ act, path, onClose, onDone = () => {} }) {
   const dialog = useRef(null);
   const [told, setTold] = useState({});
   useEffect(() => dialog.current.showModal(), []);
@@ -87,6 +108,7 @@ function Ask({ act, path, onClose }) {
     setTold({ isSent: true });
     try {
       setTold({ answer: await post(path(...act.place), bodyOf(act, event.target)) });
+      onDone();
     } catch (problem) {
       setTold({ problem });
     }
@@ -95,7 +117,7 @@ function Ask({ act, path, onClose }) {
     <h2 id="asked">${act.title}</h2>
     <form onSubmit=${send}>
       <p>${act.text}</p>
-      ${told.answer ? html`<${Done} answer=${told.answer} />` : act.fields ? html`<${act.fields} />` : null}
+      ${told.answer ? html`<${Done} act=${act} answer=${told.answer} />` : act.fields?.()}
       <${ProblemNote} problem=${told.problem} />
       <div class="actions">
         <button type="button" class="button" onClick=${() => dialog.current.close()}>${told.answer ? "Close" : "Not now"}</button>
@@ -105,11 +127,12 @@ function Ask({ act, path, onClose }) {
   </dialog>`;
 }
 
-function bodyOf({ body = {} }, form) {
+function bodyOf({ body = {}, bodyOf: made }, form) {
+  if (made) return made(form);
   const named = [...form.elements].filter(({ name }) => name);
   const given = named.map((one) => [one.name, one.type === "checkbox" ? one.checked : one.value.trim() || null]);
   return { ...body, ...Object.fromEntries(given) };
 }
 
-const Done = ({ answer }) => html`<p role="status">${answer.run
-  ? html`Started: <a href=${answer.run}>run ${answer["request-id"]}</a> says how it goes.` : "Done."}</p>`;
+const Done = ({ act, answer }) => html`<p role="status">${answer.run
+  ? html`Started: <a href=${answer.run}>run ${answer["request-id"]}</a> says how it goes.` : act.done ?? "Done."}</p>`;

@@ -68,14 +68,15 @@ function Pipeline({ uid, names, query, isInDag }) {
 const isOn = (page, name) => page === name || (page === "checkpoints" && name === "history");
 
 function Title({ uid, path, isInDag }) {
-  const { data } = useResource(path(), { everyMs: 5_000 });
+  const { data, reload } = useResource(path(), { everyMs: 5_000 });
   return html`<div class="title">
     ${isInDag ? null : html`<${Link} to=${[]}>Pipelines<//><span aria-hidden="true"> / </span>`}
     <h1 class=${isInDag ? "unseen" : ""}>${uid}</h1>
     <span role="status">${data?.status ? html`<${Badge} status=${data.status} />` : null}
+      ${data?.paused ? html` <span class="badge warn">paused</span>` : null}
       ${data?.failing ? html` <span class="badge bad">failing</span>` : null}</span>
     ${data?.dag && !isInDag ? html`<a href=${data.dag}>DAG</a>` : null}
-    ${data?.status ? html`<${Actions} path=${path} status=${data.status} />` : null}
+    ${data?.status ? html`<${Actions} path=${path} pipeline=${data} onDone=${reload} />` : null}
     ${data?.problem ? html`<p class="reason">${data.problem}</p>` : null}
   </div>`;
 }

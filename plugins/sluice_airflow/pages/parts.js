@@ -44,13 +44,15 @@ const ADVICE = {
   429: "Too many requests at once; this page tries again by itself.",
 };
 
+const TITLES = { 409: "This cannot be done now", 422: "This was not understood" };
+
 export function ProblemNote({ problem, hasData }) {
   if (!problem) return null;
   const advice = ADVICE[problem.status] ?? (problem.status >= 500
     ? "Look into the API server's log; `sluice doctor` checks the store and its settings."
     : "");
   return html`<div class="problem" role="alert">
-    <strong>${problem.title || "This did not work"}</strong>
+    <strong>${TITLES[problem.status] ?? (problem.title || "This did not work")}</strong>
     ${problem.detail && problem.detail !== problem.title ? html`<p>${problem.detail}</p>` : null}
     ${advice ? html`<p>${advice}</p>` : null}
     ${hasData ? html`<p>Below is what was known before.</p>` : null}

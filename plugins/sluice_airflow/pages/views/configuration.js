@@ -4,13 +4,15 @@ import { useResource } from "../api.js";
 import { count, duration, size } from "../format.js";
 import { html } from "../html.js";
 import { Figures, Resource, Table } from "../parts.js";
+import { Changed, InForce, PausedNote, Reset } from "../timing.js";
 
-const PERIOD = /(interval|pause|timeout|delay|backoff|period|window|after)(_ms)?$|interval/;
+const PERIOD = /^(interval|interval_during_backlog|timeout|min_pause|aligned_checkpoint_timeout)$|_ms$/;
 
 export function Configuration({ path }) {
-  const resource = useResource(path("checkpoints", "config"), { everyMs: 30_000 });
+  const resource = useResource(path("checkpoints", "config"), { everyMs: 5_000 });
   return html`<h2 tabindex="-1">Configuration</h2>
     <${Resource} resource=${resource}>${(config) => html`
+      <${PausedNote} config=${config} />
       <${Figures} of=${[
         ["Mode", config.mode.replaceAll("_", " ")],
         ["Interval", config.interval == null ? "by hand only" : duration(config.interval)],
@@ -24,24 +26,35 @@ export function Configuration({ path }) {
         ["State", config.state_backend],
         ["Stored in", html`<code>${config.checkpoint_storage}</code>`, "", "whole"],
       ]} />
-      <${Settings} settings=${config.settings ?? []} />
+      <${Settings} path=${path} config=${config} onChanged=${resource.reload} />
       <${Params} params=${Object.entries(config.params ?? {})} />`}<//>`;
 }
 
-function Settings({ settings }) {
-  const pending = settings.filter((one) => one.declared !== one.in_force).length;
+function Settings({ path, config, onChanged }) {
+  const { settings } = config;
+  const changed = settings.filter((one) => one.changed);
+  const cell = (one) => html`<${InForce} path=${path} setting=${one} shown=${said(one.name, one.in_force)} onChanged=${onChanged} />`;
   return html`<h3>Options</h3>
-    <p class="muted">${pending
-      ? `${pending} option${pending === 1 ? " is" : "s are"} declared otherwise than in force: they change with the next submission, or a restore that takes the declaration's configuration.`
-      : "What is declared is in force."}</p>
+    <p class="muted">${told(settings)}${" "}<${Changed} config=${config} />${" "}
+      <${Reset} path=${path} changed=${changed} onChanged=${onChanged} /></p>
     <${Table} caption="Options of the checkpointing" rows=${settings} keyOf=${({ name }) => name}
       rowClass=${(one) => (one.declared !== one.in_force ? "late" : "")} columns=${[
         { name: "name", title: "Option", cell: ({ name }) => html`<code>${name}</code>` },
         { name: "declared", title: "Declared", cell: (one) => said(one.name, one.declared) },
-        { name: "in_force", title: "In force", cell: (one) => html`${said(one.name, one.in_force)}${
-          one.declared === one.in_force ? null : html` <span class="badge warn">differs</span>`}` },
+        { name: "in_force", title: "In force", cell },
         { name: "default", title: "Default", cell: (one) => html`<span class=${one.default === one.declared ? "muted" : ""}>${said(one.name, one.default)}</span>` },
       ]} />`;
+}
+
+/** Why what is in force is not what is declared. */
+function told(settings) {
+  const other = settings.filter((one) => one.declared !== one.in_force);
+  const fixed = other.filter((one) => !one.changed).length;
+  if (!other.length) return "What is declared is in force.";
+  return [
+    fixed ? `${fixed} option${fixed === 1 ? " is" : "s are"} declared otherwise than in force, until the next submission, or a restore that takes the declaration's configuration.` : "",
+    other.length > fixed ? `${other.length - fixed} ${other.length - fixed === 1 ? "was" : "were"} changed by a person while the job ran.` : "",
+  ].join(" ");
 }
 
 const Params = ({ params }) => params.length ? html`<h3>Parameters of the submission</h3>

@@ -5,6 +5,7 @@ import { count, duration, size, words } from "../format.js";
 import { Lags } from "./lag.js";
 import { html } from "../html.js";
 import { Charts } from "../charts.js";
+import { Paused } from "../timing.js";
 import { Empty, Failure, Figures, Link, Moment, Resource } from "../parts.js";
 
 export function Overview({ uid, path }) {
@@ -12,6 +13,7 @@ export function Overview({ uid, path }) {
   const resource = useResource(withQuery(path("checkpoints"), { limit: 200 }));
   const pipeline = useResource(path());
   return html`<h2 tabindex="-1">Overview</h2>
+    <${Paused} path=${path} />
     <${Resource} resource=${resource}>${(data) => data.counts.total || data.counts.restored
       ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline.data} />`
       : html`<${NoCheckpoint} />`}<//>`;

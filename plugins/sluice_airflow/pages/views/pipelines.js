@@ -67,6 +67,7 @@ const Name = (one) => html`<${Link} to=${["p", one.uid]}><strong>${one.uid}</str
   ${one.description ? html`<div class="muted">${one.description}</div>` : null}`;
 
 const Status = (one) => html`${one.status ? html`<${Badge} status=${one.status} />` : null}
+  ${one.paused ? html` <span class="badge warn" title="No periodic checkpoint is taken">paused</span>` : null}
   ${one.failing ? html` <span class="badge bad">failing</span>` : null}
   ${one.problem || one.error ? html`<div class="reason">${one.problem ?? one.error}</div>` : null}`;
 

@@ -1,0 +1,211 @@
+"""Every button of the pages in a real browser: it asks first, and what was asked for happens."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.ids import CheckpointId
+from sluice.core.timing import Timing
+from sluice.job.job import Job
+from tests.airflow.test_rest_acting import set_paused
+from tests.browser.chromium import Tab
+from tests.browser.conftest import PLACE, Served, says, show
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
+
+DIALOG = f"{PLACE}.querySelector('dialog[open]')"
+CONFIRM = f"{DIALOG}.querySelector('button[type=submit]')"
+TOLD = f"{DIALOG}.querySelector('[role=status]')"
+
+# Each that starts a run: its page, its title, what is filled in, where it goes, the DAG's suffix.
+RUNS = [
+    ("overview", "Take a checkpoint now", {}, "checkpoints", ""),
+    ("overview", "Take a savepoint", {"savepoint-name": "mine"}, "savepoints", "__savepoint"),
+    ("journal", "Stop with a savepoint", {"drain": True}, "stop", "__savepoint"),
+    ("graph", "Cancel the job", {}, "cancel", "__cancel"),
+    ("snapshots", "Restore", {"dry-run": True}, "restore", "__restore"),
+]
+
+
+def button(title: str) -> str:
+    return f"[...{PLACE}.querySelectorAll('button')].find((one) => one.textContent === {title!r})"
+
+
+def ask(tab: Tab, title: str) -> None:
+    tab.until(f"({button(title)}.click(), {DIALOG} !== null)")
+
+
+def confirm(tab: Tab) -> None:
+    tab.evaluate(f"{CONFIRM}.click()")
+
+
+def close(tab: Tab) -> None:
+    tab.press("Escape")
+    tab.until(f"!{PLACE}.querySelector('dialog')")
+
+
+def posts(tab: Tab) -> list[str]:
+    return [url.partition("/pipelines/auctions/")[2] for url in tab.posts if "/sluice/" in url]
+
+
+@pytest.mark.parametrize(("page", "title", "fields", "place", "suffix"), RUNS)
+def test_it_asks_first_and_links_to_the_run_it_started(
+    tab: Tab,
+    served: Served,
+    page: str,
+    title: str,
+    fields: dict[str, object],
+    place: str,
+    suffix: str,
+) -> None:
+    set_paused("auctions", paused=False)
+    show(tab, served, f"p/auctions/{page}", page.capitalize())
+    ask(tab, title)
+    close(tab)
+    assert posts(tab) == []
+
+    ask(tab, title)
+    for name, value in fields.items():
+        field = f"{DIALOG}.querySelector('[name={name}]')"
+        tab.evaluate(f"{field}.click()" if value is True else f"{field}.value = {value!r}")
+    tab.evaluate(f"{DIALOG}.querySelectorAll('[required]').forEach((one) => one.click())")
+    confirm(tab)
+    started = tab.until(f"{TOLD}.querySelector('a').pathname")
+
+    assert started.startswith(f"/dags/auctions{suffix}/runs/")
+    assert posts(tab) == [place]
+    assert tab.errors == []
+
+
+def test_a_restore_asks_behind_what_the_dry_run_says_and_keeps_what_was_ticked(
+    tab: Tab, served: Served
+) -> None:
+    show(tab, served, "p/auctions/snapshots", "Snapshots")
+    ask(tab, "Restore")
+    verdict = tab.until(f"{DIALOG}.innerText.includes('Dry run, by names and sizes')")
+    tab.evaluate(f"{DIALOG}.querySelector('[name=roll-back-tables]').click()")
+
+    confirm(tab)  # The browser refuses: what the dry run says is not read.
+    tab.evaluate("new Promise((done) => setTimeout(done, 1500))")  # The page ticks each second.
+
+    assert verdict
+    assert tab.evaluate(f"{DIALOG}.querySelector('[name=roll-back-tables]').checked")
+    assert posts(tab) == []
+
+
+def test_a_pause_is_seen_on_every_page_until_it_is_resumed(
+    tab: Tab, served: Served, job: Job
+) -> None:
+    show(tab, served, "p/auctions/overview", "Overview")
+    ask(tab, "Pause")
+    confirm(tab)
+    tab.until(f"{TOLD}.textContent === 'Checkpointing is paused.'")
+    close(tab)
+    says(tab, "Checkpointing is paused. No periodic checkpoint is taken")
+    says(tab, "Changed last by airflow:uwe")
+    assert job.state().timing.is_paused
+    tab.until(f"{PLACE}.querySelector('.title .badge.warn').textContent === 'paused'")
+    assert not tab.evaluate(f"Boolean({button('Pause')})")
+
+    show(tab, served, "p", "Pipelines")
+    tab.until(f"{PLACE}.querySelector('table .badge.warn').textContent === 'paused'")
+    show(tab, served, "p/auctions/configuration", "Configuration")
+    says(tab, "Checkpointing is paused.")
+    ask(tab, "Resume")
+    confirm(tab)
+    tab.until(f"!{PLACE}.querySelector('.title .badge.warn')")
+
+    assert not job.state().timing.is_paused
+    assert posts(tab) == ["pause", "resume"]
+    assert (tab.errors, tab.failed) == ([], [])
+
+
+def change(tab: Tab, option: str, value: str, unit: str | None = None) -> None:
+    opened = f"{PLACE}.querySelector('[aria-label=\"Change {option}\"]')"
+    tab.until(f"({opened}.click(), {DIALOG} !== null)")
+    tab.evaluate(f"{DIALOG}.querySelector('[name=value]').value = {value!r}")
+    if unit is not None:
+        tab.evaluate(f"{DIALOG}.querySelector('[name=unit]').value = {unit!r}")
+    confirm(tab)
+
+
+def row(option: str) -> str:
+    rows = f"[...{PLACE}.querySelectorAll('tr')]"
+    return f"{rows}.find((one) => one.innerText.startsWith({option!r}))"
+
+
+def test_the_column_in_force_is_edited_and_reset(tab: Tab, served: Served, job: Job) -> None:
+    show(tab, served, "p/auctions/configuration", "Configuration")
+    change(tab, "timeout", "5", "min")
+    tab.until(f"{TOLD}.textContent === 'timeout is changed.'")
+    close(tab)
+    tab.until(f"{row('timeout')}.cells[2].innerText.startsWith('5 min')")
+    change(tab, "tolerable_failed_checkpoints", "3")
+    tab.until(f"{TOLD} !== null")
+    close(tab)
+    assert tab.evaluate(f"{row('restart_strategy.max_failures')}.cells[1].innerText") == "1"
+    says(tab, "2 were changed by a person while the job ran. Changed last by airflow:uwe")
+    timing = job.state().timing
+    assert (timing.timeout_ms, timing.tolerable_failed_checkpoints) == (300_000, 3)
+
+    ask(tab, "Reset")
+    confirm(tab)
+    tab.until(f"{row('timeout')}.cells[2].innerText.startsWith('10 min')")
+
+    timing = job.state().timing
+    assert timing == Timing(changed_at_ms=timing.changed_at_ms, changed_by="airflow:uwe")
+    assert tab.errors == []
+
+
+def test_a_value_out_of_its_limits_is_refused_in_the_dialog(
+    tab: Tab, served: Served, job: Job
+) -> None:
+    before = job.state().timing
+    show(tab, served, "p/auctions/configuration", "Configuration")
+
+    change(tab, "timeout", "5", "ms")
+
+    says(tab, "10 ms or more; declared is 10 min")
+    tab.until(f"{DIALOG}.querySelector('[role=alert]').innerText.includes('use 10 ms or more')")
+    assert job.state().timing == before
+    assert tab.evaluate(f"{DIALOG}.querySelector('[name=value]').value") == "5"
+
+
+def test_the_keyboard_asks_and_goes_back_to_the_button(tab: Tab, served: Served) -> None:
+    show(tab, served, "p/auctions/overview", "Overview")
+    tab.until(button("Pause"))
+    focused = f"{PLACE}.activeElement?.textContent"
+
+    while tab.evaluate(focused) != "Pause":
+        tab.press("Tab")
+    tab.press("Enter")
+    tab.until(f"{DIALOG}.contains({PLACE}.activeElement)")
+    close(tab)
+
+    assert tab.evaluate(focused) == "Pause"
+    assert posts(tab) == []
+
+
+def test_a_job_that_was_never_submitted_can_be_asked_for_nothing(tab: Tab, served: Served) -> None:
+    show(tab, served, "p/demo/overview", "Overview")
+    says(tab, "No checkpoint yet")
+
+    enabled = tab.until(f"{button('Pause')} && [...{PLACE}.querySelectorAll('.actions button')]"
+                        ".map((one) => one.disabled)")  # fmt: skip
+
+    assert enabled == [True] * 5
+
+
+def test_a_pending_checkpoint_is_aborted_on_its_page(tab: Tab, served: Served, job: Job) -> None:
+    show(tab, served, "p/auctions/checkpoints/4", "Checkpoint 4")
+    ask(tab, "Abort")
+    close(tab)
+    assert job.state().pending_checkpoint(CheckpointId(4)) is not None
+
+    ask(tab, "Abort")
+    confirm(tab)
+    tab.until(f"{PLACE}.querySelector('main .badge').textContent === 'failed'")
+
+    assert "aborted by airflow:uwe" in job.state().failed[-1].message
+    assert job.state().status.value == "RUNNING"
+    assert posts(tab) == ["checkpoints/4/abort"]
