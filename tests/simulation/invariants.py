@@ -23,6 +23,8 @@
 10. Nothing of a fenced generation becomes true: ``_appended``; nor at a table: ``readers``.
 11. What readers see is what the job continues, or the call said otherwise: ``readers``, for a table
     in a place outside and, when it is rolled back and at the end, for the table of files.
+13. What people ask of a running job, a pause, other times, the end of one checkpoint, is in force
+    for every coordinator until a person says otherwise, and does no more: ``timing``.
 
  0. Not one of them, but without it they are cheap: when the faults end, the job comes to itself
     and takes checkpoints.  See ``liveness``.
@@ -77,6 +79,7 @@ from tests.simulation.snapshots import (
     in_flight_to,
 )
 from tests.simulation.tables import Manifest, check_published, check_shown, published_rows
+from tests.simulation.timing import TimingChecks
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -117,6 +120,7 @@ class Invariants:
         self.manifests: dict[int, Manifest] = {}
         self.compactions: dict[str, Compaction] = {}  # By the key of their record.
         self.needed: dict[str, tuple[int, str]] | None = None
+        self.timing = TimingChecks()
 
     def wrote(self, key: str, body: bytes, before: bytes | None) -> None:
         if before is not None and before != body:
@@ -126,7 +130,7 @@ class Invariants:
                 raise Broken(1, "a journal entry was written twice", key)
             if key not in self.entries:  # Otherwise it is a stray, which must not count.
                 self.entries[key] = body
-                self._appended(decode_entry(body, key))
+                self._appended(decode_entry(body, key), int(key.removeprefix(JOURNAL)))
         elif key.startswith(CHECKPOINTS) and "/acks/" in key:
             subtask, attempt = subtask_of_answer(key)
             ack = decode_ack(body, key)
@@ -200,7 +204,7 @@ class Invariants:
     def read(self, key: str) -> bytes | None:
         return self.world.bucket.written(key)
 
-    def _appended(self, entry: JournalEntry) -> None:
+    def _appended(self, entry: JournalEntry, seq: int) -> None:
         before, event, after = self.head, entry.event, entry.state
         transition = coordinator.step(before, event)
         if (transition.verdict, transition.state) != (Verdict.APPLIED, after):
@@ -214,6 +218,7 @@ class Invariants:
         if isinstance(event, CheckpointTriggered):
             self._triggered(event.plan)
         self._ended(before, after, event)
+        self.timing.check(seq, before, event, after)
         if isinstance(event, CheckpointCompleted):
             metadata = check_completed(self, event.checkpoint_id, before)
             check_shown(self, metadata)

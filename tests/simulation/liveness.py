@@ -5,10 +5,13 @@ from __future__ import annotations
 from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.recovery import restore
 from sluice.coordinator.submission import TableConsent, configure, submit
-from sluice.coordinator.trigger import Triggered, trigger
+from sluice.coordinator.timing import resume
+from sluice.coordinator.trigger import NotTriggered, Triggered, trigger
 from sluice.coordinator.watch import watch
 from sluice.core.ids import NO_GENERATION
+from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import JobStatus
+from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
 from tests.simulation.broken import Broken
@@ -20,6 +23,7 @@ from tests.simulation.world import World
 
 MAX_ROUNDS = 6
 LONG_MS = 10_000_000  # Longer than any timeout, pause or skew.
+PAUSED = NotTriggered(reason=CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN, message="")
 
 
 def settle(world: World) -> None:
@@ -34,6 +38,7 @@ def settle(world: World) -> None:
         for actor in range(len(world.coordinators)):
             with world.in_peace(actor):
                 _comes_to_itself(world)
+                _keeps_to_a_pause(world)
                 try:
                     _takes_a_checkpoint(world)
                 except (TableMismatch, FencedError):  # The commit found what restores do not ask.
@@ -41,6 +46,7 @@ def settle(world: World) -> None:
                     _comes_to_itself(world)
                     _takes_a_checkpoint(world)
         with world.in_peace(0):
+            _goes_on_when_resumed(world)
             for request in world.bucket.under_way[1::2]:
                 request.apply()
     except SluiceError as error:
@@ -115,7 +121,31 @@ def _takes_a_checkpoint(world: World) -> None:
     outcome = trigger(job, is_periodic=False)
     if not isinstance(outcome, Triggered):
         raise Broken(0, "no checkpoint can be triggered", str(outcome))
-    plan = outcome.plan
+    _carries_out(world, outcome.plan)
+
+
+def _keeps_to_a_pause(world: World) -> None:
+    """What a person asks for comes next, and is taken."""
+    outcome = trigger(world.job) if world.head.timing.is_paused else PAUSED
+    if not (isinstance(outcome, NotTriggered) and outcome.reason is PAUSED.reason):
+        raise Broken(0, "a paused job takes a periodic checkpoint", str(outcome))
+
+
+def _goes_on_when_resumed(world: World) -> None:
+    """Unless its sources have ended, so that there is nothing to do."""
+    if not world.head.timing.is_paused:
+        return
+    resume(world.job, by="resumes at the end")
+    world.time.advance(LONG_MS)
+    outcome = trigger(world.job)
+    if isinstance(outcome, Triggered):
+        _carries_out(world, outcome.plan)
+    elif not isinstance(outcome, NotTriggered) or outcome.reason is not None:
+        raise Broken(0, "a resumed job takes no periodic checkpoint", str(outcome))
+
+
+def _carries_out(world: World, plan: CheckpointPlan) -> None:
+    job = world.job
     for stage in [task.uid for task in plan.tasks]:
         pending = job.state().pending_checkpoint(plan.checkpoint_id)
         if pending is None:

@@ -1,7 +1,7 @@
 """Faults planted in the core one at a time: a proof that the simulation would see them.
 
-To add one, write a function in ``planted_rules``, ``planted_files`` or ``planted_tables`` that
-patches the product, say in its docstring what is wrong, and name the invariants that may catch it.
+To add one, write a function in one of the ``planted_...`` modules that patches the product, say in
+its docstring what is wrong, and name the invariants that may catch it.
 ``make sim`` remembers the seeds that catch them, so that a test run plays these before any other.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.simulation import (  # noqa: F401 - they register theirs
     planted_files,
+    planted_people,
     planted_rules,
     planted_tables,
 )

@@ -11,6 +11,7 @@ from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
 from tests.simulation.acts import act
+from tests.simulation.timing import ABORTS
 from tests.simulation.world import World
 
 
@@ -28,7 +29,7 @@ def aborts_one(world: World) -> str:
     """Any pending one, or one that has ended by now."""
     ids = [pending.checkpoint_id for pending in world.head.pending]
     checkpoint_id = world.pick(ids, ids.index) if ids else CheckpointId(1)
-    abort_checkpoint(world.job, checkpoint_id, by="a person")
+    abort_checkpoint(world.job, checkpoint_id, by=f"{ABORTS} {checkpoint_id}")
     return f"{checkpoint_id}"
 
 

@@ -26,6 +26,7 @@ from tests.simulation import (  # noqa: F401 - they register their acts
     damage,
     people,
     subtasks,
+    timing,
 )
 from tests.simulation.broken import Broken
 from tests.simulation.bucket import InlinePool, LossyStore
