@@ -51,8 +51,8 @@ def test_the_list_has_a_line_for_every_pipeline(api: Api, job: Job) -> None:
     assert [one["id"] for one in auctions.pop("lag")] == ["events"]
     assert auctions == {
         "uid": "auctions", "description": "", "sources": 1, "stages": 2, "sinks": 1,
-        "status": "RUNNING", "generation": 1, "failing": True, "in_progress": 0, "watermark": None,
-        "watermark_lag": None,
+        "status": "RUNNING", "generation": 1, "failing": True, "paused": False,
+        "in_progress": 0, "watermark": None, "watermark_lag": None,
         "problem": "checkpoint 3 was aborted, CHECKPOINT_EXPIRED: too slow, password=***",
         "error": None, "dag": "/dags/auctions",
     }  # fmt: skip
@@ -145,6 +145,7 @@ def test_the_configuration_has_flinks_fields_and_three_columns(api: Api, job: Jo
     settings = {one["name"]: one for one in shown["settings"]}
     assert settings["tolerable_failed_checkpoints"] == {  # The test's job was given another one.
         "name": "tolerable_failed_checkpoints", "declared": 0, "in_force": 9, "default": 0,
+        "can_change": True, "changed": False, "least": 0, "most": None,
     }  # fmt: skip
     assert settings["restart_strategy.type"]["default"] == "exponential-delay"
 

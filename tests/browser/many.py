@@ -1,0 +1,53 @@
+"""A job with a thousand checkpoints, of which the newest has a thousand subtasks in each stage."""
+
+from __future__ import annotations
+
+from harness.jobs import a_pipeline, trigger_one
+from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.submission import configure, submit
+from sluice.core.ids import CheckpointId
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.restoring import Latest
+from sluice.job.job import Job, open_job
+from sluice.storage.open import StoreLocation, open_store
+from tests.subtasks import acknowledge, take_checkpoint
+
+CHECKPOINTS, SUBTASKS = 1_000, 1_000
+KEPT_ENTRIES = 20
+COMPLETED, PENDING = CheckpointId(CHECKPOINTS - 1), CheckpointId(CHECKPOINTS)
+
+
+def a_long_job(root: str) -> Job:
+    """In *root*, of ``auctions``: one checkpoint that completed, others that failed, one that
+    completed with a thousand subtasks, and one in progress that waits for four of them.
+
+    It is made in memory, and copied.
+    """
+    pipeline = a_pipeline(tolerable_failed_checkpoints=CHECKPOINTS)
+    pipeline.max_parallelism = SUBTASKS
+    job = open_job(pipeline, StoreLocation(root="memory://many"))
+    submit(job, configure(pipeline, {}))
+    take_checkpoint(job)
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    while (plan := trigger_one(job)).checkpoint_id < COMPLETED - 1:
+        fail_checkpoint(job, plan.checkpoint_id, expired, "rank_bids did not acknowledge")
+        if plan.checkpoint_id % KEPT_ENTRIES == 0:
+            job.journal.truncate(keep=KEPT_ENTRIES)
+    restore(job, Latest(), configuration=configure(pipeline, {}, parallelism=SUBTASKS))
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
+    acknowledge(job, trigger_one(job), "count_bids", only=range(SUBTASKS - 4))
+    return _copied(job, root)
+
+
+def _copied(job: Job, root: str) -> Job:
+    copy = StoreLocation(root=root)
+    store = open_store(copy)
+    for listed in job.store.list(""):
+        body = job.store.get(listed.key)
+        assert body is not None
+        store.create(listed.key, body)
+    return open_job(job.pipeline, copy)
