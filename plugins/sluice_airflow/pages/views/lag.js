@@ -7,12 +7,13 @@ import { Moment, Table, numeric } from "../parts.js";
 export function Lags({ pipeline, now }) {
   const { lag = [], nodes = [], last_completed: done } = pipeline;
   if (!lag.length) return null;
+  const hasWatermark = lag.some((one) => !isAbsent(one.watermark));
   const rates = new Map(nodes.map(({ uid, rates: known }) => [uid, known ?? {}]));
   return html`<section><h3>Sources</h3>
     <${Table} caption="Sources of ${pipeline.uid}" columns=${columns(rates, now)} rows=${lag}
       keyOf=${(one) => one.id} rowClass=${(one) => (one.is_behind ? "late" : "")} />
     <p class="muted">Pending is what was there at the newest trigger, and is in no completed checkpoint.
-      ${done ? html` The watermark is that of checkpoint ${done.id}, <${Moment} at=${done.completed_timestamp} now=${now} />.` : null}
+      ${done && hasWatermark ? html` The watermark is that of checkpoint ${done.id}, <${Moment} at=${done.completed_timestamp} now=${now} />.` : null}
       <${Window} pipeline=${pipeline} /></p>
   </section>`;
 }
