@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,9 @@ _watched: set[int] = set()  # The triggers that run in this process.
 class CheckpointDueTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's annotations are skipped.
     """Fires when the next periodic checkpoint of *pipeline* is due and has something to do.
 
-    *pipelines* is the package that declares it, in the form of ``SLUICE_PIPELINES``.  The class
-    path and the keyword names are stored in Airflow's database: rename neither.
+    *pipelines* is the package that declares it, in the form of ``SLUICE_PIPELINES``; *cron* is
+    an expression and its time zone.  The class path and the keyword names are stored in Airflow's
+    database: rename neither.
     """
 
     def __init__(
@@ -40,23 +41,25 @@ class CheckpointDueTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's
         interval_s: float,
         max_concurrent: int = 1,
         pipelines: str | None = None,
+        cron: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.pipeline = pipeline
         self.interval_s = interval_s
         self.max_concurrent = max_concurrent
         self.pipelines = pipelines
+        self.cron = cron
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return (
-            "sluice_airflow.due_trigger.CheckpointDueTrigger",
-            {
-                "pipeline": self.pipeline,
-                "interval_s": self.interval_s,
-                "max_concurrent": self.max_concurrent,
-                "pipelines": self.pipelines,
-            },
-        )
+        kwargs: dict[str, Any] = {
+            "pipeline": self.pipeline,
+            "interval_s": self.interval_s,
+            "max_concurrent": self.max_concurrent,
+            "pipelines": self.pipelines,
+        }
+        if self.cron is not None:  # A trigger without one is that of before, and is not replaced.
+            kwargs["cron"] = [*self.cron]
+        return "sluice_airflow.due_trigger.CheckpointDueTrigger", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         loop, said = asyncio.get_running_loop(), ""
@@ -85,6 +88,7 @@ class CheckpointDueTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's
             interval_s=self.interval_s,
             max_concurrent=self.max_concurrent,
             active_runs=self._active_runs,
+            latest_tick_ms=None if self.cron is None else latest_ticks(*self.cron),
         )
 
     def _active_runs(self) -> int:
@@ -97,6 +101,21 @@ class CheckpointDueTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's
         except Exception:  # The worst that comes of it is a run that finds nothing to do.
             log.warning("airflow does not tell of runs dag_id=%s", self.pipeline, exc_info=True)
             return 0
+
+
+def latest_ticks(expression: str, timezone: str) -> Callable[[], int]:
+    """What tells the latest moment, in ms since 1970, that the cron *expression* names."""
+    from airflow.timetables.base import TimeRestriction
+    from airflow.timetables.trigger import CronTriggerTimetable
+
+    clock = CronTriggerTimetable(expression, timezone=timezone, run_immediately=True)
+    any_time = TimeRestriction(earliest=None, latest=None, catchup=False)
+
+    def latest() -> int:
+        info = clock.next_dagrun_info(last_automated_data_interval=None, restriction=any_time)
+        return 0 if info is None else int(info.run_after.timestamp() * 1_000)
+
+    return latest
 
 
 @cache

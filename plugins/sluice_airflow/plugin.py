@@ -1,4 +1,4 @@
-"""Registers timetable, run notes, REST API and pages, by the entry point ``airflow.plugins``."""
+"""Registers timetables, run notes, REST API and pages, by the entry point ``airflow.plugins``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from airflow import __version__
 from sluice.extras import AIRFLOW
 from sluice_airflow import pages_app, run_notes
 from sluice_airflow.rest.mount import PREFIX, DeferredApp
-from sluice_airflow.timetable import CheckpointTimetable
+from sluice_airflow.timetable import CheckpointTimetable, FirstTickTimetable
 
 
 class SluicePlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's annotations are skipped.
     name = "sluice"
-    timetables: ClassVar = [CheckpointTimetable]
+    timetables: ClassVar = [CheckpointTimetable, FirstTickTimetable]
     listeners: ClassVar = [run_notes]
     fastapi_apps: ClassVar = [  # The first whose prefix fits is asked.
         {"app": pages_app.PagesApp(), "url_prefix": pages_app.PREFIX, "name": "sluice pages"},

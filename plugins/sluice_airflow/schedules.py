@@ -1,6 +1,7 @@
 """Airflow's schedule of a pipeline: the event that a checkpoint is due, a cron, or assets.
 
-sluice://{pipeline}/due    an event: the interval is over, and there is something to checkpoint
+sluice://{pipeline}/due    an event: the interval is over, or the cron's moment has come, and there
+                           is something to checkpoint
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import importlib
 from datetime import timedelta
 from typing import Any, assert_never
 
-from airflow.sdk import Asset, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable
+from airflow.sdk import Asset, AssetOrTimeSchedule, AssetWatcher
+from airflow.timetables.base import Timetable
 
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import loaded_package
 from sluice.declaration.schedules import Continuous, Cron, OnAsset, Watcher
 from sluice.errors import ConfigurationError
 from sluice_airflow.due_trigger import CheckpointDueTrigger
-from sluice_airflow.timetable import CheckpointTimetable
+from sluice_airflow.timetable import CheckpointTimetable, FirstTickTimetable
 
 _SHORTEST = timedelta(seconds=1)
 
@@ -35,7 +37,9 @@ def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DA
         case Continuous():
             return _when_due(pipeline, timedelta(0))
         case Cron(expression, timezone):
-            return CronTriggerTimetable(expression, timezone=timezone)
+            first = FirstTickTimetable(expression, timezone=timezone)
+            cron = (expression, timezone)
+            return _when_due(pipeline, timedelta(0), first=first, cron=cron)
         case OnAsset() as on:
             name = f"{pipeline.uid}_barriers"
             watchers = [] if on.watcher is None else [AssetWatcher(name, _trigger(on.watcher))]
@@ -44,7 +48,13 @@ def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DA
             assert_never(checkpointing.schedule)
 
 
-def _when_due(pipeline: Pipeline, interval: timedelta) -> AssetOrTimeSchedule:
+def _when_due(
+    pipeline: Pipeline,
+    interval: timedelta,
+    *,
+    first: Timetable | None = None,
+    cron: tuple[str, str] | None = None,
+) -> AssetOrTimeSchedule:
     """The first run by the clock, which submits the job; then one for each checkpoint."""
     package = loaded_package()
     trigger = CheckpointDueTrigger(
@@ -52,13 +62,14 @@ def _when_due(pipeline: Pipeline, interval: timedelta) -> AssetOrTimeSchedule:
         interval_s=interval.total_seconds(),
         max_concurrent=pipeline.checkpointing.max_concurrent_checkpoints,
         pipelines=None if package is None else package.said,
+        cron=cron,
     )
     due = Asset(
         f"sluice://{pipeline.uid}/due",
         watchers=[AssetWatcher(f"{pipeline.uid}_due", trigger)],
     )
-    first = CheckpointTimetable.of(pipeline.uid, max(interval, _SHORTEST))
-    return AssetOrTimeSchedule(timetable=first, assets=[due])
+    begin = first or CheckpointTimetable.of(pipeline.uid, max(interval, _SHORTEST))
+    return AssetOrTimeSchedule(timetable=begin, assets=[due])
 
 
 def _trigger(watcher: Watcher) -> Any:  # noqa: ANN401 - any BaseEventTrigger

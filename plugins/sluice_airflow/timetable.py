@@ -1,4 +1,4 @@
-"""The timetable of a checkpoint DAG: its first run, at a moment of the pipeline's own.
+"""The timetables of a checkpoint DAG: its first run, at a moment of the pipeline's own.
 
 Flink's first periodic trigger comes after a random delay between ``min_pause`` and the interval
 (``CheckpointCoordinator.getRandomInitDelay``), so that jobs that start together do not checkpoint
@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from airflow.timetables.trigger import CronTriggerTimetable
 from pendulum import DateTime, instance
 
 from sluice.core.invariants import require
@@ -77,4 +78,22 @@ class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotat
         return plain + (self._phase - (plain - _EPOCH)) % self._interval
 
 
+class FirstTickTimetable(CronTriggerTimetable):  # type: ignore[misc]  # As above.
+    """The first run of a pipeline with a cron, at a tick; ``due_trigger`` starts the others.
+
+    Its class path is stored in Airflow's database: do not rename it.
+    """
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        if last_automated_data_interval is not None:
+            return None
+        return super().next_dagrun_info(last_automated_data_interval=None, restriction=restriction)
+
+
+FIRST_RUNS = (CheckpointTimetable, FirstTickTimetable)
 _MICROSECOND = timedelta(microseconds=1)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import (
@@ -19,6 +20,7 @@ from airflow.sdk.exceptions import (
 from sluice.core.ids import NO_GENERATION
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.declaration.job_configuration import milliseconds
+from sluice.declaration.schedules import OnAsset
 from sluice.errors import ConfigurationError, FencedError
 from sluice_airflow.adoption import REQUEST, carry_out
 from sluice_airflow.dag_switch import switch_off_if_ended
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
     from sluice.coordinator.source_cuts import Barriers
     from sluice.coordinator.trigger import NotTriggered, Triggered
+    from sluice.core.pending import PendingCheckpoint
+    from sluice.core.plan import CheckpointPlan
     from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
@@ -67,6 +71,7 @@ class TriggerOperator(CheckpointOperator):
         mine = pending_of(state, cause)
         if mine is not None:  # An earlier try journaled it, and died afterwards.
             log.info("checkpoint adopted checkpoint_id=%d", mine.checkpoint_id)
+            note(context, triggered(mine, mine.savepoint_name))
             return {"checkpoint_id": mine.checkpoint_id, "records": mine.records}
         outcome = self.request(job, cause, context)
         if isinstance(outcome, NotTriggered):
@@ -76,6 +81,8 @@ class TriggerOperator(CheckpointOperator):
                 switch_off_if_ended(context, self.pipeline, job.state().status)
             raise AirflowSkipException(reason)
         plan = outcome.plan
+        named = pending_of(job.state(), cause) if plan.type.is_savepoint else None
+        note(context, triggered(plan, None if named is None else named.savepoint_name))
         return {
             "checkpoint_id": plan.checkpoint_id,
             "records": plan.records,
@@ -84,7 +91,9 @@ class TriggerOperator(CheckpointOperator):
         }
 
     def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
-        """Request a checkpoint; a manual run ignores the minimum pause, and may be empty."""
+        """Request a checkpoint.  A manual run ignores the minimum pause, and may be empty, as may
+        one that the user's asset event started.
+        """
         from sluice.coordinator.trigger import NotTriggered
 
         run_type = context["dag_run"].run_type
@@ -93,13 +102,18 @@ class TriggerOperator(CheckpointOperator):
             return NotTriggered(reason=None, message=f"the interval lasts {rest_s:.0f} s more")
         if rest_s > 0:
             time.sleep(rest_s)
-        return self.wait_for(
+        ask = partial(
+            self.wait_for,
             job,
             context,
             cause=cause,
-            is_periodic=run_type in PERIODIC_RUN_TYPES,
             barriers=barriers_of(context.get("triggering_asset_events") or {}),
         )
+        outcome = ask(is_periodic=run_type in PERIODIC_RUN_TYPES)
+        found_nothing = isinstance(outcome, NotTriggered) and outcome.reason is None
+        if found_nothing and isinstance(self.pipeline.checkpointing.schedule, OnAsset):
+            return ask(is_periodic=False)  # An event that was asked for is answered.
+        return outcome
 
     def _rest_of_interval_s(self, job: Job) -> float:
         """What is left of the interval: the event that one is due comes a little sooner."""
@@ -187,6 +201,15 @@ class TriggerSavepointOperator(TriggerOperator):
 def savepoint_name(context: Context) -> str:
     """The name in the form, else the run's id with the characters that a key may have."""
     return context["params"]["name"] or re.sub(r"[^A-Za-z0-9_.-]", "-", context["run_id"])[:128]
+
+
+def triggered(checkpoint: CheckpointPlan | PendingCheckpoint, savepoint: str | None) -> str:
+    """The run's note while the checkpoint is pending: "checkpoint 42 triggered at 10:21:07 UTC"."""
+    what = f"checkpoint {checkpoint.checkpoint_id}"
+    if savepoint is not None:
+        what = f"savepoint {savepoint} ({what})"
+    at = datetime.fromtimestamp(checkpoint.triggered_at_ms / 1_000, UTC)
+    return f"{what} triggered at {at:%H:%M:%S} UTC, {checkpoint.records:,} records"
 
 
 def explain(refusal: NotTriggered) -> str:

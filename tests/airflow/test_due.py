@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
@@ -16,7 +17,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice_airflow import due_trigger
 from sluice_airflow.due_trigger import CheckpointDueTrigger
-from sluice_airflow.due_watch import ERROR_S, OF_ALL, POLL_S, DueWatch
+from sluice_airflow.due_watch import ERROR_S, FIRST_PATIENCE_S, OF_ALL, POLL_S, DueWatch
 from sluice_airflow.latest_declaration import LatestDeclarations
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_checkpoint, a_context, trigger
@@ -101,11 +102,11 @@ def test_each_checkpoint_is_told_anew(root: str, spark: StandInSpark) -> None:
     assert on.watch.look().message == "checkpoint 2 is still pending"
 
 
-def test_the_first_run_is_left_to_the_timetable_for_one_interval(root: str) -> None:
+def test_the_first_run_is_left_to_the_timetable_for_a_minute(root: str) -> None:
     on = AWatch(interval_s=INTERVAL_S)
 
-    assert on.event() is None
-    assert on.event(after_s=INTERVAL_S) == {"due": "the job was never submitted"}
+    assert [on.event(), on.event(after_s=FIRST_PATIENCE_S - 1)] == [None, None]
+    assert on.event(after_s=1) == {"due": "the job was never submitted"}
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUSPENDED, JobStatus.CANCELED])
@@ -129,6 +130,21 @@ def test_an_error_that_lasts_starts_a_run_that_says_it(root: str, spark: StandIn
     assert on.event() == {"due": "new records in events"}
 
 
+def test_an_outage_starts_ever_fewer_runs_and_its_end_is_no_reason_to_wait(
+    root: str, spark: StandInSpark
+) -> None:
+    a_checkpoint("run-1")
+    on = AWatch()
+    on.problem = "no route to the store"
+
+    hour = [on.event(after_s=1) is not None for _ in range(3_600)]
+    on.problem = ""
+
+    assert [second for second, is_told in enumerate(hour) if is_told][:4] == [3, 33, 93, 213]
+    assert sum(hour) < 12
+    assert on.event() == {"due": "new records in events"}
+
+
 def test_many_watches_of_one_process_share_a_part_of_one_core(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +156,18 @@ def test_many_watches_of_one_process_share_a_part_of_one_core(
 
     assert first.pause_s == alone.pause_s == POLL_S
     assert of_many.pause_s == pytest.approx(200 * 0.004 / OF_ALL)
+
+
+def test_two_looks_that_import_are_not_rested_from_for_minutes(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter([0.0, 3.0] * 2)
+    monkeypatch.setattr("sluice_airflow.due_watch.time.thread_time", lambda: next(ticks))
+    on = AWatch()
+
+    on.watch.look()
+
+    assert on.watch.look().pause_s == pytest.approx(3.0 / OF_ALL)
 
 
 def test_records_that_arrive_fire_the_trigger(
@@ -190,6 +218,18 @@ def test_an_event_that_comes_too_early_waits_for_the_rest_of_the_interval(
 
     assert done["checkpoint_id"] == 2
     assert 0 < slept[0] <= 4
+
+
+def test_a_cron_is_part_of_the_wire_format_and_tells_its_latest_moment() -> None:
+    cron = ["0 2 * * *", "Europe/Berlin"]
+    _, kwargs = CheckpointDueTrigger(pipeline="demo", interval_s=0.0, cron=cron).serialize()
+
+    latest_ms = due_trigger.latest_ticks(*CheckpointDueTrigger(**kwargs).cron or ())()
+
+    latest = datetime.fromtimestamp(latest_ms / 1_000, ZoneInfo("Europe/Berlin"))
+    assert kwargs["cron"] == cron
+    assert (latest.hour, latest.minute) == (2, 0)
+    assert timedelta(0) <= datetime.now(UTC) - latest <= timedelta(hours=25)
 
 
 @pytest.fixture(name="package")

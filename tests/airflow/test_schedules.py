@@ -94,7 +94,7 @@ def test_nothing_runs_after_the_end_of_the_dag() -> None:
     [
         (None, "Asset or 0:00:01"),
         (Continuous(), "Asset or 0:00:01"),
-        (Cron("*/5 * * * *"), "*/5 * * * *"),
+        (Cron("*/5 * * * *"), "Asset or */5 * * * *"),
         (OnAsset(uri="sluice://up/tables/orders"), "Asset"),
     ],
 )
@@ -215,13 +215,35 @@ def test_an_asset_event_decides_the_barrier(root: str, spark: StandInSpark, wrap
 
 
 def test_an_event_without_a_barrier_leaves_an_induced_source_where_it_stands(root: str) -> None:
+    """It is a request all the same, so there is a checkpoint, of no records."""
     task = TriggerOperator(task_id="trigger", pipeline=an_induced_pipeline())
     context = a_context(run_type="asset_triggered", events=an_event(rows=3))
 
-    with pytest.raises(Exception, match="no new records"):
-        task.execute(context)
+    result = task.execute(context)
 
-    assert context["ti"].said == ["skipped: no new records since the last checkpoint"]
+    assert (result["checkpoint_id"], result["records"]) == (1, 0)
+    assert context["ti"].said[-1].startswith("checkpoint 1 triggered at ")
+    assert context["ti"].said[-1].endswith(" UTC, 0 records")
+
+
+def test_a_cron_starts_its_first_run_only_and_a_trigger_watches_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice_airflow.schedules.loaded_package", lambda: None)
+    dag = dags_of(a_pipeline(schedule=Cron("0 2 * * *", timezone="Europe/Berlin")))[0]
+
+    read = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+    written = DagSerialization.to_dict(dag)["dag"]["timetable"]["__var"]["asset_condition"]
+    first = read.timetable.next_dagrun_info(last_automated_data_interval=None, restriction=ANY_TIME)
+    later = read.timetable.next_dagrun_info(
+        last_automated_data_interval=first.data_interval, restriction=ANY_TIME
+    )
+
+    asked = written["objects"][0]["watchers"][0]["trigger"]["kwargs"]
+    assert asked["cron"] == ["0 2 * * *", "Europe/Berlin"]
+    assert asked["interval_s"] == 0.0
+    assert first.run_after.in_timezone("Europe/Berlin").hour == 2
+    assert later is None
 
 
 def test_barriers_of_another_form_are_refused_with_the_right_one(root: str) -> None:

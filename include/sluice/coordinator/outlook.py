@@ -1,6 +1,7 @@
 """The outlook of a job: what its next periodic checkpoint waits for, asked without any write.
 
     Waiting --the interval is over, and a source has records--> Due
+    Waiting --a tick has come, and a source has records-------> Due
 
 ``trigger`` decides, whatever was seen here.  While nothing happens a look is one small request for
 the journal, and what the sources need to tell whether there is more; before the interval is over
@@ -9,7 +10,7 @@ they are not asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -60,10 +61,22 @@ class _Ahead:
 class Outlook:
     """*interval_ms* is the shortest distance of two checkpoints, *lead_ms* the time by which a
     checkpoint is said to be due before that is over, as a trigger takes as long to act on it.
+
+    With *latest_tick_ms* the clock decides, too: one is due at each tick that has come, as that
+    function tells, unless there is nothing to do when the sources are first asked after it.
     """
 
-    def __init__(self, job: Job, *, interval_ms: int, lead_ms: int = 0) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        interval_ms: int,
+        lead_ms: int = 0,
+        latest_tick_ms: Callable[[], int] | None = None,
+    ) -> None:
         self._job = job
+        self._latest_tick_ms = latest_tick_ms
+        self._passed_ms = 0  # The tick at which there was nothing to do.
         self._interval_ms = interval_ms
         self._lead_ms = lead_ms
         self._head: Head | None = None
@@ -78,13 +91,19 @@ class Outlook:
             return Due(message="the job was never submitted", next_id=state.next_checkpoint_id)
         if adopted(state, now_ms, cause="") is not None:
             return Due(message="a person asked for one", next_id=state.next_checkpoint_id)
+        tick_ms = 0 if self._latest_tick_ms is None else self._latest_tick_ms()
+        if tick_ms and max(state.last_triggered_at_ms or 0, self._passed_ms) >= tick_ms:
+            return Waiting(message="waiting for the next tick of the clock")
         examined = examine(state, _a_request(now_ms), now_ms)
         if examined.standing is not Standing.RUNS:
             return Waiting(message=examined.message, rest_ms=examined.retry_in_ms)
         rest_ms = rest_before_event_ms(state, self._interval_ms, now_ms) - self._lead_ms
         if rest_ms > 0:
             return Waiting(message=f"the interval lasts {rest_ms} ms more", rest_ms=rest_ms)
-        return self._ask_sources(head)
+        sight = self._ask_sources(head)
+        if isinstance(sight, Waiting):
+            self._passed_ms = tick_ms
+        return sight
 
     def _newest(self) -> Head:
         self._looks += 1

@@ -10,12 +10,13 @@ import pytest
 
 from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_job, a_running_job
+from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.outlook import LOOKS_PER_JOURNAL, Due, Outlook, Waiting
 from sluice.coordinator.recovery import restore, stop
 from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.timing import NewTimes, pause, retime
-from sluice.coordinator.trigger import NotTriggered, trigger
+from sluice.coordinator.trigger import NotTriggered, Triggered, trigger
 from sluice.coordinator.user_requests import UserRequest, request_checkpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
@@ -29,7 +30,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.open import StoreLocation
-from tests.subtasks import a_savepoint, take_checkpoint
+from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
 MINUTE_MS = 60_000
 
@@ -64,6 +65,53 @@ def test_the_interval_is_the_shortest_distance_and_the_lead_shortens_it() -> Non
 
     assert early == Waiting(message="the interval lasts 500 ms more", rest_ms=500)
     assert in_time == Due(message="new records in events", next_id=CheckpointId(2))
+
+
+def test_a_tick_has_one_checkpoint_and_passes_where_there_is_nothing_to_do(tmp_path: Path) -> None:
+    clock, ticks = ManualClock(), [0]
+    pipeline = a_pipeline_of_files(tmp_path)
+    (tmp_path / "a").write_text("one\n")
+    job = a_running_job(pipeline, clock=clock)
+    outlook = Outlook(job, interval_ms=0, latest_tick_ms=lambda: ticks[0])
+    nothing = Waiting(message="waiting for the next tick of the clock")
+
+    ticks[0] = clock()
+    due = outlook.look()
+    take_checkpoint(job)
+    (tmp_path / "b").write_text("two\n")
+    clock.advance(MINUTE_MS)
+    between = outlook.look()
+    ticks[0] = clock()
+    next_due = outlook.look()
+    take_checkpoint(job)
+    clock.advance(MINUTE_MS)
+    ticks[0] = clock()
+    idle = outlook.look()
+    (tmp_path / "c").write_text("three\n")
+    too_late = outlook.look()
+
+    assert due == Due(message="new records in lines", next_id=CheckpointId(1))
+    assert next_due == Due(message="new records in lines", next_id=CheckpointId(2))
+    assert idle == Waiting(message="waiting for records in lines")
+    assert [between, too_late] == [nothing] * 2
+
+
+def test_a_tick_under_a_pending_checkpoint_is_owed_until_that_has_ended() -> None:
+    clock = ManualClock()
+    job = a_running_job(clock=clock)
+    triggered = trigger(job)
+    assert isinstance(triggered, Triggered)
+    clock.advance(1_000)
+    tick_ms = clock()
+    outlook = Outlook(job, interval_ms=0, latest_tick_ms=lambda: tick_ms)
+
+    meanwhile = outlook.look()
+    acknowledge(job, triggered.plan)
+    finalize(job, triggered.plan.checkpoint_id)
+    commit(job, triggered.plan.checkpoint_id)
+
+    assert meanwhile == Waiting(message="checkpoint 1 is still pending")
+    assert isinstance(outlook.look(), Due)
 
 
 def test_a_person_who_asks_paused_it_or_changed_the_interval_is_heeded() -> None:
