@@ -62,7 +62,7 @@ def turn(dag_run: DagRun, session: Session) -> None:
     from airflow.models.xcom import XComModel
     from sqlalchemy import select
 
-    found = session.scalars(_stored(dag_run, SWITCH_KEY)).first()
+    found = session.scalars(stored(dag_run, SWITCH_KEY)).first()
     if found is None:
         return
     switch: Switch = XComModel.deserialize_value(found)
@@ -85,7 +85,7 @@ def turn(dag_run: DagRun, session: Session) -> None:
     )
 
 
-def _stored(dag_run: DagRun, key: str) -> Any:  # noqa: ANN401 - SQLAlchemy's select
+def stored(dag_run: DagRun, key: str) -> Any:  # noqa: ANN401 - SQLAlchemy's select
     """The query for what the run's tasks stored last under *key*."""
     from airflow.models.xcom import XComModel
     from sqlalchemy import select

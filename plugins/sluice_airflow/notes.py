@@ -1,8 +1,8 @@
 """Notes of runs: a task writes one sentence, which Airflow shows as the run's note.
 
 A task cannot set a note itself (Airflow's execution API has no call for it), so it stores the
-sentence as an XCom, and a listener in the scheduler makes it the note when the run ends
-(``run_notes``).  Notes are for people: sluice does not read them.
+sentence as an XCom.  The API server makes it the note at once (``live_notes``), and a listener in
+the scheduler when the run ends (``run_notes``).  Notes are for people: sluice does not read them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sluice.storage.redaction import redacted
 log = logging.getLogger(__name__)
 
 NOTE_KEY = "sluice_note"
+SILENCE_KEY = "sluice_silence"
 MAX_NOTE = 1_000  # Characters that Airflow's column of notes holds.
 
 
@@ -26,3 +27,11 @@ def note(context: Context, sentence: str) -> None:
     said = redacted(sentence)  # Before it is cut, as half of a secret is secret, too.
     log.info("%s", said)
     context["ti"].xcom_push(key=NOTE_KEY, value=said[:MAX_NOTE])
+
+
+def note_silence(context: Context, sentence: str) -> None:
+    """Put *sentence* before the run's note while the run lasts; an empty one takes it away."""
+    said = redacted(sentence)
+    if said:
+        log.warning("%s", said)
+    context["ti"].xcom_push(key=SILENCE_KEY, value=said[:MAX_NOTE])

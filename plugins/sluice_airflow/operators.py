@@ -11,11 +11,15 @@ import signal
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
+from sluice.core.ids import CheckpointId
+from sluice.core.pages import page_of
+from sluice.core.reasons import CheckpointFailureReason
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, SluiceError
 from sluice.subtask.faults import Fault, fault_from_environment, parse_fault
@@ -24,10 +28,11 @@ from sluice_airflow.assets import assets_of, events_of
 from sluice_airflow.dag_switch import switch_off_if_ended
 from sluice_airflow.documentation import TASKS
 from sluice_airflow.job_stats import emit_stats, send_trace
-from sluice_airflow.notes import note
+from sluice_airflow.notes import note, note_silence
 from sluice_airflow.ownership import cause_of, checkpoint_of, pending_of
 from sluice_airflow.retry_policy import airflow_failures
 from sluice_airflow.settings import DRILLS_VARIABLE, Settings
+from sluice_airflow.silence import Needed, silence_said
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -59,9 +64,10 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                 if not self.upstream_task_ids:  # The first task speaks for its run.
                     require_no_forbidden_drill(context)
                 job = self.open_job()
-                self._strike(job, context, is_after=False)
-                result = self.act(job, context)
-                self._strike(job, context, is_after=True)
+                with silence_said(partial(note_silence, context), self.needed(job)):
+                    self._strike(job, context, is_after=False)
+                    result = self.act(job, context)
+                    self._strike(job, context, is_after=True)
             except AirflowException:  # The note was written where it was raised.
                 raise
             except Exception as error:  # The run fails or is skipped; its note says why.
@@ -77,6 +83,13 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
     @abstractmethod
     def act(self, job: Job, context: Context) -> Any:  # noqa: ANN401 - what is shown as its result
         ...
+
+    def needed(self, job: Job) -> tuple[Needed, ...]:
+        """What the task cannot do without, and says when it does not answer."""
+        key = job.paths.plan(CheckpointId(1))  # Any that is small, whether it is there or not.
+        ask = partial(job.store.get, key)
+        page = page_of(CheckpointFailureReason.IO_EXCEPTION)
+        return (Needed(name=f"the store {job.store.root}", ask=ask, page=page),)
 
     def open_job(self) -> Job:
         from sluice.job.job import open_job

@@ -9,6 +9,7 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow import __version__
 from sluice.extras import AIRFLOW
 from sluice_airflow import pages_app, run_notes
+from sluice_airflow.live_notes import LiveNotes
 from sluice_airflow.rest.mount import PREFIX, DeferredApp
 from sluice_airflow.timetable import CheckpointTimetable, FirstTickTimetable
 
@@ -21,6 +22,7 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's annotation
         {"app": pages_app.PagesApp(), "url_prefix": pages_app.PREFIX, "name": "sluice pages"},
         {"app": DeferredApp(), "url_prefix": PREFIX, "name": "sluice"},
     ]
+    fastapi_root_middlewares: ClassVar = [{"middleware": LiveNotes, "name": "sluice live notes"}]
     react_apps: ClassVar = [dict(view) for view in pages_app.VIEWS]
 
     @classmethod

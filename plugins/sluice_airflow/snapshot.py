@@ -7,13 +7,18 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from sluice.core.pages import page_of
 from sluice.core.pending import PendingCheckpoint
+from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import FencedError
+from sluice.spark.answering import ask_spark
+from sluice.storage.redaction import redacted
 from sluice.subtask.faults import FAULT_VARIABLE
 from sluice_airflow.links import SparkLink
 from sluice_airflow.operators import CheckpointOperator, Summary, fault_of, once_sealed
 from sluice_airflow.ownership import cause_of, pending_of
 from sluice_airflow.settings import Settings
+from sluice_airflow.silence import Needed
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -117,6 +122,16 @@ class SnapshotOperator(StageOperator):
         stage_s = time.monotonic() - started
         acknowledged.compact()  # The checkpoint goes on meanwhile, as it waits for acks only.
         return stage_s
+
+    def needed(self, job: Job) -> tuple[Needed, ...]:
+        remote = Settings.from_environment().spark_remote
+        spark = Needed(
+            name=f"Spark at {redacted(remote.partition('/;')[0])}",
+            ask=lambda: ask_spark(remote),
+            page=page_of(CheckpointFailureReason.TASK_FAILURE),
+            first_s=0.0,  # It costs no request, and nothing can be done without it.
+        )
+        return (spark, *super().needed(job))
 
 
 class CancelStagesOperator(CheckpointOperator):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,36 +13,17 @@ from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import StageFailed
 from sluice.job.job import Job
-from tests.airflow.conftest import DAGS, HOME
+from tests.airflow.demo_dags import demo_dags
 from tests.airflow.stand_in import StandInSpark, a_job, decline
 
 # dag.test() builds Airflow's whole API in this process, and dozens of its imports and queries warn.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-DAG_FILE = '''
-"""An airflow dag file, as dags/pipelines.py is one."""
-from sluice_airflow.dag_factory import build_dags
-from tests.airflow.stand_in import a_pipeline
-
-globals().update(build_dags({"demo": a_pipeline()}))
-'''
-
 
 @pytest.fixture(scope="module", name="dags", autouse=True)
 def _dags() -> Iterator[dict[str, DAG]]:
-    """The DAGs as Airflow finds them in its bundle, over a fresh database."""
-    migrate = [sys.executable, "-W", "ignore", "-m", "airflow", "db", "migrate"]
-    subprocess.run(migrate, check=True, capture_output=True, timeout=120)
-    path = DAGS / "demo.py"
-    path.write_text(DAG_FILE)
-
-    from airflow.dag_processing.dagbag import DagBag
-
-    bag = DagBag(dag_folder=str(path), bundle_name="dags-folder", bundle_path=DAGS)
-    assert bag.import_errors == {}
-    yield bag.dags
-    path.unlink()
-    shutil.rmtree(HOME / "logs", ignore_errors=True)
+    with demo_dags() as dags:
+        yield dags
 
 
 def run(dag: DAG, **conf: object) -> tuple[str, dict[str, str]]:

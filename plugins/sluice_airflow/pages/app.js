@@ -78,7 +78,16 @@ function Title({ uid, path, isInDag }) {
     ${data?.dag && !isInDag ? html`<a href=${data.dag}>DAG</a>` : null}
     ${data?.status ? html`<${Actions} path=${path} pipeline=${data} onDone=${reload} />` : null}
     ${data?.problem ? html`<p class="reason">${data.problem}</p>` : null}
+    <${Notice} path=${path} />
   </div>`;
+}
+
+/** What a run under way waits for in vain. Airflow alone is asked, so it is seen without the store. */
+function Notice({ path }) {
+  const { data } = useResource(path("notice"));
+  return html`<div role="alert">${data?.notice
+    ? html`<p class="reason">${data.notice} <a href=${data.run}>The run</a></p>`
+    : null}</div>`;
 }
 
 /** A new page is announced: its heading takes the focus, but for the very first one. */

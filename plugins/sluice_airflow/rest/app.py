@@ -14,6 +14,7 @@ from sluice_airflow.rest import (
     differences,
     inspection,
     metrics,
+    notices,
     pipelines,
     timing,
 )
@@ -42,7 +43,7 @@ def create_app() -> FastAPI:
         redoc_url=None,
     )
     versioned = APIRouter(prefix=f"/api/{VERSION}")
-    for module in (pipelines, checkpoints, inspection, differences, acts, timing):
+    for module in (pipelines, notices, checkpoints, inspection, differences, acts, timing):
         versioned.include_router(module.router)
     app.include_router(versioned)
     app.include_router(metrics.router)

@@ -57,8 +57,13 @@ def start_run(dag_id: str, conf: dict[str, Any], user: BaseUser) -> StartedRun:
     return StartedRun(
         request_id=started.run_id,
         dag_id=dag_id,
-        run=f"{dag_path(dag_id)}/runs/{quote(started.run_id, safe='')}",
+        run=run_path(dag_id, started.run_id),
     )
+
+
+def run_path(dag_id: str, run_id: str) -> str:
+    """Where Airflow shows a run."""
+    return f"{dag_path(dag_id)}/runs/{quote(run_id, safe='')}"
 
 
 def find_run(dag_id: str, run_id: str) -> FoundRun:

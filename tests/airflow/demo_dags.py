@@ -1,0 +1,40 @@
+"""The DAGs of one declared job as Airflow finds them in its bundle, over a fresh database."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tests.airflow.conftest import DAGS, HOME
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+DAG_FILE = '''
+"""An airflow dag file, as dags/pipelines.py is one."""
+from sluice_airflow.dag_factory import build_dags
+from tests.airflow.stand_in import a_pipeline
+
+globals().update(build_dags({"demo": a_pipeline()}))
+'''
+
+
+@contextmanager
+def demo_dags() -> Iterator[dict[str, DAG]]:
+    """The DAGs, by id; the file goes when the block ends."""
+    migrate = [sys.executable, "-W", "ignore", "-m", "airflow", "db", "migrate"]
+    subprocess.run(migrate, check=True, capture_output=True, timeout=120)
+    path = DAGS / "demo.py"
+    path.write_text(DAG_FILE)
+
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(dag_folder=str(path), bundle_name="dags-folder", bundle_path=DAGS)
+    assert bag.import_errors == {}
+    yield bag.dags
+    path.unlink()
+    shutil.rmtree(HOME / "logs", ignore_errors=True)
