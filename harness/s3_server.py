@@ -67,6 +67,16 @@ class S3Server:
         self._process.wait()
         self._process = None
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within the block it accepts connections, and answers nothing."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def _launch(self) -> None:
         environment = os.environ | {
             "BIND_HOST": "127.0.0.1",

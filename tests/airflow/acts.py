@@ -12,7 +12,7 @@ from typing import Any
 from sluice_airflow.abort import AbortOperator
 from sluice_airflow.assets import assets_of
 from sluice_airflow.dag_switch import SWITCH_KEY, Switch
-from sluice_airflow.notes import NOTE_KEY
+from sluice_airflow.notes import NOTE_KEY, SILENCE_KEY
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.restore_tasks import VerifyOperator
 from sluice_airflow.snapshot import SnapshotOperator
@@ -30,11 +30,13 @@ class ATaskInstance:
     try_number: int = 1
     states: dict[str, str] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    silences: list[str] = field(default_factory=list)
     switches: list[Switch] = field(default_factory=list)
 
     def xcom_push(self, *, key: str, value: Any) -> None:
-        assert key in (NOTE_KEY, SWITCH_KEY)
-        (self.said if key == NOTE_KEY else self.switches).append(value)
+        {NOTE_KEY: self.said, SILENCE_KEY: self.silences, SWITCH_KEY: self.switches}[key].append(
+            value
+        )
 
     def get_task_states(self, *, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
         assert (dag_id, run_ids) == (self.dag_id, [self.run_id])

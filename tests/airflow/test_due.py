@@ -167,7 +167,7 @@ def test_two_looks_that_import_are_not_rested_from_for_minutes(
 
     on.watch.look()
 
-    assert on.watch.look().pause_s == pytest.approx(3.0 / OF_ALL)
+    assert on.watch.look().pause_s == pytest.approx(3.0 / OF_ALL)  # Not 180 s.
 
 
 def test_records_that_arrive_fire_the_trigger(

@@ -38,7 +38,7 @@ def _job(running: Stack, airflow: AirflowApi) -> Job:
     job = open_job(pipeline, location)
     submit(job, configure(pipeline, {"events": "1000000000"}))
     airflow.unpause(PIPELINE)
-    wait_for(lambda: len(job.state().completed) > 0, within_s=300)
+    wait_for(lambda: len(job.state().completed) > 0, within_s=900)
     return job
 
 
@@ -80,14 +80,14 @@ def seconds_until_said(airflow: AirflowApi, *sentences: str) -> float:
         lambda: (
             newest(airflow).state == "running" and all(one in note(airflow) for one in sentences)
         ),
-        within_s=60,
+        within_s=120,
     )
 
 
 def test_a_paused_dag_with_a_pending_checkpoint_says_so(
     running: Stack, airflow: AirflowApi, job: Job
 ) -> None:
-    wait_for(lambda: " triggered at " in note(airflow), within_s=120)
+    wait_for(lambda: " triggered at " in note(airflow), within_s=600)
 
     airflow.pause(PIPELINE)
     took_s = seconds_until_said(airflow, "the DAG is paused", "CHECKPOINT_EXPIRED")
@@ -112,7 +112,7 @@ def test_a_server_that_hangs_is_said_while_the_run_waits(
     sentence: str,
     page: str,
 ) -> None:
-    wait_for(lambda: " triggered at " in note(airflow), within_s=120)
+    wait_for(lambda: " triggered at " in note(airflow), within_s=600)
 
     with struck(running, server, signal.SIGSTOP):
         took_s = seconds_until_said(airflow, sentence, "does not answer", page)
@@ -124,7 +124,7 @@ def test_a_server_that_hangs_is_said_while_the_run_waits(
 def test_spark_that_is_gone_is_said_by_the_run_that_needs_it(
     running: Stack, airflow: AirflowApi, job: Job
 ) -> None:
-    wait_for(lambda: " triggered at " in note(airflow), within_s=120)
+    wait_for(lambda: " triggered at " in note(airflow), within_s=600)
 
     with struck(running, "spark", signal.SIGKILL):
         took_s = seconds_until_said(airflow, "does not answer", "TASK_FAILURE")

@@ -1,0 +1,81 @@
+"""A real store that hangs, and a Spark that is not there: what the tasks that need them say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import boto3
+import pytest
+
+from harness.s3_server import S3Server
+from sluice_airflow.operators import FinalizeOperator
+from sluice_airflow.silence import silence_said
+from sluice_airflow.snapshot import SnapshotOperator
+from tests.airflow.acts import PIPELINE, a_context, snapshot, trigger
+from tests.airflow.stand_in import StandInSpark, a_job
+
+SAID_WITHIN_S = 10.0
+
+
+@pytest.fixture(name="store")
+def _store(tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The operators' root is in it."""
+    server = S3Server(tmp_path)
+    server.start()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint_url)
+    monkeypatch.setenv("SLUICE_ROOT", "s3://silent/jobs")
+    boto3.client("s3").create_bucket(Bucket="silent")
+    yield server
+    server.kill()
+
+
+def seconds_until(is_true: Callable[[], object]) -> float:
+    began = time.monotonic()
+    while not is_true():
+        assert time.monotonic() - began < 120
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+@pytest.mark.timeout(300)
+def test_a_store_that_hangs_is_said_by_the_task_that_waits_for_it(
+    store: S3Server, spark: StandInSpark
+) -> None:
+    trigger()
+    for stage in PIPELINE.stages:
+        snapshot(stage)
+    context = a_context()
+    task = FinalizeOperator(task_id="finalize", pipeline=PIPELINE)
+    at_work = Thread(target=task.execute, args=(context,))
+
+    with store.frozen():
+        at_work.start()
+        took_s = seconds_until(lambda: context["ti"].silences)
+    at_work.join(120)
+
+    said = context["ti"].silences
+    assert took_s < SAID_WITHIN_S
+    assert said[0].startswith("the store s3://silent/jobs does not answer since ")
+    assert "(no answer within 4 s); see IO_EXCEPTION in" in said[0]
+    assert said[-1] == ""
+    assert context["ti"].said[-1].startswith("checkpoint 1 completed, ")
+
+
+def test_a_spark_that_is_gone_is_said_at_once(root: str) -> None:
+    said: list[str] = []
+    needed = SnapshotOperator(task_id="snapshot", pipeline=PIPELINE, stage="bids").needed(
+        a_job(root)
+    )
+
+    with silence_said(said.append, needed):
+        seconds_until(lambda: said)
+
+    assert said[0].startswith("Spark at sc://127.0.0.1:1 does not answer since ")
+    assert "ConnectionRefusedError" in said[0]
+    assert "see TASK_FAILURE in" in said[0]
