@@ -63,7 +63,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-connectors chaos kills e2e package check dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-connectors chaos kills e2e package check dist lock docs docs-lock tutorial
 test: coverage optimized  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
@@ -112,6 +112,9 @@ kills: setup  ## KILLS schedules (7) of processes that die, or freeze, for each 
 
 bench-airflow: setup  ## A checkpoint's DAG run beside an equal one of empty tasks, run by run
 	@$(BIN)/python -m bench.airflow_run
+
+bench-idle: setup  ## What 0, 1, 20 and 100 idle pipelines cost in Airflow, and how soon a run comes; half an hour
+	@$(BIN)/python -m bench.airflow_idle
 
 bench-connectors: setup  ## Each connector beside its plain library, read and written
 	@for name in files files_table kafka postgres iceberg; do echo "== $$name"; $(BIN)/python -m bench.connectors.$$name || exit 1; done

@@ -34,9 +34,12 @@ class ATaskInstance:
     switches: list[Switch] = field(default_factory=list)
 
     def xcom_push(self, *, key: str, value: Any) -> None:
-        {NOTE_KEY: self.said, SILENCE_KEY: self.silences, SWITCH_KEY: self.switches}[key].append(
-            value
-        )
+        kept: dict[str, list[Any]] = {
+            NOTE_KEY: self.said,
+            SILENCE_KEY: self.silences,
+            SWITCH_KEY: self.switches,
+        }
+        kept[key].append(value)
 
     def get_task_states(self, *, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
         assert (dag_id, run_ids) == (self.dag_id, [self.run_id])

@@ -106,12 +106,12 @@ def test_a_paused_dag_is_said_by_its_run_until_it_is_switched_on(run_id: str) ->
 def test_the_page_of_the_pipeline_says_what_stands_still(run_id: str) -> None:
     from sluice_airflow.rest.notices import show_notice
 
-    at_work = json.loads(show_notice("demo").body)
+    at_work = json.loads(bytes(show_notice("demo").body))
     store(SILENCE_KEY, SILENT)
-    silent = json.loads(show_notice("demo").body)
+    silent = json.loads(bytes(show_notice("demo").body))
     with the_run() as run:
         run.state = "success"
-    ended = json.loads(show_notice("demo").body)
+    ended = json.loads(bytes(show_notice("demo").body))
 
     path = f"/dags/demo/runs/{quote(run_id, safe='')}"
     assert at_work == ended == {"notice": "", "run": None}
