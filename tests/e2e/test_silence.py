@@ -24,6 +24,8 @@ from sluice.storage.open import StoreLocation
 
 log = logging.getLogger(__name__)
 
+pytestmark = pytest.mark.skipif(os.environ.get("SLUICE_E2E") != "all", reason="make e2e runs it")
+
 PIPELINE = "auctions"
 SAID_WITHIN_S = 10.0
 
