@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
+from harness.many_files import Folder, a_files_job
+from sluice.coordinator.completion import finalize
 from sluice.coordinator.recovery import fail_checkpoint
+from sluice.core.acks import Ack, SubtaskMetrics
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.job.job import Job
 from sluice.statistics.lag import SourceLag
@@ -78,6 +81,36 @@ def test_rates_are_over_the_time_of_the_last_checkpoints() -> None:
     assert (found.window, found.checkpoints) == (8_000, 2)
     assert found.nodes["events"].rows_out_per_second == 20 / 8
     assert found.nodes["count_bids"].rows_in_per_second is not None
+
+
+def test_event_time_is_behind_the_trigger_by_what_the_rows_say() -> None:
+    job = a_files_job(Folder(1), event_time="at")
+    plan = trigger_one(job)
+    (piece,) = plan.source("events").slices
+    read_at = plan.triggered_at_ms + 2_000
+    acks = [
+        Ack(
+            checkpoint_id=plan.checkpoint_id,
+            subtask=subtask,
+            attempt=1,
+            event_times_ms={f"events/{piece.partition}": plan.triggered_at_ms - 5_000},
+            metrics=SubtaskMetrics(acknowledged_at_ms=read_at),
+        )
+        for subtask in plan.tasks[0].subtasks
+    ]
+    for ack in acks:
+        job.answers.write_ack(ack)
+    job.answers.write_stage(acks)
+    finalize(job, plan.checkpoint_id)
+
+    lag = lag_of(job)
+
+    out_of_orderness_ms = job.pipeline.sources["events"].out_of_orderness_ms
+    assert lag.watermark == plan.triggered_at_ms - 5_000 - out_of_orderness_ms - 1
+    assert lag.watermark_lag == 5_001 + out_of_orderness_ms
+    assert lag.emit_event_time_lag == 7_000
+    assert (lag.pending_bytes, lag.pending_splits, lag.pending_records) == (0, 0, 0)
+    assert pipeline_line(job).watermark_lag == lag.watermark_lag
 
 
 def test_no_look_costs_a_request_to_the_source_and_few_to_the_bucket() -> None:
