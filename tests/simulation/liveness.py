@@ -132,8 +132,8 @@ def _keeps_to_a_pause(world: World) -> None:
 
 
 def _goes_on_when_resumed(world: World) -> None:
-    """Unless its sources have ended, so that there is nothing to do."""
-    if not world.head.timing.is_paused:
+    """Unless its sources have ended, so that there is nothing to do, or the job has with them."""
+    if not world.head.timing.is_paused or world.head.status is not JobStatus.RUNNING:
         return
     resume(world.job, by="resumes at the end")
     world.time.advance(LONG_MS)
