@@ -26,7 +26,7 @@ from tests.simulation.seeds import pool_of, workers
 # Every one of MUTATIONS is registered here.
 __all__ = ["MUTATIONS", "Caught", "hunt", "hunt_all", "remember", "table"]
 
-MAX_SEEDS = 4_000  # The rarest, complete_beside_what_is_shown, needs 3,066; most a tenth of that.
+MAX_SEEDS = 5_000  # The rarest, sort_fences_by_version, needs 4,598; most a tenth of that.
 CAUGHT_AT = Path(__file__).with_name("caught_at.json")  # A hint: a seed plays otherwise tomorrow.
 
 
@@ -46,13 +46,20 @@ class Caught:
 
 
 def hunt(name: str) -> Caught | None:
-    """Play seeds with the fault planted, the remembered one first, until one fails."""
+    """Play seeds with the fault planted, the remembered one first, until an invariant that it
+    breaks sees it; another one that saw it before is the answer where none of them does.
+    """
+    by_another: Caught | None = None
     with simulated(MUTATIONS[name].plant):
         for seed in chain(_remembered(name), range(MAX_SEEDS)):
             failure = simulate(seed).failure
-            if failure is not None:
-                return Caught(name, seed, failure)
-    return None
+            if failure is None:
+                continue
+            caught = Caught(name, seed, failure)
+            if caught.is_as_expected:
+                return caught
+            by_another = by_another or caught
+    return by_another
 
 
 def hunt_all(names: Iterable[str] = ()) -> dict[str, Caught | None]:
