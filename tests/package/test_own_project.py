@@ -89,7 +89,8 @@ def test_airflow_finds_the_projects_dags_and_registers_everything_once(
     assert plugin.startswith(f"sluice=={version}: ")
     assert found["plugin_problems"] == {}
     assert found["provider"] == [version, "Sluice"]
-    assert found["timetables"] == ["sluice_airflow.timetable.CheckpointTimetable"]
+    timetables = ("CheckpointTimetable", "FirstTickTimetable")
+    assert found["timetables"] == [f"sluice_airflow.timetable.{name}" for name in timetables]
     assert not any(str(REPOSITORY) in path for path in found["modules"])
 
 
