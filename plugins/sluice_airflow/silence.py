@@ -22,9 +22,7 @@ from sluice.core.pages import Page
 log = logging.getLogger(__name__)
 
 ASK_EVERY_S = 3.0  # With PATIENCE_S it is said within 7 s, which leaves Airflow the rest of ten.
-PATIENCE_S = (
-    4.0  # A store or a driver that works answers in milliseconds, on a busy machine in 1 s.
-)
+PATIENCE_S = 4.0  # What works answers in milliseconds, on a busy machine within a second.
 MAX_PROBLEM = 200  # Characters of an error; the task's log has all of it.
 
 

@@ -109,7 +109,9 @@ def test_a_missing_java_says_what_to_install(tmp_path: Path) -> None:
     [
         (["pipelines"], 0),
         (["--version"], 0),
+        (["pipelines", "--help"], 0),
         (["journal", "auctions", "--root", "ftp://x/y"], 1),
+        (["journal"], 2),
         (["journal", "auctions", "--lst", "5"], 2),
         (["journal", "auctions", "--last", "many"], 2),
         (["jurnal", "auctions"], 2),

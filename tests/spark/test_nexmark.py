@@ -2,8 +2,9 @@
 
 One run takes many epochs, from JSON, with all state in one run after each and little memory; a
 worker is killed in the middle of it, and it goes on with another parallelism.  Another takes all in
-one epoch, from Parquet that Spark scans itself.  By default it is a sample: joins, windows,
-distinct counts and ranks; ``SLUICE_NEXMARK=all`` plays every query, cut in more ways: minutes.
+one epoch, from Parquet that Spark scans itself.  By default the kills are for a sample: joins,
+windows, distinct counts and ranks; ``SLUICE_NEXMARK=all`` has them for every query, and cuts it in
+more ways: minutes.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def check_result(job: Job, query: str, events: Path) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("query", ["q3", "q5", "q8", "q11"])
+@pytest.mark.parametrize("query", QUERIES)
 def test_a_query_in_one_epoch(
     spark: SparkSession, tmp_path: Path, events: Path, query: str
 ) -> None:

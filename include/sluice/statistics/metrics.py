@@ -7,10 +7,11 @@ statistics of checkpoints, so nothing is counted a second time.
 
 from __future__ import annotations
 
+from sluice.statistics.flow import EPOCHS
 from sluice.statistics.metric import Metric, Scope, Unit
 
 _LATEST = ", of the newest completed checkpoint"
-_RECENT = " per second, over the last 5 completed checkpoints"
+_RECENT = f" per second, over the last {EPOCHS} completed checkpoints"
 _NOT_YET = "that were there at the newest trigger, and are in no completed checkpoint"
 
 METRICS = {
