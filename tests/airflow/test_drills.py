@@ -14,6 +14,7 @@ from sluice.core.properties import JobStatus
 from sluice_airflow.dag_factory import build_dags
 from tests.airflow.acts import RESTORE, snapshot, trigger, verify
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
+from tests.patching import replace_in
 
 
 @pytest.fixture(name="drills")
@@ -59,7 +60,12 @@ def test_a_fault_kills_the_task_it_names(
     drills: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch, run_id: str
 ) -> None:
     struck: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: struck.append((pid, number)))
+    replace_in(
+        monkeypatch,
+        "sluice_airflow.operators",
+        "os",
+        kill=lambda pid, number: struck.append((pid, number)),
+    )
     trigger(run_id=run_id)
 
     fault = {"fault": "kill-task stage=bids checkpoint=1"}

@@ -22,6 +22,7 @@ from sluice_airflow.latest_declaration import LatestDeclarations
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_checkpoint, a_context, trigger
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
+from tests.patching import replace_in
 
 INTERVAL_S = 15.0
 
@@ -149,7 +150,7 @@ def test_many_watches_of_one_process_share_a_part_of_one_core(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 3.0, *[0.0, 0.004] * 2])
-    monkeypatch.setattr("sluice_airflow.due_watch.time.thread_time", lambda: next(ticks))
+    replace_in(monkeypatch, "sluice_airflow.due_watch", "time", thread_time=lambda: next(ticks))
     on = AWatch()
 
     first, alone, of_many = (on.watch.look(watches=number) for number in (1, 1, 200))
@@ -162,7 +163,7 @@ def test_two_looks_that_import_are_not_rested_from_for_minutes(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 3.0] * 2)
-    monkeypatch.setattr("sluice_airflow.due_watch.time.thread_time", lambda: next(ticks))
+    replace_in(monkeypatch, "sluice_airflow.due_watch", "time", thread_time=lambda: next(ticks))
     on = AWatch()
 
     on.watch.look()
@@ -208,7 +209,7 @@ def test_an_event_that_comes_too_early_waits_for_the_rest_of_the_interval(
 ) -> None:
     a_checkpoint("run-1")
     slept: list[float] = []
-    monkeypatch.setattr("sluice_airflow.trigger_task.time.sleep", slept.append)
+    replace_in(monkeypatch, "sluice_airflow.trigger_task", "time", sleep=slept.append)
     soon = TriggerOperator(task_id="trigger", pipeline=a_pipeline(interval=timedelta(seconds=4)))
     late = TriggerOperator(task_id="trigger", pipeline=a_pipeline(interval=timedelta(hours=1)))
 

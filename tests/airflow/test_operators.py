@@ -42,6 +42,7 @@ from tests.airflow.stand_in import (
     a_pipeline,
     decline,
 )
+from tests.patching import replace_in
 
 
 def test_the_first_trigger_submits_the_job(root: str) -> None:
@@ -99,7 +100,7 @@ def test_a_request_waits_for_the_pending_checkpoint(
         finalize(run_id="run-1")
         commit(run_id="run-1")
 
-    monkeypatch.setattr("sluice_airflow.operators.time.sleep", meanwhile)
+    replace_in(monkeypatch, "sluice_airflow.trigger_task", "time", sleep=meanwhile)
 
     second = trigger(run_id="run-2")
 
@@ -111,8 +112,11 @@ def test_a_request_that_was_rejected_while_it_waited_skips_the_run(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trigger(run_id="run-1")
-    monkeypatch.setattr(
-        "sluice_airflow.operators.time.sleep", lambda _: stop(a_job(root), JobStatus.CANCELED)
+    replace_in(
+        monkeypatch,
+        "sluice_airflow.trigger_task",
+        "time",
+        sleep=lambda _: stop(a_job(root), JobStatus.CANCELED),
     )
 
     with pytest.raises(AirflowSkipException, match="CHECKPOINT_COORDINATOR_SUSPEND: it was rej"):
@@ -129,7 +133,7 @@ def test_a_run_that_was_rejected_and_is_cleared_asks_anew(
         stop(job, JobStatus.CANCELED)
         submit(job, configure(job.pipeline, {}))
 
-    monkeypatch.setattr("sluice_airflow.operators.time.sleep", meanwhile)
+    replace_in(monkeypatch, "sluice_airflow.trigger_task", "time", sleep=meanwhile)
     with pytest.raises(AirflowSkipException, match="CHECKPOINT_COORDINATOR_SUSPEND"):
         trigger(run_id="run-2")
 
@@ -152,7 +156,7 @@ def test_a_concurrent_checkpoint_is_finalized_after_the_one_it_continues(
     def meanwhile(_: float) -> None:
         order.append(finalize(run_id="run-1"))
 
-    monkeypatch.setattr("sluice_airflow.operators.time.sleep", meanwhile)
+    replace_in(monkeypatch, "sluice_airflow.operators", "time", sleep=meanwhile)
     order.append(finalize(run_id="run-2"))
 
     assert [one["checkpoint_id"] for one in order] == [1, 2]

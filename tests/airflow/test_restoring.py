@@ -35,6 +35,7 @@ from tests.airflow.stand_in import (
     decline,
 )
 from tests.noted_target import NotedTable
+from tests.patching import replace_in
 
 
 def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
@@ -140,7 +141,7 @@ def test_a_savepoint_waits_for_the_pending_checkpoint(
         acknowledge(job, 1, "by_auction", 0, 1)
         finalize(run_id="run-1")
 
-    monkeypatch.setattr("sluice_airflow.operators.time.sleep", finish_the_pending_one)
+    replace_in(monkeypatch, "sluice_airflow.trigger_task", "time", sleep=finish_the_pending_one)
     save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
     save.execute(a_context(run_id="manual__1:2+00", params={"name": None, "stop": "suspend"}))
 

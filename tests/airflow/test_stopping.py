@@ -38,6 +38,7 @@ from tests.airflow.acts import (
     verify,
 )
 from tests.airflow.stand_in import StandInSpark, a_job
+from tests.patching import replace_in
 
 RUNS = itertools.count(1)
 
@@ -217,8 +218,13 @@ def test_a_canonical_savepoint_asks_for_merged_state(root: str, spark: StandInSp
 def test_who_waits_for_long_gives_its_slot_back(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trigger(run_id="run-1")
     clock = iter(n * WAIT_IN_SLOT_S / 3 for n in range(100))
-    monkeypatch.setattr("sluice_airflow.trigger_task.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("sluice_airflow.trigger_task.time.sleep", lambda _: None)
+    replace_in(
+        monkeypatch,
+        "sluice_airflow.trigger_task",
+        "time",
+        monotonic=lambda: next(clock),
+        sleep=lambda _: None,
+    )
     context = a_context(run_id="run-2")
 
     with pytest.raises(AirflowRescheduleException):

@@ -31,6 +31,7 @@ from tests.contract.journals import (
     number_of,
     numbers_in,
 )
+from tests.patching import replace_in
 from tests.resealed import resealed
 
 THREADS, EACH = 6, 6
@@ -112,7 +113,7 @@ def test_racing_processes_share_one_log(location: StoreLocation) -> None:
 def test_a_lost_request_or_answer_is_repeated_and_counts_once(
     store: ObjectStore, kind: str, after_effect: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    replace_in(monkeypatch, "tenacity.nap", "time", sleep=lambda _: None)
     patient = PatientStore(Lossy(store, kind, after_effect=after_effect))
 
     assert append_many(patient, 4) == [1, 2, 3, 4]

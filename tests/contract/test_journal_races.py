@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from harness.jobs import a_job
@@ -13,6 +11,7 @@ from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import CreateResult
 from sluice.storage.pauses import FIRST_S, LONGEST_S, jittered_pause
 from tests.contract.journals import PATHS, Through, append, next_number
+from tests.patching import replace_in
 
 
 class Busy(Through):
@@ -50,7 +49,7 @@ def test_who_loses_all_of_them_says_who_is_to_blame() -> None:
 
 def test_pauses_differ_and_are_bounded_by_twice_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    replace_in(monkeypatch, "sluice.storage.pauses", "time", sleep=slept.append)
 
     for races in (1, 3, 60):
         for _ in range(200):

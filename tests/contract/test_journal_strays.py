@@ -19,6 +19,7 @@ from tests.contract.journals import (
     number_of,
     numbers_in,
 )
+from tests.patching import replace_in
 
 BEFORE = 3  # Entries there are when the sleeper falls asleep.
 
@@ -153,7 +154,7 @@ def test_a_create_that_arrives_late_and_first_counts(store: ObjectStore) -> None
 def test_who_repeats_a_create_that_then_arrives_after_all_has_appended_once(
     store: ObjectStore, keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    replace_in(monkeypatch, "tenacity.nap", "time", sleep=lambda _: None)
     append_many(store, BEFORE)
     slow = Delayed(store)
 

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.devstack import ports
 from sluice.errors import ConfigurationError
+from tests.patching import replace_in
 
 
 @pytest.fixture
@@ -60,6 +61,6 @@ def test_a_connection_to_oneself_is_not_a_listener(monkeypatch: pytest.MonkeyPat
         lonely.bind((ports.LOOPBACK, 0))
         port = lonely.getsockname()[1]
         lonely.connect((ports.LOOPBACK, port))  # As happens by chance to a client that polls.
-        monkeypatch.setattr(socket, "create_connection", lambda *_, **__: lonely)
+        replace_in(monkeypatch, ports.__name__, "socket", create_connection=lambda *_, **__: lonely)
 
         assert not ports.accepts_connections(port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections import namedtuple
 from collections.abc import Iterable, Iterator
@@ -25,6 +24,7 @@ from sluice.extras import Requirement, requirements
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import Created, CreateResult, Listed
 from sluice.storage.open import StoreLocation
+from tests.patching import replace_in
 
 PYSPARK = Requirement(library="pyspark", first="4.2", end="5", extra="spark")
 PANDAS = Requirement(library="pandas", first="2", end="3", extra="spark")
@@ -112,7 +112,12 @@ def test_a_disk_smaller_than_the_cache_may_grow_is_a_warning(
     folder = tmp_path / "not yet" / "there"
     monkeypatch.setenv("SLUICE_CACHE_DIR", str(folder))
     monkeypatch.setenv("SLUICE_CACHE_MAX_BYTES", "2000000")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 1_500_000))
+    replace_in(
+        monkeypatch,
+        "sluice.cli.diagnosis.machine",
+        "shutil",
+        disk_usage=lambda _: Usage(0, 0, 1_500_000),
+    )
 
     small = cache_finding()
     folder.mkdir(parents=True)

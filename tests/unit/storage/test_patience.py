@@ -7,6 +7,7 @@ import pytest
 from sluice.errors import StoreUnavailable
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.patience import PatientStore
+from tests.patching import replace_in
 
 
 class AwayStore(InMemoryStore):
@@ -27,7 +28,7 @@ class AwayStore(InMemoryStore):
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr("tenacity.nap.time.sleep", found.append)
+    replace_in(monkeypatch, "tenacity.nap", "time", sleep=found.append)
     return found
 
 

@@ -23,6 +23,7 @@ from sluice.subtask.state import cache as cache_module
 from sluice.subtask.state import cache_folder
 from sluice.subtask.state.cache import DOWNLOADS, SegmentCache, default_folder, default_max_bytes
 from sluice.subtask.state.segments import checksum, encode_segment, open_segment, to_table
+from tests.patching import replace_in
 
 MEMORY = StoreLocation("memory://cache-tests")
 
@@ -188,7 +189,7 @@ def test_a_file_of_another_user_is_not_trusted(
     cache = a_cache()
     cache.open(handle)
 
-    monkeypatch.setattr(os, "getuid", lambda: -1)
+    replace_in(monkeypatch, "sluice.subtask.state.cache_folder", "os", getuid=lambda: -1)
 
     assert rows_of(cache.open(handle)) == [*range(10)]
     assert store.requests["get"] == 2
