@@ -16,6 +16,7 @@ from tests.own_stack import own_stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLOTS = 10  # A task that stands still at every point, and some that go on.
+SUBTASKS = 4  # Two that hang within Spark, and those of the jobs that are to come to their points.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,6 +35,7 @@ def _field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
         dags_folder=REPOSITORY / "tests" / "chaos" / "dags",
         plugins_folder=REPOSITORY / "plugins",
         spark_memory="1g",
+        spark_cores=SUBTASKS,
         airflow_database=AirflowDatabase.POSTGRESQL,
         airflow_slots=SLOTS,
     )

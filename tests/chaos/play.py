@@ -82,12 +82,11 @@ def play(on: Field, kind: Kind, expected: Sequence[dict[str, object]]) -> list[C
     for one in watched:
         on.airflow.unpause(uid_of(one.point))
     others = [one for one in watched if one.point != "restore"]
-    has_come = _stands if kind.strike is not None else _was_begun
-    until(lambda: all(has_come(on, one) for one in others), REACHED_WITHIN_S, "to the point")
+    _until_come(on, kind, others)
     for one in watched:
         if one not in others:
             _begin_restore(on, kind, one)
-            until(lambda: all(has_come(on, one) for one in watched), REACHED_WITHIN_S, "to stand")
+            _until_come(on, kind, watched)
     struck_at = time.monotonic()
     if kind.strike is not None:
         kind.strike(on, [one.struck for one in watched])
@@ -190,6 +189,15 @@ def _judge(one: _Watched, struck_at: float, expected: Sequence[dict[str, object]
         restarts=state.num_restarts,
         failed=tuple(record.reason or "" for record in records if record.status == "FAILED"),
     )
+
+
+def _until_come(on: Field, kind: Kind, watched: Sequence[_Watched]) -> None:
+    """Wait until each job stands at its point, or for what strikes by itself, is on its way."""
+    has_come = _stands if kind.strike is not None else _was_begun
+    deadline = time.monotonic() + REACHED_WITHIN_S
+    while away := [one.point for one in watched if not has_come(on, one)]:
+        assert time.monotonic() < deadline, f"not at the point in {REACHED_WITHIN_S:.0f} s: {away}"
+        time.sleep(POLL_S)
 
 
 def until(is_true: Callable[[], bool], within_s: float, what: str) -> None:

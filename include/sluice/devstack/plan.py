@@ -53,7 +53,10 @@ def plan_services(
     sluice_dir = sluice_folder(root_dir)
     on_postgres = options.airflow_database is AirflowDatabase.POSTGRESQL
     spark = spark_server.SparkSettings(
-        port=ports.spark, ui_port=ports.spark_ui, driver_memory=options.spark_memory
+        port=ports.spark,
+        ui_port=ports.spark_ui,
+        driver_memory=options.spark_memory,
+        cores=options.spark_cores,
     )
     airflow = airflow_server.AirflowSettings(
         port=ports.airflow,

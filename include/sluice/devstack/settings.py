@@ -61,6 +61,7 @@ class StackOptions:
     spark_port: int | None = None
     s3_port: int | None = None
     spark_memory: str = "2g"
+    spark_cores: int = os.cpu_count() or 1  # Subtasks at a time.
     dags_folder: Path | None = None  # None: {root}/dags
     plugins_folder: Path | None = None  # None: {root}/plugins
     preloads_spark_client: bool = True
