@@ -159,8 +159,11 @@ class FileStore:
                 if has_prefix and (key > start_after or start_after.startswith(key)):
                     yield from self._walk(key, prefix, start_after)
             elif key.startswith(prefix) and key > start_after:
-                with suppress(FileNotFoundError):  # Deleted since the folder was read.
-                    yield _listed(key, entry.stat())
+                try:
+                    found_now = entry.stat()
+                except FileNotFoundError:  # Deleted since the folder was read.
+                    continue
+                yield _listed(key, found_now)
 
     def _remove_while_empty(self, folder: Path) -> None:
         """Remove *folder* and its parents below the root, as long as they are empty."""

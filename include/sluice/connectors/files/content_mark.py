@@ -49,5 +49,10 @@ def checksum_of(tail: bytes) -> str:
     return hashlib.blake2b(tail, digest_size=8).hexdigest()
 
 
+def is_listed_as(version: str, file: Listed) -> bool:
+    """Whether a listing shows *file* as it did when the mark *version* was made."""
+    return version.rpartition("-")[2] == listing_of(file)
+
+
 def listing_of(file: Listed) -> str:
     return hashlib.blake2b(file.version.encode(), digest_size=6).hexdigest()

@@ -39,17 +39,12 @@ class FileIdentity:
     may_grow: bool
 
     def continued(self, before: PartitionOffset, file: Listed, place: str) -> PartitionOffset:
-        """The offset *before* with the listing's version of today; *place* is for messages.
+        """The offset *before* of a file that is listed otherwise today; *place* is for messages.
 
         Raises:
             ConfigurationError: the file's content up to *before* has changed.
         """
-        if not before.version:
-            return before
         mark = ContentMark.parse(before.version)
-        listing = listing_of(file)
-        if mark.listed_as == listing:
-            return before
         if self.may_grow:
             self._check_growth(before, mark, file)
         elif file.size_bytes != mark.end:
@@ -66,7 +61,7 @@ class FileIdentity:
                 f"{mark.checksum} and is {found} now; restore it, and write new rows to a new "
                 "file: what was read may not change"
             )
-        return replace(before, version=str(replace(mark, listed_as=listing)))
+        return replace(before, version=str(replace(mark, listed_as=listing_of(file))))
 
     def found(self, piece: Slice, *, trusts_clock: bool = True) -> Listed:
         """The file that *piece* was cut from.

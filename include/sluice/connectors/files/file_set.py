@@ -18,6 +18,7 @@ from sluice.storage.open import StoreLocation, open_store
 
 # Python's substitute for a byte of a file's name that is not UTF-8; JSON cannot hold it.
 SURROGATE = re.compile("[\ud800-\udfff]")
+HIDDEN = re.compile("(?:^|/)[._]")  # As Spark's readers pass over such names.
 
 # Two slashes in the middle of a path are no scheme.
 URI = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
@@ -58,7 +59,7 @@ class FileSet:
         is_empty = not start_after or self.location.startswith("file://")
         for found in self._as_folder().list("", start_after=start_after):
             is_empty = False
-            if any(part.startswith((".", "_")) for part in found.key.split("/")):
+            if HIDDEN.search(found.key):
                 continue
             if SURROGATE.search(found.key):
                 raise ConfigurationError(

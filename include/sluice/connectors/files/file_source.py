@@ -21,6 +21,7 @@ from sluice.connectors.contracts.source import (
     check_induced,
     offsets_by_partition,
 )
+from sluice.connectors.files.content_mark import is_listed_as
 from sluice.connectors.files.file_identity import FileIdentity
 from sluice.connectors.files.file_set import FileSet
 from sluice.connectors.files.half_written import GIVE_UP_AFTER_S
@@ -117,7 +118,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
         for file, is_last in self._listed(position, read, until, is_full):
             before = self._before(file, read)
-            before = self._identity(file.key).continued(before, file, self._place(before))
+            if before.version and not is_listed_as(before.version, file):
+                before = self._identity(file.key).continued(before, file, self._place(before))
             end = None if until is None else until.get(file.key, before.offset)
             part = self._part(before, file, Asked(most=missing, until=end, is_last=is_last))
             now[file.key] = part.after
