@@ -11,14 +11,6 @@ PRODUCT = ("include", "plugins", "dags", "spark_jobs")
 MOST_LINES_OF_A_FILE = 300
 MOST_LINES_OF_A_FUNCTION = 50
 
-# A function above the limit, with its lines.  The list only shrinks: no entry is added, no number
-# grows, and an entry that is not needed any more goes.
-LONGER = {
-    # Typer reads a command's options off its signature, with their help: the list is the command.
-    "include/sluice/cli/restore.py: restore": 72,
-    "include/sluice/cli/run.py: run": 94,
-}
-
 
 def _files() -> Iterator[tuple[str, str]]:
     for folder in PRODUCT:
@@ -32,7 +24,7 @@ def test_no_file_is_longer_than_one_can_keep_in_mind() -> None:
     assert {name: many for name, many in lines.items() if many > MOST_LINES_OF_A_FILE} == {}
 
 
-def test_no_function_is_longer_than_a_screen_but_those_that_are_known() -> None:
+def test_no_function_is_longer_than_a_screen() -> None:
     long = {
         f"{name}: {node.name}": lines
         for name, text in _files()
@@ -41,5 +33,4 @@ def test_no_function_is_longer_than_a_screen_but_those_that_are_known() -> None:
         and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES_OF_A_FUNCTION
     }
 
-    assert long.keys() == LONGER.keys(), "split by noun what is new; strike out what is gone"
-    assert {name: lines for name, lines in long.items() if lines > LONGER[name]} == {}
+    assert long == {}, "split by noun what is new"

@@ -19,7 +19,7 @@ from sluice.cli.options import (
 )
 from sluice.cli.printing import print_files, print_json, print_line
 from sluice.coordinator.recovery import restore as restore_job
-from sluice.coordinator.restore_request import RestoreRequest, plan, resolve
+from sluice.coordinator.restore_request import Resolved, RestoreRequest, plan, resolve
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import ClaimMode
 from sluice.core.restoring import (
@@ -86,6 +86,15 @@ AcceptTables: TypeAlias = Annotated[
 ]
 
 
+Parallelism: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be restored, and change nothing.")
+]
+
+
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The output of ``--dry-run --json``.  ``checkpoint`` None: the job would start from empty."""
 
@@ -125,14 +134,9 @@ def restore(
     roll_back_tables: RollBackTables = False,
     accept_tables: AcceptTables = False,
     no_checksums: NoChecksums = False,
-    parallelism: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
-    ] = None,
+    parallelism: Parallelism = None,
     param: Params = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be restored, and change nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     root: Root = None,
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
@@ -164,24 +168,31 @@ def restore(
         decision = plan(job, state, resolved).decision
         _print_plan(job, decision, as_json=as_json, rolls_back=roll_back_tables)
         return
+    _print_result(_restored(job, resolved), as_json=as_json, is_compared=not no_checksums)
+
+
+def _restored(job: Job, resolved: Resolved) -> RestoreResult:
     restored = restore_job(
         job, resolved.target, resolved.options, configuration=resolved.configuration
     )
-    result = RestoreResult(
-        pipeline=pipeline,
+    return RestoreResult(
+        pipeline=job.pipeline.uid,
         checkpoint=restored.checkpoint_id,
         origin=None if restored.origin is None else str(restored.origin),
         generation=restored.state.generation,
         status=restored.state.status.value,
         tables_ahead=restored.tables_ahead,
     )
+
+
+def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) -> None:
     if as_json:
         print_json(result)
         return
-    if no_checksums:
+    if not is_compared:
         print_line(f"its files are {NOT_COMPARED}")
-    what = _named(restored.checkpoint_id, result.origin)
-    print_line(f"{pipeline} is {result.status} from {what}, generation {result.generation}")
+    what = _named(result.checkpoint, result.origin)
+    print_line(f"{result.pipeline} is {result.status} from {what}, generation {result.generation}")
     for ahead in result.tables_ahead:
         print_line(ahead.told(rolls_back=False))
 

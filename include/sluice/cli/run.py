@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sluice.analysis.stage_results import analyse
+from sluice.analysis.stage_results import Result, analyse
 from sluice.analysis.state_changes import check_state
 from sluice.cli.options import (
     AsJson,
@@ -24,90 +25,83 @@ from sluice.cli.options import (
     declared_job,
     parameters,
 )
-from sluice.cli.printing import print_json
 from sluice.cli.restore import AcceptTables, RollBackTables
 from sluice.cli.result import (
     check_result_columns,
     check_result_file,
     chosen_sink,
-    final_table,
-    write_result,
 )
 from sluice.cli.run_log import run_log
-from sluice.cli.show import checkpoint_table
+from sluice.cli.run_summary import Wanted, summarize
 from sluice.coordinator.recovery import restore, stop
 from sluice.coordinator.savepoints import require_free_name
 from sluice.coordinator.submission import TableConsent, check_sources, configure, submit
 from sluice.core.configuration import JobConfiguration
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest, RestoreOptions
-from sluice.declaration.side_outputs import side_outputs
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, verify_store
-from sluice.job.places import has_result_table, open_result_table, open_side_table
+from sluice.job.places import open_result_table
 from sluice.local.epochs import Epoch
 from sluice.local.run_loop import run_epochs
 from sluice.spark.checking import check_pipeline
 from sluice.spark.java import find_java
 from sluice.spark.remote_session import check_listening, remote_session
 from sluice.spark.session import local_session, require_pyspark
-from sluice.views.history import CheckpointRecord, history
 from sluice.views.units import duration, size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of ``--json``.  ``seconds`` is the whole run's; ``side_outputs`` counts rows."""
-
-    pipeline: str
-    status: str
-    root: str
-    seconds: float
-    checkpoints: list[CheckpointRecord]
-    result_rows: int | None
-    output: str | None
-    side_outputs: dict[str, int]
+Output: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Write the final result table here: .parquet, .json or .csv."),
+]
+SinkUid: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="UID", help="Whose table --output is, where there are several."),
+]
+Epochs: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Stop after so many completed checkpoints.")
+]
+Drain: TypeAlias = Annotated[
+    bool, typer.Option("--drain", help="End the job once everything was read; windows fire.")
+]
+StopWithSavepoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Stop with a savepoint: the job is SUSPENDED behind it."),
+]
+MaxRecordsPerEpoch: TypeAlias = Annotated[
+    int | None, typer.Option(help="How many records an epoch takes from each source at most.")
+]
+Parallelism: TypeAlias = Annotated[int | None, typer.Option(help="Subtasks per stage.")]
+Fresh: TypeAlias = Annotated[
+    bool, typer.Option("--fresh", help="Start from empty state, even if a run was interrupted.")
+]
+Remote: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="sc://HOST:PORT",
+        help="Run the stages on this Spark Connect server; its workers need sluice installed, "
+        "and to see --root.",
+    ),
+]
 
 
 def run(
     context: typer.Context,
     pipeline: PipelineName,
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Write the final result table here: .parquet, .json or .csv."),
-    ] = None,
-    sink: Annotated[
-        str | None,
-        typer.Option(metavar="UID", help="Whose table --output is, where there are several."),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many completed checkpoints.")
-    ] = None,
-    drain: Annotated[
-        bool, typer.Option("--drain", help="End the job once everything was read; windows fire.")
-    ] = False,
-    savepoint: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Stop with a savepoint: the job is SUSPENDED behind it."),
-    ] = None,
-    max_records_per_epoch: Annotated[
-        int | None, typer.Option(help="How many records an epoch takes from each source at most.")
-    ] = None,
-    parallelism: Annotated[int | None, typer.Option(help="Subtasks per stage.")] = None,
+    output: Output = None,
+    sink: SinkUid = None,
+    epochs: Epochs = None,
+    drain: Drain = False,
+    savepoint: StopWithSavepoint = None,
+    max_records_per_epoch: MaxRecordsPerEpoch = None,
+    parallelism: Parallelism = None,
     param: Params = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start from empty state, even if a run was interrupted.")
-    ] = False,
-    remote: Annotated[
-        str | None,
-        typer.Option(
-            metavar="sc://HOST:PORT",
-            help="Run the stages on this Spark Connect server; its workers need sluice installed, "
-            "and to see --root.",
-        ),
-    ] = None,
+    fresh: Fresh = False,
+    remote: Remote = None,
     roll_back_tables: RollBackTables = False,
     accept_tables: AcceptTables = False,
     root: Root = None,
@@ -132,8 +126,31 @@ def run(
         parallelism=parallelism,
         max_records_per_epoch=max_records_per_epoch,
     )
-    if output is not None and result is not None:
-        open_result_table(job, configuration.params, result)  # Refused now, not after the work.
+    _check_without_spark(job, configuration, (result, output), remote, endpoint_url)
+    consent = TableConsent(roll_back=roll_back_tables, accept=accept_tables)
+    with run_log(pipeline) as log_file, _session(remote, log_file) as spark:
+        yields = check_pipeline(job.pipeline, spark, configuration.params, endpoint_url)
+        _check_yields(job, yields, (result, output), fresh=fresh)
+        first_id = _begin(job, configuration, console, consent, fresh=fresh)
+        tell = partial(_report, console)
+        status = run_epochs(
+            job, spark, epochs=epochs, drain=drain, savepoint=savepoint, report=tell
+        )
+    summarize(job, console, status, first_id, started, (result, output), as_json=as_json)
+    _check_taken(pipeline, savepoint, status)
+
+
+def _check_without_spark(
+    job: Job,
+    configuration: JobConfiguration,
+    wanted: Wanted,
+    remote: str | None,
+    endpoint_url: str | None,
+) -> None:
+    """Find what can be found before a Spark is started or asked, and so before any work."""
+    sink, output = wanted
+    if output is not None and sink is not None:
+        open_result_table(job, configuration.params, sink)
     analyse(job.pipeline, configuration.params, endpoint_url)
     require_pyspark("sluice run")
     if remote is None:
@@ -142,24 +159,18 @@ def run(
         check_listening(remote)
     verify_store(job)
     check_sources(job.pipeline, configuration, endpoint_url)
-    with run_log(pipeline) as log_file, _session(remote, log_file) as spark:
-        yields = check_pipeline(job.pipeline, spark, configuration.params, endpoint_url)
-        if not fresh:
-            check_state(job, yields)
-        if result is not None:
-            columns = yields[job.pipeline.sinks[result].input].columns
-            check_result_columns(output, result, columns)
-        consent = TableConsent(roll_back=roll_back_tables, accept=accept_tables)
-        first_id = _begin(job, configuration, console, consent, fresh=fresh)
-        status = run_epochs(
-            job,
-            spark,
-            epochs=epochs,
-            drain=drain,
-            savepoint=savepoint,
-            report=lambda epoch: _report(console, epoch),
-        )
-    _summarize(job, console, status, first_id, started, (result, output), as_json=as_json)
+
+
+def _check_yields(job: Job, yields: Mapping[str, Result], wanted: Wanted, *, fresh: bool) -> None:
+    """Refuse stages whose state, or whose result's file, cannot take what they give."""
+    if not fresh:
+        check_state(job, yields)
+    sink, output = wanted
+    if sink is not None:
+        check_result_columns(output, sink, yields[job.pipeline.sinks[sink].input].columns)
+
+
+def _check_taken(pipeline: str, savepoint: str | None, status: JobStatus) -> None:
     if savepoint is not None and status is not JobStatus.SUSPENDED:
         raise ConfigurationError(
             f"there is no savepoint {savepoint!r}: job {pipeline!r} is {status.value}, for it read "
@@ -225,51 +236,3 @@ def _report(console: Console, epoch: Epoch) -> None:
         f"{size(epoch.completed.checkpointed_bytes)}, {duration(epoch.seconds)} ({stages})",
         highlight=False,
     )
-
-
-def _summarize(
-    job: Job,
-    console: Console,
-    status: JobStatus,
-    first_id: int,
-    started: float,
-    wanted: tuple[str | None, Path | None],
-    *,
-    as_json: bool,
-) -> None:
-    params = job.state().configuration.params
-    sink, output = wanted
-    is_read = sink is not None and has_result_table(job, params, sink)
-    result = final_table(job, params, sink) if is_read and sink is not None else None
-    if output is not None and result is not None:
-        write_result(result, output)
-    sides = {uid: open_side_table(job, uid).row_count() for uid in side_outputs(job.pipeline)}
-    records = [record for record in history(job) if record.id >= first_id]
-    summary = RunSummary(
-        pipeline=job.pipeline.uid,
-        status=status.value,
-        root=job.store.root,
-        seconds=round(time.monotonic() - started, 3),
-        checkpoints=records,
-        result_rows=None if result is None else result.num_rows,
-        output=None if output is None else str(output),
-        side_outputs={uid: rows for uid, rows in sides.items() if rows},
-    )
-    if as_json:
-        print_json(summary)
-        return
-    console.print(checkpoint_table(records, console.width))
-    written = (
-        f"published to {', '.join(job.pipeline.sinks)}"
-        if result is None
-        else f"{result.num_rows:,} rows in {sink}"
-    )
-    where = f", written to {output}" if output else ""
-    console.print(f"{job.pipeline.uid} is {status.value}: {written}{where}", highlight=False)
-    for uid, rows in summary.side_outputs.items():
-        stage, _, name = uid.rpartition(".")
-        console.print(
-            f"[yellow]{rows:,} {name} rows[/yellow] in {stage}: see them with "
-            f"'sluice side-output {job.pipeline.uid} {uid}'",
-            highlight=False,
-        )

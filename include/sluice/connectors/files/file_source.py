@@ -117,9 +117,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             return missing == 0 and until is None
 
         for file, is_last in self._listed(position, read, until, is_full):
-            before = self._before(file, read)
-            if before.version and not is_listed_as(before.version, file):
-                before = self._identity(file.key).continued(before, file, self._place(before))
+            before = self._continued(file, read)
             end = None if until is None else until.get(file.key, before.offset)
             part = self._part(before, file, Asked(most=missing, until=end, is_last=is_last))
             now[file.key] = part.after
@@ -243,6 +241,12 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         if self.ordered:
             warn_of_late(file.key, read, self.location)
         return PartitionOffset(partition=file.key, offset=0, records=0)
+
+    def _continued(self, file: Listed, read: Mapping[str, PartitionOffset]) -> PartitionOffset:
+        before = self._before(file, read)
+        if not before.version or is_listed_as(before.version, file):
+            return before
+        return self._identity(file.key).continued(before, file, self._place(before))
 
     def _place(self, offset: PartitionOffset) -> str:
         return f"row {offset.offset}"
