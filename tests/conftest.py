@@ -6,7 +6,9 @@ A subprocess of a test imports what is installed, not what a variable of the she
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ settings.register_profile("sluice", deadline=None)  # A busy machine is no failu
 settings.load_profile("sluice")
 
 HERE = Path(__file__).parent
+OURS = ("SLUICE_", "AWS_", "AIRFLOW_", "PYTHON", "PATH", "HOME")  # What Sluice and its tests read.
 STACKS = ("chaos", "e2e")  # Each test starts a whole system: one worker plays them, one by one.
 FIRST = (*STACKS, "docs", "package", "simulation", "exactly_once", "fuzz", "spark", "testing")
 
@@ -35,14 +38,35 @@ def _forget_pipelines() -> Iterator[None]:
     project._imported.update(before)  # noqa: SLF001
 
 
+def _surroundings() -> dict[str, object]:
+    mine = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
+    path = [folder for folder in sys.path if "/userFiles-" not in folder]  # A SparkContext's own.
+    return mine | {"folder": Path.cwd(), "sleep": time.sleep, "sys.path": path}
+
+
+_at_first: dict[str, object] = {}  # Once all tests are collected: conftest.py files may set some.
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files, so that no worker is left alone with one of them."""
+    _at_first.update(_surroundings())
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.relative_to(HERE).parts[0]
         return FIRST.index(folder) if folder in FIRST else len(FIRST)
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """A file of tests leaves its process to the next one, whichever that is, as it found it."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        found = _surroundings()
+        assert found == _at_first, f"{item.path.name} left another process behind than it found"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
