@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -99,3 +100,22 @@ def test_a_field_that_may_be_null_or_has_a_default_needs_no_column(
     sink = spec.open("alerts", {}, StoreLocation(root=f"file://{tmp_path}"))
 
     sink.check(None, pa.schema([("id", pa.int64())]), ())
+
+
+def test_a_message_that_the_producer_would_refuse_is_refused_before_it_is_staged(
+    kafka: Place, tmp_path: Path
+) -> None:
+    location = StoreLocation(root=f"file://{tmp_path}")
+    spec = KafkaTopic(kafka.servers, kafka.create(), config={"message.max.bytes": "2000"})
+    sink = spec.open("alerts", {}, location)
+    long = pa.table({"id": [1, 2], "note": ["short", "x" * 2_000]})
+    short = long.slice(0, 1)
+
+    to: Any = {"checkpoint_id": 1, "subtask": 0, "attempt_token": "a"}
+
+    with pytest.raises(ConfigurationError, match=r"than message\.max\.bytes, 2,000; its row"):
+        sink.stage(long, **to)
+    staged = sink.stage(short, **to)
+
+    assert staged is not None
+    sink.commit(JOB, 1, None, [staged])

@@ -26,6 +26,8 @@ REQUEST_TIMEOUT_S = 30.0  # A cluster answers in milliseconds, and elects a lead
 # A coordinator that dies leaves its transaction open, and readers wait until the next one begins
 # or this time has passed.  Sending a checkpoint must be faster; brokers allow 900,000 by default.
 TRANSACTION_TIMEOUT_MS = 300_000
+MAX_MESSAGE_BYTES = "message.max.bytes"
+DEFAULT_MAX_MESSAGE_BYTES = 1_000_000  # That of librdkafka.
 SECRET_WORDS = ("password", "secret", "key.pem", "oauthbearer.config", "jaas")
 # Properties that sluice sets itself, because its guarantees rest on them.
 OURS = frozenset(
@@ -69,6 +71,22 @@ class Cluster:
     @property
     def servers(self) -> str:
         return value_of(self.bootstrap_servers, {})
+
+    @property
+    def max_message_bytes(self) -> int:
+        """What a producer takes at most, with keys, headers and 36 bytes for the rest.
+
+        Raises:
+            ConfigurationError: the property is no number.
+        """
+        given = value_of(
+            dict(self.config).get(MAX_MESSAGE_BYTES, str(DEFAULT_MAX_MESSAGE_BYTES)), {}
+        )
+        if not given.isdecimal():
+            raise ConfigurationError(
+                f"the Kafka property {MAX_MESSAGE_BYTES!r} is {given!r}; make it a number of bytes"
+            )
+        return int(given)
 
     @contextmanager
     def consumer(self, **ours: str | int | bool) -> Iterator[Consumer]:

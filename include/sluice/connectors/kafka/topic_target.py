@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.contracts.sink import DELETED, RollBack
 from sluice.connectors.contracts.timeline_note import named
+from sluice.connectors.kafka.message_size import check_sizes
 from sluice.connectors.kafka.messages import MessageFormat, Texts
 from sluice.connectors.kafka.transactions import FencedByAnother, NotedTopic
 from sluice.core.timeline import Recovery, Timeline, Writer
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sluice.connectors.staging.staged_sink import EpochRows
 
 CHECKPOINT_HEADER = "sluice-checkpoint-id"
+LONGEST_MARK = (CHECKPOINT_HEADER, str(2**63 - 1).encode())
 # A fenced producer lets the other one finish.  The pauses double, so that of two that fence each
 # other one has enough time: 5 + 10 + 20 + 40 seconds, and then Airflow retries the task.
 PATIENCE_S = 5.0
@@ -59,6 +61,7 @@ class KafkaTarget:
     def check_rows(self, rows: pa.Table) -> None:
         if DELETED not in rows.column_names:  # Only the keys of deletes are sent.
             self.format.check_rows(rows)
+            check_sizes(self.format, rows, self.topic.cluster.max_message_bytes, LONGEST_MARK)
 
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
