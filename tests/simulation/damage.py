@@ -1,7 +1,8 @@
 """Damage in the bucket: a file of a completed checkpoint has other bytes, or is gone.
 
-``_metadata``, state, and what is in flight; one file at a time, until a person puts it back.  The
-invariants see the bytes that were written, so whatever is computed from others breaks them.
+``_metadata``, state, what is in flight, and rows that a place outside has still to be given; one
+file at a time, until a person puts it back.  The invariants see the bytes that were written, so
+whatever is computed from others breaks them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.errors import FencedError, SluiceError, TableMismatch
 from tests.simulation.acts import act
 from tests.simulation.broken import Broken
+from tests.simulation.noted import NOTED
 from tests.simulation.snapshots import PATHS
 from tests.simulation.subtasks import STEPS, advance, executions
 from tests.simulation.world import World
@@ -29,7 +31,9 @@ def damages(world: World) -> str:
     if world.bucket.damaged or not world.head.completed:
         return "nothing more"
     retained = world.pick([one.checkpoint_id for one in world.head.completed])
-    keys = [one for one in _keys(world.witness.metadata[retained]) if one in world.bucket.objects]
+    metadata = world.witness.metadata[retained]
+    keys = [*_keys(metadata), *_owed(world, metadata)]
+    keys = [one for one in keys if one in world.bucket.objects]
     if not keys:
         return "nothing"
     key = world.pick(keys)
@@ -77,7 +81,8 @@ def meets_the_damage(world: World) -> None:
 def check_passed_over(world: World, passed_over: tuple[int, ...]) -> None:
     """Only what was damaged is passed over by a restart of its own."""
     for one in passed_over:
-        if not {*_keys(world.witness.metadata[one])} & world.bucket.ever_damaged:
+        metadata = world.witness.metadata[one]
+        if not {*_keys(metadata), *_staged(metadata)} & world.bucket.ever_damaged:
             raise Broken(3, "a whole checkpoint was passed over", f"{one}")
 
 
@@ -86,7 +91,8 @@ def _is_met(world: World) -> bool:
     base = state.base
     if base is None or state.origin is not None:
         return False
-    return bool({*_keys(world.witness.metadata[base])} & world.bucket.damaged.keys())
+    metadata = world.witness.metadata[base]
+    return bool({*_keys(metadata), *_owed(world, metadata)} & world.bucket.damaged.keys())
 
 
 def _tries(world: World) -> None:
@@ -110,6 +116,18 @@ def _tries(world: World) -> None:
         )
     else:
         fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "nobody was hurt")
+
+
+def _owed(world: World, metadata: CheckpointMetadata) -> list[str]:
+    """What the commit reads that is owed; none where it is made."""
+    own = world.head.completed_checkpoint(metadata.checkpoint_id)
+    return [] if own is None or own.is_committed else _staged(metadata)
+
+
+def _staged(metadata: CheckpointMetadata) -> list[str]:
+    """For the place outside: a table in the bucket shows the files themselves."""
+    folder = PATHS.table(NOTED)
+    return [f"{folder}/{one.file}" for one in metadata.committables if one.sink == NOTED]
 
 
 def _keys(metadata: CheckpointMetadata) -> list[str]:

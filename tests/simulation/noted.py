@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sluice.connectors.contracts.sink import RollBack
 from sluice.connectors.staging.staged_files import StagedFiles
 from sluice.connectors.staging.staged_sink import EpochRows, StagedSink
+from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.params import Param
 from sluice.errors import ProtocolViolation, SluiceError, StoreUnavailable
@@ -68,15 +69,24 @@ class NotedTarget:
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:
-        said = tuple(row for one in rows.staged for row in _read(rows.files, one.file))
+        said: list[Row] = []
+        damage: list[ProtocolViolation] = []
+        for one in rows.staged:
+            try:
+                said += _read(rows.files, one)
+            except ProtocolViolation as error:
+                damage.append(error)
 
         def transaction() -> None:
             place = self.world.place
             after = place.timeline.publishing(writer, checkpoint_id, parent)
-            if after is not None:
-                self._backs_up()
-                self.world.readers.published(writer, checkpoint_id, parent, said)
-                self.world.place = Place(after, {**place.rows, checkpoint_id: said})
+            if after is None:
+                return  # It shows the rows, and does not ask for them.
+            if damage:
+                raise damage[0]
+            self._backs_up()
+            self.world.readers.published(writer, checkpoint_id, parent, tuple(said))
+            self.world.place = Place(after, {**place.rows, checkpoint_id: tuple(said)})
 
         self._write("publish", transaction)
 
@@ -131,10 +141,12 @@ class NotedTarget:
         raise mishap(fate)
 
 
-def _read(files: StagedFiles, file: str) -> tuple[Row, ...]:
-    body = files.store.get(file)
+def _read(files: StagedFiles, staged: Committable) -> tuple[Row, ...]:
+    if damage := files.damage_of([staged]):
+        raise ProtocolViolation(damage[0])
+    body = files.store.get(staged.file)
     if body is None:
-        raise ProtocolViolation(f"{file} is missing")
+        raise ProtocolViolation(f"{staged.file} is missing")
     return rows_of(body)
 
 

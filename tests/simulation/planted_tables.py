@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.connectors.staging.file_names import MANIFESTS, Name, fence_key, name_of
+from sluice.coordinator.observation import damage_of_owed_rows
 from sluice.coordinator.table_standings import standings_to_restore, standings_to_submit
 from sluice.core.table_standings import TableStanding
 from sluice.core.timeline import Recovery, Timeline, Writer
@@ -93,3 +94,9 @@ def publish_beside_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
         return publishing(self, replace(writer, recovered_by=0), checkpoint_id, parent)
 
     patch.setattr(Timeline, "publishing", unaware)
+
+
+@mutation(0)
+def try_a_damaged_commit_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Rows whose commit is owed are never compared, so that no restart passes them over."""
+    replace_everywhere(patch, damage_of_owed_rows, lambda *_: [])

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.coordinator.commands import record
+from sluice.coordinator.observation import damage_of_owed_rows
 from sluice.coordinator.restore_plan import plan_restore
 from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import CheckpointId
@@ -103,25 +104,39 @@ def give_up(job: Job, state: CoordinatorState, message: str) -> None:
 
 
 def fail_over_if_damaged(job: Job, state: CoordinatorState) -> bool:
-    """Fail the job over if what it continues cannot be read: then no checkpoint will ever begin.
+    """Fail the job over if what it continues cannot be read, or what that owes the tables cannot
+    be published: then no checkpoint will ever begin.
 
-    False if it can, or the job went on meanwhile, for then something else was wrong.
+    False if both can, or the job went on meanwhile, for then something else was wrong.
     """
-    try:
-        job.base_metadata(state)
-    except (RestoreError, ProtocolViolation) as error:
-        failed = JobFailed(
-            generation=state.generation,
-            at_ms=job.clock(),
-            message=f"checkpoint {state.base} is damaged: {error}",
-        )
-    else:
+    damage = _damage_of_base(job, state)
+    if not damage:
         return False
     now = job.state()
-    if (now.generation, now.base, now.origin) != (state.generation, state.base, state.origin):
-        return False  # It was subsumed while we read it.
+    if _continued(now) != _continued(state):
+        return False  # It was subsumed, or committed, while we read it.
+    failed = JobFailed(
+        generation=state.generation,
+        at_ms=job.clock(),
+        message=f"checkpoint {state.base} is damaged: {_shortened(damage)}",
+    )
     transition = record(job, lambda _: failed)
     return transition.verdict is Verdict.APPLIED
+
+
+def _damage_of_base(job: Job, state: CoordinatorState) -> Sequence[str]:
+    try:
+        metadata = job.base_metadata(state)
+        if metadata is None or state.origin is not None:
+            return ()
+        return damage_of_owed_rows(job, state, metadata, state.configuration)
+    except (RestoreError, ProtocolViolation) as error:
+        return (str(error),)
+
+
+def _continued(state: CoordinatorState) -> tuple[object, ...]:
+    latest = state.latest_completed
+    return state.generation, state.base, state.origin, latest is not None and latest.is_committed
 
 
 def _ancestors(state: CoordinatorState) -> Iterator[CheckpointId]:

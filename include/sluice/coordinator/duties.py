@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 
+from sluice.coordinator.automatic_restart import fail_over_if_damaged
 from sluice.coordinator.commands import clean_up, record
 from sluice.coordinator.completion import commit
 from sluice.coordinator.table_recovery import recover_tables
 from sluice.core.messages import HooksRestored, JobFailed
 from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
-from sluice.errors import RestoreError
+from sluice.errors import ProtocolViolation, RestoreError
 from sluice.job.job import Job
 from sluice.storage.journal import Head
 
@@ -28,9 +29,18 @@ def resume(job: Job, head: Head) -> Head:
     In this order: the tables have to know which late commit is the one that is owed.
 
     Raises:
-        RestoreError: a hook failed; the job fails over.
+        RestoreError: a hook failed, or what the job continues is damaged; the job fails over.
+        ProtocolViolation: what the job continues, or owes to a table, is damaged; as above.
         TableMismatch: a table does not show what the job continues; a person decides.
     """
+    try:
+        return _resumed(job, head)
+    except (RestoreError, ProtocolViolation):
+        fail_over_if_damaged(job, head.state)
+        raise
+
+
+def _resumed(job: Job, head: Head) -> Head:
     head = recover_tables(job, head)
     latest = head.state.latest_completed
     if latest is not None and not latest.is_committed:

@@ -71,8 +71,8 @@ def observe(
         sizes=_sizes(job, metadata),
         checksums=(checksums_of(job, segments_of(metadata)) if options.compare_checksums else None),
         staged_damage=(
-            _staged_damage(job, state, choice, metadata, configuration)
-            if options.compare_checksums
+            damage_of_owed_rows(job, state, metadata, configuration)
+            if options.compare_checksums and choice.origin is None
             else ()
         ),
         source_problems=_source_problems(job, metadata, configuration),
@@ -100,15 +100,11 @@ def _sizes(job: Job, metadata: CheckpointMetadata) -> dict[SegmentHandle, int | 
     return {handle: found.get((handle.root, handle.key)) for handle in metadata.files}
 
 
-def _staged_damage(
-    job: Job,
-    state: CoordinatorState,
-    choice: Choice,
-    metadata: CheckpointMetadata,
-    configuration: JobConfiguration,
+def damage_of_owed_rows(
+    job: Job, state: CoordinatorState, metadata: CheckpointMetadata, configuration: JobConfiguration
 ) -> list[str]:
     """Of the rows that a replayed commit would publish; a sink that did has no use for them."""
-    own = None if choice.origin else state.completed_checkpoint(metadata.checkpoint_id)
+    own = state.completed_checkpoint(metadata.checkpoint_id)
     if own is None or own.is_committed:
         return []
     found: list[str] = []

@@ -18,7 +18,7 @@ from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import CheckpointRequested, CheckpointTriggered, TriggerFailed
 from sluice.core.plan import CheckpointPlan, journaled
-from sluice.core.properties import CheckpointType
+from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.requests import Examination, Standing, adopted, examine
 from sluice.core.state import CoordinatorState
@@ -147,7 +147,8 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
     known = _already_pending(job, head.state, request)
     if known is not None:
         return known
-    head = _resumed(job, head)
+    if head.state.status is not JobStatus.FAILED:  # A restore does what such a job owes, or cannot.
+        head = resume(job, head)
     examined = examine(head.state, request, request.requested_at_ms)
     try:
         if request.savepoint_name is not None:
@@ -166,14 +167,6 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
         _withdraw(job, head, request, None)
         return NotTriggered(reason=plan.reason, message=plan.message)
     return _journal(job, head, plan, request)
-
-
-def _resumed(job: Job, head: Head) -> Head:
-    try:
-        return resume(job, head)
-    except (RestoreError, ProtocolViolation):
-        fail_over_if_damaged(job, head.state)
-        raise
 
 
 def _already_pending(

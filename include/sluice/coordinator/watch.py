@@ -14,10 +14,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sluice.coordinator.automatic_restart import fail_over_if_damaged
 from sluice.coordinator.commands import clean_up
 from sluice.coordinator.completion import commit
 from sluice.coordinator.garbage import DEFAULT_GRACE_MS, collect_garbage
 from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
+from sluice.core.completed import CompletedCheckpoint
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason
@@ -66,8 +68,8 @@ def watch(
         and not latest.is_committed
         and job.clock() - latest.completed_at_ms >= commit_grace_ms
     ):
-        state = commit(job, latest.checkpoint_id)
-        actions.append(f"committed checkpoint {latest.checkpoint_id}, whose own task did not")
+        actions.append(_commit(job, state, latest))
+        state = job.state()
     latest = state.latest_completed
     if state.discarding and (latest is None or latest.is_committed):
         clean_up(job, state)
@@ -122,15 +124,28 @@ def _look_at(
     return None
 
 
+def _commit(job: Job, state: CoordinatorState, owed: CompletedCheckpoint) -> str:
+    try:
+        commit(job, owed.checkpoint_id)
+    except (RestoreError, ProtocolViolation) as error:
+        if not fail_over_if_damaged(job, state):
+            raise
+        return f"failed the job over: checkpoint {owed.checkpoint_id} is damaged: {error}"
+    return f"committed checkpoint {owed.checkpoint_id}, whose own task did not"
+
+
 def _restart(job: Job, generation: int) -> str:
     try:
         restored = restore(job, Latest(), only_generation=generation)
     except FencedError:
         return "found that another coordinator restored the job"
-    except RestoreError as error:
-        if job.state().status is not JobStatus.FAILED:
-            raise
-        return f"stopped the job for good: {error}"
+    except (RestoreError, ProtocolViolation) as error:
+        state = job.state()
+        if state.status is JobStatus.FAILED:
+            return f"stopped the job for good: {error}"
+        if state.status is JobStatus.RESTARTING and state.generation > generation:
+            return f"restored the job, and it failed over again: {error}"
+        raise
     return f"restored the job from {restored.named}"
 
 
