@@ -44,6 +44,10 @@ def summarize(
     *,
     as_json: bool,
 ) -> None:
+    """Write the *wanted* table to its file, and print what the run did since *first_id*.
+
+    *started* is of ``time.monotonic``; the checkpoints and side outputs are read from the bucket.
+    """
     params = job.state().configuration.params
     sink, output = wanted
     is_read = sink is not None and has_result_table(job, params, sink)

@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from sluice.connectors.kafka.cluster import MAX_MESSAGE_BYTES
-from sluice.connectors.kafka.messages import JsonRow
+from sluice.connectors.kafka.messages import AvroRow
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -30,10 +30,12 @@ SCALAR_BYTES = 100  # A number, a time or a decimal of 76 digits, as text.
 def check_sizes(made: MessageFormat, rows: pa.Table, most: int, mark: Header) -> None:
     """Check that each row's message, with the header *mark*, has *most* bytes or fewer.
 
+    Rows are encoded for it where their columns do not show it, and always as Avro.
+
     Raises:
-        ConfigurationError: one is larger.
+        ConfigurationError: one is larger, or cannot be encoded.
     """
-    if isinstance(made.value, JsonRow) and _bound(rows, mark) <= most:
+    if not isinstance(made.value, AvroRow) and _bound(rows, mark) <= most:
         return
     of_rows: Iterable[Sequence[Header]] = made.header_rows(rows) or repeat([])
     for number, (key, value, headers) in enumerate(

@@ -60,7 +60,7 @@ class KafkaTarget:
 
     def check_rows(self, rows: pa.Table) -> None:
         if DELETED not in rows.column_names:  # Only the keys of deletes are sent.
-            self.format.check_rows(rows)
+            self.format.check_years(rows)
             check_sizes(self.format, rows, self.topic.cluster.max_message_bytes, LONGEST_MARK)
 
     def publish(
