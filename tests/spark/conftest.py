@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", name="spark")
 def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Its workers keep the cache that the variable names when it is started."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+            session = stack.enter_context(local_session(driver_memory="1g"))
+        yield session
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """That of this process, for what it reads of a job's state."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        with local_session(driver_memory="1g") as session:
-            yield session
+        yield
 
 
 @pytest.fixture(name="submitted")
