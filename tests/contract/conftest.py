@@ -18,7 +18,7 @@ from tests.postgres_database import database  # noqa: F401 - a fixture
 BUCKET = "sluice-contract"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def aws_credentials() -> Iterator[None]:
     """ministack does not check them, but botocore does not sign without."""
     with pytest.MonkeyPatch.context() as patch:
@@ -30,17 +30,28 @@ def aws_credentials() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint(aws_credentials: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="session", name="s3_server")
+def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_s3_server(tmp_path_factory.mktemp("s3-server")) as endpoint_url:
         create_bucket(endpoint_url)
         yield endpoint_url
 
 
+@pytest.fixture(scope="module")
+def s3_endpoint(aws_credentials: None, s3_server: str) -> str:
+    return s3_server
+
+
 def create_bucket(endpoint_url: str) -> None:
     import boto3
 
-    client = boto3.client("s3", endpoint_url=endpoint_url, region_name="us-east-1")
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - the server checks no signature
+    )
     client.create_bucket(Bucket=BUCKET)
     client.close()
 
