@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from harness.counting_store import CountingStore
+from harness.no_spark import stages_without_spark
 from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
@@ -18,7 +19,6 @@ from sluice.job.job import Job, open_job
 from sluice.spark.stage import run_stage
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.open import StoreLocation, open_store
-from tests.no_spark import stages_without_spark
 
 KINDS = ("get", "put", "create", "list", "delete")
 

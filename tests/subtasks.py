@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from harness.jobs import trigger_one
+from harness.key_groups import key_group_of, subtask_of
 from sluice.connectors.opening import open_sink
 from sluice.coordinator.completion import commit, finalize
 from sluice.core.acks import Ack, Committable, Decline, SubtaskMetrics
@@ -35,7 +36,6 @@ from sluice.job.job import Job
 from sluice.job.owed_work import still_pending
 from sluice.protocol.records import decode_ack
 from sluice.subtask.state.segments import HASH, checksum, decode_segment, encode_segment
-from tests.key_groups import key_group_of, subtask_of
 
 RECORDS = pa.schema([(HASH, pa.int64()), ("record", pa.int64())])
 

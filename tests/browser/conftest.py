@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from harness.chromium import Tab, chromium, found_browser
 from harness.jobs import a_pipeline, trigger_one
+from harness.no_spark import stages_without_spark
+from harness.pages import PLACE, TEXT
 from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.recovery import fail_checkpoint
 from sluice.coordinator.submission import configure, submit
@@ -24,15 +27,8 @@ from sluice.spark.stage import run_stage
 from sluice.storage.open import StoreLocation
 from tests.airflow import conftest as airflow_home
 from tests.airflow.rest import PACKAGE, an_api
-from tests.browser.chromium import Tab, chromium, found_browser
-from tests.no_spark import stages_without_spark
 
 NEEDS = "no Chromium is installed: apt-get install chromium, or set SLUICE_BROWSER"
-
-# Wherever the pages are: alone below #pages, or somewhere in Airflow's own.
-PLACE = """[...document.querySelectorAll('*')].map((one) => one.shadowRoot)
-    .find((root) => root?.querySelector('.sluice'))"""
-TEXT = f"{PLACE}.querySelector('.sluice').innerText"
 
 
 @dataclass(frozen=True)

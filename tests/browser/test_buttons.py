@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from harness.chromium import Tab
+from harness.pages import PLACE
 from sluice.core.ids import CheckpointId
 from sluice.core.timing import Timing
 from sluice.job.job import Job
 from tests.airflow.test_rest_acting import set_paused
-from tests.browser.chromium import Tab
-from tests.browser.conftest import PLACE, Served, says, show
+from tests.browser.conftest import Served, says, show
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.chromium import Tab
+from harness.pages import PLACE
 from sluice.job.job import Job
-from tests.browser.chromium import Tab
-from tests.browser.conftest import PLACE, Served, says, show
+from tests.browser.conftest import Served, says, show
 from tests.browser.many import COMPLETED, PENDING, SUBTASKS, a_long_job
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.

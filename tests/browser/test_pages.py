@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from harness.chromium import Tab
+from harness.pages import PLACE, TEXT
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
-from tests.browser.chromium import Tab
-from tests.browser.conftest import PLACE, TEXT, Served, complete, run, says, show
+from tests.browser.conftest import Served, complete, run, says, show
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
 

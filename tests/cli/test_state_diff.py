@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
+from harness.no_spark import stages_without_spark
 from sluice.coordinator.completion import commit, finalize
 from sluice.declaration import aggregates as agg
 from sluice.declaration.config import Checkpointing
@@ -17,7 +18,6 @@ from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from tests.cli.conftest import Sluice
-from tests.no_spark import stages_without_spark
 
 
 def a_counting_pipeline() -> Pipeline:

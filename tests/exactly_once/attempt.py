@@ -1,7 +1,7 @@
 """One process that runs a job to its end, and dies or freezes at a given line of our code.
 
 Everything that touches the bucket and the places outside is real, and so is the death: SIGKILL.
-Rows go past Spark in Python (``tests.no_spark``), so that a process is up within a second.
+Rows go past Spark in Python (``harness.no_spark``), so that a process is up within a second.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 import sluice
+from harness.no_spark import stages_without_spark
 from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.recovery import fail_checkpoint, restore
 from sluice.coordinator.submission import configure, submit
@@ -32,7 +33,6 @@ from sluice.errors import FencedError, RestoreError, SluiceError, StageFailed
 from sluice.job.job import Job, open_job
 from sluice.spark.stage import run_stage
 from sluice.storage.open import StoreLocation
-from tests.no_spark import stages_without_spark
 
 PACKAGE = Path(sluice.__file__).parent
 WATCHED = (

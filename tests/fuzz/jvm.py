@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 import pyarrow as pa
 
+from harness.key_groups import key_group_of, subtask_of
 from sluice.connectors.contracts.source import MALFORMED_COLUMN
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input, StageNode
@@ -30,7 +31,6 @@ from sluice.subtask.snapshot import SIDE, column_of
 from sluice.subtask.state.segments import HASH
 from tests.fuzz.functions import OURS
 from tests.fuzz.session import Frame, set_column
-from tests.key_groups import key_group_of, subtask_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,8 +17,8 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
+from harness.key_groups import key_group_of, subtask_of
 from sluice.core.handles import SegmentHandle, StateHandle
-from tests.key_groups import key_group_of, subtask_of
 from tests.subtasks import hash_of
 
 COLUMNS = pa.schema([("record", pa.int64())])  # Of what a sink gets.

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.key_groups import key_group_of, subtask_of
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import TopN
 from sluice.spark.keying import keyed_rows
 from sluice.subtask.state.segments import HASH
-from tests.key_groups import key_group_of, subtask_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
+from harness.no_spark import stages_without_spark
 from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
 from sluice.coordinator.restore_targets import savepoint_target
@@ -32,7 +33,6 @@ from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from sluice.subtask.state.cache import SegmentCache
-from tests.no_spark import stages_without_spark
 
 EVENTS, EPOCH = 1_000, 150
 READ, PASS, WINDOW, COUNT = "read", "pass_on", "per_second", "count_windows"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.key_groups import key_group_of, subtask_of
 from sluice.core.handles import MAX_HASH, MIN_HASH
 from sluice.core.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
@@ -20,7 +21,6 @@ from sluice.core.key_groups import (
     previous_subtasks,
 )
 from sluice.errors import ConfigurationError
-from tests.key_groups import key_group_of, subtask_of
 
 SMALL = [(maximum, p) for maximum in range(1, 24) for p in range(1, maximum + 1)]
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.jobs import a_running_job, trigger_one
+from harness.no_spark import Rows, stages_without_spark
 from sluice.coordinator.completion import commit, finalize
 from sluice.core.acks import Ack
 from sluice.core.properties import JobStatus
@@ -26,7 +27,6 @@ from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from tests.no_spark import Rows, stages_without_spark
 
 EVENTS, EPOCH = 90, 45
 COLUMNS = ("bid_auction", "bidder", "price")

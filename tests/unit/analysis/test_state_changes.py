@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
+from harness.no_spark import stages_without_spark
 from sluice.analysis.stage_results import analyse
 from sluice.analysis.state_changes import check_state
 from sluice.coordinator.completion import commit, finalize
@@ -24,7 +25,6 @@ from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from tests.no_spark import stages_without_spark
 
 
 @pytest.fixture(autouse=True)

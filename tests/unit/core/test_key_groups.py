@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.key_groups import key_group_of, subtask_of
 from sluice.core.handles import MAX_HASH, MIN_HASH
 from sluice.core.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
@@ -16,7 +17,6 @@ from sluice.core.key_groups import (
     previous_subtasks,
 )
 from sluice.errors import ConfigurationError
-from tests.key_groups import key_group_of, subtask_of
 
 max_parallelisms = st.integers(1, UPPER_BOUND_MAX_PARALLELISM)
 hashes = st.integers(MIN_HASH, MAX_HASH) | st.sampled_from([MIN_HASH, -1, 0, MAX_HASH])

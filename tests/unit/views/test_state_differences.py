@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
+from harness.no_spark import stages_without_spark
 from sluice.coordinator.completion import commit, finalize
 from sluice.core.properties import CheckpointType
 from sluice.declaration import aggregates as agg
@@ -36,7 +37,6 @@ from sluice.views.state_differences import (
     TableDifference,
     table_difference,
 )
-from tests.no_spark import stages_without_spark
 
 STAGE = "per_auction"
 

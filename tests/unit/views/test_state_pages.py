@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
+from harness.no_spark import stages_without_spark
 from sluice.coordinator.completion import commit, finalize
 from sluice.declaration import aggregates as agg
 from sluice.declaration.config import Checkpointing
@@ -21,7 +22,6 @@ from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from sluice.views.state_pages import plain, state_page
-from tests.no_spark import stages_without_spark
 
 STAGE = "per_auction"
 

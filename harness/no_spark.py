@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from harness.key_groups import key_group_of, subtask_of
 from sluice.connectors.contracts.source import Source
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice, TaskPlan
@@ -27,7 +28,6 @@ from sluice.subtask.operators.operator import WEIGHT
 from sluice.subtask.side_rows import SOURCE
 from sluice.subtask.state.cache import SegmentCache
 from sluice.subtask.state.segments import HASH
-from tests.key_groups import key_group_of, subtask_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
