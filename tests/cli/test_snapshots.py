@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from harness.jobs import a_job, a_running_job, keys_of, trigger_one
+from collections import Counter
+
+import pytest
+
+from harness.counting_store import CountingStore
+from harness.jobs import a_job, a_pipeline, a_running_job, keys_of, trigger_one
 from sluice.coordinator.recovery import stop
 from sluice.coordinator.restore_request import plan, resolve
 from sluice.core.ids import CheckpointId
@@ -10,6 +15,7 @@ from sluice.core.properties import JobStatus
 from sluice.core.restoring import Restore
 from sluice.job.job import Job
 from sluice.protocol.records import FORMAT_VERSION
+from sluice.storage.memory import named_store
 from sluice.views.snapshots import restore_request, snapshots
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, take_checkpoint
@@ -134,3 +140,23 @@ def test_without_checks_nothing_is_said_of_what_can_be_restored(job: Job, sluice
 
 def test_a_job_without_a_snapshot_says_so(job: Job, sluice: Sluice) -> None:
     assert sluice("snapshots", "auctions").out.startswith("auctions has no snapshot in memory://")
+
+
+def test_what_more_snapshots_share_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tables and the journal have a line of each checkpoint that there was."""
+    asked: Counter[str] = Counter()
+    monkeypatch.setattr(
+        "sluice.storage.open.named_store",
+        lambda name, prefix: CountingStore(named_store(name, prefix), asked),
+    )
+    job = a_running_job(a_pipeline(num_retained=8))
+    listings = []
+    for _ in range(2):
+        for _ in range(4):
+            take_checkpoint(job)
+        asked.clear()
+        found = snapshots(job)
+        listings.append(asked["list"])
+
+    assert [one.can_restore for one in found] == [True] * 8
+    assert listings[0] == listings[1]

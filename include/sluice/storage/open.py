@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import assert_never
 
@@ -17,6 +17,7 @@ from sluice.errors import ConfigurationError
 from sluice.storage.file import FileStore
 from sluice.storage.memory import named_store
 from sluice.storage.object_store import Listed, ObjectStore
+from sluice.storage.remembering import ReadMemory
 from sluice.storage.s3 import S3Store
 
 EXAMPLES = "s3://my-bucket/checkpoints, file:///var/lib/sluice or memory://test"
@@ -31,6 +32,7 @@ class StoreLocation:
     """Where a root is.  ``endpoint_url`` names an S3 server other than AWS; other roots ignore it.
 
     A root is taken literally: ``%20`` in ``file:///a%20b`` is three letters of a folder's name.
+    With a ``memory`` every store that is opened here, or below, reads the same thing once.
 
     Raises:
         ConfigurationError: the root or the endpoint is not one of the forms above.
@@ -38,14 +40,15 @@ class StoreLocation:
 
     root: str
     endpoint_url: str | None = None
+    memory: ReadMemory | None = field(default=None, compare=False, repr=False)
 
     def below(self, key: str) -> StoreLocation:
         """The place of *key* as a root of its own."""
-        return StoreLocation(root=f"{self.root.rstrip('/')}/{key}", endpoint_url=self.endpoint_url)
+        return replace(self, root=f"{self.root.rstrip('/')}/{key}")
 
     def elsewhere(self, root: str) -> StoreLocation:
         """Another root, on the same server if it is one of S3."""
-        return StoreLocation(root=root, endpoint_url=self.endpoint_url)
+        return replace(self, root=root)
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -88,6 +91,12 @@ class _MemoryRoot:
 
 def open_store(location: StoreLocation) -> ObjectStore:
     """Open the store; the first call that reaches it reports a store that is not there."""
+    if location.memory is not None:
+        return location.memory.store_of(location.root, lambda: _opened(location))
+    return _opened(location)
+
+
+def _opened(location: StoreLocation) -> ObjectStore:
     root = _parse(location.root)
     match root:
         case _S3Root(bucket, prefix):
@@ -104,13 +113,13 @@ def temporaries(location: StoreLocation, prefix: str) -> Sequence[Listed]:
     """What writers below *prefix* have begun and not ended, where a store keeps such a thing; no
     listing shows it.
     """
-    store = open_store(location)
+    store = _opened(location)
     return store.temporaries(prefix) if isinstance(store, FileStore) else []
 
 
 def discard_temporaries(location: StoreLocation, keys: Iterable[str]) -> None:
     """Delete what ``temporaries`` listed."""
-    store = open_store(location)
+    store = _opened(location)
     if isinstance(store, FileStore):
         store.discard_temporaries(keys)
 

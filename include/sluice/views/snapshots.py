@@ -27,6 +27,7 @@ from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import FORMAT_VERSION, format_version
 from sluice.storage.answers import AnswerStore
 from sluice.storage.journal import Journal
+from sluice.storage.remembering import ReadMemory, RememberingStore
 
 _SIZES_ONLY = RestoreOptions(compare_checksums=False)
 
@@ -90,7 +91,8 @@ def snapshots(
             found += _of_root(place, state, root)
     if not checks:
         return found
-    return [one if one.problems else _checked(job, state, one) for one in found]
+    asked = _reading_once(job)
+    return [one if one.problems else _checked(asked, state, one) for one in found]
 
 
 def restore_request(snapshot: Snapshot, options: RestoreOptions = _SIZES_ONLY) -> RestoreRequest:
@@ -114,6 +116,19 @@ def elsewhere(job: Job, root: str, uid: str) -> Job:
         paths=paths,
         journal=Journal(store, paths),
         answers=AnswerStore(store, paths),
+    )
+
+
+def _reading_once(job: Job) -> Job:
+    """All snapshots are held against the same tables and journal, which have a line for each."""
+    location = replace(job.location, memory=ReadMemory())
+    store = RememberingStore(job.store)
+    return replace(
+        job,
+        location=location,
+        store=store,
+        journal=Journal(store, job.paths),
+        answers=AnswerStore(store, job.paths),
     )
 
 
