@@ -63,7 +63,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-connectors chaos kills e2e package check dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
 test: coverage optimized  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
@@ -116,6 +116,9 @@ bench-airflow: setup  ## A checkpoint's DAG run beside an equal one of empty tas
 bench-idle: setup  ## What 0, 1, 20 and 100 idle pipelines cost in Airflow, and how soon a run comes; half an hour
 	@$(BIN)/python -m bench.airflow_idle
 
+bench-pages: setup  ## How soon the checkpoint pages open over 1,000 checkpoints and subtasks, in a folder and on S3; minutes
+	@$(BIN)/python -m bench.pages
+
 bench-connectors: setup  ## Each connector beside its plain library, read and written
 	@for name in files files_table kafka postgres iceberg; do echo "== $$name"; $(BIN)/python -m bench.connectors.$$name || exit 1; done
 
@@ -148,6 +151,9 @@ docs:  ## Build the documentation as a site, .sluice/site/index.html; every link
 	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict  # With --quiet it would pass warnings over.
 	@echo "open .sluice/site/index.html"
+
+pictures: setup  ## Take the documentation's screenshots anew, by a headless Chromium; minutes
+	@$(BIN)/python -m harness.pictures
 
 docs-lock: setup  ## Compile requirements-docs.in into requirements-docs.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header requirements-docs.in -o requirements-docs.txt

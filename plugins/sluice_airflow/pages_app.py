@@ -38,6 +38,7 @@ _ENTRY: Final = {
     "icon": f"{_BELOW_BASE}/icon.svg",
     "icon_dark_mode": f"{_BELOW_BASE}/icon-dark.svg",
 }
+_MODULE: Final = "standalone.js"
 VIEWS: Final = (
     {**_ENTRY, "destination": "nav", "url_route": "checkpoints", "nav_top_level": True},
     {**_ENTRY, "destination": "dag", "url_route": "pipeline"},
@@ -48,14 +49,16 @@ class PagesApp:
     """An ASGI app of static files, built by the first request: every component of Airflow imports
     plugins, and only the API server serves them.
 
-    Below the digest of this installation's files a browser keeps them; elsewhere it asks each time.
+    Below the digest of this installation's files a browser keeps them; elsewhere it asks each time,
+    so the page without Airflow's frame names the modules below the digest.
     """
 
     @cached_property
     def app(self) -> ASGIApp:
         from starlette.applications import Starlette
-        from starlette.responses import Response
-        from starlette.routing import Mount
+        from starlette.requests import Request
+        from starlette.responses import HTMLResponse, Response
+        from starlette.routing import Mount, Route
         from starlette.staticfiles import StaticFiles
 
         class Files(StaticFiles):
@@ -68,8 +71,17 @@ class PagesApp:
                 response.headers["Cache-Control"] = self.cached
                 return response
 
+        alone = (FOLDER / "index.html").read_text().replace(_MODULE, f"./{DIGEST}/{_MODULE}")
+
+        def page(_: Request) -> Response:
+            return HTMLResponse(alone, headers={"Cache-Control": "no-cache"})
+
         return Starlette(
-            routes=[Mount(f"/{DIGEST}", Files(FOREVER)), Mount("/", Files("no-cache"))]
+            routes=[
+                Route("/", page),
+                Mount(f"/{DIGEST}", Files(FOREVER)),
+                Mount("/", Files("no-cache")),
+            ]
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -91,6 +91,9 @@ def test_airflow_is_told_of_files_that_are_served() -> None:
     assert module.headers["content-type"].startswith("text/javascript")
     assert module.headers["cache-control"] == FOREVER
     assert alone.headers["cache-control"] == "no-cache"
+    (script,) = re.findall(r'src="([^"]+)"', alone.text)
+    kept = client.get(f"{PREFIX}/{script}")
+    assert (kept.status_code, kept.headers["cache-control"]) == (200, FOREVER)
     assert f"globalThis.{VIEWS[0]['name']} = " in module.text
     assert len({view["url_route"] for view in VIEWS}) == len(VIEWS)
     assert len({view["name"] for view in VIEWS}) == 1

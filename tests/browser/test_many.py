@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.chromium import Tab
-from harness.pages import PLACE
+from harness.pages import PLACE, TEXT
 from sluice.job.job import Job
 from tests.browser.conftest import Served, says, show
 from tests.browser.many import COMPLETED, PENDING, SUBTASKS, a_long_job
@@ -24,6 +24,7 @@ def test_a_thousand_checkpoints_are_looked_through(tab: Tab, served: Served) -> 
     show(tab, served, "p/auctions/overview", "Overview")
     says(tab, f"Checkpoint {PENDING} is in progress")
     says(tab, "996 checkpoints")
+    tab.until(f"/from checkpoint 1, [0-9]/.test({TEXT})")
     show(tab, served, "p/auctions/history", "History")
     tab.until(f"{ROWS} === 50")
     show(tab, served, "p/auctions/summary", "Summary")

@@ -74,7 +74,7 @@ const Card = ({ title, uid, one, now }) => html`<section class="card">
 const Restored = ({ restored, now }) => html`<section class="card">
   <h3>Latest restore</h3>
   ${restored ? html`
-    <p>from ${restored.is_savepoint ? "savepoint" : "checkpoint"} ${restored.id},
+    <p>from ${restored.is_savepoint ? "savepoint" : "checkpoint"} ${restored.id}${", "}
       <${Moment} at=${restored.restore_timestamp} now=${now} /></p>
     <p class="path"><code>${restored.external_path}</code></p>` : html`<p class="absent">None</p>`}
 </section>`;
