@@ -15,7 +15,7 @@ from tests.best_auctions import best_auctions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVENTS = 40_000
+EVENTS = 20_000
 
 
 def test_the_ranking_equals_one_query_over_all_events(
@@ -29,5 +29,5 @@ def test_the_ranking_equals_one_query_over_all_events(
     table = open_result_table(job, job.state().configuration.params).read()
     ranking = table.sort_by([("category", "ascending"), ("rank", "ascending")]).to_pylist()
     assert status is JobStatus.FINISHED
-    assert len(epochs) == 5
+    assert len(epochs) == 3
     assert ranking == best_auctions(EVENTS)

@@ -27,7 +27,7 @@ from sluice.storage.open import StoreLocation
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-EVENTS, EPOCH = 6_000, 1_500
+EVENTS, EPOCH = 4_500, 1_500
 SLOW_S = 3.0
 
 

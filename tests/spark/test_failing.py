@@ -49,7 +49,7 @@ def a_job(folder: Path, function: object = numbered) -> Job:
     return open_job(pipeline, StoreLocation(root=f"file://{folder / 'root'}"))
 
 
-def test_the_second_equal_failure_suspends_the_job_and_names_the_cause_last(
+def test_the_second_equal_failure_suspends_and_a_mended_pipeline_goes_on_from_there(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     (tmp_path / "clicks.csv").write_text(CLICKS)
@@ -76,17 +76,7 @@ def test_the_second_equal_failure_suspends_the_job_and_names_the_cause_last(
         ("FAILED", failed),
     ]
 
-
-def test_a_mended_pipeline_goes_on_where_it_was_suspended(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    (tmp_path / "clicks.csv").write_text(CLICKS)
-    job = a_job(tmp_path)
-    submit(job, configure(job.pipeline, {}, parallelism=1))
-    with pytest.raises(StageFailed):
-        run_epochs(job, spark, epochs=None, drain=False, report=lambda _: None)
     mended = a_job(tmp_path, forgiving)
-
     restored = restore(mended, Latest())
     status = run_epochs(mended, spark, epochs=None, drain=False, report=lambda _: None)
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.fuzz.on_spark import play_on_spark, spark_plan
 from tests.fuzz.plans import from_json, to_json
 
-SEEDS = range(5)
+SEEDS = range(2)
 FOUND = sorted(Path(__file__).parents[1].joinpath("fuzz", "found", "on_spark").glob("*.json"))
 
 

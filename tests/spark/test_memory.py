@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MEMORY = 1024**2
 KEYS = 300_000
-EPOCHS = 3
+EPOCHS = 2
 
 
 @pytest.mark.parametrize("format_", ["parquet", "json"])  # In columns, and through Spark's JVM.
