@@ -122,8 +122,11 @@ class Watch:
     """Counts the lines of ours that the process runs, and strikes at the one that was named."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self.counts: Counter[str] = Counter()
+        self._counts: Counter[tuple[bool, str, int]] = Counter()
         self._attempt = attempt
+        self._line_number = -1
+        if attempt.line is not None:
+            self._line_number = int(attempt.line.place.rpartition(":")[2])
         self._files: dict[str, str | None] = {}
         self._commits = 0  # How many are under way.
 
@@ -134,28 +137,44 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            f"{COMMIT if commits else ''}{name}:{line}": count
+            for (commits, name, line), count in self._counts.items()
+        }
+
     def _enter(self, frame: FrameType, event: str, _: object) -> Any:
-        is_import = frame.f_code.co_name == "<module>"
-        if is_import or self._name(frame) is None:
+        """Called for every function of every library: it has to be short."""
+        code = frame.f_code
+        name = self._files.get(code.co_filename, "")
+        if name == "":
+            name = self._files[code.co_filename] = _watched(code.co_filename)
+        if name is None or code.co_name == "<module>":
             return None
-        self._commits += frame.f_code is commit.__code__
+        self._commits += code is commit.__code__
         return self._line
 
     def _line(self, frame: FrameType, event: str, _: object) -> Any:
         if event == "return":
             self._commits -= frame.f_code is commit.__code__
         if event == "line":
-            place = f"{COMMIT if self._commits else ''}{self._name(frame)}:{frame.f_lineno}"
-            self.counts[place] += 1
-            line = self._attempt.line
-            if line is not None and place == line.place and self.counts[place] == line.occurrence:
-                os.kill(os.getpid(), self._attempt.strike)
+            name, number = self._files[frame.f_code.co_filename], frame.f_lineno
+            assert name is not None
+            place = (self._commits > 0, name, number)
+            self._counts[place] += 1
+            if number == self._line_number:
+                self._strike_at(place)
         return self._line
 
-    def _name(self, frame: FrameType) -> str | None:
-        file = frame.f_code.co_filename
-        if file not in self._files:
-            name = file.removeprefix(f"{PACKAGE}/")
-            is_watched = name != file and name.startswith(WATCHED)
-            self._files[file] = name if is_watched else None
-        return self._files[file]
+    def _strike_at(self, place: tuple[bool, str, int]) -> None:
+        commits, name, number = place
+        line = Line(f"{COMMIT if commits else ''}{name}:{number}", self._counts[place])
+        if line == self._attempt.line:
+            os.kill(os.getpid(), self._attempt.strike)
+
+
+def _watched(file: str) -> str | None:
+    """The name of a file of ours whose lines count."""
+    name = file.removeprefix(f"{PACKAGE}/")
+    return name if name != file and name.startswith(WATCHED) else None
