@@ -20,6 +20,7 @@ PYTEST := $(BIN)/pytest -q $(PARALLEL)
 
 SEEDS ?= 10000
 PLANS ?= 20000
+EXAMPLES ?= 25
 ROWS ?= all
 KILLS ?= 7
 PIPELINE ?= auctions
@@ -63,7 +64,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
 test: coverage optimized  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
@@ -87,6 +88,12 @@ fuzz: setup  ## Play PLANS random pipelines (20,000) beside batch SQL, mistakes 
 	@$(BIN)/python -m tests.fuzz $(PLANS)
 	@$(BIN)/python -m tests.fuzz --refusals 2000
 	@$(BIN)/python -m tests.fuzz --mutations
+
+properties: setup  ## Draw EXAMPLES times (25) as many examples of each property as the check does; half an hour
+	@SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit
+
+contract: setup  ## Every form of the table of files on S3, too
+	@SLUICE_CONTRACT=all $(PYTEST) tests/contract/test_files_table_rules.py
 
 nexmark: setup  ## The Nexmark queries cut into 1, 7 and 40 epochs, for 1 and 3 subtasks; minutes
 	@SLUICE_NEXMARK=all $(BIN)/pytest -q tests/spark/test_nexmark.py
