@@ -89,7 +89,7 @@ fuzz: setup  ## Play PLANS random pipelines (20,000) beside batch SQL, mistakes 
 	@$(BIN)/python -m tests.fuzz --refusals 2000
 	@$(BIN)/python -m tests.fuzz --mutations
 
-properties: setup  ## Draw EXAMPLES times (25) as many examples of each property as the check does; half an hour
+properties: setup  ## Draw EXAMPLES times (25) as many examples of each property as the check does
 	@SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit
 
 contract: setup  ## Every form of the table of files on S3, too

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from sluice.declaration import project
+from tests.examples import OF_A_PROPERTY, TIMES
 
 for name in ("PYTHONPATH", "SLUICE_PIPELINES"):
     os.environ.pop(name, None)
@@ -24,7 +25,8 @@ for name in ("PYTHONPATH", "SLUICE_PIPELINES"):
 for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(name, "-XX:TieredStopAtLevel=1")
 
-settings.register_profile("sluice", deadline=None)  # A busy machine is no failure.
+# A busy machine is no failure.
+settings.register_profile("sluice", deadline=None, max_examples=OF_A_PROPERTY * TIMES)
 settings.load_profile("sluice")
 
 HERE = Path(__file__).parent

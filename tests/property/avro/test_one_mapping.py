@@ -15,7 +15,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.avro.columns import as_numbers
@@ -24,6 +24,7 @@ from sluice.connectors.kafka.avro import AvroValues
 from sluice.connectors.kafka.messages import AvroRow, MessageFormat
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError
+from tests.examples import examples
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def read_messages(schema: Any, messages: list[bytes]) -> pa.Table:
     return pa.table(decoded.columns[1:], schema=pa.schema(values.fields()))
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(given=records())
 def test_a_record_is_the_same_row_in_a_file_as_in_a_message_and_when_it_is_written_again(
     given: tuple[Any, list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory

@@ -18,7 +18,7 @@ from sluice.coordinator.orphans import Orphans
 from tests.hooked import hooked
 from tests.property.coordinator.garbage_world import World
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "6"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "3"))
 STEPS = 80
 
 

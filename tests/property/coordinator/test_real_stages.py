@@ -34,7 +34,7 @@ from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from sluice.subtask.state.cache import SegmentCache
 
-EVENTS, EPOCH = 1_000, 150
+EVENTS, EPOCH = 600, 120
 READ, PASS, WINDOW, COUNT = "read", "pass_on", "per_second", "count_windows"
 
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sluice.core.completed import CompletedCheckpoint, subsumed
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.properties import CheckpointType
+from tests.examples import examples
 
 types = st.sampled_from(CheckpointType)
 
@@ -132,5 +133,5 @@ class Store(RuleBasedStateMachine):
         assert len(self.completed) <= self.num_retained + 1  # FLINK-21351.
 
 
-Store.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+Store.TestCase.settings = settings(examples(30), stateful_step_count=30)
 TestStore = Store.TestCase

@@ -45,6 +45,7 @@ from sluice.core.table_recovery import TableDecision
 from sluice.core.transition import Transition, Verdict
 from tests.builders import TASKS, a_plan, acked, an_attempt, declined
 from tests.core_events import timed_out
+from tests.examples import examples
 from tests.property.core.any_event import STOPS, configurations, events, reasons, requests
 from tests.property.core.coordinator_rules import ALIVE, check_state, check_step
 
@@ -296,7 +297,7 @@ class Coordinator(RuleBasedStateMachine):
             self.say(JobStopped(**self.about, status=status))
 
 
-Coordinator.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+Coordinator.TestCase.settings = settings(examples(50), stateful_step_count=50)
 TestCoordinator = Coordinator.TestCase
 
 

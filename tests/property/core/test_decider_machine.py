@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason as Reason
+from tests.examples import examples
 
 
 class Model:
@@ -205,5 +206,5 @@ class Decider(RuleBasedStateMachine):
         assert len(everybody) == len(set(everybody)) == self.submitted
 
 
-Decider.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Decider.TestCase.settings = settings(examples(40), stateful_step_count=40)
 TestDecider = Decider.TestCase

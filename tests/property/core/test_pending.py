@@ -19,6 +19,7 @@ from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.plan import TaskPlan
 from tests.builders import SUBTASKS, a_plan, a_submitted, after, triggered
 from tests.builders import acked as acknowledged
+from tests.examples import examples
 
 STAGES = ("a", "b", "c")
 SOURCES = ("events", "names", "rates")
@@ -222,7 +223,7 @@ class Pending(RuleBasedStateMachine):
             assert self.pending.attempt_of(stage) == attempt
 
 
-Pending.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Pending.TestCase.settings = settings(examples(40), stateful_step_count=40)
 TestPending = Pending.TestCase
 
 

@@ -20,6 +20,7 @@ from sluice.core.shared_state import (
     SnapshotKind,
     Unregistered,
 )
+from tests.examples import examples
 
 EMPTY = SharedStateRegistry()
 
@@ -294,5 +295,5 @@ class Registry(RuleBasedStateMachine):
         assert list(self.registry.entries) == list(self.created_by)
 
 
-Registry.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Registry.TestCase.settings = settings(examples(40), stateful_step_count=40)
 TestRegistry = Registry.TestCase

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.errors import FencedError, TableMismatch
+from tests.examples import examples
 
 LIVES = ("a", "b", "c")
 Pick = st.integers(0, 10**6)
@@ -226,4 +227,4 @@ class Table(RuleBasedStateMachine):
 
 
 TestTable = Table.TestCase
-TestTable.settings = settings(max_examples=300, stateful_step_count=40)
+TestTable.settings = settings(examples(80), stateful_step_count=40)

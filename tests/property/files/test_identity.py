@@ -1,18 +1,18 @@
 """A file is its exact name, size and mark: read once, or refused by name.
 
-Few cases each, and as many as SLUICE_FILE_CASES says for a longer look.
+Few cases each; ``make properties`` looks longer.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sluice.errors import ConfigurationError
+from tests.examples import examples
 from tests.property.files.formats import (
     AVRO,
     FORMATS,
@@ -31,7 +31,7 @@ from tests.property.files.formats import (
 
 CAPS = st.lists(st.integers(1, 5), max_size=6)
 each_format = pytest.mark.parametrize("format_", FORMATS, ids=repr)
-some = settings(max_examples=int(os.environ.get("SLUICE_FILE_CASES", "30")))
+some = examples(8)
 
 
 @each_format

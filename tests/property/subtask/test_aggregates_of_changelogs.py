@@ -11,7 +11,7 @@ from statistics import stdev, variance
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import aggregates as agg
@@ -20,6 +20,7 @@ from sluice.declaration.operations import KeyedAggregate as Declared
 from sluice.subtask.operators.aggregate import KeyedAggregate
 from sluice.subtask.operators.operator import WEIGHT, EpochTime
 from sluice.subtask.state.segments import HASH
+from tests.examples import examples
 from tests.property.subtask.changelogs import applied, changelogs, kept, with_weight
 from tests.property.subtask.played import (
     AGGREGATES,
@@ -71,7 +72,7 @@ def results(present: Counter[Row]) -> Counter[Row]:
     return Counter(hashable((*key, *a_result(group))) for key, group in groups)
 
 
-@settings(max_examples=14)
+@examples(6)
 @given(histories, seeds)
 def test_the_results_are_those_of_the_rows_that_are_there(
     history: list[Epoch], random: Random
@@ -100,7 +101,7 @@ def test_the_results_are_those_of_the_rows_that_are_there(
         assert {row[:3]: row[3] for row in stored} == values
 
 
-@settings(max_examples=3)
+@examples(3)
 @given(histories)
 def test_neither_chunks_nor_order_nor_subtasks_decide_anything(history: list[Epoch]) -> None:
     one_by_one = [[epoch] for epoch in history]
@@ -110,7 +111,7 @@ def test_neither_chunks_nor_order_nor_subtasks_decide_anything(history: list[Epo
     check_subtasks_share_the_work(an_aggregate(), [CHANGELOG], one_by_one, times)
 
 
-@settings(max_examples=20)
+@examples(10)
 @given(
     changelogs(st.tuples(st.just(1), st.none() | st.integers(-3, 3).map(lambda n: 1e9 + n))),
     st.booleans(),

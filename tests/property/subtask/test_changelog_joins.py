@@ -13,12 +13,13 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
 from sluice.subtask.operators.build import build_operator
 from sluice.subtask.operators.operator import Operator
+from tests.examples import examples
 from tests.property.subtask.barriers import times_of
 from tests.property.subtask.changelogs import applied, changelogs, kept, with_weight
 from tests.property.subtask.joining import (
@@ -103,7 +104,7 @@ def check(operator: Operator, how: str, history: list[tuple[Epoch, Epoch]], rand
         assert held == join(how, present)
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(histories, st.sampled_from(HOWS), seeds)
 def test_what_was_yielded_and_not_taken_back_is_the_join(
     history: tuple[list[Epoch], list[Epoch]], how: str, random: Random
@@ -111,7 +112,7 @@ def test_what_was_yielded_and_not_taken_back_is_the_join(
     check(a_join(how), how, list(zip(*history, strict=True)), random)
 
 
-@settings(max_examples=30)
+@examples(10)
 @given(appended, st.sampled_from(["left", "right", "full", "anti"]), seeds)
 def test_rows_of_append_only_sides_are_taken_back_when_a_partner_comes(
     history: tuple[list[Epoch], list[Epoch]], how: str, random: Random
@@ -130,7 +131,7 @@ def test_rows_of_append_only_sides_are_taken_back_when_a_partner_comes(
         assert held == join(how, present)
 
 
-@settings(max_examples=20)
+@examples(8)
 @given(changelogs(lefts, 6, EPOCHS), appended, st.sampled_from(HOWS), seeds)
 def test_one_side_may_be_append_only(
     left: list[Epoch], plain: tuple[list[Epoch], list[Epoch]], how: str, random: Random
@@ -149,7 +150,7 @@ def test_one_side_may_be_append_only(
         assert held == join(how, present)
 
 
-@settings(max_examples=12)
+@examples(4)
 @given(histories, st.sampled_from(HOWS), st.none() | st.just(1_000))
 def test_neither_chunks_nor_order_nor_subtasks_decide_anything(
     history: tuple[list[Epoch], list[Epoch]], how: str, ttl_ms: int | None

@@ -11,13 +11,14 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sluice.core.watermarks import MAX_WATERMARK
 from sluice.declaration import operations as ops
 from sluice.subtask.operators.interval_join import IntervalJoin
 from sluice.subtask.operators.regular_join import RegularJoin
+from tests.examples import examples
 from tests.property.subtask.barriers import times_of
 from tests.property.subtask.joining import (
     LEFT,
@@ -77,7 +78,7 @@ def check_regular(
         assert bag(outcome.output) == expected(seen) - before
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(histories, seeds)
 def test_a_regular_join_emits_each_pair_once_when_its_second_row_came(
     history: History, random: Random
@@ -85,7 +86,7 @@ def test_a_regular_join_emits_each_pair_once_when_its_second_row_came(
     check_regular("inner", history, random, regular_pairs)
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(histories, seeds)
 def test_a_semi_join_emits_each_left_row_once_when_its_key_is_on_the_right(
     history: History, random: Random
@@ -93,7 +94,7 @@ def test_a_semi_join_emits_each_left_row_once_when_its_key_is_on_the_right(
     check_regular("semi", history, random, regular_matches)
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(histories, st.sampled_from(["inner", "semi"]), st.none() | st.just(1_000))
 def test_a_regular_join_does_not_depend_on_chunks_order_or_subtasks(
     history: History, how: str, ttl_ms: int | None
@@ -145,7 +146,7 @@ def without_late(rows: Iterable[Row], watermark_ms: int) -> tuple[list[Row], lis
     return timely, late
 
 
-@settings(max_examples=24)
+@examples(24)
 @given(timed_histories(), intervals, seeds)
 def test_an_interval_join_emits_each_pair_once_and_who_stays_alone_when_that_is_certain(
     played: Played, declared: ops.IntervalJoin, random: Random
@@ -189,7 +190,7 @@ def test_an_interval_join_emits_each_pair_once_and_who_stays_alone_when_that_is_
         assert [state[name].scan().height for name in ("left", "right")] == waiting
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(timed_histories(), intervals, st.integers(1, 4), seeds)
 def test_an_interval_join_does_not_depend_on_where_epochs_end(
     played: Played, declared: ops.IntervalJoin, count: int, random: Random
@@ -222,7 +223,7 @@ def cut_by_time(rows: list[list[Row]], count: int, random: Random) -> tuple[Hist
     return parts, ends
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(timed_histories(), intervals)
 def test_an_interval_join_does_not_depend_on_chunks_order_or_subtasks(
     played: Played, declared: ops.IntervalJoin

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration.changelog import Upsert
@@ -16,6 +16,7 @@ from sluice.declaration.operations import KeyedLookup as Declared
 from sluice.declaration.operations import Lookup
 from sluice.subtask.operators.keyed_lookup import KeyedLookup
 from sluice.subtask.operators.operator import WEIGHT, EpochTime
+from tests.examples import examples
 from tests.property.subtask.played import play, seeds
 from tests.property.subtask.subtask import (
     Epoch,
@@ -55,7 +56,7 @@ def history_of(history: Sequence[dict[int | None, list[str | None]]]) -> list[Ep
     return rows
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(histories, seeds)
 def test_what_was_sent_of_a_key_is_taken_back_when_it_changes_and_nothing_else(
     history: list[dict[int | None, list[str | None]]], random: Random
@@ -78,7 +79,7 @@ def test_what_was_sent_of_a_key_is_taken_back_when_it_changes_and_nothing_else(
         assert Counter(outcome.output.rows()) == expected
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(histories)
 def test_neither_cuts_nor_subtasks_decide_anything(
     history: list[dict[int | None, list[str | None]]],

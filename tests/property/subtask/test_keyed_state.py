@@ -15,13 +15,14 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
 from sluice.subtask.state import runs
 from sluice.subtask.state.keyed import KeyedState, Run, StateSchema, delta_table
 from sluice.subtask.state.segments import DELETED, HASH, WRITTEN, encode_segment
+from tests.examples import examples
 from tests.property.subtask.keyed_world import (
     MORTAL,
     SCHEMA,
@@ -84,7 +85,7 @@ def check_finds(state: KeyedState, live: dict[Identity, Value], wanted: Sequence
     assert found.rows() == [(*i, *live[i]) if i in live else NOTHING for i in wanted]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(histories, schemas, st.sets(keys, max_size=6))
 def test_reading_equals_a_dictionary_whatever_was_merged(
     history: list[Epoch], schema: StateSchema, wanted: set[Key]
@@ -94,7 +95,7 @@ def test_reading_equals_a_dictionary_whatever_was_merged(
     check_reads(state_of(world), world.live, wanted)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(histories, schemas, st.lists(identities, unique=True))
 def test_finding_answers_each_identity_in_its_place(
     history: list[Epoch], schema: StateSchema, wanted: list[Identity]
@@ -104,7 +105,7 @@ def test_finding_answers_each_identity_in_its_place(
     check_finds(state_of(world), world.live, wanted)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(histories, schemas, st.integers(-6, 21))
 def test_due_rows_are_the_live_ones_whose_newest_time_has_come(
     history: list[Epoch], schema: StateSchema, watermark_ms: int
@@ -122,7 +123,7 @@ def test_due_rows_are_the_live_ones_whose_newest_time_has_come(
     assert is_sorted(due, SCHEMA.identity)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(histories, st.integers(-6, 21), st.integers(-6, 21))
 def test_what_was_due_before_can_be_left_out(history: list[Epoch], after: int, now: int) -> None:
     state = state_of(played(history))
@@ -132,7 +133,7 @@ def test_what_was_due_before_can_be_left_out(history: list[Epoch], after: int, n
     assert due.rows() == state.due(now).filter(pl.col("at") > after).rows()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(histories, schemas, st.sets(keys), st.lists(identities, unique=True), ranges)
 def test_a_slice_holds_exactly_the_rows_between_its_bounds(
     history: list[Epoch],
@@ -155,7 +156,7 @@ def test_a_slice_holds_exactly_the_rows_between_its_bounds(
     assert max(world.opened.values()) <= 1
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(histories, schemas, st.sets(keys), ranges)
 def test_a_run_is_cut_to_its_bounds_as_after_a_rescale(
     history: list[Epoch], schema: StateSchema, wanted: set[Key], between: tuple[int, int]
@@ -172,7 +173,7 @@ def test_a_run_is_cut_to_its_bounds_as_after_a_rescale(
     check_reads(KeyedState(schema, runs, now_ms=world.now_ms), inside, wanted)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(histories, schemas, st.integers(1, 9))
 def test_scanning_in_pieces_yields_what_scanning_does(
     history: list[Epoch], schema: StateSchema, max_rows: int
@@ -186,7 +187,7 @@ def test_scanning_in_pieces_yields_what_scanning_does(
     assert are_disjoint(pieces)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(histories, schemas, st.sets(identities, min_size=1))
 def test_only_segments_that_can_hold_what_is_wanted_are_opened_and_only_once(
     history: list[Epoch], schema: StateSchema, wanted: set[Identity]
@@ -226,7 +227,7 @@ def slowly(opening: Callable[[], pa.Table]) -> Callable[[], pa.Table]:
     return opened
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.lists(st.dictionaries(st.tuples(ids, names), st.integers(0, 3)), max_size=4))
 def test_a_state_without_sub_keys_keeps_one_row_per_key(
     history: list[dict[tuple[int | None, str | None], int]],
@@ -246,7 +247,7 @@ def test_a_state_without_sub_keys_keeps_one_row_per_key(
     }
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(histories, st.randoms(use_true_random=False))
 def test_a_delta_does_not_depend_on_the_order_of_its_rows(
     history: list[Epoch], random: Random
@@ -354,7 +355,7 @@ sub_keys = st.tuples(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.sets(sub_keys, max_size=40), st.sets(sub_keys, max_size=20), st.integers(1, 3))
 def test_one_of_many_rows_of_a_key_is_found_by_bisection(
     stored: set[SubKey], others: set[SubKey], parts: int

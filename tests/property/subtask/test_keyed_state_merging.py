@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.subtask.state import merging
@@ -38,6 +38,7 @@ from sluice.subtask.state.segments import (
     decode_segment,
     encode_segment,
 )
+from tests.examples import examples
 from tests.property.subtask.keyed_world import (
     MORTAL,
     SCHEMA,
@@ -62,7 +63,7 @@ def frames_of(tables: list[pa.Table]) -> list[pl.DataFrame]:
     return [pl.DataFrame(table) for table in tables]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(histories, schemas, st.integers(1, 9), st.booleans())
 def test_pieces_are_the_merged_run_cut_between_hashes(
     history: list[Epoch], schema: StateSchema, max_rows: int, drop: bool
@@ -80,7 +81,7 @@ def test_pieces_are_the_merged_run_cut_between_hashes(
     assert are_disjoint(pieces)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(histories, schemas, st.integers(1, 9), st.frozensets(bounds, max_size=4))
 def test_how_runs_were_cut_does_not_show_in_the_bytes_of_the_pieces(
     history: list[Epoch], schema: StateSchema, max_rows: int, cuts: frozenset[int]
@@ -103,7 +104,7 @@ def test_how_runs_were_cut_does_not_show_in_the_bytes_of_the_pieces(
     assert bodies[0] == bodies[1]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(histories)
 def test_dropping_leaves_just_the_living(history: list[Epoch]) -> None:
     world = played(history, MORTAL)
@@ -210,7 +211,7 @@ def test_an_expired_run_is_merged_away_unopened() -> None:
     assert world.opened == {0: 0, 1: 1}
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.integers(1, 1_000_000_000), min_size=1, max_size=120))
 def test_the_policy_bounds_the_runs_and_leaves_few_to_be_settled(deltas: list[int]) -> None:
     counts: list[int] = []

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
@@ -22,6 +22,7 @@ from sluice.subtask.state import search
 from sluice.subtask.state.order import newest_per_identity, order_of
 from sluice.subtask.state.search import equal_hashes, first_not_less
 from sluice.subtask.state.segments import HASH
+from tests.examples import examples
 
 any_hash = st.integers(MIN_HASH, MAX_HASH)
 close_hash = st.integers(-3, 3)
@@ -37,7 +38,7 @@ def array(values: list[int]) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(hashes, hashes)
 @example([MIN_HASH, MAX_HASH], [MIN_HASH, 0, MAX_HASH])
 @example([0], [MIN_HASH, 0, MAX_HASH])
@@ -63,7 +64,7 @@ def test_guessing_a_place_is_exact_in_long_runs_even_or_not(seed: int) -> None:
     assert places.tolist() == [bisect_left(stored, value) for value in wanted]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(hashes, max_size=4), st.booleans())
 def test_the_order_of_hashes_is_sorted_and_stable(parts: list[list[int]], are_runs: bool) -> None:
     values = [hash_ for part in parts for hash_ in (sorted(part) if are_runs else part)]
@@ -89,7 +90,7 @@ names = st.none() | st.sampled_from(["", "a", "b"])
 rows = st.tuples(close_hash, names, st.none() | st.booleans(), st.floats(allow_nan=True))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.lists(rows, max_size=30), st.booleans())
 def test_the_first_row_of_an_identity_is_the_newest(
     given_rows: list[tuple[int, str | None, bool | None, float]], is_sorted: bool

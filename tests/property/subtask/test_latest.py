@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration.operations import Deduplicate as DeclaredDeduplicate
@@ -19,6 +19,7 @@ from sluice.subtask.operators.deduplicate import Deduplicate
 from sluice.subtask.operators.latest import Latest
 from sluice.subtask.operators.operator import WEIGHT, EpochTime
 from sluice.subtask.state.segments import HASH
+from tests.examples import examples
 from tests.property.subtask.played import (
     a_stage,
     ascending,
@@ -44,7 +45,7 @@ def a_latest(*by: str, ttl_ms: int | None = None) -> Latest:
     return Latest(a_stage(DeclaredLatest(by=by or ("at",)), ttl_ms=ttl_ms), INPUT)
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(histories, st.permutations(["at", "value"]), seeds)
 def test_latest_is_the_row_with_the_largest_by(
     history: list[Epoch], by: Sequence[str], random: Random
@@ -73,7 +74,7 @@ def test_latest_is_the_row_with_the_largest_by(
         assert in_order(subtask.state()["rows"].scan().drop(HASH)) == in_order(after.values())
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(histories, st.sampled_from([None, "value"]), seeds)
 def test_deduplicate_keeps_the_first_row_of_a_key(
     history: list[Epoch], by: str | None, random: Random
@@ -97,7 +98,7 @@ def test_deduplicate_keeps_the_first_row_of_a_key(
     assert set(subtask.state()["keys"].scan().drop(HASH).rows()) == known
 
 
-@settings(max_examples=4)
+@examples(4)
 @given(histories)
 def test_latest_and_deduplicate_do_not_depend_on_chunks_order_or_subtasks(
     history: list[Epoch],

@@ -13,7 +13,7 @@ from statistics import stdev, variance
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.watermarks import MAX_WATERMARK
@@ -23,6 +23,7 @@ from sluice.declaration.operations import KeyedAggregate as Declared
 from sluice.subtask.operators.aggregate import KeyedAggregate
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.state.segments import HASH
+from tests.examples import examples
 from tests.property.subtask.played import (
     AGGREGATES,
     WHERES,
@@ -54,7 +55,7 @@ def one(aggregate: Aggregate, schema: pl.Schema = INPUT) -> Subtask:
     return Subtask(KeyedAggregate(stage, schema), [schema], key_count=1)
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(histories, seeds)
 def test_an_aggregate_outputs_the_result_of_every_key_whose_result_changed(
     history: list[Epoch], random: Random
@@ -83,7 +84,7 @@ def test_an_aggregate_outputs_the_result_of_every_key_whose_result_changed(
     assert set(state["distinct:different"].scan().drop(HASH).rows()) == distinct
 
 
-@settings(max_examples=6)
+@examples(6)
 @given(histories)
 def test_an_aggregate_does_not_depend_on_chunks_order_or_subtasks(history: list[Epoch]) -> None:
     one_by_one = [[epoch] for epoch in history]
@@ -129,7 +130,7 @@ def test_a_value_of_a_key_that_has_many_is_counted_once() -> None:
 # --- time to live ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(histories, seeds, st.lists(st.integers(0, 8), min_size=4, max_size=4))
 def test_a_key_nobody_touched_for_its_ttl_starts_anew(
     history: list[Epoch], random: Random, pauses: list[int]
@@ -204,7 +205,7 @@ REALS = pl.Schema({"id": pl.Int64(), "value": pl.Float64()})
 reals = st.tuples(st.integers(0, 1), st.none() | st.integers(-3, 3).map(lambda n: 1e9 + n))
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.lists(reals, max_size=8), min_size=1, max_size=4), st.booleans(), seeds)
 def test_the_variance_of_large_numbers_is_not_lost_in_their_squares(
     history: list[Epoch], is_root: bool, random: Random

@@ -8,11 +8,12 @@ from random import Random
 from typing import Any
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
 from sluice.subtask.operators.process import Process
+from tests.examples import examples
 from tests.property.subtask.barriers import times_of
 from tests.property.subtask.played import a_stage, histories, play, seeds
 from tests.property.subtask.subtask import (
@@ -61,7 +62,7 @@ def by_time(rows: Iterable[Any]) -> list[Any]:
     return sorted(rows, key=lambda row: [(v is not None, v) for v in (row[3], *row)])
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(histories, seeds)
 def test_process_applies_the_function_to_the_rows_and_the_state_of_their_keys(
     history: list[Epoch], random: Random
@@ -92,7 +93,7 @@ def test_process_applies_the_function_to_the_rows_and_the_state_of_their_keys(
         assert deleted == before.keys() - state.keys()
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(histories, st.sampled_from([None, TTL_MS]))
 def test_process_does_not_depend_on_chunks_order_or_subtasks(
     history: list[Epoch], ttl_ms: int | None

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -32,6 +32,7 @@ from sluice.declaration.keyed_process import (
 )
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.operators.process_keyed import ProcessKeyed
+from tests.examples import examples
 from tests.property.subtask.barriers import rising
 from tests.property.subtask.played import EPOCH, a_stage, ids, names, play, seeds
 from tests.property.subtask.subtask import (
@@ -231,7 +232,7 @@ def a_script(ttl_ms: int | None = None) -> ProcessKeyed:
     return ProcessKeyed(a_stage(operation, ttl_ms=ttl_ms), KEYED)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(timed_histories(), seeds)
 def test_a_keyed_function_sees_its_state_and_timers_as_if_it_ran_alone(
     played: tuple[list[Epoch], list[EpochTime]], random: Random
@@ -260,7 +261,7 @@ def test_a_keyed_function_sees_its_state_and_timers_as_if_it_ran_alone(
     assert state["processing_timers"].height == timers.count("processing")
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(timed_histories(), st.sampled_from([None, TTL_MS]))
 def test_a_keyed_function_does_not_depend_on_chunks_order_or_subtasks(
     played: tuple[list[Epoch], list[EpochTime]], ttl_ms: int | None

@@ -9,7 +9,7 @@ from collections import Counter
 from random import Random
 
 import polars as pl
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.declaration.operations import Latest as DeclaredLatest
@@ -18,6 +18,7 @@ from sluice.subtask.operators.latest import Latest
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.operators.top_n import TopN
 from sluice.subtask.state.segments import HASH
+from tests.examples import examples
 from tests.property.subtask.changelogs import applied, changelogs, kept, with_weight
 from tests.property.subtask.played import (
     a_stage,
@@ -87,7 +88,7 @@ def latest(present: Counter[Row]) -> Counter[Row]:
     return Counter(max(group, key=lambda row: ascending((row[3], row[2]))) for group in groups)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.one_of(changelogs(flat_rows), changelogs(crowded_rows, most_rows=12)),
     st.integers(1, 3),
@@ -117,7 +118,7 @@ def test_the_best_rows_that_are_there_have_the_ranks(
         )
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.one_of(changelogs(flat_rows), changelogs(crowded_rows, most_rows=12)), seeds)
 def test_the_latest_of_the_rows_that_are_there_is_sent(
     history: list[Epoch], random: Random
@@ -143,7 +144,7 @@ A_NESTED_HISTORY = [
 ]
 
 
-@settings(max_examples=5)
+@examples(5)
 @given(changelogs(rows))
 @example(A_NESTED_HISTORY)
 def test_neither_chunks_nor_order_nor_subtasks_decide_anything(history: list[Epoch]) -> None:

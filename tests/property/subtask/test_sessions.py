@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -16,6 +16,7 @@ from sluice.declaration.operations import WindowAggregate
 from sluice.declaration.windows import Session
 from sluice.subtask.operators.operator import EpochTime, Outcome
 from sluice.subtask.operators.sessions import SessionWindow
+from tests.examples import examples
 from tests.property.subtask.played import (
     AGGREGATES,
     WHERES,
@@ -118,7 +119,7 @@ class Sessions:
         sessions.append(merged)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(timed_histories(histories), st.sampled_from([1, 5, 12]), LATENESSES, seeds)
 def test_sessions_merge_across_epochs_and_rows_that_join_one_are_not_late(
     played: tuple[list[Epoch], list[EpochTime]], gap_ms: int, lateness_ms: int, random: Random
@@ -140,7 +141,7 @@ def test_sessions_merge_across_epochs_and_rows_that_join_one_are_not_late(
         assert subtask.state()["sessions"].scan().height == kept
 
 
-@settings(max_examples=4)
+@examples(4)
 @given(timed_histories(histories), LATENESSES)
 def test_sessions_do_not_depend_on_chunks_order_or_subtasks(
     played: tuple[list[Epoch], list[EpochTime]], lateness_ms: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.jobs import a_running_job, trigger_one
@@ -27,6 +27,7 @@ from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
+from tests.examples import examples
 
 EVENTS, EPOCH = 90, 45
 COLUMNS = ("bid_auction", "bidder", "price")
@@ -156,7 +157,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
 
-@settings(max_examples=8)  # Two whole jobs each.
+@examples(8)  # Two whole jobs each.
 @given(st.lists(steps, min_size=1, max_size=3), st.integers(0, 3), steps)
 def test_no_byte_of_a_stage_changes_because_a_sibling_was_added(
     chain: list[tuple[Step, int]], place: int, sibling: tuple[Step, int]

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration.operations import TopN as DeclaredTopN
@@ -18,6 +18,7 @@ from sluice.subtask.operators.ranking import Ranking, descending
 from sluice.subtask.operators.ranking import ascending as rising
 from sluice.subtask.operators.top_n import TopN
 from sluice.subtask.state.segments import HASH
+from tests.examples import examples
 from tests.property.subtask.played import (
     a_stage,
     ascending,
@@ -81,7 +82,7 @@ def replaced(before: set[Row], after: set[Row]) -> set[Row]:
     return {row for row in before if row[:3] in news}
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(growing_histories(), st.integers(1, 3), seeds)
 def test_top_n_outputs_the_ranks_that_changed(history: list[Epoch], n: int, random: Random) -> None:
     subtask = Subtask(a_top_n(n), [RANKED])
@@ -123,7 +124,7 @@ def ranking_of_all(rows: Iterable[Row], n: int) -> set[Row]:
     }
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(appended, st.integers(1, 3), seeds)
 def test_without_unique_columns_every_row_has_a_rank(
     history: list[Epoch], n: int, random: Random
@@ -142,7 +143,7 @@ def test_without_unique_columns_every_row_has_a_rank(
         assert in_order(outcome.retracted) == in_order(replaced(before, after))
 
 
-@settings(max_examples=4)
+@examples(4)
 @given(growing_histories(), appended)
 def test_top_n_does_not_depend_on_chunks_order_or_subtasks(
     growing: list[Epoch], rows: list[Epoch]

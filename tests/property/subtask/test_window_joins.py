@@ -8,12 +8,13 @@ from random import Random
 from typing import Any
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
 from sluice.declaration.windows import Attached, Hopping, Tumbling, Window
 from sluice.subtask.operators.window_join import WindowJoin
+from tests.examples import examples
 from tests.property.subtask.joining import (
     EPOCH,
     INSTANT,
@@ -72,7 +73,7 @@ def window_result(
     return found
 
 
-@settings(max_examples=24)
+@examples(24)
 @given(timed_histories(), st.sampled_from(WINDOWS), kinds, seeds)
 def test_a_window_is_joined_once_with_every_row_that_was_not_late(
     played: Played, window: Window, how: str, random: Random
@@ -106,7 +107,7 @@ def test_a_window_is_joined_once_with_every_row_that_was_not_late(
         assert all(table.scan().is_empty() for table in subtask.state().values())
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(timed_histories(), st.sampled_from(WINDOWS), kinds)
 def test_a_window_join_does_not_depend_on_chunks_order_or_subtasks(
     played: Played, window: Window, how: str
@@ -117,7 +118,7 @@ def test_a_window_join_does_not_depend_on_chunks_order_or_subtasks(
 # --- attached windows -----------------------------------------------------------------------------
 
 
-@settings(max_examples=14)
+@examples(14)
 @given(timed_histories(), kinds, seeds)
 def test_attached_windows_are_joined_as_those_computed_from_event_time(
     played: Played, how: str, random: Random

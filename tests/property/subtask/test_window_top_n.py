@@ -9,7 +9,7 @@ from random import Random
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -17,6 +17,7 @@ from sluice.declaration.operations import WindowTopN as DeclaredWindowTopN
 from sluice.declaration.windows import Attached, Hopping, Tumbling, Window
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.operators.window_top_n import WindowTopN
+from tests.examples import examples
 from tests.property.subtask.played import (
     EPOCH,
     KEYS,
@@ -59,7 +60,7 @@ def ranked(rows: Iterable[Row], n: int, *, ties: bool) -> list[Row]:
     return [(*row, rank) for row, rank in zip(ordered, places, strict=True) if rank <= n]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     timed_histories(),
     st.integers(1, 3),
@@ -110,7 +111,7 @@ def test_a_window_top_n_has_the_best_rows_of_each_window(
 
 
 @pytest.mark.parametrize("ties", [False, True])
-@settings(max_examples=4)
+@examples(4)
 @given(played=timed_histories())
 def test_a_window_top_n_does_not_depend_on_chunks_order_or_subtasks(
     ties: bool, played: tuple[list[Epoch], list[EpochTime]]

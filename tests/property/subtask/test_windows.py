@@ -10,7 +10,7 @@ from random import Random
 
 import polars as pl
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -19,6 +19,7 @@ from sluice.declaration.operations import WindowAggregate
 from sluice.declaration.windows import Attached, Hopping, Tumbling, Window
 from sluice.subtask.operators.operator import EpochTime, Outcome
 from sluice.subtask.operators.windows import AlignedWindow
+from tests.examples import examples
 from tests.property.subtask.played import (
     AGGREGATES,
     EPOCH,
@@ -133,7 +134,7 @@ def check_against_the_definition(
     assert subtask.state()["panes"].scan().is_empty() == (not definition.kept)
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(timed_histories(), LATENESSES, seeds)
 @example(([[(None, None, 1, EPOCH)]], [EpochTime(watermark_ms=9)]), 0, Random(0))
 @example(([[(None, None, 1, EPOCH)]], [EpochTime(watermark_ms=8)]), 0, Random(0))
@@ -145,7 +146,7 @@ def test_a_tumbling_window_fires_once_and_again_for_rows_that_are_late_but_allow
     check_against_the_definition(subtask, Windows(TUMBLING, lateness_ms), played, random)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(timed_histories(), st.sampled_from([1, 2, 3, 5, 9, 11]), LATENESSES, seeds)
 def test_a_hopping_window_has_every_row_that_was_not_late_for_it(
     played: tuple[list[Epoch], list[EpochTime]], panes: int, lateness_ms: int, random: Random
@@ -163,7 +164,7 @@ attached_rows = st.tuples(
 attached_histories = st.lists(st.lists(attached_rows, max_size=8), min_size=1, max_size=4)
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(timed_histories(attached_histories), LATENESSES, seeds)
 def test_attached_windows_are_those_of_the_rows(
     played: tuple[list[Epoch], list[EpochTime]], lateness_ms: int, random: Random
@@ -174,7 +175,7 @@ def test_attached_windows_are_those_of_the_rows(
 
 
 @pytest.mark.parametrize("window", [TUMBLING, HOPPING])
-@settings(max_examples=4)
+@examples(4)
 @given(played=timed_histories(), lateness_ms=LATENESSES)
 def test_windows_do_not_depend_on_chunks_order_or_subtasks(
     window: Window, played: tuple[list[Epoch], list[EpochTime]], lateness_ms: int

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH, StateHandle
@@ -19,13 +19,14 @@ from sluice.views.state_differences import (
     TableDifference,
     table_difference,
 )
+from tests.examples import examples
 from tests.property.subtask.keyed_world import Identity, Value, a_hash, schemas
 from tests.property.views.state_world import Snapshot, Step, World, steps
 
 histories = st.lists(steps, min_size=3, max_size=7)
 
 
-@settings(max_examples=200)
+@examples(40)
 @given(histories, schemas, st.data())
 def test_it_equals_the_comparison_of_the_two_whole_states(
     history: list[Step], schema: StateSchema, data: st.DataObject
@@ -43,7 +44,7 @@ def test_it_equals_the_comparison_of_the_two_whole_states(
     assert all((page.cut is None) is (page.next is None) for page in pages)
 
 
-@settings(max_examples=100)
+@examples(25)
 @given(histories, schemas, st.data())
 def test_counts_and_filters_are_of_the_same_difference(
     history: list[Step], schema: StateSchema, data: st.DataObject

@@ -16,7 +16,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.files import avro_file
@@ -24,6 +24,7 @@ from sluice.connectors.files.avro_source import AvroSource
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay
+from tests.examples import examples
 
 INSTANT = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
 
@@ -49,7 +50,7 @@ def rows_of(source: AvroSource) -> list[dict[str, Any]]:
     return [row for piece in pieces for batch in source.read(piece) for row in batch.to_pylist()]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     files=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), max_size=4),
     cuts=st.lists(st.tuples(st.none() | st.integers(1, 15), st.integers(1, 5)), max_size=20),

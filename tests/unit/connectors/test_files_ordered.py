@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,31 +39,6 @@ def lines_of(source: FilesSource, barrier: Barrier) -> list[str]:
 
 def names(position: SourcePosition) -> list[int]:
     return [int(one.partition.rpartition("-")[2]) for one in position]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_every_line_is_read_once_while_files_come_and_go(tmp_path: Path, seed: int) -> None:
-    random = Random(seed)
-    source = a_source(tmp_path)
-    position: SourcePosition = ()
-    written: list[str] = []
-    read: list[str] = []
-    number = 0
-    for _ in range(40):
-        for _ in range(random.randrange(4)):
-            number += random.random() < 0.7
-            lines = [f"{number}:{len(written) + n}" for n in range(random.randrange(4))]
-            written += lines
-            with (tmp_path / f"log-{number:06d}").open("a") as file:
-                file.writelines(f"{line}\n" for line in lines)
-        most = random.choice([1, 2, 5, None])
-        barrier = source.plan(position, max_records=most, parallelism=2)
-        assert barrier == source.plan(position, max_records=most, parallelism=2)
-        read += lines_of(source, barrier)
-        position = barrier.position
-    read += lines_of(source, source.plan(position, max_records=None, parallelism=1))
-
-    assert read == written
 
 
 def test_the_position_forgets_what_is_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.contracts.source import Barrier, SourcePosition
@@ -18,6 +18,7 @@ from sluice.connectors.files.text_source import MAX_TABLE_BYTES, FilesSource, re
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 from sluice.storage.memory import InMemoryStore, named_store
+from tests.examples import examples
 
 Row = tuple[str, str, int]
 
@@ -228,7 +229,7 @@ cuts = st.lists(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     files=st.lists(st.tuples(contents, st.booleans()), max_size=4),
     cuts=cuts,

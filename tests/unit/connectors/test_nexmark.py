@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.contracts.source import SourcePosition
 from sluice.connectors.nexmark.source import AUCTION, BID, COLUMNS, PARTITION, PERSON, NexmarkSource
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
+from tests.examples import examples
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,7 @@ def columns_of(source: NexmarkSource, event_type: int) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     start=st.integers(0, 200) | st.integers(10**12, 10**12 + 200),
     lengths=st.lists(st.integers(1, 120), min_size=1, max_size=5),

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.contracts.source import Barrier
@@ -20,6 +20,7 @@ from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay
+from tests.examples import examples
 
 
 def write(path: Path, start: int, end: int, *, group: int = 1_000) -> None:
@@ -30,7 +31,7 @@ def bounds(barrier: Barrier) -> list[tuple[int, int]]:
     return [(piece.start, piece.end) for piece in barrier.slices]
 
 
-@settings(max_examples=40)
+@examples(12)
 @given(
     files=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=4),
     cuts=st.lists(st.tuples(st.none() | st.integers(1, 15), st.integers(1, 5)), max_size=20),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from random import Random
 from typing import Any
 
 import pytest
@@ -23,13 +22,11 @@ from sluice.coordinator.recovery import fail_checkpoint, restore, start_attempt
 from sluice.coordinator.trigger import Queued, trigger
 from sluice.coordinator.watch import watch
 from sluice.core.ids import CheckpointId
-from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
 from sluice.errors import FencedError, NotYetAcknowledged
 from sluice.job.job import Job
-from tests.builders import ids_of
 from tests.subtasks import acknowledge, state_records, take_checkpoint
 
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
@@ -251,30 +248,3 @@ def test_a_failure_with_a_chain_under_way_starts_from_the_last_completed_one() -
     assert (three.starts_lineage, four.starts_lineage) == (True, False)
     assert is_one_cut(job, four.checkpoint_id, 30)
     assert published_records(job) == list(range(30))
-
-
-@pytest.mark.parametrize("concurrent", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(5))
-def test_whatever_the_order_every_record_is_counted_once(concurrent: int, seed: int) -> None:
-    """Acts in random order; what cannot be done yet says so, and is tried again."""
-    job, random = a_pipelined_job(concurrent, num_retained=1), Random(seed)
-    plans: list[CheckpointPlan] = []
-    acts: list[tuple[str, CheckpointPlan]] = []
-    while len(job.state().completed) == 0 or job.state().completed[-1].checkpoint_id < 8:
-        if not acts or (random.random() < 0.3 and len(job.state().pending) < concurrent):
-            plans.append(trigger_one(job))
-            acts += [(act, plans[-1]) for act in (*STAGES, "finalize")]
-        act, plan = random.choice(acts)
-        try:
-            if act == "finalize":
-                complete(job, plan.checkpoint_id)
-            else:
-                acknowledge(job, plan, act)
-        except NotYetAcknowledged:
-            continue
-        acts.remove((act, plan))
-
-    last = job.state().completed[-1].checkpoint_id
-    assert ids_of(job.state().completed) == [last]
-    assert is_one_cut(job, last, 10 * last)
-    assert published_records(job) == list(range(10 * last))

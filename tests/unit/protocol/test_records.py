@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.acks import Ack, Decline
@@ -66,6 +66,7 @@ from tests.core_events import (
     timed_out,
     trigger_failed,
 )
+from tests.examples import examples
 from tests.resealed import resealed
 from tests.unit.protocol.any_record import acks, declines, metadata_records
 
@@ -168,13 +169,13 @@ def test_an_ack_survives_the_trip(ack: Ack) -> None:
     assert decode_ack(encode_ack(ack), KEY) == ack
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(acks, max_size=3))
 def test_the_acks_of_a_stage_survive_the_trip_together(together: list[Ack]) -> None:
     assert decode_stage_acks(encode_stage_acks(together), KEY) == together
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(metadata_records)
 def test_metadata_survives_the_trip(metadata: CheckpointMetadata) -> None:
     assert decode_metadata(encode_metadata(metadata), KEY) == metadata

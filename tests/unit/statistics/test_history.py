@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.statistics.checkpoints import CheckpointStats
@@ -18,6 +18,7 @@ from sluice.statistics.history import (
     needs_older,
     whole_history,
 )
+from tests.examples import examples
 from tests.unit.statistics.lines import COMPLETED, FAILED, a_line
 
 
@@ -70,7 +71,7 @@ def test_the_newest_lines_are_in_two_objects_and_everything_is_counted(
     assert len(objects.kept) <= kept_objects(bound) + TAIL
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.booleans(), min_size=1, max_size=3 * TAIL),
     st.sampled_from([3, TAIL, 1_000]),

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.contracts.source import Barrier, SourcePosition
@@ -18,6 +18,7 @@ from sluice.connectors.files.file_source import FileSource
 from sluice.connectors.files.known_files import SEALED_KEPT
 from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.connectors.files.text_source import FilesSource
+from tests.examples import examples
 
 
 def parquet(rows: Sequence[str]) -> bytes:
@@ -57,7 +58,7 @@ ACTS = st.lists(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@examples(40)
 @given(acts=ACTS)
 def test_every_row_is_read_once_however_files_come(
     tmp_path_factory: pytest.TempPathFactory, kind: str, acts: list[tuple[str, int, int | None]]
