@@ -39,15 +39,22 @@ FIRST = (*STACKS, "docs", "package", "simulation", "exactly_once", "fuzz", "spar
 def _forget_pipelines() -> Iterator[None]:
     """A package of pipelines that one test loads is not the one that another test runs."""
     before = dict(project._imported)  # noqa: SLF001 - A process of its own has no use for a way back.
+    path = _path()
     yield
     project._imported.clear()  # noqa: SLF001
     project._imported.update(before)  # noqa: SLF001
+    if _path() != path:
+        sys.path[:] = path
 
 
 def _surroundings() -> dict[str, object]:
     mine = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
-    path = [folder for folder in sys.path if "/userFiles-" not in folder]  # A SparkContext's own.
-    return mine | {"folder": Path.cwd(), "sleep": time.sleep, "sys.path": path}
+    return mine | {"folder": Path.cwd(), "sleep": time.sleep, "sys.path": _path()}
+
+
+def _path() -> list[str]:
+    """Without what a SparkContext adds for itself."""
+    return [folder for folder in sys.path if "/userFiles-" not in folder]
 
 
 _at_first: dict[str, object] = {}  # Once all tests are collected: conftest.py files may set some.
@@ -71,8 +78,10 @@ def pytest_runtest_teardown(
     """A file of tests leaves its process to the next one, whichever that is, as it found it."""
     yield
     if nextitem is None or nextitem.path != item.path:
-        found = _surroundings()
-        assert found == _at_first, f"{item.path.name} left another process behind than it found"
+        before, found = dict(_at_first), _surroundings()
+        _at_first.clear()
+        _at_first.update(found)  # The next file is not to blame.
+        assert found == before, f"{item.path.name} left another process behind than it found"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
