@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SPARK_ARCHIVE := $(VENV)/spark.jsa
 
 CORE_TESTS := tests/unit/core tests/property/core tests/conformance
 GUARDS := tests/unit/protocol tests/unit/storage tests/unit/core \
@@ -50,6 +51,9 @@ $(READY): requirements-dev.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
+$(SPARK_ARCHIVE): $(READY)
+	@$(BIN)/python -m tests.spark_archive
+
 .PHONY: demo
 demo: setup  ## Run PIPELINE (auctions, or ssh_threats with INPUT and ALLOWLIST) on Airflow, Spark, S3
 	@$(BIN)/python -m sluice.devstack demo $(PIPELINE) $(DEMO_PARAMS)
@@ -65,7 +69,7 @@ status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
 .PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
-test: coverage optimized  ## Run every tier once, WORKERS (3) files at a time
+test: coverage optimized $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
 unit: setup  ## Run tests/unit: no process, no server; for every save of a file

@@ -16,14 +16,13 @@ import pytest
 from hypothesis import settings
 
 from sluice.declaration import project
+from tests import spark_archive
 from tests.examples import OF_A_PROPERTY, TIMES
 
 for name in ("PYTHONPATH", "SLUICE_PIPELINES"):
     os.environ.pop(name, None)
 
-# A JVM of a test ends before code that is compiled best pays: 40 % less processor time, measured.
-for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(name, "-XX:TieredStopAtLevel=1")
+os.environ[spark_archive.VARIABLE] = spark_archive.java_options()
 
 # A busy machine is no failure.
 settings.register_profile("sluice", deadline=None, max_examples=OF_A_PROPERTY * TIMES)

@@ -23,7 +23,10 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 INSTALLED = os.environ.get("SLUICE_PACKAGE", "")
-_KEPT = ("HOME", "JAVA_HOME", "LANG", "NO_PROXY", "SSL_CERT_FILE", "TMPDIR", "XDG_CACHE_HOME")
+_KEPT = (
+    "HOME", "JAVA_HOME", "LANG", "NO_PROXY", "SPARK_SUBMIT_OPTS", "SSL_CERT_FILE", "TMPDIR",
+    "XDG_CACHE_HOME",
+)  # fmt: skip
 _KEPT_PREFIXES = ("UV_", "PIP_", "http", "HTTP", "no_proxy")
 
 
