@@ -197,7 +197,6 @@ KINDS = {
         Kind(name="dag-paused", fault=_hang, strike=_each(_pause)),
     )
 }
-SAMPLE = ("task-killed",)
 
 
 def task_id_of(point: str) -> str:

@@ -1,7 +1,8 @@
 """The failure matrix: each kind of failure at each point of a checkpoint's and a restore's life.
 
 Airflow alone drives the jobs.  Each row is played on one Airflow by six
-jobs at once.  ``make chaos`` plays every row and prints the table; here it is a sample.
+jobs at once.  ``make chaos`` plays every row and prints the table; every test run plays a sample of
+it, with the main job (``tests/e2e/test_sample.py``).
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from sluice.job.job import open_job
-from sluice.job.places import open_result_table
 from tests.best_auctions import best_auctions
-from tests.chaos.kinds import KINDS, SAMPLE, Field
-from tests.chaos.play import Cell, play, until
-from tests.chaos.under_fire import EVENTS, FOLDER_VARIABLE, POINTS, on_files, uid_of
+from tests.chaos.kinds import KINDS, Field
+from tests.chaos.play import Cell, play
+from tests.chaos.told import assert_arrivals_are_checkpoints, assert_runs_tell_what_they_did
+from tests.chaos.under_fire import EVENTS, POINTS
 
 WANTED = os.environ.get("SLUICE_CHAOS", "")
-ROWS = tuple(KINDS) if WANTED == "all" else tuple(WANTED.split()) or SAMPLE
+ROWS = tuple(KINDS) if WANTED == "all" else tuple(WANTED.split())
 REPORT = os.environ.get("SLUICE_CHAOS_REPORT", "")
+
+pytestmark = pytest.mark.skipif(not WANTED, reason="make chaos plays it")
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -33,39 +35,11 @@ def test_whatever_breaks_wherever_the_jobs_heal_by_themselves(field: Field, name
 
 
 def test_runs_tell_what_they_did(field: Field) -> None:
-    """Of the jobs above: every run has a note, and a green one was an event with its id."""
-    runs = [run for run in field.airflow.runs(uid_of("finalize")) if run.is_finished]
-    events = field.airflow.asset_events(uid_of("finalize"))
-
-    notes = {run.dag_run_id: run.note or "" for run in runs}
-    told = {(event.uri, event.source_run_id): event.extra["checkpoint_id"] for event in events}
-    completed = {run: note.split()[1] for run, note in notes.items() if "completed" in note}
-    assert all(notes.values()), notes
-    assert completed, notes
-    for run, checkpoint_id in completed.items():
-        for uri in ("sluice://at_finalize/checkpoints", "sluice://at_finalize/tables/ranking"):
-            assert told[uri, run] == int(checkpoint_id)
+    assert_runs_tell_what_they_did(field, "finalize")
 
 
 def test_files_that_arrive_are_an_event_and_the_event_is_a_checkpoint(field: Field) -> None:
-    job = open_job(on_files(), field.location)
-    folder = Path(os.environ[FOLDER_VARIABLE])
-    field.airflow.wait_until_known("on_files")
-    field.airflow.unpause("on_files")
-
-    def counted(lines: int) -> bool:
-        state = job.state()
-        done = [c for c in state.completed if c.is_committed]
-        return bool(done) and sum(open_result_table(job, {}).read()["n"].to_pylist()) == lines
-
-    (folder / "one.txt").write_text("a\nb\na\n")
-    until(lambda: counted(3), 120, "to the first file's checkpoint")
-    (folder / "two.txt").write_text("a\n")
-    until(lambda: counted(4), 120, "to the second file's checkpoint")
-    field.airflow.pause("on_files")
-
-    kinds = {run.run_type for run in field.airflow.runs("on_files")}
-    assert kinds == {"asset_triggered"}
+    assert_arrivals_are_checkpoints(field)
 
 
 def _report(name: str, cells: dict[str, Cell]) -> None:
