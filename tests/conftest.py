@@ -30,8 +30,11 @@ settings.load_profile("sluice")
 
 HERE = Path(__file__).parent
 OURS = ("SLUICE_", "AWS_", "AIRFLOW_", "PYTHON", "PATH", "HOME")  # What Sluice and its tests read.
-STACKS = ("chaos", "e2e")  # Each test starts a whole system: one worker plays them, one by one.
-FIRST = (*STACKS, "docs", "package", "simulation", "exactly_once", "fuzz", "spark", "testing")
+# One worker plays all of a folder, which shares what is expensive: whole systems, a browser.
+STACKS = ("chaos", "e2e")
+TOGETHER = dict.fromkeys(STACKS, "stacks") | {"browser": "browser"}
+LONG = ("docs", "package", "simulation", "exactly_once", "fuzz", "spark", "testing")
+FIRST = (*STACKS, *LONG, "browser")
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +89,9 @@ def pytest_runtest_teardown(
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler.loadfile import LoadFileScheduling
 
-    class OneStackAtATime(LoadFileScheduling):  # type: ignore[misc] # It ships no annotations.
+    class Together(LoadFileScheduling):  # type: ignore[misc] # It ships no annotations.
         def _split_scope(self, nodeid: str) -> str:
             folder = nodeid.removeprefix("tests/").partition("/")[0]
-            return "stacks" if folder in STACKS else super()._split_scope(nodeid)
+            return TOGETHER.get(folder) or super()._split_scope(nodeid)
 
-    return OneStackAtATime(config, log)
+    return Together(config, log)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tests.airflow.conftest import DAGS, HOME
+from tests.airflow.database import migrate
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -29,8 +28,7 @@ def demo_dags() -> Iterator[dict[str, DAG]]:
 
     A run that a module leaves ``running`` would be one that the next module's DAG still waits for.
     """
-    migrate = [sys.executable, "-W", "ignore", "-m", "airflow", "db", "migrate"]
-    subprocess.run(migrate, check=True, capture_output=True, timeout=120)
+    migrate()
     path = DAGS / "demo.py"
     path.write_text(DAG_FILE)
 

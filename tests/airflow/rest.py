@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.airflow.conftest import DAGS, HOME
+from tests.airflow.database import migrate
 
 BASE = "/sluice/api/v1"
 PACKAGE = HOME / "rest_pipelines"
@@ -64,8 +63,7 @@ def an_api() -> Iterator[Api]:
 
     Its pipelines are those that SLUICE_PIPELINES says when it is asked first.
     """
-    migrate = [sys.executable, "-W", "ignore", "-m", "airflow", "db", "migrate"]
-    subprocess.run(migrate, check=True, capture_output=True, timeout=120)
+    migrate()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(HOME))
         _write_project()

@@ -40,24 +40,32 @@ class Served:
     root: str
 
 
-@pytest.fixture(scope="module", name="served")
-def _served(request: pytest.FixtureRequest) -> Iterator[Served]:
+@pytest.fixture(scope="session", name="app")
+def _app() -> Iterator[tuple[str, str]]:
+    """The address and the token; one app and one browser are enough for all files, in turn."""
     import uvicorn
 
-    root = f"file://{airflow_home.HOME / request.module.__name__}"
-
-    with pytest.MonkeyPatch.context() as patch, an_api() as api:
-        patch.setattr("sluice.declaration.project._imported", {})  # What this process has loaded.
-        patch.setenv("SLUICE_PIPELINES", str(PACKAGE))
-        patch.setenv("SLUICE_ROOT", root)
-        patch.setenv("SLUICE_CACHE_DIR", str(airflow_home.HOME / "browser-cache"))
+    with an_api() as api:
         listening = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(api.client.app, log_level="error", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", api.tokens["uwe"], root)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", api.tokens["uwe"]
         server.should_exit = True
         thread.join(timeout=10)
+
+
+@pytest.fixture(scope="module", name="served")
+def _served(request: pytest.FixtureRequest, app: tuple[str, str]) -> Iterator[Served]:
+    url, token = app
+    root = f"file://{airflow_home.HOME / request.module.__name__}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.declaration.project._imported", {})  # What this process has loaded.
+        patch.setenv("SLUICE_PIPELINES", str(PACKAGE))
+        patch.setenv("SLUICE_ROOT", root)
+        patch.setenv("SLUICE_CACHE_DIR", str(airflow_home.HOME / "browser-cache"))
+        yield Served(url, token, root)
 
 
 @pytest.fixture(scope="module", name="job")
@@ -92,14 +100,22 @@ def complete(job: Job, plan: CheckpointPlan) -> None:
     commit(job, plan.checkpoint_id)
 
 
-@pytest.fixture(scope="module", name="tab")
-def _tab(served: Served, job: Job, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+@pytest.fixture(scope="session", name="browser")
+def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     program = found_browser()
     if program is None:
         pytest.skip(NEEDS)
     with chromium(program, tmp_path_factory.mktemp("chromium")) as tab:
-        tab.send("Network.setCookie", name="_token", value=served.token, url=served.url)
         yield tab
+
+
+@pytest.fixture(scope="module", name="tab")
+def _tab(browser: Tab, served: Served, job: Job) -> Iterator[Tab]:
+    """As if the browser were new; between files it shows nothing, and asks for nothing."""
+    browser.send("Storage.clearDataForOrigin", origin=served.url, storageTypes="all")
+    browser.send("Network.setCookie", name="_token", value=served.token, url=served.url)
+    yield browser
+    browser.send("Page.navigate", url="about:blank")
 
 
 @pytest.fixture(autouse=True)
