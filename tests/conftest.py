@@ -30,11 +30,12 @@ settings.load_profile("sluice")
 
 HERE = Path(__file__).parent
 OURS = ("SLUICE_", "AWS_", "AIRFLOW_", "PYTHON", "PATH", "HOME")  # What Sluice and its tests read.
-# One worker plays all of a folder, which shares what is expensive: whole systems, a browser.
+# One worker plays all of these folders, for what they share is expensive, or alone on a machine.
 STACKS = ("chaos", "e2e")
-TOGETHER = dict.fromkeys(STACKS, "stacks") | {"browser": "browser"}
+IN_AIRFLOW = ("airflow", "browser")  # A migrated database, Airflow's app.
+TOGETHER = dict.fromkeys(STACKS, "stacks") | dict.fromkeys(IN_AIRFLOW, "airflow")
 LONG = ("docs", "package", "simulation", "exactly_once", "fuzz", "spark", "testing")
-FIRST = (*STACKS, *LONG, "browser")
+FIRST = (*STACKS, *IN_AIRFLOW, *LONG)
 
 
 @pytest.fixture(autouse=True)
