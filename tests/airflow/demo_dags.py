@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -36,9 +38,13 @@ def demo_dags() -> Iterator[dict[str, DAG]]:
 
     bag = DagBag(dag_folder=str(path), bundle_name="dags-folder", bundle_path=DAGS)
     assert bag.import_errors == {}
+    import_path = [*sys.path]
     try:
         yield bag.dags
     finally:
+        sys.path[:] = import_path  # dag.test() adds to it, and to the environment.
+        for name in [name for name in os.environ if name.startswith("AIRFLOW_CTX_")]:
+            del os.environ[name]
         path.unlink()
         _forget_runs(bag.dags)
         shutil.rmtree(HOME / "logs", ignore_errors=True)
