@@ -7,6 +7,8 @@ whatever is computed from others breaks them.
 
 from __future__ import annotations
 
+from random import Random
+
 from sluice.coordinator.recovery import fail_checkpoint
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.coordinator.watch import watch
@@ -32,11 +34,12 @@ def damages(world: World) -> str:
         return "nothing more"
     retained = world.pick([one.checkpoint_id for one in world.head.completed])
     metadata = world.witness.metadata[retained]
-    keys = [*_keys(metadata), *_owed(world, metadata)]
-    keys = [one for one in keys if one in world.bucket.objects]
+    keys = [one for one in _keys(metadata) if one in world.bucket.objects]
     if not keys:
         return "nothing"
     key = world.pick(keys)
+    owed = [one for one in _owed(world, metadata) if one in world.bucket.objects]
+    key = Random(key).choice([key, *owed])  # A draw of the world's would change all worlds.
     if world.chance(0.3):
         world.bucket.is_damaged(key, None)
         return f"{key} is gone"

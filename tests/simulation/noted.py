@@ -19,6 +19,7 @@ from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.params import Param
 from sluice.errors import ProtocolViolation, SluiceError, StoreUnavailable
+from sluice.protocol.checksums import checksum
 from sluice.storage.open import StoreLocation
 from tests.simulation.bucket import UnderWay, mishap
 from tests.simulation.dataflow import COLUMNS, Row, rows_of
@@ -142,11 +143,11 @@ class NotedTarget:
 
 
 def _read(files: StagedFiles, staged: Committable) -> tuple[Row, ...]:
-    if damage := files.damage_of([staged]):
-        raise ProtocolViolation(damage[0])
     body = files.store.get(staged.file)
     if body is None:
         raise ProtocolViolation(f"{staged.file} is missing")
+    if checksum(body) != staged.checksum:
+        raise ProtocolViolation(f"{staged.file} is damaged")
     return rows_of(body)
 
 
