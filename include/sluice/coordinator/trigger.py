@@ -147,8 +147,11 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
     known = _already_pending(job, head.state, request)
     if known is not None:
         return known
-    if head.state.status is not JobStatus.FAILED:  # A restore does what such a job owes, or cannot.
+    try:
         head = resume(job, head)
+    except (RestoreError, ProtocolViolation):
+        if head.state.status is not JobStatus.FAILED:  # That job says already what is damaged.
+            raise
     examined = examine(head.state, request, request.requested_at_ms)
     try:
         if request.savepoint_name is not None:

@@ -6,6 +6,7 @@ import pytest
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
 from sluice.connectors.contracts.sink import RollBack
+from sluice.coordinator.automatic_restart import give_up
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.trigger import NotTriggered, trigger
 from sluice.coordinator.watch import watch
@@ -92,6 +93,17 @@ def test_the_trigger_fails_it_over_too_and_it_stops_with_the_file_s_name() -> No
     assert key in state.stopped_because
     assert "checkpoint 1 is whole: 'sluice restore auctions --checkpoint 1" in state.stopped_because
     assert isinstance(trigger(job), NotTriggered)
+
+
+def test_a_job_that_failed_for_another_reason_publishes_what_it_owes() -> None:
+    table = NotedTable()
+    job = a_job_that_owes(DamagedCheckpoint.STOP, table)
+    give_up(job, job.state(), "too many restarts")
+
+    assert isinstance(trigger(job), NotTriggered)
+
+    assert table.place.records == list(range(20))
+    assert job.state().status is JobStatus.FAILED
 
 
 def test_a_place_that_takes_nothing_back_was_shown_nothing_of_it() -> None:
