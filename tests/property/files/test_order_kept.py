@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import SourcePosition
 from sluice.connectors.files.file_source import FileSource
 from sluice.connectors.files.known_files import SEALED_KEPT
 from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.connectors.files.text_source import FilesSource
 from tests.examples import examples
+from tests.property.files.formats import rows_of
 
 
 def parquet(rows: Sequence[str]) -> bytes:
@@ -35,15 +36,6 @@ KINDS: dict[str, tuple[type[FileSource[Any]], Any]] = {
     "text": (FilesSource, lines),
     "parquet": (ParquetSource, parquet),
 }
-
-
-def rows_of(source: Any, barrier: Barrier) -> list[str]:
-    return [
-        row
-        for piece in barrier.slices
-        for batch in source.read(piece)
-        for row in batch.column("line").to_pylist()
-    ]
 
 
 # What happens before each epoch, and its cap.

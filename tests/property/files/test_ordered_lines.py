@@ -7,18 +7,10 @@ from random import Random
 
 import pytest
 
-from sluice.connectors.contracts.source import Barrier, SourcePosition
+from sluice.connectors.contracts.source import SourcePosition
 from sluice.connectors.files.text_source import FilesSource
 from tests.examples import TIMES
-
-
-def lines_of(source: FilesSource, barrier: Barrier) -> list[str]:
-    return [
-        line
-        for piece in barrier.slices
-        for batch in source.read(piece)
-        for line in batch.column("line").to_pylist()
-    ]
+from tests.property.files.formats import rows_of
 
 
 @pytest.mark.parametrize("seed", range(20 * TIMES))
@@ -39,8 +31,8 @@ def test_every_line_is_read_once_while_files_come_and_go(tmp_path: Path, seed: i
         most = random.choice([1, 2, 5, None])
         barrier = source.plan(position, max_records=most, parallelism=2)
         assert barrier == source.plan(position, max_records=most, parallelism=2)
-        read += lines_of(source, barrier)
+        read += rows_of(source, barrier)
         position = barrier.position
-    read += lines_of(source, source.plan(position, max_records=None, parallelism=1))
+    read += rows_of(source, source.plan(position, max_records=None, parallelism=1))
 
     assert read == written
