@@ -125,7 +125,8 @@ def table_difference(before: StateTable, after: StateTable, asked: Asked) -> Tab
         Side(schema=schema, handles=_handles(table), now_ms=table.as_of_ms)
         for schema, table in zip(schemas, (before, after), strict=True)
     )
-    differences = Differences(old, new, SegmentCache(after.location).open)
+    cache = SegmentCache(after.location)
+    differences = Differences(old, new, cache.open, cache.prefetch)
     wanted = wanted_keys(asked.key, schemas[1])
     return _answer(after, columns, _found(differences, asked, place, wanted))
 

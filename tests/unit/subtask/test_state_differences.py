@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -9,7 +10,12 @@ import pyarrow as pa
 import pytest
 
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.subtask.state.differences import Differences, Side, key_change
+from sluice.subtask.state.differences import (
+    STRETCHES_AT_ONCE,
+    Differences,
+    Side,
+    key_change,
+)
 from sluice.subtask.state.keyed import delta_table
 from sluice.subtask.state.schema import StateSchema
 from sluice.subtask.state.segments import HASH, decode_segment
@@ -119,6 +125,34 @@ def test_a_window_takes_no_more_rows_than_it_was_told_and_the_next_is_not_read()
     assert next(Differences(before, after, Opened()).windows(97, 20)).keys["user"].to_list() == [
         97, 98, 99,
     ]  # fmt: skip
+
+
+def test_many_stretches_of_few_rows_are_looked_up_together() -> None:
+    before = a_side(a_segment(range(200), 1))
+    pieces = [a_segment([n], 2) for n in range(100)]
+    told: list[str] = []
+
+    def prefetch(segments: Sequence[SegmentHandle]) -> None:
+        told.extend(segment.checksum for segment in segments)
+
+    differences = Differences(before, a_side(*before.handles, *pieces), Opened(), prefetch)
+    windows = [window.keys["user"].to_list() for window in differences.windows(-(2**63), ROWS)]
+
+    assert [user for window in windows for user in window] == [*range(100)]
+    assert len(windows) == -(-100 // STRETCHES_AT_ONCE)
+    assert told == [piece.segment.checksum for piece in pieces]
+
+
+def test_rows_that_may_have_expired_count_before_the_next_stretch_is_read() -> None:
+    mortal = replace(SCHEMA, ttl_ms=10)
+    shared = [a_segment(range(n, n + 10), 1, mortal, 100) for n in range(0, 30, 10)]
+    before, after = (a_side(*shared, schema=mortal, now_ms=now) for now in (105, 108))
+    opened = Opened()
+
+    first = next(Differences(before, after, opened).windows(-(2**63), 10))
+
+    assert (first.read, first.last_hash) == (10, 9)
+    assert len(opened.checksums) == 1
 
 
 def test_rows_that_expire_in_between_are_found_in_segments_that_both_have() -> None:

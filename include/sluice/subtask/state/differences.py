@@ -10,9 +10,10 @@ Refuses: keys of other columns, or of other types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import islice
 from operator import or_
 
 import numpy as np
@@ -30,7 +31,11 @@ from sluice.subtask.state.stretches import Stretch, stretches
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 
+# After a rescale there are as many as subtasks, of a few rows each: a search costs as much for one.
+STRETCHES_AT_ONCE = 32
+
 Open = Callable[[SegmentHandle], pa.Table]
+Prefetch = Callable[[Sequence[SegmentHandle]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +101,17 @@ def key_change(before: StateSchema, after: StateSchema) -> str | None:
 class Differences:
     """The differences of two sides whose keys have the same columns; see ``key_change``."""
 
-    def __init__(self, before: Side, after: Side, open_segment: Open) -> None:
+    def __init__(
+        self,
+        before: Side,
+        after: Side,
+        open_segment: Open,
+        prefetch: Prefetch = lambda _: None,
+    ) -> None:
+        """*prefetch* is told which segments are opened next."""
         assert _identity(before.schema) == _identity(after.schema)
         self._open = _once(open_segment)
+        self._prefetch = prefetch
         self._before, self._after = (_state(side, self._open) for side in (before, after))
         self._expiry = expiry(after.schema.ttl_ms, before.now_ms, after.now_ms)
         self._stretches = stretches(
@@ -114,19 +127,24 @@ class Differences:
 
     def windows(self, first_hash: int, max_rows: int) -> Iterator[Window]:
         """From *first_hash* on; each of about *max_rows* stored rows, some without a difference."""
-        for stretch in self._stretches:
-            if stretch.last_hash < first_hash:
-                continue
-            slices = self._slices(stretch, max(first_hash, stretch.first_hash))
-            yield from (
-                self._compared(rows.select(self._keys.identity))
-                for rows in merged_windows(self._keys, slices, max_rows)
-                if rows.height
-            )
-            if self._dated:  # It was read, if for nothing.
-                yield self._compared(self._keys.live.to_frame(), stretch.last_hash)
+        ahead = (one for one in self._stretches if one.last_hash >= first_hash)
+        while together := tuple(islice(ahead, STRETCHES_AT_ONCE)):
+            self._prefetch([segment for stretch in together for segment in stretch.own])
+            found = self._keys.live.to_frame()
+            for stretch in together:
+                slices = self._slices(stretch, max(first_hash, stretch.first_hash))
+                for rows in merged_windows(self._keys, slices, max_rows):
+                    if found.height and found.height + rows.height > max_rows:
+                        yield self._compared(found, int(found[HASH][-1]))
+                        found = found.clear()
+                    found = pl.concat([found, rows.select(self._keys.identity)])
+                if self._dated >= max_rows:  # They were read, if for nothing.
+                    yield self._compared(found, stretch.last_hash)
+                    found = found.clear()
+            if found.height or self._dated:
+                yield self._compared(found, together[-1].last_hash)
 
-    def _compared(self, keys: pl.DataFrame, last_hash: int | None = None) -> Window:
+    def _compared(self, keys: pl.DataFrame, last_hash: int) -> Window:
         hashes = keys[HASH].to_numpy()
         places = pl.Series(np.arange(len(hashes)) - np.searchsorted(hashes, hashes))
         before, after = self._before.find(keys), self._after.find(keys)
@@ -134,7 +152,7 @@ class Differences:
         kinds = _kinds(before[HASH], after[HASH], changed)
         read, self._dated = keys.height + self._dated, 0
         window = Window(
-            last_hash=int(hashes[-1]) if last_hash is None else last_hash,
+            last_hash=last_hash,
             read=read,
             keys=keys,
             places=places,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -191,7 +192,7 @@ def matching(
     With them come the indices of those rows.  *hashes* are those of *wanted*, and sorted.  *runs*
     ascend and are disjoint: one sorted run.  So each part is in the order of *wanted*.
     """
-    hits = (run.hits(wanted, hashes, missing) for run in runs)
+    hits = (run.hits(wanted, hashes, missing) for run in _reached(runs, hashes))
     by_evolution: dict[Evolution, list[Hits]] = {}
     for hit in hits:
         if hit is not None:
@@ -206,6 +207,14 @@ def matching(
             which, stored = which[equal.to_numpy()], stored.filter(equal)
         found.append((which, stored))
     return found
+
+
+def _reached(runs: Sequence[RunSlice], hashes: Indices) -> Sequence[RunSlice]:
+    """Those of ascending, disjoint *runs* between the first and the last of the sorted *hashes*."""
+    if not len(hashes):
+        return ()
+    first = bisect_left(runs, hashes[0], key=lambda run: run.last_hash)
+    return runs[first : bisect_right(runs, hashes[-1], lo=first, key=lambda run: run.first_hash)]
 
 
 def sorted_runs(runs: Sequence[RunSlice]) -> list[list[RunSlice]]:
