@@ -126,6 +126,21 @@ def test_who_has_no_token_is_told_to_sign_in(tab: Tab, served: Served) -> None:
     tab.send("Network.setCookie", name="_token", value=served.token, url=served.url)
 
 
+def test_snapshots_are_listed_before_they_are_checked(tab: Tab, served: Served) -> None:
+    tab.send("Network.setBlockedURLs", urls=["*checks=true*"])
+    try:
+        show(tab, served, "p/auctions/snapshots", "Snapshots")
+        says(tab, "savepoint before")
+        says(tab, "not checked yet")
+    finally:
+        tab.send("Network.setBlockedURLs", urls=[])
+    tab.errors.clear()  # The blocked request is one.
+
+    show(tab, served, "p/auctions/snapshots", "Snapshots")
+    tab.until(f"!{TEXT}.includes('not checked yet')")
+    says(tab, "yes")
+
+
 def test_two_snapshots_are_compared_from_their_list_on(tab: Tab, served: Served) -> None:
     show(tab, served, "p/auctions/snapshots", "Snapshots")
     link = f"{PLACE}.querySelector('a[aria-label=\"Compare checkpoint 1\"]')"

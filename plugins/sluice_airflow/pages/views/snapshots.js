@@ -8,13 +8,20 @@ import { Empty, Link, Moment, Resource, Table, numeric } from "../parts.js";
 
 export function Snapshots({ uid, path }) {
   const now = useNow();
-  const resource = useResource(withQuery(path("snapshots"), { checks: true }), { everyMs: 60_000 });
+  const resource = useListThenVerdicts(path("snapshots"));
   return html`<h2 tabindex="-1">Snapshots</h2>
     <${Resource} resource=${resource}>${({ snapshots }) => snapshots.length
       ? html`<${Table} caption="Snapshots of ${uid}, the newest first" columns=${columns(uid, path, now, snapshots)} rows=${snapshots}
           keyOf=${(one) => `${one.kind} ${one.savepoint ?? one.id}`} rowClass=${(one) => (one.can_restore === false ? "failing" : "")} />`
       : html`<${Empty} title="Nothing to restore from yet">
           <p>Every completed checkpoint that is retained is listed here, and every savepoint.</p><//>`}<//>`;
+}
+
+/** The checks ask the sinks and read versions of their tables, which takes seconds on S3. */
+function useListThenVerdicts(list) {
+  const listed = useResource(list, { everyMs: 60_000 });
+  const checked = useResource(withQuery(list, { checks: true }), { everyMs: 60_000 });
+  return checked.data ? checked : { ...listed, problem: listed.problem ?? checked.problem };
 }
 
 /** What a person calls it, and what a route takes. */
@@ -43,6 +50,11 @@ const columns = (uid, path, now, snapshots) => [
     ? null : html`<${RestoreFrom} path=${path} snapshot=${one} name=${nameOf(one)} />`) },
 ];
 
-const Verdict = (one) => html`<span class="badge ${one.can_restore === false ? "bad" : "good"}">${one.can_restore === false ? "no" : "yes"}</span>
+const VERDICTS = new Map([[true, ["good", "yes"]], [false, ["bad", "no"]], [null, ["calm", "not checked yet"]]]);
+
+function Verdict(one) {
+  const [look, said] = VERDICTS.get(one.can_restore ?? null);
+  return html`<span class="badge ${look}">${said}</span>
   ${one.is_of_this_life ? null : html` <span class="badge calm" title="The job as it was submitted before took it">earlier life</span>`}
   ${(one.problems ?? []).map((problem) => html`<div class="reason">${problem}</div>`)}`;
+}
