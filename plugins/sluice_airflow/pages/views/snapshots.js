@@ -20,7 +20,7 @@ export function Snapshots({ uid, path }) {
 /** The checks ask the sinks and read versions of their tables, which takes seconds on S3. */
 function useListThenVerdicts(list) {
   const listed = useResource(list, { everyMs: 60_000 });
-  const checked = useResource(withQuery(list, { checks: true }), { everyMs: 60_000 });
+  const checked = useResource(listed.data && withQuery(list, { checks: true }), { everyMs: 60_000 });
   return checked.data ? checked : { ...listed, problem: listed.problem ?? checked.problem };
 }
 
