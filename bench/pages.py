@@ -49,6 +49,12 @@ ACCOUNT = {
 
 # Looks every 5 ms, so that neither this process nor the debugging protocol is in the figure.
 _WATCH = """(() => {{
+    const ask = window.fetch;
+    window.asking = 0;
+    window.fetch = (...given) => {{
+        window.asking += 1;
+        return ask(...given).finally(() => {{ window.asking -= 1; }});
+    }};
     const look = () => {{
         if ({is_open}) window.openedAfter = performance.now();
         else setTimeout(look, 5);
@@ -155,6 +161,7 @@ def _opened(tab: Tab, server: ApiServer, page: Page) -> tuple[float, list[str]]:
     try:
         tab.open(f"{server.url}/sluice/pages/#/{page.address}")
         opened_ms = float(tab.until("window.openedAfter"))
+        tab.until("window.asking === 0")  # The server would go on, beside the next opening.
         routes = tab.evaluate(_ASKED)
     finally:
         tab.send("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
