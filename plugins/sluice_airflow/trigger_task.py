@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from sluice.core.ids import NO_GENERATION
+from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.declaration.job_configuration import milliseconds
 from sluice.declaration.schedules import OnAsset
@@ -92,7 +92,7 @@ class TriggerOperator(CheckpointOperator):
 
     def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
         """Request a checkpoint.  A manual run ignores the minimum pause, and may be empty, as may
-        one that the user's asset event started.
+        one that the user's asset event started, and the first of all.
         """
         from sluice.coordinator.trigger import NotTriggered
 
@@ -111,9 +111,15 @@ class TriggerOperator(CheckpointOperator):
         )
         outcome = ask(is_periodic=run_type in PERIODIC_RUN_TYPES)
         found_nothing = isinstance(outcome, NotTriggered) and outcome.reason is None
-        if found_nothing and isinstance(self.pipeline.checkpointing.schedule, OnAsset):
-            return ask(is_periodic=False)  # An event that was asked for is answered.
-        return outcome
+        return ask(is_periodic=False) if found_nothing and self._may_be_empty(job) else outcome
+
+    def _may_be_empty(self, job: Job) -> bool:
+        """An event that was asked for is answered, and the run that submits a job is a checkpoint,
+        too: the first that it can go back to.
+        """
+        if isinstance(self.pipeline.checkpointing.schedule, OnAsset):
+            return True
+        return job.state().next_checkpoint_id == FIRST_CHECKPOINT_ID
 
     def _rest_of_interval_s(self, job: Job) -> float:
         """What is left of the interval: the event that one is due comes a little sooner."""
