@@ -8,7 +8,7 @@ nothing; numbers below 64 bits count as 32-bit integers, timestamps as microseco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -79,24 +79,24 @@ def _hash_texts(column: pl.Series, seeds: Hashes) -> Hashes:
     _, offset_buffer, data_buffer = array.buffers()
     first = array.offset
     offsets = np.frombuffer(offset_buffer, np.int64)[first : first + len(array) + 1]
-    data = np.frombuffer(data_buffer or b"", np.uint8)
+    data = memoryview(data_buffer or b"")
     lengths = np.diff(offsets)
+    if (lengths == lengths[0]).all():
+        return _hash_bytes(data, offsets[:-1], int(lengths[0]), seeds)
     order = np.argsort(lengths, kind="stable")
     starts = np.flatnonzero(np.diff(lengths[order], prepend=-1))
     hashes = np.empty(len(array), np.uint64)
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         rows = order[start:end]
-        length = int(lengths[rows[0]])
-        bodies = data[offsets[rows][:, None] + np.arange(length)]
-        hashes[rows] = _hash_bytes(bodies, seeds[rows])
+        hashes[rows] = _hash_bytes(data, offsets[rows], int(lengths[rows[0]]), seeds[rows])
     return hashes
 
 
-def _hash_bytes(bodies: npt.NDArray[np.uint8], seeds: Hashes) -> Hashes:
-    """XXH64 as published; *bodies* has a row per value and a column per byte."""
-    count, length = bodies.shape
-    longs = np.ascontiguousarray(bodies[:, : length // 8 * 8]).view("<u8").reshape(count, -1)
-    done = 0
+def _hash_bytes(
+    data: memoryview, places: npt.NDArray[np.int64], length: int, seeds: Hashes
+) -> Hashes:
+    """XXH64, as published, of the *length* bytes from each of *places* on."""
+    at = 0
     hashes: Hashes = seeds + _PRIME_5
     if length >= 32:
         lanes = [
@@ -105,28 +105,37 @@ def _hash_bytes(bodies: npt.NDArray[np.uint8], seeds: Hashes) -> Hashes:
             seeds.copy(),
             seeds - _PRIME_1,
         ]
-        while done + 4 <= length // 32 * 4:
+        while at + 32 <= length:
             for number in range(4):
-                lanes[number] = _round(lanes[number], longs[:, done + number])
-            done += 4
+                word = _words(data, places + (at + 8 * number), "<u8")
+                lanes[number] = _round(lanes[number], word)
+            at += 32
         turns = (1, 7, 12, 18)
-        hashes = np.zeros(count, np.uint64)
+        hashes = np.zeros(len(places), np.uint64)
         for lane, turn in zip(lanes, turns, strict=True):
             hashes = hashes + _rotated(lane, turn)
         for lane in lanes:
-            hashes = (hashes ^ _round(np.zeros(count, np.uint64), lane)) * _PRIME_1 + _PRIME_4
+            hashes = (hashes ^ _round(np.zeros(1, np.uint64), lane)) * _PRIME_1 + _PRIME_4
     hashes = hashes + np.uint64(length)
-    for word in range(done, longs.shape[1]):
-        hashes = _with_long(hashes, longs[:, word])
-    at = length // 8 * 8
+    while at + 8 <= length:
+        hashes = _with_long(hashes, _words(data, places + at, "<u8"))
+        at += 8
     if at + 4 <= length:
-        ints = np.ascontiguousarray(bodies[:, at : at + 4]).view("<u4").reshape(count)
-        hashes = _with_int(hashes, ints.astype(np.uint64))
+        hashes = _with_int(hashes, _words(data, places + at, "<u4").astype(np.uint64))
         at += 4
-    for place in range(at, length):
-        hashes = hashes ^ (bodies[:, place].astype(np.uint64) * _PRIME_5)
+    while at < length:
+        hashes = hashes ^ (_words(data, places + at, "u1").astype(np.uint64) * _PRIME_5)
         hashes = _rotated(hashes, 11) * _PRIME_1
+        at += 1
     return _avalanche(hashes)
+
+
+def _words(
+    data: memoryview, places: npt.NDArray[np.int64], dtype: str
+) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """The number at each of *places*, which need not be aligned."""
+    count = data.nbytes - np.dtype(dtype).itemsize + 1
+    return np.ndarray((count,), dtype, data, strides=(1,))[places]
 
 
 def _with_long(hashes: Hashes, values: Hashes) -> Hashes:
