@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,22 +20,33 @@ from tests.spark.folder_job import FolderJob
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SOURCES = {
-    "text": ({}, "a\nb\na\n", "line"),
-    "json": ({"schema": "k string"}, '{"k": "a"}\n{"k": "b"}\n{"k": "a"}\n', "k"),
-    "csv": ({"schema": "k string", "header": True}, "k\na\nb\na\n", "k"),
-}
+
+def lines_in(folder: Path) -> Files:
+    return Files(f"{folder}/", bounded=False)
 
 
-@pytest.mark.parametrize("format_", SOURCES)
+def json_in(folder: Path) -> Files:
+    return Files(f"{folder}/", format="json", schema="line string", bounded=False)
+
+
+def csv_in(folder: Path) -> Files:
+    return Files(f"{folder}/", format="csv", schema="line string", header=True, bounded=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (lines_in, "a\nb\na\n"),
+        (json_in, '{"line": "a"}\n{"line": "b"}\n{"line": "a"}\n'),
+        (csv_in, "line\na\nb\na\n"),
+    ],
+)
 def test_it_is_whole_and_the_records_behind_it_are_read(
-    spark: SparkSession, tmp_path: Path, format_: str
+    spark: SparkSession, tmp_path: Path, source: Callable[[Path], Files], text: str
 ) -> None:
-    options, text, key = SOURCES[format_]
     job = FolderJob(spark, tmp_path)
-    source = Files(f"{job.files}/", format=format_, bounded=False, **options)
-    rows = job.pipeline.source("rows", source)
-    counts = rows.select(f"{key} AS k").key_by("k").aggregate("counts", n=agg.count())
+    rows = job.pipeline.source("rows", source(job.files))
+    counts = rows.select("line AS k").key_by("k").aggregate("counts", n=agg.count())
     counts.sink("out", FilesTable(upsert_key=("k",)))
 
     plan = trigger_one(job.job, is_periodic=False)
