@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.connectors.contracts.source import Barrier, SourcePosition
@@ -207,6 +207,15 @@ def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
         read_table(str(tmp_path))
 
 
+def test_a_table_has_no_line_of_a_file_that_is_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(BYTE_ORDER_MARK)
+    (tmp_path / "b").write_bytes(BYTE_ORDER_MARK + b"x\n")
+
+    _, table = read_table(str(tmp_path))
+
+    assert table["line"].to_pylist() == ["x"]
+
+
 def test_slices_of_many_lines_are_nearly_equal() -> None:
     blocks = [b"x\n" * 50_000] * 4
     before = PartitionOffset(partition="f", offset=0, records=7)
@@ -230,6 +239,9 @@ cuts = st.lists(
 
 
 @examples(150)
+@example(files=[(BYTE_ORDER_MARK, False)], cuts=[(None, 1)], block_bytes=1, max_marks=2)
+@example(files=[(BYTE_ORDER_MARK, True)], cuts=[(1, 1)], block_bytes=1, max_marks=2)
+@example(files=[(BYTE_ORDER_MARK + b"\n", False)], cuts=[(None, 1)], block_bytes=1, max_marks=2)
 @given(
     files=st.lists(st.tuples(contents, st.booleans()), max_size=4),
     cuts=cuts,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sluice.connectors.files.content_mark import TAIL_BYTES
+from sluice.connectors.files.text_lines import BYTE_ORDER_MARK
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.storage.object_store import ObjectStore
 
@@ -89,7 +90,7 @@ def scan_lines(
     """Cut at most *max_records* lines from *before* to *size*; *blocks* are these bytes.
 
     With *size* None the file ends with the blocks.  Bytes behind the last newline are a line if
-    the source is *bounded*.
+    the source is *bounded*; a byte order mark alone is none, as in Hadoop's ``LineRecordReader``.
     """
     import numpy as np
 
@@ -98,7 +99,10 @@ def scan_lines(
     records = 0
     step = 1
     marks: list[int] = []
+    head = b""
     for block in blocks:
+        if before.offset == 0 and len(head) <= len(BYTE_ORDER_MARK):
+            head += block[: len(BYTE_ORDER_MARK) + 1]
         line_ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (at + 1)
         if max_records is not None:
             line_ends = line_ends[: max_records - records]
@@ -115,7 +119,7 @@ def scan_lines(
             break
     if bounded and records != max_records and end < at:
         assert size in {None, at}
-        records += 1
+        records += head != BYTE_ORDER_MARK
         end = at
     is_whole = end == size if size is not None else end == at and next(blocks, None) is None
     return FileCut(

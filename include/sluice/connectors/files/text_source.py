@@ -36,7 +36,7 @@ from sluice.connectors.files.line_scan import (
     scan_lines,
     slices_of,
 )
-from sluice.connectors.files.text_lines import lines_of, lines_schema
+from sluice.connectors.files.text_lines import BYTE_ORDER_MARK, lines_of, lines_schema
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.storage.object_store import Listed
@@ -136,7 +136,7 @@ class FilesSource(FileSource[FileCut]):
             body = b"".join(blocks)
             digest.update(f"{file.key}\0{len(body)}\0".encode())
             digest.update(body)
-            if body:
+            if body not in {b"", BYTE_ORDER_MARK}:
                 batches.append(lines_of(body.removesuffix(b"\n"), file.key, 0))
         return digest.hexdigest(), pa.Table.from_batches(batches, schema=self.schema())
 
@@ -195,9 +195,10 @@ class FilesSource(FileSource[FileCut]):
             return Part(after=after, end=size, has_rest=has_rest)
         blocks = ScannedBlocks(self._blocks(file.key, before.offset, end), before.offset)
         cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
-        if cut.records == 0:
+        if cut.end == before.offset:
             return Part(after=before, end=size, has_rest=True, is_half_a_record=end == size)
-        self._check_header(before, file, blocks)
+        if cut.records > 0:
+            self._check_header(before, file, blocks)
         after = PartitionOffset(
             partition=file.key,
             offset=cut.end,
@@ -207,7 +208,7 @@ class FilesSource(FileSource[FileCut]):
         )
         return Part(
             after=after,
-            cut=replace(cut, version=after.version),
+            cut=replace(cut, version=after.version) if cut.records > 0 else None,
             records=cut.records,
             end=size,
             has_rest=not after.sealed and after.offset != size,
