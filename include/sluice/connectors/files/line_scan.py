@@ -96,13 +96,10 @@ def scan_lines(
 
     blocks = iter(blocks)
     at = end = before.offset
-    records = 0
-    step = 1
+    records, step, head = 0, 1, b""
     marks: list[int] = []
-    head = b""
     for block in blocks:
-        if before.offset == 0 and len(head) <= len(BYTE_ORDER_MARK):
-            head += block[: len(BYTE_ORDER_MARK) + 1]
+        head += block[: len(BYTE_ORDER_MARK) + 1 - len(head)]
         line_ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (at + 1)
         if max_records is not None:
             line_ends = line_ends[: max_records - records]
@@ -119,7 +116,7 @@ def scan_lines(
             break
     if bounded and records != max_records and end < at:
         assert size in {None, at}
-        records += head != BYTE_ORDER_MARK
+        records += before.offset > 0 or head != BYTE_ORDER_MARK
         end = at
     is_whole = end == size if size is not None else end == at and next(blocks, None) is None
     return FileCut(
