@@ -11,6 +11,7 @@ from sluice.connectors.contracts.source import Source, TextDecoding
 from sluice.connectors.files.content_mark import TAIL_BYTES
 from sluice.connectors.files.csv_header import columns_of, header_names
 from sluice.connectors.files.line_scan import MAX_FIRST_LINE_BYTES, ScannedBlocks
+from sluice.connectors.files.text_lines import BYTE_ORDER_MARK
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
 
@@ -49,6 +50,16 @@ def test_a_header_that_names_the_columns_is_record_0(tmp_path: Path, line: bytes
     barrier = source.plan((), max_records=None, parallelism=1)
 
     assert [(piece.first_record, piece.records) for piece in barrier.slices] == [(0, 2)]
+
+
+def test_a_byte_order_mark_alone_has_no_header_to_check_and_is_read_to_its_end(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.csv").write_bytes(BYTE_ORDER_MARK)
+
+    barrier = a_source(tmp_path).plan((), max_records=None, parallelism=1)
+
+    assert (barrier.slices, barrier.exhausted) == ((), True)
 
 
 @pytest.mark.parametrize(
