@@ -230,8 +230,8 @@ OPERATORS: dict[str, Mutation] = {
     "interval_is_open": Mutation(
         "the upper end does not belong to the interval",
         f"{_AT}.interval_pairs:interval_pairs",
-        'filled["upper"].to_numpy(), side="right"',
-        'filled["upper"].to_numpy(), side="left"',
+        "starts, ends, after_equals=True",
+        "starts, ends, after_equals=False",
         ("interval_join",),
     ),
     "alone_twice": Mutation(

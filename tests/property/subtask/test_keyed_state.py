@@ -134,6 +134,42 @@ def test_what_was_due_before_can_be_left_out(history: list[Epoch], after: int, n
 
 
 @examples(40)
+@given(st.lists(st.tuples(st.lists(st.integers(0, 30), max_size=8), st.integers(0, 9)), max_size=6))
+def test_rows_that_are_written_once_are_due_without_a_search(
+    epochs: list[tuple[list[int], int]],
+) -> None:
+    columns = pl.Schema({"id": pl.Int64(), "number": pl.Int64(), "at": pl.Int64()})
+    once = StateSchema(
+        columns=columns,
+        key_columns=("id",),
+        sub_key_columns=("number",),
+        time_column="at",
+        is_written_once=True,
+    )
+    written: list[Run] = []
+    waiting: list[tuple[int, int, int, int]] = []
+    watermark = 0
+    for times, advance in epochs:
+        before, watermark = watermark, watermark + advance
+        due = KeyedState(once, written).due(watermark, after_ms=before)
+        searched = KeyedState(replace(once, is_written_once=False), written)
+
+        expected = sorted(row for row in waiting if row[3] <= watermark)
+        assert due.rows() == searched.due(watermark, after_ms=before).rows() == expected
+
+        waiting = [row for row in waiting if row[3] > watermark]
+        new = [
+            (at % 3, at % 3, len(written) * 100 + number, at)
+            for number, at in enumerate(times)
+            if at > watermark
+        ]
+        waiting += new
+        upserts = pl.DataFrame(new, once.live, orient="row")
+        table = delta_table(once, upserts, due)
+        written.append(Run(table=table, min_time_ms=min((row[3] for row in new), default=None)))
+
+
+@examples(40)
 @given(histories, schemas, st.sets(keys), st.lists(identities, unique=True), ranges)
 def test_a_slice_holds_exactly_the_rows_between_its_bounds(
     history: list[Epoch],

@@ -64,6 +64,7 @@ class IntervalJoin(RawRows):
             require_instant(
                 stage.uid, columns.inputs[0], declared.upper_column, "as the end of its interval"
             )
+        self._right_time = columns.kept_name(self._times[1])
         self._declared = declared
         self._is_left = declared.how == "left"
         matched = {_MATCHED: pl.Boolean()} if self._is_left else {}
@@ -73,6 +74,7 @@ class IntervalJoin(RawRows):
                 key_columns=columns.keys,
                 sub_key_columns=(SEQUENCE,),
                 time_column=_EXPIRES_MS,
+                is_written_once=not more,  # A match is noted in the left row of a left join.
             )
             for name, kept, more in zip(SIDES, columns.kept, (matched, {}), strict=True)
         }
@@ -95,20 +97,22 @@ class IntervalJoin(RawRows):
         columns = self._columns
         left, right = (self._new(groups, side, time) for side in range(len(SIDES)))
         old_left = state[LEFT].lookup(columns.distinct_keys(right))
-        old_right = state[RIGHT].lookup(columns.distinct_keys(left))
-        rights = pl.concat([old_right, right])
-        which, where = self._pairs(left, rights)
+        old_right = self._by_time(state[RIGHT].lookup(columns.distinct_keys(left)))
+        which, where = self._pairs(left, right)
+        which_before, where_before = self._pairs(left, old_right)
         old_which, old_where = self._pairs(old_left, right)
-        frames = [self._joined(left, rights, which, where)]
-        frames.append(self._joined(old_left, right, old_which, old_where))
-
+        frames = [
+            self._joined(left, right, which, where),
+            self._joined(left, old_right, which_before, where_before),
+            self._joined(old_left, right, old_which, old_where),
+        ]
         waits = pl.col(_EXPIRES_MS) > time.watermark_ms
         due_left, due_right = (
             state[name].due(time.watermark_ms, after_ms=time.previous_watermark_ms)
             for name in SIDES
         )
         if self._is_left:
-            left = _marked(left, which)
+            left = _marked(left, np.append(which, which_before))
             was_alone = ~old_left[_MATCHED]
             newly = _marked(old_left, old_which).filter(was_alone & pl.col(_MATCHED))
             alone = ~pl.col(_MATCHED)
@@ -150,8 +154,12 @@ class IntervalJoin(RawRows):
             self._columns.key,
             lower=left_us + self._declared.lower_ms * US_PER_MS,
             upper=upper_us,
-            at=pl.col(self._columns.kept_name(self._times[1])).dt.epoch("us"),
+            at=pl.col(self._right_time).dt.epoch("us"),
         )
+
+    def _by_time(self, right: pl.DataFrame) -> pl.DataFrame:
+        """Stored *right* rows as ``_pairs`` needs them; state is sorted by sequence."""
+        return right.sort(*self._columns.key, self._right_time, SEQUENCE)
 
     def _joined(
         self, left: pl.DataFrame, right: pl.DataFrame, which: Indices, where: Indices
@@ -163,7 +171,8 @@ class IntervalJoin(RawRows):
         schema = self.tables[SIDES[side]]
         if SIDES[side] not in groups:
             return schema.live.to_frame()
-        rows = sequenced(groups[SIDES[side]], schema.key, time)
+        then = (self._right_time,) if side else ()
+        rows = sequenced(groups[SIDES[side]], schema.key, time, then=then)
         if _MATCHED in schema.columns:
             rows = rows.with_columns(pl.lit(False).alias(_MATCHED))  # noqa: FBT003 - a value
         return rows.select(schema.live.names())

@@ -13,6 +13,7 @@ from operator import or_
 import polars as pl
 
 from sluice.subtask.operators.operator import EpochTime, Frames
+from sluice.subtask.state.order import gathered, order_of
 from sluice.subtask.state.segments import HASH
 
 # The number of a row among those of its key: its checkpoint, then its place in that.
@@ -45,15 +46,18 @@ def in_order(rows: pl.DataFrame, first: Iterable[str]) -> pl.DataFrame:
     return rows.sort(*names)
 
 
-def sequenced(rows: pl.DataFrame, run: Sequence[str], time: EpochTime) -> pl.DataFrame:
+def sequenced(
+    rows: pl.DataFrame, run: Sequence[str], time: EpochTime, *, then: Sequence[str] = ()
+) -> pl.DataFrame:
     """*rows* in order, numbered within those equal in the columns *run*, which start with the hash.
 
-    The number does not depend on rows of other keys: a range of hashes numbers as the whole does.
+    Within a run they are sorted by the columns *then*, and only then by all others.  The number
+    does not depend on rows of other keys: a range of hashes numbers as the whole does.
     """
     assert run[0] == HASH, "the hash, which is never null, tells the first row from none"
     first_number = time.checkpoint_id << _PLACE_BITS
     number = (place_in_run(run) + first_number).alias(SEQUENCE)
-    return in_order(rows, run).with_columns(number)
+    return in_order(rows, (*run, *then)).with_columns(number)
 
 
 def place_in_run(run: Sequence[str]) -> pl.Expr:
@@ -65,4 +69,6 @@ def place_in_run(run: Sequence[str]) -> pl.Expr:
 
 def by_hash(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """*frames* as one, sorted by hash; rows of one hash keep their order."""
-    return pl.concat(frames).sort(HASH, maintain_order=True)
+    rows = pl.concat(frames)
+    order = order_of(rows[HASH].to_numpy())
+    return rows if order is None else gathered(rows, order)

@@ -82,6 +82,7 @@ class WindowJoin(RawRows):
                 key_columns=columns.keys,
                 sub_key_columns=(*WINDOW, SEQUENCE) if counts else WINDOW,
                 time_column=_MAX_TIMESTAMP_MS,
+                is_written_once=True,
             )
             for name, kept, counts in zip(SIDES, columns.kept, self._counts, strict=True)
         }

@@ -123,8 +123,10 @@ class KeyedState:
             for run in self._runs
             if run.min_time_ms is not None and run.min_time_ms <= watermark_ms
         ]
-        due = self.find(merged_rows(self.schema, candidates))
-        return due.filter(is_due)
+        due = merged_rows(self.schema, candidates)
+        if self.schema.is_written_once and after_ms is not None:
+            return self._live(due)  # What has been deleted was due at *after_ms*.
+        return self.find(due).filter(is_due)
 
     def scan(self) -> pl.DataFrame:
         """All live rows, sorted by identity."""

@@ -18,13 +18,15 @@ from sluice.subtask.state.segments import DELETED, HASH, WRITTEN
 class StateSchema:
     """The columns of a table of state, without reserved ones.
 
-    ``time_column`` holds the timer of a row: an event time, as int64 milliseconds.
+    ``time_column`` holds the timer of a row: an event time, as int64 milliseconds.  With
+    ``is_written_once`` no row replaces another, and none is deleted before its timer is due.
     """
 
     columns: pl.Schema
     key_columns: tuple[str, ...]
     sub_key_columns: tuple[str, ...] = ()
     time_column: str | None = None
+    is_written_once: bool = False
     ttl_ms: int | None = None
 
     def __post_init__(self) -> None:
