@@ -52,6 +52,20 @@ PATHS: dict[str, Mutation] = {
         "sorted_rows[start : max(start, end - 1)]",
         needs=("plain", "parallel"),
     ),
+    "times_reach_one": Mutation(
+        "event times that readers measured reach the first subtask alone",
+        "subtask.exchange_blocks:send",
+        "for subtask in range(spec.task.parallelism):",
+        "for subtask in range(1):",
+        needs=("plain", "parallel", "epochs"),
+    ),
+    "times_of_one_reader": Mutation(
+        "of the event times of several readers the first count",
+        "subtask.carried_clock:times_of",
+        "max(last, most)",
+        "last",
+        needs=("plain", "parallel", "epochs"),
+    ),
     "rescale_drops": Mutation(
         "a segment that two subtasks have to read is read by none",
         "epoch.assignment:assigned_state",

@@ -1,13 +1,16 @@
-"""Time zone and ANSI mode are ours, wherever a session comes from."""
+"""Time zone and ANSI mode are ours, wherever a session comes from; so are Python's workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from sluice.declaration import aggregates as agg
@@ -54,3 +57,22 @@ def test_a_day_begins_in_utc_and_an_overflow_is_an_error_in_anybodys_session(
     job.write("2.parquet", pl.DataFrame({"at": at, "n": [100, 200]}))
 
     assert "CAST_OVERFLOW" in job.failure()
+
+
+def test_python_workers_keep_memory_and_look_for_modules_in_no_zip(spark: SparkSession) -> None:
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        zips = [path for path in sys.path_importer_cache if path.endswith(".zip")]
+        zips = [path for path in zips if Path(path).exists()]
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "pool": [pa.default_memory_pool().backend_name],
+                    "jemalloc": [os.environ["_RJEM_MALLOC_CONF"]],
+                    "zips": [",".join(zips)],
+                }
+            )
+
+    rows = spark.range(1).mapInArrow(look, "pool string, jemalloc string, zips string").collect()
+
+    assert [(row.pool, row.zips) for row in rows] == [("system", "")]
+    assert rows[0].jemalloc.endswith("dirty_decay_ms:10000,muzzy_decay_ms:-1")

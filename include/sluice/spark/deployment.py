@@ -49,7 +49,7 @@ def deploy(run: StageRun) -> Deployment:
     exchange = exchange_of(run)
     if exchange is not None:
         event_time = event_time_of(run, exchange.feeds)
-        given = exchanged_rows(run, exchange, event_time.time)
+        given = exchanged_rows(run, exchange, event_time)
     else:
         event_time = event_time_of(run, None)
         given = _rows(run, read_inputs(run))
@@ -98,6 +98,7 @@ def _spec(run: StageRun, given: KeyedRows, event_time: EventTime) -> SubtaskSpec
         epoch_time=event_time.time,
         streams_watermark_ms=run.given.watermark_ms(run.before),
         event_times_ms=event_time.measured_ms,
+        clock=event_time.clock,
         measured_source=event_time.by_subtasks,
         is_pre_aggregated=given.is_pre_aggregated,
         is_exchanged=given.is_exchanged,

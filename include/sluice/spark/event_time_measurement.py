@@ -1,32 +1,31 @@
-"""The event times of an epoch's source rows, measured before a stage processes them.
+"""The event times of an epoch's source rows, which decide what fires in a stage.
 
 All rows of the source count, before filters: so a partition whose rows are all filtered out still
-advances event time (ADR 21).  Only the rows that a transform yields are measured behind it, by the
-subtasks.
+advances event time (ADR 21).  Where Python reads the source, its readers measure as the rows pass;
+elsewhere the driver measures before the stage runs, in a Spark job of its own.  Only the rows that
+a transform yields are measured behind it, by the subtasks.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
-
-import pyarrow as pa
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from sluice.connectors.contracts.source import MALFORMED_COLUMN
 from sluice.core.plan import SourceCut
+from sluice.core.stage_clock import latest
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration.nodes import Input
 from sluice.declaration.operations import Lookup, Transform
 from sluice.declaration.steps import Filter, Projection, Step, computing
-from sluice.epoch.event_time import latest, stage_watermark
+from sluice.epoch.event_time import stage_clock
 from sluice.spark.names import columns_named
 from sluice.spark.reading import share
 from sluice.spark.rows import lookup_table, projected, read_source, transformed
 from sluice.spark.stage_run import StageRun
+from sluice.subtask.carried_clock import CarriedClock, TimedInput, Times, decisive_times
 from sluice.subtask.feed import Feed, ParquetRows
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.side_rows import SOURCE
@@ -36,60 +35,88 @@ if TYPE_CHECKING:
 
 MAX_MILLIS = (2**63 - 1) // 1000  # To milliseconds, from an instant's microseconds.
 
-_Measured: TypeAlias = Mapping[str, tuple[int, int]]  # Least and largest, by partition.
 _MILLIS = re.compile(r"timestamp_millis\(\s*([\w.]+)\s*\)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventTime:
     """The event times of an epoch.
 
     ``measured_ms`` are those that the driver measured, per ``source/partition``; ``by_subtasks``
-    is the source whose event times the subtasks measure as its rows pass.
+    is the source whose event times the subtasks measure as its rows pass.  With a ``clock`` those
+    of the inputs ``timed`` come with the rows, and ``time`` lacks the watermark of the epoch's end.
     """
 
     time: EpochTime
-    measured_ms: dict[str, int]
-    by_subtasks: str | None
+    measured_ms: dict[str, int] = field(default_factory=dict[str, int])
+    by_subtasks: str | None = None
+    clock: CarriedClock | None = None
+    timed: dict[int, TimedInput] = field(default_factory=dict[int, TimedInput])
 
 
 def event_time_of(run: StageRun, feeds: tuple[Feed, ...] | None) -> EventTime:
-    """Measure the event times of *run*; *feeds* are its inputs where it bypasses the JVM."""
+    """The event times of *run*, measured now or as the rows pass.
+
+    *feeds* are its inputs where it bypasses the JVM.
+    """
     node, before = run.node, run.before
+    sides = _measured_sides(run)
+    clock = stage_clock(run.job, run.plan, node.uid, run.given.watermark_ms(before), before)
+    timed = _timed_inputs(run, feeds, sides) if feeds is not None else None
+    if timed:
+        return EventTime(
+            time=_epoch_time(run, clock.floor_ms),
+            clock=CarriedClock(
+                stage=clock,
+                sources={side: node.inputs[side].producer for side in timed},
+                heads={side: _head_partitions(sides[side]) for side in timed},
+            ),
+            timed=timed,
+        )
     measured: dict[str, int] = {}
-    for side, seen in _seen(run, feeds).items():
+    for side, seen in _seen(run, sides).items():
         source = node.inputs[side].producer
         own = {f"{source}/{partition}": at_ms for partition, at_ms in seen.items()}
         measured = latest(measured, own)
-    streams_ms = run.given.watermark_ms(before)
-    time = EpochTime(
+    return EventTime(
+        time=_epoch_time(run, clock.watermark_ms(measured)),
+        measured_ms=measured,
+        by_subtasks=node.inputs[0].producer if _is_behind_transform(run) else None,
+    )
+
+
+def _epoch_time(run: StageRun, watermark_ms: int) -> EpochTime:
+    return EpochTime(
         checkpoint_id=run.plan.checkpoint_id,
-        previous_watermark_ms=before.watermark_ms if before is not None else MIN_WATERMARK,
-        watermark_ms=stage_watermark(run.job, run.plan, node.uid, measured, streams_ms, before),
+        previous_watermark_ms=run.before.watermark_ms if run.before else MIN_WATERMARK,
+        watermark_ms=watermark_ms,
         processing_time_ms=run.plan.processing_time_ms,
     )
-    by_subtasks = node.inputs[0].producer if _is_behind_transform(run) else None
-    return EventTime(time, measured, by_subtasks)
 
 
-def _seen(run: StageRun, feeds: tuple[Feed, ...] | None) -> dict[int, dict[str, int]]:
-    """The event times per partition, of each input that is measured before it is processed."""
-    sides = {
+def _measured_sides(run: StageRun) -> dict[int, SourceCut]:
+    """The inputs whose event times are measured, and what the epoch takes of them."""
+    return {
         side: run.plan.source(given.producer)
         for side, given in enumerate(run.node.inputs)
         if given.event_time is not None and _has_a_say(run, given)
     }
+
+
+def _seen(run: StageRun, sides: Mapping[int, SourceCut]) -> dict[int, dict[str, int]]:
+    """The event times per partition, of each input that is measured before it is processed."""
     if _is_behind_transform(run):
         waiting = {side: replace(cut, slices=cut.heads) for side, cut in sides.items() if cut.heads}
         return {
-            side: _times(_behind_transform(run, run.node.inputs[side], heads), heads)
+            side: decisive_times(
+                _behind_transform(run, run.node.inputs[side], heads), _head_partitions(heads)
+            )
             for side, heads in waiting.items()
         }
-    of_rows = _by_feeds(run, feeds, sides) if feeds is not None else {}
-    for side, cut in sides.items():
-        if side not in of_rows:
-            of_rows[side] = _by_spark(run, run.node.inputs[side], cut)
-    return {side: _times(of_rows[side], cut) for side, cut in sides.items()}
+    return {
+        side: decisive_times(_by_spark(run, run.node.inputs[side], cut), _head_partitions(cut))
+        for side, cut in sides.items()
+    }
 
 
 def _has_a_say(run: StageRun, given: Input) -> bool:
@@ -115,55 +142,27 @@ def _is_behind_transform(run: StageRun) -> bool:
             return False
 
 
-def _times(of_rows: _Measured, cut: SourceCut) -> dict[str, int]:
-    """The largest event time of each partition that is read; the least of one that is held back."""
-    heads = {piece.partition for piece in cut.heads}
-    return {
-        partition: least if partition in heads else most
-        for partition, (least, most) in of_rows.items()
-    }
+def _head_partitions(cut: SourceCut) -> frozenset[str]:
+    return frozenset(piece.partition for piece in cut.heads)
 
 
-def _by_feeds(
-    run: StageRun, feeds: tuple[Feed, ...], cuts: Mapping[int, SourceCut]
-) -> dict[int, _Measured]:
-    """The inputs whose event time is plain SQL, measured in one Spark job.
-
-    A Spark job of its own for each would take a tenth of a CPU second.
-    """
-    alone = {
-        side: possible
-        for side, cut in cuts.items()
-        if (possible := _event_time_alone(run, feeds[side], cut)) is not None
-    }
-    if not alone:
-        return {}
-
-    def measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for index in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
-            times = json.dumps([feed.times_ms(index) for feed in alone.values()])
-            yield pa.RecordBatch.from_pydict({"times": pa.array([times])})
-
-    readers = run.task.parallelism
-    shares = run.spark.range(0, readers, 1, readers)
-    measured: dict[int, dict[str, tuple[int, int]]] = {side: {} for side in alone}
-    for row in shares.mapInArrow(measure, "times string").collect():
-        for seen, times in zip(measured.values(), json.loads(row["times"]), strict=True):
-            for partition, (least, most) in times.items():
-                first, last = seen.get(partition, (least, most))
-                seen[partition] = min(first, least), max(last, most)
-    return dict(measured)
+def _timed_inputs(
+    run: StageRun, feeds: tuple[Feed, ...], sides: Mapping[int, SourceCut]
+) -> dict[int, TimedInput] | None:
+    """The inputs that readers measure as they read them; None if Spark has to measure one."""
+    timed: dict[int, TimedInput] = {}
+    for side, cut in sides.items():
+        rows = feeds[side].rows
+        assert isinstance(rows, ParquetRows), "no other source goes past the JVM"
+        alone = feeds[side].of_event_time()
+        if not alone.is_possible():
+            return None
+        heads = replace(rows, shares=share(cut.heads, run.task.parallelism))
+        timed[side] = TimedInput(feed=alone, heads=replace(alone, rows=heads))
+    return timed
 
 
-def _event_time_alone(run: StageRun, feed: Feed, cut: SourceCut) -> Feed | None:
-    rows = feed.rows
-    assert isinstance(rows, ParquetRows), "no other source goes past the JVM"
-    looked_at = replace(rows, shares=share((*cut.slices, *cut.heads), run.task.parallelism))
-    alone = replace(feed, rows=looked_at).of_event_time()
-    return alone if alone.is_possible() else None
-
-
-def _by_spark(run: StageRun, given: Input, cut: SourceCut) -> _Measured:
+def _by_spark(run: StageRun, given: Input, cut: SourceCut) -> Times:
     assert given.event_time is not None
     renamed = {new: name for name, new in given.renames.items()}
     at = renamed.get(given.event_time, given.event_time)
@@ -174,7 +173,7 @@ def _by_spark(run: StageRun, given: Input, cut: SourceCut) -> _Measured:
     return _measured(projected(rows, alone), given.event_time)
 
 
-def _behind_transform(run: StageRun, given: Input, cut: SourceCut) -> _Measured:
+def _behind_transform(run: StageRun, given: Input, cut: SourceCut) -> Times:
     assert given.event_time is not None
     rows = projected(read_source(run, given.producer, cut, given.steps), given)
     result = transformed(run.node, [rows], lookup_table(run), run.configuration.params)
@@ -189,7 +188,7 @@ def _without_overflow(step: Step) -> Step:
     return Projection(tuple(_MILLIS.sub(guarded, column) for column in step.columns))
 
 
-def _measured(rows: DataFrame, event_time: str) -> _Measured:
+def _measured(rows: DataFrame, event_time: str) -> Times:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     if MALFORMED_COLUMN in rows.columns:

@@ -15,6 +15,7 @@ from sluice.declaration.nodes import Input
 from sluice.declaration.operations import KeyedLookup, WindowTopN
 from sluice.declaration.windows import Attached
 from sluice.job.places import open_source
+from sluice.spark.event_time_measurement import EventTime
 from sluice.spark.keying import KeyedRows, is_pre_aggregated, needed_columns
 from sluice.spark.reading import share
 from sluice.spark.stage_run import StageRun
@@ -22,7 +23,7 @@ from sluice.subtask.exchange_blocks import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, 
 from sluice.subtask.feed import Feed, ParquetRows, StreamRows
 from sluice.subtask.operators.build import build_operator
 from sluice.subtask.operators.computed import wanted
-from sluice.subtask.operators.operator import EpochTime, Operator
+from sluice.subtask.operators.operator import Operator
 from sluice.subtask.state.segments import to_table
 
 
@@ -56,7 +57,7 @@ def exchange_of(run: StageRun) -> Exchange | None:
     return Exchange(feeds=tuple(narrowed), operator=operator)
 
 
-def exchanged_rows(run: StageRun, exchange: Exchange, epoch_time: EpochTime) -> KeyedRows:
+def exchanged_rows(run: StageRun, exchange: Exchange, event_time: EventTime) -> KeyedRows:
     """The rows of an epoch, in blocks for the subtasks that own their key groups."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -65,7 +66,8 @@ def exchanged_rows(run: StageRun, exchange: Exchange, epoch_time: EpochTime) -> 
         stage=node,
         task=task,
         feeds=exchange.feeds,
-        epoch_time=epoch_time,
+        epoch_time=event_time.time,
+        timed=event_time.timed,
         pre_aggregates=run.before is not None and is_pre_aggregated(run.before.rows_per_group),
     )
     shares = run.spark.range(0, task.parallelism, 1, task.parallelism)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import StageNode
+from sluice.subtask.carried_clock import TimedInput, times_frame
 from sluice.subtask.chunks import CHUNK_BYTES, CHUNK_ROWS
 from sluice.subtask.feed import Feed
 from sluice.subtask.operators.build import build_operator
@@ -45,6 +46,7 @@ class BlockKind(StrEnum):
     ROWS = "rows"  # Rows of an input; the name is its number.
     GROUPS = "groups"  # Pre-aggregated rows; the name is that of their group frame.
     LATE = "late"  # Late rows of an input; the name is its number.
+    TIMES = "times"  # Event times of an input, by partition; the name is its number.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,8 @@ class Received:
 class ExchangeSpec:
     """The exchange of a stage: ``feeds`` are its inputs, in their order.
 
-    With ``pre_aggregates`` rows are grouped before they are sent.
+    With ``pre_aggregates`` rows are grouped before they are sent.  The event times of inputs in
+    ``timed`` are measured as their rows pass, and sent to every subtask.
     """
 
     stage: StageNode
@@ -69,6 +72,7 @@ class ExchangeSpec:
     feeds: tuple[Feed, ...]
     epoch_time: EpochTime
     pre_aggregates: bool
+    timed: Mapping[int, TimedInput] = field(default_factory=dict[int, TimedInput])
 
 
 def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,7 +84,8 @@ def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     operator = build_operator(spec.stage, schemas) if spec.pre_aggregates else None
     for share in (index for batch in batches for index in batch.column(0).to_pylist()):
         for side, feed in enumerate(spec.feeds):
-            for rows in feed.frames(share):
+            timed = spec.timed[side].reader(share) if side in spec.timed else None
+            for rows in feed.frames(share, timed):
                 if operator is None:
                     yield from _blocks(spec.task, BlockKind.ROWS, str(side), rows)
                     continue
@@ -92,6 +97,10 @@ def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
                 if partial.late.height:
                     owner = share % spec.task.parallelism
                     yield from _pieces(owner, BlockKind.LATE, str(side), partial.late, 0)
+            if timed is not None and timed.times_ms:
+                for subtask in range(spec.task.parallelism):
+                    times = times_frame(timed.times_ms)
+                    yield from _pieces(subtask, BlockKind.TIMES, str(side), times, 0)
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:

@@ -6,7 +6,7 @@ projections are more than plain SQL, or whose keys only Spark can hash, has none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -102,12 +102,19 @@ class Feed:
     def narrowed(self, columns: Sequence[str]) -> Feed:
         return replace(self, columns=tuple(columns))
 
-    def frames(self, share: int) -> Iterator[pl.DataFrame]:
-        """The rows of one reader's share, hashed."""
+    def frames(self, share: int, timed: TimedFeed | None = None) -> Iterator[pl.DataFrame]:
+        """The rows of one reader's share, hashed; as they pass, *timed* measures their times."""
         columns = self.prepared_schema.names() if self.columns is None else self.columns
-        for chunk in chunks(batch for _, batch in self.rows.read(share, self.paths)):
+        for chunk in chunks(self._batches(share, timed)):
             rows = self.prepared(chunk)
             yield rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
+
+    def _batches(self, share: int, timed: TimedFeed | None) -> Iterator[pa.RecordBatch]:
+        paths = self.paths if timed is None else self._in_order({*self.paths, *timed.feed.paths})
+        for partition, batch in self.rows.read(share, paths):
+            if timed is not None:
+                timed.measure(partition, batch)
+            yield batch
 
     def of_event_time(self) -> Feed:
         """The same input, of which only the event time is read, without its filters."""
@@ -117,20 +124,6 @@ class Feed:
         steps = computing(given.steps, renamed.get(given.event_time, given.event_time))
         alone = replace(given, steps=steps, keys=(), key_expressions={})
         return replace(self, given=alone, hashed=(), wanted=(), columns=(given.event_time,))
-
-    def times_ms(self, share: int) -> dict[str, tuple[int, int]]:
-        """The least and the largest event time per partition, in milliseconds."""
-        at = pl.col(self.given.event_time or "")
-        times: dict[str, tuple[int, int]] = {}
-        for partition, batch in self.rows.read(share, self.paths):
-            rows = self.prepared(_frame(batch))
-            least, most = rows.select(
-                at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most")
-            ).row(0)
-            if most is not None:
-                before = times.get(partition, (least, most))
-                times[partition] = min(least, before[0]), max(most, before[1])
-        return times
 
     @cached_property
     def _raw(self) -> pl.Schema:
@@ -181,12 +174,14 @@ class Feed:
     @cached_property
     def paths(self) -> list[str]:
         """The columns and fields that have to be read, in the order of the schema."""
-        paths = self._needed[2]
+        return self._in_order(self._needed[2]) or [next(iter(self._raw))]  # Rows are counted only.
+
+    def _in_order(self, paths: Iterable[str]) -> list[str]:
+        """*paths* in the order of the schema, each column or field once."""
         order = {name: place for place, name in enumerate(self._raw)}
         whole = {path for path in paths if "." not in path}
         parts = {path for path in paths if path.partition(".")[0] not in whole}
-        wanted = sorted(whole | parts, key=lambda path: (order[path.partition(".")[0]], path))
-        return wanted or [next(iter(self._raw))]  # Only the number of rows is used.
+        return sorted(whole | parts, key=lambda path: (order[path.partition(".")[0]], path))
 
     def prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
         """*rows* of the columns that were read, in the columns that the operator expects."""
@@ -196,6 +191,31 @@ class Feed:
             .select(wanted)
             .with_columns(item.expression.alias(name) for name, item in self._computed.items())
         )
+
+
+class TimedFeed:
+    """The event times of a feed's rows, measured before its filters.
+
+    ``feed`` is the input of which only the event time is read, ``Feed.of_event_time``.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.times_ms: dict[str, tuple[int, int]] = {}
+        at = pl.col(feed.given.event_time or "")
+        self._ends = (at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most"))
+
+    def read(self, share: int) -> None:
+        """Measure the rows of one reader's share, which are read for nothing else."""
+        for partition, batch in self.feed.rows.read(share, self.feed.paths):
+            self.measure(partition, batch)
+
+    def measure(self, partition: str, batch: pa.RecordBatch) -> None:
+        """Widen the least and the largest event time of *partition*, in ``times_ms``."""
+        least, most = self.feed.prepared(_frame(batch)).select(self._ends).row(0)
+        if most is not None:
+            before = self.times_ms.get(partition, (least, most))
+            self.times_ms[partition] = min(least, before[0]), max(most, before[1])
 
 
 def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:

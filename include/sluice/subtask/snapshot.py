@@ -49,7 +49,9 @@ class KeyedSnapshot:
         for side, frame in enumerate(empty):
             self._template |= self._operator.partial(frame, self._time, side).groups
         self._buffer.add(self._template)
+        self._times: dict[int, list[pl.DataFrame]] = {}
         self.rows_in = 0
+        self.event_times_ms: dict[str, int] = {}  # Those that came with the rows.
 
     @property
     def groups(self) -> int:
@@ -83,6 +85,8 @@ class KeyedSnapshot:
                 self._buffer.add({part.name: part.rows})
             case BlockKind.LATE:
                 self._output.add_late(part.rows, int(part.name))
+            case BlockKind.TIMES:
+                self._times.setdefault(int(part.name), []).append(part.rows)
             case _:
                 assert_never(part.kind)
 
@@ -96,6 +100,7 @@ class KeyedSnapshot:
 
         Returns every live segment, oldest first: those of the parent, then the new ones.
         """
+        self._read_clock()
         writers = {
             name: StateWriter(self._work, name, schema, self._inherited[name])
             for name, schema in self._operator.tables.items()
@@ -114,6 +119,13 @@ class KeyedSnapshot:
             for handle in (writers[name].finish() if name in writers else inherited)
         ]
         return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
+
+    def _read_clock(self) -> None:
+        clock = self._work.spec.clock
+        if clock is not None:
+            seen = {side: pl.concat(frames) for side, frames in self._times.items()}
+            self.event_times_ms = clock.measured_ms(seen)
+            self._time = clock.read(self._time, self.event_times_ms)
 
     def _take(self, outcome: Outcome, writers: dict[str, StateWriter]) -> None:
         self._output.add(outcome.output, outcome.retracted)

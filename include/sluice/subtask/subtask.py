@@ -80,8 +80,8 @@ def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     spec = work.spec
     output = Output(work)
-    groups = 0  # The driver's event times are in one subtask's ack only.
-    event_times_ms = dict(spec.event_times_ms) if work.subtask.index == 0 else {}
+    groups = 0
+    event_times_ms: dict[str, int] = {}
     state: tuple[StateHandle, ...] = ()
     if spec.stage.is_stateful:
         snapshot = KeyedSnapshot(work, output)
@@ -93,9 +93,13 @@ def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
                 snapshot.add(chunk)
         state = snapshot.finish()
         rows_in, groups = snapshot.rows_in, snapshot.groups
+        if work.subtask.index == 0:  # All subtasks know them, and one ack says them.
+            event_times_ms |= snapshot.event_times_ms
     else:
         rows_in, measured = _pass_through(work, output, batches)
-        event_times_ms |= measured  # The driver measured other partitions.
+        event_times_ms |= measured
+    if work.subtask.index == 0:  # The driver measured other partitions.
+        event_times_ms |= spec.event_times_ms
     segments, committables = output.finish()
     elapsed_ms = round((time.monotonic() - started) * 1000)
     return Ack(
