@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.core.completed import CheckpointMetadata, StageState
+from sluice.core.finished_stages import problems_behind_the_end
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
@@ -74,6 +75,10 @@ def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> s
     metadata = parent.metadata if isinstance(parent, CompletedParent) else None
     if metadata is None:
         return None  # Nothing was completed yet: there is nothing to lose.
+    reads = {uid: stage.producers for uid, stage in pipeline.stages.items()}
+    behind = problems_behind_the_end(metadata, reads)
+    if behind:  # No restore would take it either.
+        return f"pipeline {pipeline.uid!r} changed under its job: {'; '.join(behind)}"
     left = left_behind(metadata, pipeline)
     lost = {uid: what for uid, what in left.items() if uid not in state.dropped_stages}
     is_restored = (

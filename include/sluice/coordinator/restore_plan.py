@@ -49,7 +49,8 @@ def plan_restore(
             uid=uid,
             parallelism=job.parallelism_of(uid, continued),
             max_parallelism=job.pipeline.max_parallelism,
+            reads=stage.producers,
         )
-        for uid in job.pipeline.stages
+        for uid, stage in job.pipeline.stages.items()
     ]
     return decide(state, choice, observed, stages, options)

@@ -13,6 +13,7 @@ from typing import TypeAlias, assert_never
 
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.damage import damaged_files
+from sluice.core.finished_stages import problems_behind_the_end
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
@@ -49,11 +50,14 @@ RestoreTarget: TypeAlias = Latest | FromCheckpoint | FromOrigin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredStage:
-    """A stage as the program declares it.  ``max_parallelism`` None: that of the snapshot holds."""
+    """A stage as the program declares it.  ``max_parallelism`` None: that of the snapshot holds.
+    ``reads`` are the sources and stages before it.
+    """
 
     uid: str
     parallelism: int
     max_parallelism: int | None = None
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +246,7 @@ def _snapshot_problems(
             if stage.uid in declared
             for problem in _parallelism_problems(stage, declared[stage.uid])
         ),
+        *problems_behind_the_end(metadata, {stage.uid: stage.reads for stage in stages}),
         *damage,
         *observed.source_problems,
     ]  # fmt: skip

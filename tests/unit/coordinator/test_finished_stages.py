@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.core.restoring import FromCheckpoint, Latest
+from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.core.watermarks import MAX_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.config import Checkpointing
 from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
@@ -32,19 +34,28 @@ from tests.subtasks import (
 )
 
 COUNT, RANK, CLICKS = "count_bids", "rank_bids", "count_clicks"
-TWO, THREE = CheckpointId(2), CheckpointId(3)
+ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 
 
-def a_job_with_an_ending_source(clicks: int = 0, **checkpointing: Any) -> Job:
+def a_chain_with_an_ending_source(
+    clicks: int = 0, *, cleaned: bool = False, **checkpointing: Any
+) -> Pipeline:
     """Two stages read 15 events in two epochs of ten; a third reads clicks without an end."""
     usual = {"max_records_per_epoch": 10, "data_inline_threshold": 0}
     pipeline = Pipeline("auctions", checkpointing=Checkpointing(**usual | checkpointing))
-    counted = pipeline.source("events", Nexmark(15)).key_by("bid_auction")
+    events = pipeline.source("events", Nexmark(15))
+    if cleaned:
+        events = events.transform("clean", lambda rows: rows)
+    counted = events.key_by("bid_auction")
     ranked = counted.aggregate(COUNT, bids=agg.count()).key_by("bids")
     ranked.aggregate(RANK, bids=agg.count()).sink("results", FilesTable(changelog=True))
     clicked = pipeline.source("clicks", Nexmark(clicks)).key_by("bid_auction")
     clicked.aggregate(CLICKS, n=agg.count()).sink("clicked", FilesTable(changelog=True))
-    return a_running_job(pipeline)
+    return pipeline
+
+
+def a_job_with_an_ending_source(clicks: int = 0, **checkpointing: Any) -> Job:
+    return a_running_job(a_chain_with_an_ending_source(clicks, **checkpointing))
 
 
 def running(plan: CheckpointPlan) -> list[str]:
@@ -208,3 +219,23 @@ def test_a_failure_after_the_end_changes_nothing(number: int) -> None:
 
     assert counted(job, last) == [15, 15, 40]
     assert published_records(job) == list(range(15))
+
+
+def test_a_new_stage_before_a_finished_one_is_refused_by_every_way_in() -> None:
+    job = a_job_with_an_ending_source(num_retained=4)
+    for _ in range(3):
+        take_checkpoint(job)
+    a_savepoint(job)
+    changed = replace(job, pipeline=a_chain_with_an_ending_source(cleaned=True))
+    before = keys_of(job)
+
+    said = "stage 'count_bids' has finished in checkpoint [34], and stage 'clean' before it is new"
+    for target in (Latest(), FromCheckpoint(THREE), savepoint_target(changed, "mine")):
+        with pytest.raises(RestoreError, match=said):
+            restore(changed, target, RestoreOptions(allow_non_restored_state=True))
+    with pytest.raises(ConfigurationError, match=f"changed under its job: {said}"):
+        trigger(changed)
+
+    assert keys_of(job) == before
+    restore(changed, FromCheckpoint(ONE))
+    assert running(trigger_one(changed)) == ["clean", COUNT, RANK, CLICKS]

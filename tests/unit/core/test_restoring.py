@@ -236,6 +236,18 @@ def test_m06_a_parallelism_above_the_saved_max_parallelism_is_refused() -> None:
     assert isinstance(judge(snapshot, declared=replace(A, parallelism=4)), Restore)
 
 
+def test_a_new_source_before_a_finished_stage_is_refused_whatever_state_is_dropped() -> None:
+    ended = replace(a_stage("a"), is_finished=True)
+    options = RestoreOptions(allow_non_restored_state=True)
+
+    problem = problem_of(judge(ended, declared=replace(A, reads=("late",)), options=options))
+
+    assert problem.startswith(
+        "stage 'a' has finished in checkpoint 7, and source 'late' before it is new: "
+    )
+    assert isinstance(judge(ended), Restore)
+
+
 @pytest.mark.parametrize(
     ("size", "problem"),
     [
