@@ -41,6 +41,7 @@ class VerifyOperator(CheckpointOperator):
     def act(self, job: Job, context: Context) -> Summary:
         from sluice.coordinator.restore_request import plan, require_generation, resolve
         from sluice.core.restoring import Stop
+        from sluice.views.options import options_after
 
         request = request_of(context["params"], self.pipeline)
         state = job.state()
@@ -58,7 +59,8 @@ class VerifyOperator(CheckpointOperator):
             raise RestoreError("; ".join(decision.problems))
         rolls_back = request.options.roll_back_tables
         told = [ahead.told(rolls_back=rolls_back) for ahead in decision.tables_ahead]
-        note(context, "; ".join([f"would restore {_described(decision)}", *told]))
+        options = [change.made for change in options_after(state, resolved.configuration)]
+        note(context, "; ".join([f"would restore {_described(decision)}", *options, *told]))
         return {
             "checkpoint_id": decision.choice.checkpoint_id,
             "bytes": sum(handle.size_bytes for handle in decision.files),
@@ -74,6 +76,7 @@ class RestoreOperator(CheckpointOperator):
     def act(self, job: Job, context: Context) -> Summary:
         from sluice.coordinator.recovery import restore, stop
         from sluice.coordinator.restore_request import require_generation, resolve
+        from sluice.views.options import options_after
 
         params = context["params"]
         if params.get("dry_run"):
@@ -104,7 +107,8 @@ class RestoreOperator(CheckpointOperator):
         told = [ahead.told(rolls_back=False) for ahead in restored.tables_ahead]
         done = f"restored {restored.named}, generation {after.generation}; {after.status.value}"
         with_params = [f"{name}={value}" for name, value in request.params.items()]
-        note(context, "; ".join([done, *with_params, *told]))
+        options = [change.made for change in options_after(state, resolved.configuration)]
+        note(context, "; ".join([done, *with_params, *options, *told]))
         return {
             "checkpoint_id": restored.checkpoint_id,
             "savepoint": restored.origin.savepoint if restored.origin is not None else None,

@@ -145,7 +145,7 @@ def test_the_configuration_has_flinks_fields_and_three_columns(api: Api, job: Jo
     settings = {one["name"]: one for one in shown["settings"]}
     assert settings["tolerable_failed_checkpoints"] == {  # The test's job was given another one.
         "name": "tolerable_failed_checkpoints", "declared": 0, "in_force": 9, "default": 0,
-        "can_change": True, "changed": False, "least": 0, "most": None,
+        "can_change": True, "changed": False, "awaits_restore": True, "least": 0, "most": None,
     }  # fmt: skip
     assert settings["restart_strategy.type"]["default"] == "exponential-delay"
 

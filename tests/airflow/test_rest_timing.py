@@ -71,7 +71,7 @@ def test_times_are_changed_and_reset(editor: Api, job: Job) -> None:
     assert (timing.tolerable_failed_checkpoints, timing.changed_by) == (3, "airflow:uwe")
     assert setting(changed, "interval") == {
         "name": "interval", "declared": 60_000, "in_force": 90_000, "default": 60_000,
-        "can_change": True, "changed": True, "least": 10, "most": None,
+        "can_change": True, "changed": True, "awaits_restore": False, "least": 10, "most": None,
     }  # fmt: skip
     assert (changed["interval"], changed["changed_by"]) == (90_000, "airflow:uwe")
     assert setting(changed, "min_pause")["most"] == 365 * 86_400_000

@@ -54,6 +54,7 @@ def test_a_checkpoint_is_restored_by_its_id(job: Job, sluice: Sluice) -> None:
                 "rolls_back_by_itself": True,
             }
         ],
+        "changed_options": [],
     }
     take_checkpoint(job)
     assert published_records(job) == list(range(20))

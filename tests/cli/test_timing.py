@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from harness.jobs import a_job
+import pytest
+
+from harness.jobs import a_job, a_pipeline
 from sluice.coordinator.timing import NewTimes, retime
 from sluice.job.job import Job
 from tests.cli.conftest import Sluice
@@ -62,3 +64,33 @@ def test_a_period_that_is_not_understood_changes_nothing(job: Job, sluice: Sluic
     )
     assert "timeout is" in sluice("checkpoints", "config", "auctions", "--timeout", "0").error
     assert job.state() == before
+
+
+def test_a_changed_option_is_named_until_a_restore_takes_it(
+    job: Job, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = a_pipeline(num_retained=9, min_pause=timedelta(seconds=90))
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": changed}.__getitem__)
+    retime(job, NewTimes(min_pause=timedelta(seconds=5)), by="ada")
+    config = ("checkpoints", "config", "auctions")
+
+    shown = sluice(*config).out
+    checked = sluice("check", "auctions").err
+    awaiting = [one for one in sluice(*config, "--json").json["settings"] if one["awaits_restore"]]
+    planned = sluice("restore", "auctions", "--dry-run").out
+    still = job.state().configuration.num_retained
+    restored = sluice("restore", "auctions").out
+    after = sluice(*config).out
+
+    said = "num_retained: declared 9, in force 3 until a restore"
+    assert shown.splitlines()[-2:] == [
+        said,
+        "min_pause: declared 90 s, in force 5 s until --reset",
+    ]
+    assert f"warning: auctions: {said}\n" in checked
+    assert [one["name"] for one in awaiting] == ["num_retained"]
+    assert "num_retained 9, before 3\n" in planned
+    assert "num_retained 9, before 3\n" in restored
+    assert (still, job.state().configuration.num_retained) == (3, 9)
+    assert "until a restore" not in after
+    assert after.splitlines()[-1] == "min_pause: declared 90 s, in force 5 s until --reset"

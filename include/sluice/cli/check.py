@@ -28,6 +28,7 @@ from sluice.job.job import Job
 from sluice.spark.checking import check_pipeline
 from sluice.spark.java import find_java
 from sluice.spark.session import local_session, require_pyspark
+from sluice.views.options import awaited_changes
 
 
 def check(
@@ -42,8 +43,9 @@ def check(
 
     Parameters of the pipeline are options, too, as the columns of files are read from the files.
     A job that is there, and goes on, has to be able to read its state.  Spark is started only for
-    what Spark alone knows: functions, and SQL beyond names and comparisons.  Modules that cannot be
-    loaded are named on stderr, whatever PIPELINE is.
+    what Spark alone knows: functions, and SQL beyond names and comparisons.  Named on stderr are
+    modules that cannot be loaded, whatever PIPELINE is, and options of a running job that the
+    declaration changed and that come into force with a restore.
     """
     job = declared_job(pipeline, root, endpoint_url)  # If that one is broken, no other matters.
     for name, problem in load_declarations().problems.items():
@@ -52,6 +54,9 @@ def check(
     given = parameters(param or [], context.args)
     params = resolve(declared.params, given, declared.uid)
     yields = _analysed(job, params)
+    state = job.state()
+    for change in () if state.status.is_globally_terminal else awaited_changes(declared, state):
+        typer.secho(f"warning: {declared.uid}: {change.awaited}", err=True, fg="yellow")
     if as_json:
         print_json(
             {

@@ -32,6 +32,7 @@ from sluice.errors import RestoreError
 from sluice.job.job import Job
 from sluice.job.retained import LATEST, numbered
 from sluice.views.checkpoint_details import FileDetails, file_details
+from sluice.views.options import OptionChange, options_after
 from sluice.views.units import size
 
 NOT_COMPARED = "not compared with their checksums"
@@ -110,6 +111,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 0
     files: tuple[FileDetails, ...] = ()
     tables_ahead: tuple[TableAhead, ...] = ()
+    changed_options: tuple[OptionChange, ...] = ()
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +121,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     status: str
     tables_ahead: tuple[TableAhead, ...] = ()
+    changed_options: tuple[OptionChange, ...] = ()
 
 
 def restore(
@@ -164,14 +167,16 @@ def restore(
         ),
     )
     resolved = resolve(job, state, request)
+    changes = options_after(state, resolved.configuration)
     if dry_run:
-        decision = plan(job, state, resolved).decision
-        _print_plan(job, decision, as_json=as_json, rolls_back=roll_back_tables)
+        found = _plan(job, plan(job, state, resolved).decision, changes)
+        _print_plan(found, as_json=as_json, rolls_back=roll_back_tables)
         return
-    _print_result(_restored(job, resolved), as_json=as_json, is_compared=not no_checksums)
+    result = _restored(job, resolved, changes)
+    _print_result(result, as_json=as_json, is_compared=not no_checksums)
 
 
-def _restored(job: Job, resolved: Resolved) -> RestoreResult:
+def _restored(job: Job, resolved: Resolved, changes: tuple[OptionChange, ...]) -> RestoreResult:
     restored = restore_job(
         job, resolved.target, resolved.options, configuration=resolved.configuration
     )
@@ -182,6 +187,7 @@ def _restored(job: Job, resolved: Resolved) -> RestoreResult:
         generation=restored.state.generation,
         status=restored.state.status.value,
         tables_ahead=restored.tables_ahead,
+        changed_options=changes,
     )
 
 
@@ -193,13 +199,14 @@ def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) ->
         print_line(f"its files are {NOT_COMPARED}")
     what = _named(result.checkpoint, result.origin)
     print_line(f"{result.pipeline} is {result.status} from {what}, generation {result.generation}")
+    for change in result.changed_options:
+        print_line(change.made)
     for ahead in result.tables_ahead:
         print_line(ahead.told(rolls_back=False))
 
 
-def _print_plan(job: Job, decision: Restore | Stop, *, as_json: bool, rolls_back: bool) -> None:
+def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
     """Raises RestoreError, or with *as_json* ends with exit code 1, when it cannot be restored."""
-    plan = _plan(job, decision)
     if as_json:
         print_json(plan)
         if plan.problems:
@@ -223,11 +230,13 @@ def _print_plan(job: Job, decision: Restore | Stop, *, as_json: bool, rolls_back
         print_line("its data in flight is dropped, and those rows are lost")
     if plan.dropped_stages:
         print_line(f"the state of {', '.join(plan.dropped_stages)} is dropped")
+    for change in plan.changed_options:
+        print_line(change.made)
     for ahead in plan.tables_ahead:
         print_line(ahead.told(rolls_back=rolls_back))
 
 
-def _plan(job: Job, decision: Restore | Stop) -> RestorePlan:
+def _plan(job: Job, decision: Restore | Stop, changes: tuple[OptionChange, ...]) -> RestorePlan:
     uid = job.pipeline.uid
     if isinstance(decision, Stop):
         return RestorePlan(pipeline=uid, can_restore=False, problems=decision.problems)
@@ -246,6 +255,7 @@ def _plan(job: Job, decision: Restore | Stop) -> RestorePlan:
         total_bytes=sum(file.size_bytes for file in files),
         files=files,
         tables_ahead=decision.tables_ahead,
+        changed_options=changes,
     )
 
 

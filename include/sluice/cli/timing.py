@@ -23,13 +23,9 @@ from sluice.cli.who import this_person
 from sluice.coordinator import timing
 from sluice.coordinator.timing import NewTimes
 from sluice.job.job import Job
-from sluice.views.configuration import CheckpointConfig, Plain, checkpoint_config
+from sluice.views.configuration import CheckpointConfig, checkpoint_config
+from sluice.views.options import awaited_changes, told
 from sluice.views.units import moment
-
-PERIODS = (
-    *("interval", "interval_during_backlog", "timeout", "min_pause"),
-    "aligned_checkpoint_timeout",
-)
 
 
 def pause(
@@ -124,21 +120,13 @@ def _print(job: Job, shown: CheckpointConfig) -> None:
         print_line(f"changed last by {shown.changed_by}, at {at} (UTC)")
     table = Table("option", "declared", "in force", "default", box=None, padding=(0, 1, 0, 0))
     for one in shown.settings:
-        cells = [_told(one.name, value) for value in (one.declared, one.in_force, one.default)]
+        cells = [told(one.name, value) for value in (one.declared, one.in_force, one.default)]
         style = "yellow" if one.declared != one.in_force else None
         table.add_row(one.name.removesuffix("_ms"), *map(escape, cells), style=style)
     Console().print(table)
-
-
-def _told(name: str, value: Plain) -> str:
-    if value is None:
-        return "none"
-    is_period = name in PERIODS or name.endswith("_ms")
-    return _period_told(int(value)) if is_period and not isinstance(value, str) else str(value)
-
-
-def _period_told(ms: int) -> str:
-    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if ms and ms % factor == 0:
-            return f"{ms // factor} {unit}"
-    return f"{ms} ms" if ms else "0"
+    for change in awaited_changes(job.pipeline, state):
+        print_line(change.awaited)
+    for one in shown.settings:
+        if one.changed and one.declared != one.in_force:
+            declared, in_force = told(one.name, one.declared), told(one.name, one.in_force)
+            print_line(f"{one.name}: declared {declared}, in force {in_force} until --reset")

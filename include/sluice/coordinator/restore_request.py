@@ -150,15 +150,19 @@ def _target(job: Job, request: RestoreRequest) -> RestoreTarget:
 def _configuration(
     job: Job, state: CoordinatorState, target: RestoreTarget, request: RestoreRequest
 ) -> JobConfiguration | None:
-    """A job that was never submitted here gets its first."""
+    """A job that was never submitted here gets its first.  A person's restore takes the options of
+    the declaration as it is now (Flink: those of the program that is submitted with the snapshot);
+    a failure's own restart changes none.
+    """
     of_all, of_stages = parse_parallelism(request.parallelism)
     params = request.params
     if state.generation == NO_GENERATION:
         if not (request.may_submit or isinstance(target, FromOrigin)):
             raise ConfigurationError(never_submitted(job))
         return configure(job.pipeline, params, parallelism=of_all, stage_parallelism=of_stages)
-    if not params and not request.parallelism:
+    if request.only_generation is not None and not (params or request.parallelism):
         return None
-    return reconfigure(
+    changed = reconfigure(
         job.pipeline, state.configuration, params, parallelism=of_all, stage_parallelism=of_stages
     )
+    return None if changed == state.configuration else changed

@@ -36,7 +36,7 @@ def configure(
     stage_parallelism: Mapping[str, int] | None = None,
     max_records_per_epoch: int | None = None,
 ) -> JobConfiguration:
-    """Check what a person gave, and fix it for the life of the job.
+    """Check what a person gave, and fix it beside the options of the declaration.
 
     Raises:
         ConfigurationError: a value is missing, unknown or out of its limits.
@@ -54,6 +54,7 @@ def configure(
         parallelism=parallelism,
         stage_parallelism=dict(stage_parallelism or {}),
         max_records_per_epoch=max_records_per_epoch or fixed.max_records_per_epoch,
+        has_given_max_records=max_records_per_epoch is not None,
     )
 
 
@@ -65,9 +66,10 @@ def reconfigure(
     parallelism: int | None = None,
     stage_parallelism: Mapping[str, int] | None = None,
 ) -> JobConfiguration:
-    """The configuration *before* with a restore's changes.
+    """The configuration of a job that is restored: the options of the declaration as it is now.
 
-    What is not given stays, except for what is no longer declared.
+    Parameters, parallelism and ``max_records_per_epoch`` that a person gave *before*, and does not
+    give now, stay, except for what is no longer declared.
 
     Raises:
         ConfigurationError: a value is unknown or out of its limits.
@@ -82,7 +84,9 @@ def reconfigure(
         kept | dict(params),
         parallelism=before.parallelism if parallelism is None else parallelism,
         stage_parallelism=kept_stages | dict(stage_parallelism or {}),
-        max_records_per_epoch=before.max_records_per_epoch,
+        max_records_per_epoch=(
+            before.max_records_per_epoch if before.has_given_max_records else None
+        ),
     )
 
 

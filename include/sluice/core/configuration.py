@@ -1,4 +1,4 @@
-"""The configuration of a job, fixed by its submission and journaled with it."""
+"""The configuration of a job, fixed by its submission or a restore and journaled with it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from sluice.core.restart import RestartStrategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfiguration:
-    """What a submission fixed: every task of the job reads it from the journal, never from its
-    own environment, so all of them agree.
+    """What a submission or the latest restore fixed: every task of the job reads it from the
+    journal, never from its own environment, so all of them agree.
 
     ``parallelism`` is that of stages that declare none; ``stage_parallelism`` beats what a stage
-    declares.
+    declares.  Where a person gave ``max_records_per_epoch`` with the submission it beats what is
+    declared, then and at a restore.
     """
 
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     parallelism: int | None = None
     stage_parallelism: Mapping[str, int] = field(default_factory=dict[str, int])
     max_records_per_epoch: int | None = None
+    has_given_max_records: bool = False
     num_retained: int = 3
     tolerable_failed_checkpoints: int = 0
     max_concurrent: int = 1

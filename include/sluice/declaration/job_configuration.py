@@ -1,7 +1,8 @@
-"""What a submission fixes of a declaration, for the life of the job."""
+"""What a submission or a restore fixes of a declaration, until the next one."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from sluice.core.configuration import JobConfiguration
@@ -26,6 +27,24 @@ def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
         inline_threshold_bytes=checkpointing.data_inline_threshold,
         retention=checkpointing.externalized_checkpoint_retention,
         restart=checkpointing.restart_strategy,
+    )
+
+
+def renewed(checkpointing: Checkpointing, before: JobConfiguration) -> JobConfiguration:
+    """The configuration *before* with the options of the declaration as it is now, which is what a
+    restore takes; what a person gave stays.
+    """
+    fixed = fixed_configuration(checkpointing)
+    given = before.has_given_max_records
+    return replace(
+        fixed,
+        params=before.params,
+        parallelism=before.parallelism,
+        stage_parallelism=before.stage_parallelism,
+        max_records_per_epoch=(
+            before.max_records_per_epoch if given else fixed.max_records_per_epoch
+        ),
+        has_given_max_records=given,
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import fields, replace
 from datetime import timedelta
-from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,27 +19,9 @@ from sluice.declaration.config_checks import MAXIMAL_PAUSE, MINIMAL_CHECKPOINT_T
 from sluice.declaration.job_configuration import fixed_configuration
 from sluice.job.job import Job
 from sluice.storage.redaction import redacted
+from sluice.views.options import FIXED, Plain, awaited_changes, plain
 
-Plain: TypeAlias = bool | int | float | str | None
 _MS = timedelta(milliseconds=1)
-
-# The fields of ``Checkpointing`` that a submission fixes, and where it keeps them.
-_FIXED = {
-    "interval_during_backlog": "interval_during_backlog_ms",
-    "min_pause": "min_pause_ms",
-    "max_concurrent_checkpoints": "max_concurrent",
-    "num_retained": "num_retained",
-    "tolerable_failed_checkpoints": "tolerable_failed_checkpoints",
-    "mode": "mode",
-    "unaligned": "unaligned",
-    "aligned_checkpoint_timeout": "aligned_timeout_ms",
-    "externalized_checkpoint_retention": "retention",
-    "on_damaged_checkpoint": "on_damaged_checkpoint",
-    "checkpoints_after_tasks_finish": "checkpoints_after_tasks_finish",
-    "data_inline_threshold": "inline_threshold_bytes",
-    "max_records_per_epoch": "max_records_per_epoch",
-    "restart_strategy": "restart",
-}
 
 _MINIMAL_MS, _MAXIMAL_MS = (one // _MS for one in (MINIMAL_CHECKPOINT_TIME, MAXIMAL_PAUSE))
 
@@ -70,10 +51,10 @@ class Externalization(msgspec.Struct, frozen=True, kw_only=True):
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One option; periods are in milliseconds, sizes in bytes.
 
-    ``in_force`` differs from ``declared`` where a submission fixed it, until the next one or the
-    next restore with another configuration; and where a person changed it while the job ran, which
-    ``changed`` says.  ``least`` and ``most`` are the limits of what a person may change so; None:
-    there is no such limit.
+    ``in_force`` differs from ``declared`` where the declaration changed and ``awaits_restore``;
+    where a person changed it while the job ran, which ``changed`` says; and where a person gave it
+    with the submission.  ``least`` and ``most`` are the limits of what a person may change while
+    the job runs; None: there is no such limit.
     """
 
     name: str
@@ -82,6 +63,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     default: Plain
     can_change: bool = False
     changed: bool = False
+    awaits_restore: bool = False
     least: int | None = None
     most: int | None = None
 
@@ -120,6 +102,7 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
     is_submitted = state.generation != NO_GENERATION
     fixed = state.configuration if is_submitted else fixed_configuration(declared)
     timing = state.timing
+    awaiting = {change.name for change in awaited_changes(job.pipeline, state)}
     if is_submitted:
         fixed = replace(
             fixed,
@@ -144,7 +127,7 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
         tolerable_failed_checkpoints=fixed.tolerable_failed_checkpoints,
         aligned_checkpoint_timeout=fixed.aligned_timeout_ms,
         checkpoints_after_tasks_finish=fixed.checkpoints_after_tasks_finish,
-        settings=tuple(_settings(declared, taken, fixed, timing)),
+        settings=tuple(_settings(declared, taken, fixed, timing, awaiting)),
         params={name: redacted(value) for name, value in fixed.params.items()},
         paused=timing.is_paused,
         changed_by=redacted(timing.changed_by),
@@ -162,15 +145,19 @@ def _externalization(retention: Retention) -> Externalization:
 
 
 def _settings(
-    declared: Checkpointing, taken: Checkpointing, fixed: JobConfiguration, timing: Timing
+    declared: Checkpointing,
+    taken: Checkpointing,
+    fixed: JobConfiguration,
+    timing: Timing,
+    awaiting: Collection[str],
 ) -> Iterator[Setting]:
     """*taken* has the times of what the journal does not fix, as they are in force."""
     default = Checkpointing()
     for field in fields(Checkpointing):
         name = field.name
         here = getattr(declared, name)
-        in_force = getattr(fixed, _FIXED[name]) if name in _FIXED else getattr(taken, name)
-        columns = [_plain(name, one) for one in (here, in_force, getattr(default, name))]
+        in_force = getattr(fixed, FIXED[name]) if name in FIXED else getattr(taken, name)
+        columns = [plain(name, one) for one in (here, in_force, getattr(default, name))]
         changeable = _CHANGEABLE.get(name)
         for key in columns[0]:
             yield Setting(
@@ -180,25 +167,7 @@ def _settings(
                 default=columns[2][key],
                 can_change=changeable is not None,
                 changed=changeable is not None and getattr(timing, changeable.kept_as) is not None,
+                awaits_restore=key in awaiting,
                 least=None if changeable is None else changeable.least,
                 most=None if changeable is None else changeable.most,
             )
-
-
-def _plain(name: str, value: object) -> dict[str, Plain]:
-    """The value under the option's name; of a restart strategy, each of its fields."""
-    if name == "restart_strategy" and is_dataclass(value):
-        return {f"{name}.{one.name}": _one(getattr(value, one.name)) for one in fields(value)}
-    return {name: _one(value)}
-
-
-def _one(value: object) -> Plain:
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case timedelta():
-            return value // _MS
-        case Enum():
-            return str(value.value)
-        case _:
-            return str(value)

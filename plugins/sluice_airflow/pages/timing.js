@@ -42,7 +42,7 @@ export function InForce({ path, setting, shown, onChanged }) {
   const { name, declared, in_force: inForce } = setting;
   const close = () => setOpen(false);
   return html`<span class="in-force"><span>${shown}${setting.changed ? html` <span class="badge busy" title="A person changed it while the job ran">changed</span>`
-    : declared === inForce ? null : html` <span class="badge warn" title="The submission fixed it">differs</span>`}</span>
+    : declared === inForce ? null : html` <span class="badge warn" title="${setting.awaits_restore ? "The declaration changed; a restore takes it" : "It was given with the submission"}">${setting.awaits_restore ? "until a restore" : "differs"}</span>`}</span>
     ${setting.can_change ? html`<button type="button" class="button small" aria-label="Change ${name}" onClick=${() => setOpen(true)}>Change</button>` : null}
     ${isOpen ? html`<${Ask} act=${changing(setting)} path=${path} onClose=${close} onDone=${onChanged} />` : null}</span>`;
 }

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from harness.jobs import a_pipeline, a_running_job
+from harness.jobs import a_job, a_pipeline, a_running_job
+from sluice.coordinator.recovery import restore
 from sluice.coordinator.restore_request import RestoreRequest, plan, resolve
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.timing import NewTimes, retime
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import ClaimMode
+from sluice.core.properties import CheckpointingMode, ClaimMode, Retention
 from sluice.core.restoring import FromCheckpoint, FromOrigin, Latest, RestoreOptions, RestoreTarget
+from sluice.declaration.config import fixed_delay
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import open_job
 from sluice.storage.memory import InMemoryStore
@@ -90,3 +96,54 @@ def test_a_restart_for_a_generation_that_is_over_plans_nothing() -> None:
 
     with pytest.raises(FencedError, match=r"is of generation 1 already; .* was for generation 7"):
         plan(job, job.state(), resolved)
+
+
+EVERY_OPTION: dict[str, Any] = {
+    "num_retained": 9,
+    "mode": CheckpointingMode.AT_LEAST_ONCE,
+    "externalized_checkpoint_retention": Retention.RETAIN_ON_FAILURE,
+    "min_pause": timedelta(seconds=5),
+    "tolerable_failed_checkpoints": 2,
+    "max_records_per_epoch": 20,
+    "restart_strategy": fixed_delay(attempts=7),
+}
+
+
+def test_a_persons_restore_takes_the_options_that_are_declared_now() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    changed = replace(job, pipeline=a_pipeline(**EVERY_OPTION))
+
+    resolved = resolve(changed, job.state(), RestoreRequest())
+    restore(changed, resolved.target, configuration=resolved.configuration)
+
+    assert resolved.configuration == configure(changed.pipeline, {})
+    assert job.state().configuration == configure(changed.pipeline, {})
+    assert job.state().configuration.num_retained == 9
+    assert job.state().configuration.restart.attempts == 7
+    assert resolve(changed, job.state(), RestoreRequest()).configuration is None
+
+
+def test_a_failures_own_restart_goes_on_with_the_options_that_failed() -> None:
+    job = a_running_job()
+    changed = replace(job, pipeline=a_pipeline(**EVERY_OPTION))
+
+    restart = RestoreRequest(only_generation=1)
+
+    assert resolve(changed, job.state(), restart).configuration is None
+
+
+def test_what_a_person_gave_or_changed_is_not_replaced_by_what_is_declared() -> None:
+    job = a_job()
+    submit(job, configure(job.pipeline, {}, parallelism=3, max_records_per_epoch=7))
+    retime(job, NewTimes(min_pause=timedelta(seconds=1)), by="ada")
+    changed = replace(job, pipeline=a_pipeline(**EVERY_OPTION))
+
+    resolved = resolve(changed, job.state(), RestoreRequest(parallelism=("rank_bids=8",)))
+    restore(changed, resolved.target, configuration=resolved.configuration)
+
+    after = job.state()
+    given = after.configuration
+    assert (given.parallelism, given.stage_parallelism) == (3, {"rank_bids": 8})
+    assert (given.max_records_per_epoch, given.num_retained) == (7, 9)
+    assert (given.min_pause_ms, after.min_pause_ms) == (5_000, 1_000)

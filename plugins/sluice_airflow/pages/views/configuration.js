@@ -49,13 +49,18 @@ function Settings({ path, config, onChanged }) {
 /** Why what is in force is not what is declared. */
 function told(settings) {
   const other = settings.filter((one) => one.declared !== one.in_force);
-  const fixed = other.filter((one) => !one.changed).length;
+  const awaiting = other.filter((one) => one.awaits_restore && !one.changed);
+  const byPerson = other.filter((one) => one.changed).length;
+  const given = other.length - awaiting.length - byPerson;
   if (!other.length) return "What is declared is in force.";
   return [
-    fixed ? `${fixed} option${fixed === 1 ? " is" : "s are"} declared otherwise than in force, until the next submission, or a restore that takes the declaration's configuration.` : "",
-    other.length > fixed ? `${other.length - fixed} ${other.length - fixed === 1 ? "was" : "were"} changed by a person while the job ran.` : "",
+    ...awaiting.map((one) => `${one.name}: declared ${wordOf(one.declared)}, in force ${wordOf(one.in_force)} until a restore.`),
+    given ? `${given} ${given === 1 ? "was" : "were"} given with the submission, and ${given === 1 ? "stays" : "stay"} through restores.` : "",
+    byPerson ? `${byPerson} ${byPerson === 1 ? "was" : "were"} changed by a person while the job ran.` : "",
   ].join(" ");
 }
+
+const wordOf = (value) => (value == null ? "none" : String(value));
 
 const Params = ({ params }) => params.length ? html`<h3>Parameters of the submission</h3>
   <${Figures} of=${params.map(([name, value]) => [name, html`<code>${String(value)}</code>`])} />` : null;
