@@ -66,7 +66,7 @@ _SNAPSHOT = {
     "target": Param(
         "latest",
         type="string",
-        enum=["latest", "checkpoint", "savepoint"],
+        enum=["latest", "checkpoint", "savepoint", "path"],
         title="Restore from",
         description=(
             "latest: the checkpoint that the job stands at; the others are named below. "
@@ -86,6 +86,15 @@ _SNAPSHOT = {
         pattern=SAVEPOINT_NAME,
         title="Savepoint",
         description="For target savepoint: its name, of up to 128 of A-Z a-z 0-9 _ . -",
+    ),
+    "path": Param(
+        None,
+        type=_TEXT,
+        title="Path",
+        description=(
+            "For target path: the folder of a checkpoint or savepoint, or the _metadata in it, as "
+            "a URI, an absolute path or a path in the job's own root"
+        ),
     ),
     "root": Param(
         None,

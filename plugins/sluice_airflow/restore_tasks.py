@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The form's field that says which one, for each target.
+_NAMED_IN = {
+    "latest": None,
+    "checkpoint": "checkpoint_id",
+    "savepoint": "savepoint",
+    "path": "path",
+}
 RESUME, STAY_SUSPENDED = "resume", "stay suspended"
 
 
@@ -127,10 +134,9 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
     from sluice.coordinator.restore_request import RestoreRequest
 
     chosen = params["target"]
-    wanted = {"latest": None, "checkpoint": "checkpoint_id", "savepoint": "savepoint"}
-    if chosen not in wanted:
-        raise ConfigurationError(f"target is {chosen!r}; choose latest, checkpoint or savepoint")
-    _check_target(params, chosen, wanted[chosen])
+    if chosen not in _NAMED_IN:
+        raise ConfigurationError(f"target is {chosen!r}; choose {', '.join(_NAMED_IN)}")
+    _check_target(params, chosen, _NAMED_IN[chosen])
     if params.get("dry_run") and params.get("then") == STAY_SUSPENDED:
         raise ConfigurationError(
             "a dry run changes nothing, so the job cannot stay suspended after it; choose one"
@@ -141,6 +147,7 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
         savepoint=params["savepoint"] if chosen == "savepoint" else None,
         root=params.get("root") or None,
         pipeline=params.get("root_pipeline") or None,
+        pointer=params["path"] if chosen == "path" else None,
         parallelism=tuple(re.findall(r"[^\s,]+", params.get("parallelism") or "")),
         params=given_params(pipeline, params),
         options=RestoreOptions(
@@ -157,7 +164,7 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
 
 
 def _check_target(params: Mapping[str, Any], chosen: str, field: str | None) -> None:
-    named = {name: params[name] for name in ("checkpoint_id", "savepoint") if params[name]}
+    named = {name: params[name] for name in _NAMED_IN.values() if name and params.get(name)}
     if field is not None and field not in named:
         raise ConfigurationError(f"target is {chosen!r}, but {field} is empty; give one")
     for other, value in named.items():

@@ -67,7 +67,7 @@ CONTRADICTIONS = [
     ),
     ({"target": "checkpoint"}, "target is 'checkpoint', but checkpoint_id is empty"),
     ({"target": "savepoint"}, "target is 'savepoint', but savepoint is empty"),
-    ({"target": "newest"}, "target is 'newest'; choose latest, checkpoint or savepoint"),
+    ({"target": "newest"}, "target is 'newest'; choose latest, checkpoint, savepoint, path"),
     ({"root_pipeline": "other"}, "pipeline 'other' needs the root"),
     ({"claim_mode": "CLAIM"}, "only a savepoint can be claimed"),
     ({"dry_run": True, "then": STAY_SUSPENDED}, "a dry run changes nothing"),

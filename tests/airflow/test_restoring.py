@@ -70,6 +70,16 @@ def test_the_jobs_own_root_is_not_another_one(root: str, spark: StandInSpark) ->
     assert (state.base, state.origin, state.generation) == (1, None, 2)
 
 
+def test_a_path_names_the_snapshot_in_the_form(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    form = {"target": "path", "path": f"{root}/{PIPELINE.uid}/checkpoints/0000000001/_metadata"}
+
+    RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(a_context(params=RESTORE | form))
+
+    state = a_job(root).state()
+    assert (state.base, state.origin, state.generation) == (1, None, 2)
+
+
 def test_a_job_whose_table_another_life_wrote_begins_once_a_person_accepts_it(
     root: str, spark: StandInSpark
 ) -> None:
@@ -116,7 +126,14 @@ def test_a_person_restores_only_what_can_be_computed_and_recovery_does_not_wait_
         ({"target": "savepoint"}, "savepoint is empty"),
         ({"target": "checkpoint", "checkpoint_id": 9}, "checkpoint 9 is not retained"),
         ({"target": "savepoint", "savepoint": "none-such"}, "does not exist"),
-        ({"target": "newest"}, "choose latest, checkpoint or savepoint"),
+        ({"target": "path"}, "path is empty"),
+        ({"target": "path", "path": "mine"}, "is not the path of a snapshot"),
+        (
+            {"target": "latest", "path": "mine"},
+            "but path is 'mine'; empty it, or choose the target",
+        ),
+        ({"target": "path", "path": "auctions/savepoints/none-such"}, "does not exist"),
+        ({"target": "newest"}, "choose latest, checkpoint, savepoint, path"),
     ],
 )
 def test_verify_names_what_is_wrong_with_the_form(

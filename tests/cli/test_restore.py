@@ -77,6 +77,22 @@ def test_a_savepoint_is_restored_by_its_name_and_claimed_if_asked(job: Job, slui
     assert job.state().claimed_savepoints == ("mine",)
 
 
+def test_a_snapshot_is_restored_by_its_path(job: Job, new_job: Job, sluice: Sluice) -> None:
+    a_savepoint(job)
+    take_checkpoint(job)
+    place = f"{job.store.root}/auctions/savepoints/mine"
+
+    answer = sluice("restore", "auctions", "--from", f"{place}/_metadata", "--dry-run")
+    elsewhere = sluice("restore", "auctions", "--from", place, "--root", new_job.store.root)
+    twice = sluice("restore", "auctions", "--from", place, "--savepoint", "mine")
+    wrong = sluice("restore", "auctions", "--from", f"{job.store.root}/mine")
+
+    assert answer.out.splitlines()[-2].startswith("would restore savepoint mine: ")
+    assert elsewhere.out.startswith(f"auctions is RUNNING from savepoint mine of {job.store.root}")
+    assert twice.error.endswith("savepoint 'mine' says it once more; give one")
+    assert "is not the path of a snapshot: write its folder" in wrong.error
+
+
 def test_a_job_begins_in_a_new_root_from_a_checkpoint_of_another(
     job: Job, new_job: Job, sluice: Sluice
 ) -> None:

@@ -22,11 +22,8 @@ from sluice.coordinator.recovery import restore as restore_job
 from sluice.coordinator.restore_request import Resolved, RestoreRequest, plan, resolve
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import ClaimMode
-from sluice.core.restoring import (
-    Restore,
-    RestoreOptions,
-    Stop,
-)
+from sluice.core.restoring import RestoreOptions, Stop
+from sluice.core.state import CoordinatorState
 from sluice.core.table_standings import TableAhead
 from sluice.errors import RestoreError
 from sluice.job.job import Job
@@ -47,6 +44,15 @@ FromRoot: TypeAlias = Annotated[
 ]
 FromPipeline: TypeAlias = Annotated[
     str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
+]
+FromPath: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="PATH",
+        help="A snapshot by its path: its folder or the _metadata in it, as a URI, an absolute "
+        "path, or a path in the root.",
+    ),
 ]
 ClaimModeOption: TypeAlias = Annotated[
     ClaimMode,
@@ -131,6 +137,7 @@ def restore(
     savepoint: Savepoint = None,
     from_root: FromRoot = None,
     from_pipeline: FromPipeline = None,
+    from_path: FromPath = None,
     claim_mode: ClaimModeOption = ClaimMode.NO_CLAIM,
     allow_non_restored_state: AllowNonRestoredState = False,
     ignore_in_flight_of: IgnoreInFlightOf = None,
@@ -149,12 +156,12 @@ def restore(
     Everything it needs is verified first.  Older coordinators of the job are fenced.
     """
     job = declared_job(pipeline, root, endpoint_url)
-    state = job.state()
     request = RestoreRequest(
         checkpoint=None if checkpoint in (None, LATEST) else numbered(checkpoint),
         savepoint=savepoint,
         root=from_root,
         pipeline=from_pipeline,
+        pointer=from_path,
         parallelism=tuple(parallelism or ()),
         params=parameters(param or [], context.args),
         options=RestoreOptions(
@@ -166,17 +173,16 @@ def restore(
             compare_checksums=not no_checksums,
         ),
     )
-    resolved = resolve(job, state, request)
-    changes = options_after(state, resolved.configuration)
+    resolved = resolve(job, state := job.state(), request)
     if dry_run:
-        found = _plan(job, plan(job, state, resolved).decision, changes)
-        _print_plan(found, as_json=as_json, rolls_back=roll_back_tables)
+        planned = _plan(job, state, resolved)
+        _print_plan(planned, as_json=as_json, rolls_back=roll_back_tables)
         return
-    result = _restored(job, resolved, changes)
-    _print_result(result, as_json=as_json, is_compared=not no_checksums)
+    restored = _restored(job, state, resolved)
+    _print_result(restored, as_json=as_json, is_compared=not no_checksums)
 
 
-def _restored(job: Job, resolved: Resolved, changes: tuple[OptionChange, ...]) -> RestoreResult:
+def _restored(job: Job, state: CoordinatorState, resolved: Resolved) -> RestoreResult:
     restored = restore_job(
         job, resolved.target, resolved.options, configuration=resolved.configuration
     )
@@ -187,7 +193,7 @@ def _restored(job: Job, resolved: Resolved, changes: tuple[OptionChange, ...]) -
         generation=restored.state.generation,
         status=restored.state.status.value,
         tables_ahead=restored.tables_ahead,
-        changed_options=changes,
+        changed_options=options_after(state, resolved.configuration),
     )
 
 
@@ -236,8 +242,8 @@ def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
         print_line(ahead.told(rolls_back=rolls_back))
 
 
-def _plan(job: Job, decision: Restore | Stop, changes: tuple[OptionChange, ...]) -> RestorePlan:
-    uid = job.pipeline.uid
+def _plan(job: Job, state: CoordinatorState, resolved: Resolved) -> RestorePlan:
+    uid, decision = job.pipeline.uid, plan(job, state, resolved).decision
     if isinstance(decision, Stop):
         return RestorePlan(pipeline=uid, can_restore=False, problems=decision.problems)
     origin = decision.choice.origin
@@ -255,7 +261,7 @@ def _plan(job: Job, decision: Restore | Stop, changes: tuple[OptionChange, ...])
         total_bytes=sum(file.size_bytes for file in files),
         files=files,
         tables_ahead=decision.tables_ahead,
-        changed_options=changes,
+        changed_options=options_after(state, resolved.configuration),
     )
 
 

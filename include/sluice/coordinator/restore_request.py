@@ -7,12 +7,12 @@ all who ask.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.coordinator.automatic_restart import Restart, plan_restart
 from sluice.coordinator.observation import as_chosen
 from sluice.coordinator.restore_plan import DEFAULT_OPTIONS, plan_restore
-from sluice.coordinator.restore_targets import foreign_target, savepoint_target
+from sluice.coordinator.restore_targets import foreign_target, pointed_at, savepoint_target
 from sluice.coordinator.submission import configure, parse_parallelism, reconfigure
 from sluice.core.configuration import JobConfiguration
 from sluice.core.ids import NO_GENERATION, CheckpointId
@@ -36,6 +36,7 @@ class RestoreRequest:
     """Without ``checkpoint`` and ``savepoint``: the latest checkpoint.
 
     ``root``: where it lies, if not in the job's own root; ``pipeline``: its uid there, if another.
+    ``pointer`` says all of that in one path, of the snapshot's folder or its ``_metadata``.
     ``parallelism`` and ``params`` change the job's configuration: ``"8"``, or ``"stage=8"``.
     ``only_generation``: a failure's own restart, for the generation that failed.
     ``may_submit``: a job that was never submitted begins with the empty state, where there is no
@@ -49,6 +50,7 @@ class RestoreRequest:
     savepoint: str | None = None
     root: str | None = None
     pipeline: str | None = None
+    pointer: str | None = None
     parallelism: tuple[str, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     options: RestoreOptions = DEFAULT_OPTIONS
@@ -56,6 +58,9 @@ class RestoreRequest:
     may_submit: bool = False
 
     def __post_init__(self) -> None:
+        if self.pointer is not None:
+            self._require_pointer_alone(self.pointer)
+            return
         if self.checkpoint is not None and self.savepoint is not None:
             raise ConfigurationError(
                 f"checkpoint {self.checkpoint} and savepoint {self.savepoint!r} exclude one "
@@ -72,6 +77,14 @@ class RestoreRequest:
                 "use NO_CLAIM"
             )
 
+    def _require_pointer_alone(self, pointer: str) -> None:
+        for name in ("checkpoint", "savepoint", "root", "pipeline"):
+            if getattr(self, name) is not None:
+                raise ConfigurationError(
+                    f"{pointer!r} says which snapshot is restored, and {name} "
+                    f"{getattr(self, name)!r} says it once more; give one"
+                )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
@@ -87,10 +100,11 @@ def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resol
     """Find what *request* names.
 
     Raises:
-        ConfigurationError: the job was never submitted, or the parallelism or the parameters are
-            not those of the pipeline.
+        ConfigurationError: the job was never submitted, the parallelism or the parameters are not
+            those of the pipeline, or the pointer is not the path of a snapshot.
         RestoreError: there is no such savepoint, or nothing to restore in the other root.
     """
+    request = _by_names(job, request)
     target = _target(job, request)
     is_own = isinstance(target, Latest | FromCheckpoint)
     if is_own and state.status is JobStatus.FINISHED and not state.completed:
@@ -127,6 +141,21 @@ def require_generation(job: Job, state: CoordinatorState, only: int | None) -> N
             f"job {job.pipeline.uid!r} is of generation {state.generation} already; "
             f"this restore was for generation {only}"
         )
+
+
+def _by_names(job: Job, request: RestoreRequest) -> RestoreRequest:
+    """The request without its pointer, which is what it points at."""
+    if request.pointer is None:
+        return request
+    found = pointed_at(job, request.pointer)
+    return replace(
+        request,
+        pointer=None,
+        checkpoint=found.checkpoint_id,
+        savepoint=found.savepoint,
+        root=found.root,
+        pipeline=found.pipeline,
+    )
 
 
 def _target(job: Job, request: RestoreRequest) -> RestoreTarget:

@@ -1,4 +1,4 @@
-"""Targets of a restore that a person names: a savepoint, or a snapshot in another root."""
+"""Targets of a restore that a person names: a savepoint, a snapshot in another root, or a path."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restoring import FromOrigin
-from sluice.errors import RestoreError
+from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job
-from sluice.protocol.paths import PipelinePaths
+from sluice.protocol.paths import PipelinePaths, SnapshotPath, parse_snapshot_path
 from sluice.storage.journal import Journal
 
 
@@ -48,3 +48,30 @@ def foreign_target(
             raise RestoreError(f"job {uid!r} has no completed checkpoint in {root}")
         return FromOrigin(replace(origin, checkpoint_id=latest.checkpoint_id))
     return FromOrigin(origin)
+
+
+def pointed_at(job: Job, pointer: str) -> SnapshotPath:
+    """The snapshot whose folder, or whose ``_metadata``, the *pointer* is: a URI, an absolute path
+    of a file system, or a path below the job's own root (Flink's resolveCheckpoint).
+
+    Raises:
+        ConfigurationError: it has not the form of a snapshot's path.
+    """
+    found = parse_snapshot_path(pointer)
+    if found is None or found.checkpoint_id == 0:
+        raise ConfigurationError(
+            f"{pointer!r} is not the path of a snapshot: write its folder, or the _metadata in it, "
+            "as ROOT/PIPELINE/checkpoints/ID or ROOT/PIPELINE/savepoints/NAME; a copy has to lie "
+            "under such a path, too, as its files are found by it"
+        )
+    return replace(found, root=_as_uri(found.root, job.store.root))
+
+
+def _as_uri(root: str | None, own: str) -> str:
+    if root is None:
+        return own
+    if root in ("", "file://"):
+        return "file:///"
+    if root.startswith("/"):
+        return f"file://{root}"
+    return root if "://" in root else f"{own.rstrip('/')}/{root}"

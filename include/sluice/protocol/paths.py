@@ -31,7 +31,13 @@ import re
 from dataclasses import dataclass
 
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.protocol.names import check_savepoint_name, check_uid, is_savepoint_name
+from sluice.protocol.names import (
+    SAVEPOINT_NAME,
+    UID,
+    check_savepoint_name,
+    check_uid,
+    is_savepoint_name,
+)
 
 SEQ_DIGITS = 12
 ID_DIGITS = 10
@@ -45,6 +51,11 @@ _OF_A_CHECKPOINT = re.compile(
 _COMPACTION = re.compile(rf"[^/]+/{_ID}/{COMPACTION_RECORD}")
 _ANSWER = re.compile(r"(?:.*/)?([a-z][a-z0-9_]*)/([0-9]+)\.([0-9]+)")
 _EARLY = re.compile(rf"{_ID}/([^/]+)")
+_SNAPSHOT = re.compile(
+    rf"(?:(?P<root>.*)/)?(?P<pipeline>{UID})"
+    rf"/(?:checkpoints/(?P<id>[0-9]{{1,{ID_DIGITS}}})|savepoints/(?P<savepoint>{SAVEPOINT_NAME}))"
+    r"(?:/_metadata|/)?"
+)
 _SEQ = re.compile(rf"[0-9]{{{SEQ_DIGITS}}}")
 
 
@@ -217,6 +228,31 @@ class PipelinePaths:
         pipeline, _, path = key.partition("/")
         found = _OF_A_CHECKPOINT.fullmatch(path) if pipeline == self.pipeline else None
         return CheckpointId(int(found[1] or found[2])) if found is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPath:
+    """What the path of a snapshot says: its root, None where the path is a key, and which it is in
+    there, by ``checkpoint_id`` or ``savepoint``.
+    """
+
+    root: str | None
+    pipeline: str
+    checkpoint_id: CheckpointId | None
+    savepoint: str | None
+
+
+def parse_snapshot_path(path: str) -> SnapshotPath | None:
+    """Of a snapshot's folder, or of the ``_metadata`` in it; None for a path of another form."""
+    found = _SNAPSHOT.fullmatch(path)
+    if found is None:
+        return None
+    return SnapshotPath(
+        root=found["root"],
+        pipeline=found["pipeline"],
+        checkpoint_id=None if found["id"] is None else CheckpointId(int(found["id"])),
+        savepoint=found["savepoint"],
+    )
 
 
 def scratch_folder(token: str) -> str:
