@@ -75,8 +75,10 @@ def tables_recovered(*, generation: int = 2) -> Event:
     return TablesRecovered(generation=Generation(generation))
 
 
-def released(*savepoints: str, generation: int = 1) -> Event:
-    return SavepointsReleased(generation=Generation(generation), savepoints=savepoints)
+def released(*savepoints: str, generation: int = 1, is_disposal: bool = False) -> Event:
+    return SavepointsReleased(
+        generation=Generation(generation), savepoints=savepoints, is_disposal=is_disposal
+    )
 
 
 def discarded(*checkpoints: int, savepoints: tuple[str, ...] = (), generation: int = 1) -> Event:

@@ -10,6 +10,7 @@ from harness.counting_store import CountingStore
 from harness.jobs import a_job, a_pipeline, a_running_job, keys_of, trigger_one
 from sluice.coordinator.recovery import stop
 from sluice.coordinator.restore_request import plan, resolve
+from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
 from sluice.core.restoring import Restore
@@ -160,3 +161,22 @@ def test_what_more_snapshots_share_is_read_once(monkeypatch: pytest.MonkeyPatch)
 
     assert [one.can_restore for one in found] == [True] * 8
     assert listings[0] == listings[1]
+
+
+def test_a_savepoint_is_disposed_of_unless_the_job_needs_it(job: Job, sluice: Sluice) -> None:
+    a_savepoint(job)
+    sluice("restore", "auctions", "--savepoint", "mine")
+
+    refused = sluice("dispose", "auctions", "mine")
+    take_checkpoint(job)
+    disposed = sluice("dispose", "auctions", "mine").out
+    again = sluice("dispose", "auctions", "mine")
+    as_json = sluice("dispose", "auctions", "mine", "--json").json
+
+    assert refused.code == 1
+    assert "savepoint 'mine' cannot be disposed of: job 'auctions' was restored" in refused.error
+    assert disposed == "savepoint mine is deleted\n"
+    said = f"there is no savepoint mine in {job.store.root}; nothing was deleted\n"
+    assert (again.code, again.out) == (0, said)
+    assert as_json == {"savepoint": "mine", "disposed": False}
+    assert savepoint_names(job) == []

@@ -16,6 +16,7 @@ from sluice.cli import (
     cancel,
     check,
     checkpoint,
+    dispose,
     doctor,
     garbage,
     journal,
@@ -84,6 +85,7 @@ app.command("restore", context_settings=TAKES_PARAMETERS)(restore.restore)
 app.command("snapshots")(snapshots.list_snapshots)
 app.command("checkpoint")(request.checkpoint)
 app.command("savepoint")(request.savepoint)
+app.command("dispose")(dispose.dispose)
 app.command("stop")(request.stop)
 app.command("pause")(timing.pause)
 app.command("resume")(timing.resume)

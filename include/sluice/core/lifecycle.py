@@ -202,17 +202,31 @@ def on_job_failed(state: CoordinatorState, event: JobFailed) -> Transition:
 
 
 def on_released(state: CoordinatorState, event: SavepointsReleased) -> Transition:
-    """Mark claimed savepoints as released: journaled before their files go, so none is restored."""
-    in_use = state.origin.savepoint if state.origin is not None else None
+    """Mark savepoints as released: journaled before their files go, so none is restored.
+
+    One that its owner disposes of is the job's from then on, which deletes it.  One that is being
+    written is not there yet.
+    """
     names = tuple(
         name
-        for name in state.claimed_savepoints
-        if name in event.savepoints and name not in (in_use, *state.releasing_savepoints)
+        for name in dict.fromkeys(event.savepoints)
+        if _can_be_released(state, name, is_disposal=event.is_disposal)
     )
     if not names:
         return ignored(state)
-    releasing = (*state.releasing_savepoints, *names)
-    return Transition(state=replace(state, releasing_savepoints=releasing))
+    after = replace(
+        state,
+        claimed_savepoints=tuple(dict.fromkeys((*state.claimed_savepoints, *names))),
+        releasing_savepoints=(*state.releasing_savepoints, *names),
+    )
+    return Transition(state=after)
+
+
+def _can_be_released(state: CoordinatorState, name: str, *, is_disposal: bool) -> bool:
+    in_use = state.origin.savepoint if state.origin is not None else None
+    if name in (in_use, *state.releasing_savepoints):
+        return False
+    return state.is_free(name) if is_disposal else name in state.claimed_savepoints
 
 
 def on_discarded(state: CoordinatorState, event: SnapshotsDiscarded) -> Transition:

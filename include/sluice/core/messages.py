@@ -150,10 +150,14 @@ class SnapshotsDiscarded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointsReleased:
-    """No checkpoint uses these claimed savepoints: from now on nothing is restored from them."""
+    """No checkpoint uses these savepoints: from now on nothing is restored from them.
+
+    They were claimed, or with ``is_disposal`` are their owner's, who wants them deleted.
+    """
 
     generation: Generation
     savepoints: tuple[str, ...]
+    is_disposal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,6 +178,15 @@ class CoordinatorState:
     def failed_checkpoint(self, checkpoint_id: int) -> FailedCheckpoint | None:
         return next((f for f in self.failed if f.checkpoint_id == checkpoint_id), None)
 
+    def is_free(self, savepoint: str) -> bool:
+        """Whether the name is none that the job writes, will write, or has claimed."""
+        writing = (
+            *(request.savepoint_name for request in self.queue),
+            *(pending.savepoint_name for pending in self.pending),
+            *(done.savepoint_name for done in self.completed if not done.is_committed),
+        )
+        return savepoint not in (*writing, *self.claimed_savepoints)
+
     def rejection(self, request_id: str) -> CheckpointFailureReason | None:
         """Why the request will never run; None when it waits, ran, or was forgotten."""
         return next((r.reason for r in self.rejected if r.request_id == request_id), None)

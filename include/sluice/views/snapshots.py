@@ -173,9 +173,7 @@ def _savepoints(place: Job, known: CoordinatorState) -> Iterator[Snapshot]:
         )
         read = _read(place, listed, one.key)
         yield (
-            _without(read, "the job claimed it, and is deleting it")
-            if (name in known.releasing_savepoints)
-            else read
+            _without(read, "it is being deleted") if (name in known.releasing_savepoints) else read
         )
 
 

@@ -200,6 +200,7 @@ events: st.SearchStrategy[Event] = st.one_of(
         SavepointsReleased,
         generation=generations,
         savepoints=st.sampled_from([(), ("theirs",)]),
+        is_disposal=st.booleans(),
     ),
     st.builds(JobFailed, generation=generations, at_ms=times, message=st.just("no")),
     restores(),

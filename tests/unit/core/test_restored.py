@@ -11,7 +11,7 @@ from sluice.core.coordinator import step
 from sluice.core.ids import CheckpointId
 from sluice.core.messages import DiscardPending
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import ClaimMode, JobStatus
+from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.state import CoordinatorState
 from sluice.core.table_recovery import TableDecision
@@ -167,6 +167,48 @@ def test_nothing_is_restored_from_a_claimed_savepoint_that_is_being_deleted() ->
     assert releasing.releasing_savepoints == ("theirs",)
     assert (again.verdict, restoring.verdict) == (Verdict.IGNORED, Verdict.REFUSED)
     assert (gone.claimed_savepoints, gone.releasing_savepoints) == ((), ())
+
+
+def test_an_owner_disposes_of_a_savepoint_that_the_job_does_not_need() -> None:
+    """It is the job's to delete from then on, and no restore begins from it."""
+    state = after(a_submitted(), *a_checkpoint(1))
+
+    disposed = step(state, released("theirs", "theirs", is_disposal=True))
+    restoring = step(disposed.state, restored(7, savepoint="theirs"))
+    again = step(disposed.state, released("theirs", is_disposal=True))
+    gone = after(disposed.state, discarded(savepoints=("theirs",)))
+
+    assert disposed.state == replace(
+        state, claimed_savepoints=("theirs",), releasing_savepoints=("theirs",)
+    )
+    assert (restoring.verdict, again.verdict) == (Verdict.REFUSED, Verdict.IGNORED)
+    assert gone == state
+
+
+def test_no_savepoint_is_disposed_of_that_is_restored_claimed_or_being_taken() -> None:
+    running = after(a_submitted(), *a_checkpoint(1))
+    of = CheckpointType.SAVEPOINT
+    pending = after(running, triggered(2, parent=1, savepoint="theirs", type=of))
+    busy = after(running, triggered(2, parent=1))
+    used = {
+        "restored": after(running, restored(7, savepoint="theirs")),
+        "claimed": after(
+            running,
+            restored(7, savepoint="theirs", claim_mode=ClaimMode.CLAIM),
+            restored(1, generation=3, tables=TableDecision()),
+        ),
+        "pending": pending,
+        "not committed": after(pending, completed(2)),
+        "queued": after(busy, requested(a_request("b", type=of, savepoint_name="theirs"))),
+    }
+
+    for state in used.values():
+        named, other = (
+            released(name, generation=state.generation, is_disposal=True)
+            for name in ("theirs", "other")
+        )
+        assert step(state, named).verdict is Verdict.IGNORED
+        assert step(state, other).verdict is Verdict.APPLIED
 
 
 def test_a_start_from_empty_is_refused_once_a_checkpoint_has_completed() -> None:
