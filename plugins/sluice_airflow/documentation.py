@@ -104,9 +104,12 @@ def draw(pipeline: Pipeline) -> list[str]:
 def _promise(pipeline: Pipeline) -> str:
     checkpointing = pipeline.checkpointing
     when = _when(pipeline)
+    kept = checkpointing.retain_for
+    age = f", and those of the last {_words(kept)}" if kept else ""
     return (
         f"A checkpoint {when}, given up after "
-        f"{_words(checkpointing.timeout)}; the newest {checkpointing.num_retained} are retained. "
+        f"{_words(checkpointing.timeout)}; the newest {checkpointing.num_retained}{age} are "
+        "retained. "
         f"After {checkpointing.tolerable_failed_checkpoints} tolerated failures, or at once when a "
         f"stage fails, `{pipeline.uid}__restore` continues from the latest completed one."
     )

@@ -189,12 +189,16 @@ class CompletedCheckpoint:
 
 
 def subsumed(
-    newest_last: tuple[CompletedCheckpoint, ...], num_retained: int
+    newest_last: tuple[CompletedCheckpoint, ...], num_retained: int, *, retain_ms: int = 0
 ) -> tuple[CompletedCheckpoint, ...]:
     """The checkpoints that leave the store after the newest was added (CheckpointSubsumeHelper).
 
     Savepoints leave the queue first come first served, their files stay.  The newest real
     checkpoint stays even above the limit (FLINK-21351) unless the job stops with the newest.
+
+    Those that completed less than *retain_ms* before the newest stay above the limit, too, which
+    Flink has not.  Only times of the journal are compared: one that claims to be later than the
+    newest stays, and a clock that is ahead leaves no fewer than *num_retained*.
     """
     require(num_retained >= 1, "one checkpoint or more is retained")
     queue = list(newest_last)
@@ -205,6 +209,8 @@ def subsumed(
         if len(queue) - len(gone) <= num_retained:
             break
         if candidate is last_real and not stopping:
+            continue
+        if retain_ms and newest_last[-1].completed_at_ms - candidate.completed_at_ms < retain_ms:
             continue
         gone.append(candidate)
     return tuple(gone)

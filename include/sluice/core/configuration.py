@@ -25,6 +25,7 @@ class JobConfiguration:
     max_records_per_epoch: int | None = None
     has_given_max_records: bool = False
     num_retained: int = 3
+    retain_ms: int = 0  # 0: by their number alone.
     tolerable_failed_checkpoints: int = 0
     max_concurrent: int = 1
     max_queued: int = 1_000

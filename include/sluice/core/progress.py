@@ -106,7 +106,8 @@ def on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transit
         cause=pending.cause,
     )
     store = (*state.completed, completed)
-    gone = subsumed(store, state.configuration.num_retained)
+    configured = state.configuration
+    gone = subsumed(store, configured.num_retained, retain_ms=configured.retain_ms)
     after = replace(
         state,
         pending=state.pending[1:],

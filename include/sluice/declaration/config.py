@@ -55,6 +55,8 @@ class Checkpointing:
 
     ``max_records_per_epoch`` caps what one epoch takes from each source, None takes everything
     there is.  ``aligned_checkpoint_timeout`` 0 with ``unaligned`` is unaligned from the start.
+    Checkpoints stay for ``retain_for`` after they completed, however many these are, and the newest
+    ``num_retained`` for longer.
     """
 
     interval: timedelta | None = timedelta(minutes=1)
@@ -64,6 +66,7 @@ class Checkpointing:
     min_pause: timedelta = timedelta(0)
     max_concurrent_checkpoints: int = 1
     num_retained: int = 3
+    retain_for: timedelta = timedelta(0)
     tolerable_failed_checkpoints: int = 0
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     unaligned: bool = False

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MINIMAL_CHECKPOINT_TIME = timedelta(milliseconds=10)  # Flink's CheckpointConfig constant.
 MAXIMAL_PAUSE = timedelta(days=365)  # Flink's CheckpointCoordinator cuts a longer one to this.
+MAXIMAL_RETAINED = (
+    1_000  # By their age: a commit reads the _metadata of each, the journal lists all.
+)
 MAXIMAL_HISTORY = 10_000  # An overview is one object of about 50 bytes each, compressed.
 MAXIMAL_INLINE_BYTES = 1_048_576  # Flink's FileSystemCheckpointStorage constant.
 
@@ -57,6 +60,8 @@ def check_limits(given: Checkpointing) -> None:
         refuse("max_concurrent_checkpoints", "use 1 or more")
     if given.num_retained < 1:
         refuse("num_retained", "retain at least 1, or there is nothing to restore")
+    if given.retain_for < timedelta(0):
+        refuse("retain_for", "use 0 or more")
     if given.tolerable_failed_checkpoints < 0:
         refuse("tolerable_failed_checkpoints", "use 0 or more")
     if given.aligned_checkpoint_timeout < timedelta(0):
@@ -102,6 +107,14 @@ def check_combinations(given: Checkpointing) -> None:
             "max_concurrent_checkpoints",
             "the schedule is Continuous, and Airflow runs one continuous run at a time: use 1, or "
             "an interval",
+        )
+    is_by_interval = given.schedule is None and given.interval is not None
+    if is_by_interval and given.retain_for > MAXIMAL_RETAINED * (given.interval or timedelta(0)):
+        refuse(
+            "retain_for",
+            f"with the interval, {given.interval}, more than {MAXIMAL_RETAINED:,} checkpoints "
+            "would be retained: use a longer interval or a shorter time, and savepoints to go back "
+            "further",
         )
     if given.aligned_checkpoint_timeout and not given.unaligned:
         refuse(

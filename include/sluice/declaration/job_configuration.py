@@ -15,6 +15,7 @@ def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
     return JobConfiguration(
         max_records_per_epoch=checkpointing.max_records_per_epoch,
         num_retained=checkpointing.num_retained,
+        retain_ms=milliseconds(checkpointing.retain_for),
         on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
         tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
         max_concurrent=checkpointing.max_concurrent_checkpoints,

@@ -21,7 +21,7 @@ Plain: TypeAlias = bool | int | float | str | None
 _MS = timedelta(milliseconds=1)
 _PERIODS = (
     *("interval", "interval_during_backlog", "timeout", "min_pause"),
-    "aligned_checkpoint_timeout",
+    *("aligned_checkpoint_timeout", "retain_for"),
 )
 
 # The fields of ``Checkpointing`` that a submission or restore fixes, and where it keeps them.
@@ -30,6 +30,7 @@ FIXED = {
     "min_pause": "min_pause_ms",
     "max_concurrent_checkpoints": "max_concurrent",
     "num_retained": "num_retained",
+    "retain_for": "retain_ms",
     "tolerable_failed_checkpoints": "tolerable_failed_checkpoints",
     "mode": "mode",
     "unaligned": "unaligned",

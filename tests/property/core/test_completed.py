@@ -7,6 +7,7 @@ with the code it judges.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,32 @@ def test_the_newest_never_leaves_nor_does_what_the_next_one_builds_on(
     assert kept[-1] == store[-1]
     assert min(num_retained, len(store)) <= len(kept) <= num_retained + 1
     assert not real or store[-1].type.stops_the_job or real[-1] in kept
+
+
+@given(
+    st.lists(st.tuples(types, st.integers(0, 50)), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.integers(1, 60),
+)
+def test_what_goes_by_age_is_what_the_number_lets_go_and_is_old_enough(
+    drawn: list[tuple[CheckpointType, int]], num_retained: int, retain_ms: int
+) -> None:
+    """Whatever the clocks said: only what is old goes, and never below the number."""
+    kinds = [kind for kind, _ in drawn]
+    store = tuple(
+        replace(made, completed_at_ms=at)
+        for made, (_, at) in zip(a_store(kinds), drawn, strict=True)
+    )
+
+    gone = subsumed(store, num_retained, retain_ms=retain_ms)
+
+    by_number = subsumed(store, num_retained)
+    assert all(store[-1].completed_at_ms - one.completed_at_ms >= retain_ms for one in gone)
+    assert len(store) - len(gone) >= min(num_retained, len(store))
+    assert len(gone) <= len(by_number)
+    assert subsumed(store, num_retained, retain_ms=1_000) == ()
+    real = [c for c in store if not c.type.is_savepoint]
+    assert not real or store[-1].type.stops_the_job or real[-1] not in gone
 
 
 class Store(RuleBasedStateMachine):

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from harness.jobs import a_pipeline, a_running_job, keys_of, published_records, trigger_one
+from harness.jobs import (
+    ManualClock,
+    a_pipeline,
+    a_running_job,
+    keys_of,
+    published_records,
+    trigger_one,
+)
 from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.recovery import fail_checkpoint, restore, stop
 from sluice.coordinator.restore_targets import savepoint_target
@@ -272,3 +280,20 @@ def test_an_end_whose_coordinator_died_is_cleaned_up_by_the_watchdog(
 
     assert watched.actions == ("deleted what 1 subsumed checkpoints left",)
     assert not keys_of(job, job.paths.checkpoint(ONE))
+
+
+def test_checkpoints_stay_for_a_time_and_their_files_with_them() -> None:
+    clock = ManualClock()
+    hour = timedelta(hours=1)
+    job = a_running_job(a_pipeline(num_retained=1, retain_for=hour), clock=clock)
+    for _ in range(4):
+        take_checkpoint(job)
+        clock.advance(hour // timedelta(milliseconds=1) // 2)
+
+    retained = [int(one.checkpoint_id) for one in job.state().completed]
+
+    assert retained == [3, 4]
+    assert not keys_of(job, job.paths.checkpoint(2))
+    restore(job, FromCheckpoint(CheckpointId(3)))
+    assert take_checkpoint(job) == 5
+    assert published_records(job) == list(range(40))

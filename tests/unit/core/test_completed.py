@@ -58,6 +58,48 @@ def test_the_oldest_leave_and_the_newest_real_checkpoint_stays(
     assert ids_of(subsumed(a_store(*types), num_retained)) == gone
 
 
+AGES = (0, 10, 20, 30, 40)  # When each of five completed.
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "num_retained", "retain_ms", "gone"),
+    [
+        (AGES, 1, 0, [1, 2, 3, 4]),
+        (AGES, 1, 20, [1, 2, 3]),
+        (AGES, 1, 21, [1, 2]),
+        (AGES, 4, 20, [1]),
+        (AGES, 1, 41, []),
+        ((0, 99, 20, 30, 40), 1, 15, [1, 3]),
+        ((0, 10, 20, 30, 9_999), 2, 20, [1, 2, 3]),
+        ((90, 80, 70, 60, 5), 1, 0, [1, 2, 3, 4]),
+    ],
+    ids=[
+        "by number alone", "old enough to the millisecond", "too young by one",
+        "the number is more", "all are young", "one of a clock that was ahead stays",
+        "a newest of a clock that is ahead leaves the number", "times mean nothing to the number",
+    ],
+)  # fmt: skip
+def test_who_completed_lately_stays_above_the_number(
+    at_ms: tuple[int, ...], num_retained: int, retain_ms: int, gone: list[int]
+) -> None:
+    store = tuple(
+        replace(checkpoint, completed_at_ms=at)
+        for checkpoint, at in zip(a_store(*[CHECKPOINT] * 5), at_ms, strict=True)
+    )
+
+    assert ids_of(subsumed(store, num_retained, retain_ms=retain_ms)) == gone
+
+
+def test_a_completion_subsumes_by_the_age_that_is_configured() -> None:
+    state = a_submitted(num_retained=1, retain_ms=1_000)
+    usual = after(state, *a_checkpoint(1), *a_checkpoint(2, parent=1))
+    (_, second) = usual.completed
+    aged = replace(usual, completed=(replace(usual.completed[0], completed_at_ms=-9_000), second))
+
+    assert ids_of(usual.completed) == [1, 2]
+    assert ids_of(after(aged, *a_checkpoint(3, parent=2)).completed) == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("retention", "kept_on"),
     [

@@ -26,6 +26,7 @@ from sluice.declaration.config import (
     no_restart,
 )
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.schedules import Cron
 from sluice.errors import ConfigurationError
 from sluice_airflow.documentation import describe
 
@@ -49,6 +50,10 @@ MODE_FIX = (
 CONCURRENT_FIX = (
     "max_concurrent_checkpoints is 2, and unaligned checkpoints cannot overlap: use 1, or leave "
     "unaligned out"
+)
+RETAIN_FIX = (
+    "with the interval, 0:01:00, more than 1,000 checkpoints would be retained: use a longer "
+    "interval or a shorter time, and savepoints to go back further"
 )
 ALIGNED_FIX = "unaligned is False, so nothing would look at it: add unaligned=True, or leave it out"
 
@@ -76,6 +81,8 @@ def refusal(declare: Callable[[], object]) -> str:
         ({"min_pause": YEAR + SECOND}, "use 365 days or less"),
         ({"max_concurrent_checkpoints": 0}, "use 1 or more"),
         ({"num_retained": 0}, "retain at least 1, or there is nothing to restore"),
+        ({"retain_for": -SECOND}, "use 0 or more"),
+        ({"retain_for": timedelta(minutes=1_001)}, RETAIN_FIX),
         ({"tolerable_failed_checkpoints": -1}, "use 0 or more"),
         ({"unaligned": True, "mode": CheckpointingMode.AT_LEAST_ONCE}, MODE_FIX),
         ({"unaligned": True, "max_concurrent_checkpoints": 2}, CONCURRENT_FIX),
@@ -108,6 +115,10 @@ def test_a_value_outside_its_limits_is_refused_with_the_fix(
         {"interval": YEAR, "min_pause": YEAR},
         {"max_concurrent_checkpoints": 2},
         {"num_retained": 1},
+        {"retain_for": timedelta(minutes=1_000)},
+        {"retain_for": YEAR, "interval": timedelta(hours=9)},
+        {"retain_for": YEAR, "interval": None},
+        {"retain_for": YEAR, "schedule": Cron("0 * * * *")},
         {"tolerable_failed_checkpoints": 7},
         {"mode": CheckpointingMode.AT_LEAST_ONCE, "max_concurrent_checkpoints": 2},
         {"unaligned": True},

@@ -6,7 +6,7 @@ import { html } from "../html.js";
 import { Figures, Resource, Table } from "../parts.js";
 import { Changed, InForce, PausedNote, Reset } from "../timing.js";
 
-const PERIOD = /^(interval|interval_during_backlog|timeout|min_pause|aligned_checkpoint_timeout)$|_ms$/;
+const PERIOD = /^(interval|interval_during_backlog|timeout|min_pause|aligned_checkpoint_timeout|retain_for)$|_ms$/;
 
 export function Configuration({ path }) {
   const resource = useResource(path("checkpoints", "config"), { everyMs: 5_000 });
