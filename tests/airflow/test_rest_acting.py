@@ -12,6 +12,9 @@ from airflow.utils.state import DagRunState
 from sqlalchemy import delete, update
 
 from harness.jobs import a_pipeline, trigger_one
+from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.savepoints import savepoint_names
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job, open_job
 from sluice.storage.open import StoreLocation
@@ -91,7 +94,10 @@ def test_an_act_starts_the_run_of_its_dag(
     assert (run.conf, run.triggering_user_name) == (conf, "uwe")
 
 
-AT_ONCE = ("checkpoints/2/abort", "pause", "resume", "checkpoints/config")  # Without a run.
+AT_ONCE = (  # Without a run.
+    *("checkpoints/2/abort", "pause", "resume", "checkpoints/config"),
+    "savepoint-disposal",
+)
 
 
 @pytest.mark.parametrize("act", [*(one[0] for one in ACTS), *AT_ONCE])
@@ -129,6 +135,24 @@ def test_a_savepoint_that_failed_says_why(editor: Api, job: Job) -> None:
         "status": {"id": "COMPLETED"},
         "operation": {"failure-cause": {"message": "savepoint 'mine': TRIGGER: password=***"}},
     }
+
+
+def test_a_savepoint_is_deleted_at_once_unless_the_job_needs_it(editor: Api, job: Job) -> None:
+    a_savepoint(job, "mine")
+    restore(job, savepoint_target(job, "mine"))
+    body = {"savepoint-name": "mine"}
+
+    refused = editor.post("/pipelines/auctions/savepoint-disposal", body)
+    take_checkpoint(job)
+    done = editor.post("/pipelines/auctions/savepoint-disposal", body)
+    again = editor.post("/pipelines/auctions/savepoint-disposal", body)
+    nameless = editor.post("/pipelines/auctions/savepoint-disposal", {})
+
+    assert (refused.status_code, nameless.status_code) == (409, 422)
+    assert "cannot be disposed of: job 'auctions' was restored from it" in refused.json()["detail"]
+    assert (done.status_code, done.json()) == (200, {"savepoint": "mine", "disposed": True})
+    assert again.json() == {"savepoint": "mine", "disposed": False}
+    assert savepoint_names(job) == []
 
 
 def test_one_pending_checkpoint_is_aborted_at_once(editor: Api, job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -10,12 +11,15 @@ from airflow.api_fastapi.app import API_ROOT_PATH
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, Path, Response
 
+from sluice.coordinator.disposal import dispose
 from sluice.coordinator.user_abort import abort_checkpoint
 from sluice.core.ids import CheckpointId
+from sluice.errors import ConfigurationError
 from sluice.views.savepoint_requests import savepoint_outcome
 from sluice_airflow.rest import access
 from sluice_airflow.rest.answers import answer, shows
 from sluice_airflow.rest.bodies import (
+    DisposalBody,
     EmptyBody,
     RestoreBody,
     SavepointBody,
@@ -26,6 +30,7 @@ from sluice_airflow.rest.bodies import (
 from sluice_airflow.rest.checkpoints import Id
 from sluice_airflow.rest.jobs import JobDep
 from sluice_airflow.rest.mount import PREFIX, VERSION
+from sluice_airflow.rest.problems import Refused
 from sluice_airflow.rest.runs import StartedRun, find_run, start_run
 
 router = APIRouter(prefix="/pipelines/{uid}", tags=["acts"])
@@ -44,6 +49,13 @@ class AbortedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     status: str
+
+
+class DisposedSavepoint(msgspec.Struct, frozen=True, kw_only=True):
+    """``disposed`` is false where nothing of the savepoint was there, or not any more."""
+
+    savepoint: str
+    disposed: bool
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +115,20 @@ def show_savepoint_request(
         cause = FailureCause(message=failure or run.note or f"the run ended as {run.state}")
     operation = SavepointOperation(location=location, failure_cause=cause)
     return answer(SavepointRequest(status=QueueStatus(id="COMPLETED"), operation=operation))
+
+
+@router.post(
+    "/savepoint-disposal",
+    responses=shows(DisposedSavepoint, problems=(409, 415)),
+    dependencies=[Depends(access.may_save)],
+)
+def dispose_savepoint(job: JobDep, body: DisposalBody) -> Response:
+    """Delete a savepoint of the job's own root, now; refused while the job needs it."""
+    name = body.savepoint_name
+    try:
+        return answer(DisposedSavepoint(savepoint=name, disposed=dispose(job, name)))
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.CONFLICT, str(error)) from error
 
 
 @router.post("/stop", dependencies=[Depends(access.may_save)], **_STARTED)

@@ -47,6 +47,10 @@ class SavepointBody(StopBody):
     stop: bool = False
 
 
+class DisposalBody(Body):
+    savepoint_name: Name
+
+
 class RestoreBody(Body):
     """As the form of the restore DAG, but for other roots, which that alone takes."""
 
