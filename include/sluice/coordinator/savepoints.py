@@ -20,6 +20,7 @@ from sluice.job.contents import verified
 from sluice.job.job import Job
 from sluice.protocol.names import check_savepoint_name
 from sluice.protocol.records import encode_metadata
+from sluice.storage.object_store import ObjectStore
 from sluice.storage.parallel import in_parallel
 
 log = logging.getLogger(__name__)
@@ -44,18 +45,21 @@ def require_free_name(job: Job, name: str, state: CoordinatorState, *, request_i
         raise ConfigurationError(f"savepoint {name!r} is being taken; choose another name")
 
 
-def copy_files(job: Job, metadata: CheckpointMetadata, name: str) -> None:
+def copy_files(
+    job: Job, metadata: CheckpointMetadata, name: str, target: ObjectStore | None = None
+) -> None:
     """Copy every file of a checkpoint to its savepoint *name*, before the checkpoint is completed.
 
-    A file that is gone or damaged fails the checkpoint, so no savepoint looks complete and is not.
+    *target* is the store of another root, if the savepoint is to lie there.  A file that is gone or
+    damaged fails the checkpoint, so no savepoint looks complete and is not.
     Idempotent: a copy's name is its content's, so what is there is right.
 
     Raises:
         RestoreError: a file is gone.
         CorruptSegment: a file is not what its ack described.
     """
-    folder = job.paths.savepoint(name)
-    there = {one.key: one.size_bytes for one in job.store.list(folder)}
+    folder, store = job.paths.savepoint(name), target or job.store
+    there = {one.key: one.size_bytes for one in store.list(folder)}
 
     def copy(handle: SegmentHandle) -> None:
         key = _copy_of(job, name, handle).key
@@ -65,7 +69,7 @@ def copy_files(job: Job, metadata: CheckpointMetadata, name: str) -> None:
         what = f"savepoint {name!r} cannot be completed"
         if raw is None:
             raise RestoreError(f"{handle.key} is gone; {what}")
-        job.store.put(key, verified(handle, raw, what))
+        store.put(key, verified(handle, raw, what))
 
     in_parallel(copy, {handle.key: handle for handle in metadata.files}.values(), PARALLEL_COPIES)
 
@@ -73,9 +77,14 @@ def copy_files(job: Job, metadata: CheckpointMetadata, name: str) -> None:
 def export_savepoint(job: Job, metadata: CheckpointMetadata, name: str) -> None:
     """Write the copy's ``_metadata``, which makes it a savepoint, behind its files.  Idempotent."""
     copy_files(job, metadata, name)
-    copied = with_files(metadata, lambda handle: _copy_of(job, name, handle))
+    copied = copied_metadata(job, metadata, name)
     job.store.create(job.paths.savepoint_metadata(name), encode_metadata(copied))
     log.info("savepoint written name=%s checkpoint_id=%d", name, metadata.checkpoint_id)
+
+
+def copied_metadata(job: Job, metadata: CheckpointMetadata, name: str) -> CheckpointMetadata:
+    """*metadata* with the files that ``copy_files`` writes in the place of its own."""
+    return with_files(metadata, lambda handle: _copy_of(job, name, handle))
 
 
 def copy_savepoint(job: Job, name: str, root: str) -> str:

@@ -84,25 +84,30 @@ def check_row_wise(owner: str, sql: str) -> None:
     Raises:
         ConfigurationError: *sql* has an aggregate, a window function or a query in it.
     """
+    what = across_rows(sql)
+    if what is not None:
+        raise ConfigurationError(
+            f"{owner} has {what} in {sql!r}; where() and select() see one row at a time: use "
+            "key_by().aggregate(), window() or top_n() for what is of many"
+        )
+
+
+def across_rows(sql: str) -> str | None:
+    """What in *sql* looks at other rows than its own, in words; None if nothing does."""
     for token, following in pairwise((*tokens(sql), NO_TOKEN)):
         name = token.text.lower()
         is_call = following.text == "("
         if token.kind != "word":
             continue
         if is_call and _AGGREGATE.fullmatch(name):
-            what = f"the aggregate {token.text}()"
-        elif is_call and _WINDOW_FUNCTION.fullmatch(name):
-            what = f"the window function {token.text}()"
-        elif is_call and name == "over":
-            what = "a window function"
-        elif name == "select" and _BEHIND_A_NAME.fullmatch(following.text) is None:
-            what = "a query"
-        else:
-            continue
-        raise ConfigurationError(
-            f"{owner} has {what} in {sql!r}; where() and select() see one row at a time: use "
-            "key_by().aggregate(), window() or top_n() for what is of many"
-        )
+            return f"the aggregate {token.text}()"
+        if is_call and _WINDOW_FUNCTION.fullmatch(name):
+            return f"the window function {token.text}()"
+        if is_call and name == "over":
+            return "a window function"
+        if name == "select" and _BEHIND_A_NAME.fullmatch(following.text) is None:
+            return "a query"
+    return None
 
 
 def result_name(column: str) -> str:

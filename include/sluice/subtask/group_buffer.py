@@ -10,14 +10,14 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Self
+from typing import IO, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from sluice.subtask.operators.operator import Frames, Operator
+from sluice.subtask.operators.operator import Frames
 from sluice.subtask.state.segments import HASH, to_table
 
 # Ranges of a subtask's hash space: enough for an epoch of some 30 times the memory, few enough for
@@ -34,10 +34,16 @@ class HashRange:
     last: int
 
 
+class Folding(Protocol):
+    """The part of an ``Operator`` that a buffer needs."""
+
+    def combine(self, groups: Frames) -> Frames: ...
+
+
 class GroupBuffer:
     """A buffer of groups: ``ranges`` gives them back folded, in the order of their hashes."""
 
-    def __init__(self, operator: Operator, owned: HashRange, memory_bytes: int) -> None:
+    def __init__(self, operator: Folding, owned: HashRange, memory_bytes: int) -> None:
         assert owned.last - owned.first >= RANGES**2, "key groups are 2**32 hashes wide"
         self._operator = operator
         self._owned = owned

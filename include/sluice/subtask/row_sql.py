@@ -33,10 +33,10 @@ def applied(step: Step, rows: pl.DataFrame, kept: tuple[str, ...] = ()) -> pl.Da
     """
     names = [name for name in rows.columns if name not in kept]
     if isinstance(step, Filter):
-        return rows.filter(_expression(step.condition, names))
+        return rows.filter(expression(step.condition, names))
     chosen: list[pl.Expr] = []
     for column in step.columns:
-        chosen += map(pl.col, names) if column.strip() == "*" else [_expression(column, names)]
+        chosen += map(pl.col, names) if column.strip() == "*" else [expression(column, names)]
     if not rows.width:
         return rows.select(chosen)
     # Selected beside a column, literals have its height; alone they would be one row.
@@ -44,7 +44,7 @@ def applied(step: Step, rows: pl.DataFrame, kept: tuple[str, ...] = ()) -> pl.Da
     return beside.drop(_BESIDE)
 
 
-def _expression(sql: str, names: list[str]) -> pl.Expr:
+def expression(sql: str, names: list[str]) -> pl.Expr:
     """The expression *sql*, in which a column hides a function or keyword of its name."""
     found = _NAME.fullmatch(sql.strip())
     if found is not None and found["name"] in names:

@@ -136,7 +136,10 @@ def open_pair(job: Job, before: SnapshotName, after: SnapshotName) -> Pair:
         RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
     """
     return Pair(
-        job=job, before=_opened(job, before), after=_opened(job, after), names=(before, after)
+        job=job,
+        before=open_snapshot(job, before),
+        after=open_snapshot(job, after),
+        names=(before, after),
     )
 
 
@@ -176,7 +179,13 @@ def snapshot_difference(pair: Pair) -> SnapshotDifference:
     )
 
 
-def _opened(job: Job, name: SnapshotName) -> CheckpointMetadata:
+def open_snapshot(job: Job, name: SnapshotName) -> CheckpointMetadata:
+    """The ``_metadata`` of a snapshot, with the files of another root marked as such.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint.
+        RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
+    """
     place = job
     if name.root is not None:
         place = elsewhere(job, name.root, name.pipeline or job.pipeline.uid)

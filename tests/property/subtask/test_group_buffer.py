@@ -44,7 +44,7 @@ def a_chunk(random: Random, rows: int) -> dict[str, pl.DataFrame]:
 
 
 def passed_through(chunks: list[dict[str, pl.DataFrame]], memory: int, state_bytes: int) -> Frames:
-    with GroupBuffer(Summing(), EVERYTHING, memory) as buffer:  # type: ignore[arg-type]
+    with GroupBuffer(Summing(), EVERYTHING, memory) as buffer:
         for chunk in chunks:
             buffer.add(chunk)
         parts = list(buffer.ranges(state_bytes))

@@ -45,13 +45,15 @@ def merge_pieces(
     drop_tombstones: bool,
     now_ms: int = 0,
     max_rows: int,
+    owner: str = "",
 ) -> Iterator[pa.Table]:
     """The rows of ``merge_runs``, in ascending pieces; no hash is in two, and no piece is empty.
 
     A piece has at most *max_rows* rows, unless a single hash has more.  About three times as many
     are in memory at a time, whatever the size of the runs; runs are opened as they are reached.
+    *owner* is for messages: "stage 'totals'".
     """
-    slices = _slices(schema, runs, drop_tombstones=drop_tombstones, now_ms=now_ms)
+    slices = _slices(schema, runs, drop_tombstones=drop_tombstones, now_ms=now_ms, owner=owner)
     swept = (
         _swept(schema, rows, drop_tombstones=drop_tombstones, now_ms=now_ms)
         for rows in merged_windows(schema, slices, max_rows)
@@ -118,9 +120,14 @@ def stored_table(schema: StateSchema, rows: pl.DataFrame) -> pa.Table:
 
 
 def _slices(
-    schema: StateSchema, runs: Sequence[Run], *, drop_tombstones: bool, now_ms: int
+    schema: StateSchema,
+    runs: Sequence[Run],
+    *,
+    drop_tombstones: bool,
+    now_ms: int,
+    owner: str = "",
 ) -> tuple[RunSlice, ...]:
-    evolutions = Evolutions(schema, owner="")
+    evolutions = Evolutions(schema, owner)
     slices = tuple(RunSlice.of(run, evolutions) for run in runs)
     return unexpired(schema, slices, now_ms) if drop_tombstones else slices
 
