@@ -21,6 +21,7 @@ from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import StoreUnavailable
 from sluice.job.job import Job
+from sluice.state_processor import SavepointWriter
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
 
@@ -190,3 +191,24 @@ def test_the_source_is_told_of_what_is_published(job: Job, place: Place) -> None
 
     assert place.told == {"sluice-auctions-events": 10}
     assert job.state().completed[-1].is_committed
+
+
+def test_a_savepoint_that_is_made_of_another_one_holds_the_same_position(
+    job: Job, place: Place
+) -> None:
+    a_savepoint(job)
+    SavepointWriter.from_existing_savepoint(job, "mine").write("copy")
+
+    collect_garbage(job)
+
+    assert held(place)["savepoint-copy"] == held(place)["savepoint-mine"] == 10
+
+
+def test_a_place_that_does_not_answer_keeps_it_from_becoming_one(job: Job, place: Place) -> None:
+    a_savepoint(job)
+    place.is_down = True
+
+    with pytest.raises(StoreUnavailable, match="nobody answers"):
+        SavepointWriter.from_existing_savepoint(job, "mine").write("copy")
+
+    assert job.store.get(job.paths.savepoint_metadata("copy")) is None
