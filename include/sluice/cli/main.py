@@ -28,6 +28,7 @@ from sluice.cli import (
     snapshots,
     state,
     state_diff,
+    state_write,
     statistics,
     tables,
     timing,
@@ -48,7 +49,9 @@ checkpoints = typer.Typer(
     help="Look at a job's checkpoints; abort one; change when they are taken.", no_args_is_help=True
 )
 app.add_typer(checkpoints, name="checkpoints")
-keyed_state = typer.Typer(help="Look at what stages remember.", no_args_is_help=True)
+keyed_state = typer.Typer(
+    help="Look at what stages remember; make other savepoints of it.", no_args_is_help=True
+)
 app.add_typer(keyed_state, name="state")
 files_tables = typer.Typer(
     help="Look at tables of files; merge and vacuum them.", no_args_is_help=True
@@ -102,6 +105,10 @@ checkpoints.command("abort")(abort.abort)
 checkpoints.command("stats")(statistics.stats)
 keyed_state.command("read")(state.read)
 keyed_state.command("diff")(state_diff.diff)
+keyed_state.command("schema")(state_write.schema)
+keyed_state.command("rewrite")(state_write.rewrite)
+keyed_state.command("drop")(state_write.drop)
+keyed_state.command("bootstrap")(state_write.bootstrap)
 files_tables.command("show")(tables.show)
 files_tables.command("compact")(tables.compact)
 files_tables.command("vacuum")(tables.vacuum)

@@ -1,0 +1,174 @@
+"""``sluice state schema``, ``rewrite``, ``drop`` and ``bootstrap``: savepoints made by command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.no_spark import stages_without_spark
+from sluice.job.job import Job
+from sluice.state_processor import open_state
+from tests.cli.conftest import Sluice
+from tests.unit.state_processor.jobs import STAGE, a_job_of_two_epochs, a_pipeline, counted
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    with stages_without_spark():
+        yield
+
+
+@pytest.fixture(name="job")
+def _job() -> Job:
+    return a_job_of_two_epochs(a_pipeline("auctions"))
+
+
+@pytest.fixture(name="sluice")
+def _sluice(sluice: Sluice, monkeypatch: pytest.MonkeyPatch) -> Sluice:
+    declared = {"auctions": a_pipeline("auctions")}
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", declared.__getitem__)
+    return sluice
+
+
+def state(job: Job, name: str) -> dict[int | None, int]:
+    return counted(open_state(job, name, STAGE).frame())
+
+
+def test_values_are_rewritten_where_a_condition_holds(job: Job, sluice: Sluice) -> None:
+    before = state(job, "before")
+    arguments = ("state", "rewrite", "auctions", "before", "after", "--stage", STAGE)
+
+    printed = sluice(*arguments, "--set", "bids = bids * 2 + 1", "--where", "bids > 3").out
+
+    assert state(job, "after") == {k: 2 * n + 1 if n > 3 else n for k, n in before.items()}
+    assert f"per_auction.groups: {len(before)} rows were read and {len(before)} rows written" in (
+        printed
+    )
+    assert "sluice restore auctions --savepoint after" in printed
+    assert (
+        "would restore savepoint after"
+        in sluice("restore", "auctions", "--savepoint", "after", "--dry-run").out
+    )
+
+
+def test_keys_are_dropped_or_all_that_the_stage_remembers(job: Job, sluice: Sluice) -> None:
+    arguments = ("state", "drop", "auctions", "latest")
+    before = state(job, "before")
+
+    kept = sluice(
+        *arguments, "kept", "--stage", STAGE, "--where", "bid_auction IS NULL OR bids < 3", "--json"
+    ).json
+    sluice(*arguments, "cleared", "--stage", STAGE, "--table", "groups")
+    sluice(*arguments, "removed", "--stage", STAGE)
+
+    assert state(job, "kept") == {k: n for k, n in before.items() if k is not None and n >= 3}
+    assert (kept["name"], kept["checkpoint"]) == ("kept", 2)
+    assert kept["tables"] == [
+        {
+            "stage": STAGE,
+            "table": "groups",
+            "rows_before": len(before),
+            "rows": len(state(job, "kept")),
+        }
+    ]
+    for name in ("cleared", "removed"):
+        assert (
+            "no keyed state in checkpoint 2"
+            in sluice("state", "read", "auctions", name, STAGE).error
+        )
+
+
+def test_what_one_root_has_goes_into_another(job: Job, sluice: Sluice) -> None:
+    there = "memory://state-written-elsewhere"
+    out = sluice(
+        "state", "drop", "auctions", "before", "moved", "--stage", STAGE, "--to-root", there
+    ).out
+    back = ("state", "rewrite", "auctions", "moved", "back", "--stage", STAGE, "--from-root", there)
+
+    assert f"--savepoint moved --from-root {there}" in out
+    assert "no keyed state of stage 'per_auction'" in sluice(*back, "--set", "bids=1").error
+
+
+def test_parquet_that_was_read_from_state_becomes_state_again(
+    job: Job, sluice: Sluice, tmp_path: Path
+) -> None:
+    file = tmp_path / "state.parquet"
+    sluice("state", "read", "auctions", "before", STAGE, "--output", file)
+
+    sluice("state", "bootstrap", "auctions", "new", f"{STAGE}={file}")
+    sluice("state", "bootstrap", "auctions", "named", f"{STAGE}.groups={file}")
+    sluice(
+        "state", "bootstrap", "auctions", "begun", f"{STAGE}={file}", "--start", "events/nexmark=7"
+    )
+    replaced = ("state", "bootstrap", "auctions", "other", f"{STAGE}={file}", "--from", "1")
+
+    assert "has state of stage 'per_auction' already" in sluice(*replaced).error
+    sluice(*replaced, "--replace")
+    for name in ("new", "named", "begun", "other"):
+        assert state(job, name) == state(job, "before")
+    assert job.savepoint_metadata("new").sources == ()
+    assert job.savepoint_metadata("begun").sources[0].position[0].offset == 7
+    assert job.savepoint_metadata("other").sources[0].position[0].offset == 100
+
+
+def test_the_columns_that_rows_have_to_have_are_told(sluice: Sluice) -> None:
+    rows = sluice("state", "schema", "auctions", "--json").json
+    shown = sluice("state", "schema", "auctions", STAGE).out
+
+    assert rows == [
+        {
+            "stage": STAGE,
+            "table": "groups",
+            "column": "bid_auction",
+            "type": "Int64",
+            "role": "key",
+        },
+        {"stage": STAGE, "table": "groups", "column": "bids", "type": "Int64", "role": ""},
+    ]
+    assert "bid_auction" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("rewrite", "x", "--set", "nope=1"), "no column 'nope' to set; it has bid_auction, bids"),
+        (("rewrite", "x", "--set", "bids"), "--set 'bids' is not understood; write COLUMN=SQL"),
+        (("rewrite", "x", "--set", "bids=nope + 1"), "'nope + 1' cannot be computed"),
+        (("rewrite", "x", "--set", "bids=bids +"), "'bids +' is no SQL of one row"),
+        (("rewrite", "x", "--set", "bids=sum(bids)"), "'sum(bids)' has the aggregate sum()"),
+        (("rewrite", "x", "--set", "bids=bids / 2"), "column 'bids' of the rows is Float64"),
+        (("rewrite", "x", "--set", "bid_auction=1"), "the function gives the key bid_auction=1"),
+        (("drop", "x", "--where", "bids"), "'bids' is Int64, and has to say yes or no"),
+        (("drop", "x", "--where", "nope > 1"), "'nope > 1' cannot be computed"),
+        (("drop", "x", "--table", "nope"), "has no table 'nope'; it has groups"),
+        (("drop", "before"), "savepoint 'before' exists"),
+    ],
+)
+def test_what_cannot_be_done_is_named(
+    sluice: Sluice, arguments: tuple[str, ...], words: str
+) -> None:
+    command, name, *options = arguments
+
+    error = sluice("state", command, "auctions", "before", name, "--stage", STAGE, *options).error
+
+    assert words in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("per_auction",), "the argument 'per_auction' is not understood; write STAGE=FILE"),
+        (("nope=x.parquet",), "has no stage 'nope'; with keyed state it has per_auction"),
+        (("per_auction=x.parquet",), "there is no Parquet file x.parquet"),
+        (("per_auction=x.parquet", "--replace"), "need the snapshot: give --from"),
+        (("per_auction=x.parquet", "--start", "events=1"), "write SOURCE/PARTITION=OFFSET"),
+        (("per_auction=x", "--start", "events/nexmark=1", "--from", "1"), "without --from"),
+    ],
+)
+def test_rows_that_cannot_be_bootstrapped_are_named(
+    sluice: Sluice, arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in sluice("state", "bootstrap", "auctions", "x", *arguments).error
