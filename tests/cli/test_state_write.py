@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.jobs import a_running_job
 from harness.no_spark import stages_without_spark
+from sluice.cli.main import main
 from sluice.job.job import Job
 from sluice.state_processor import open_state
 from tests.cli.conftest import Sluice
+from tests.subtasks import a_savepoint as a_savepoint_of_records
 from tests.unit.state_processor.jobs import STAGE, a_job_of_two_epochs, a_pipeline, counted
 
 
@@ -172,3 +175,19 @@ def test_rows_that_cannot_be_bootstrapped_are_named(
     sluice: Sluice, arguments: tuple[str, ...], words: str
 ) -> None:
     assert words in sluice("state", "bootstrap", "auctions", "x", *arguments).error
+
+
+def test_a_stage_that_reads_updates_of_the_changed_one_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = a_running_job()
+    a_savepoint_of_records(job)
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": job.pipeline}.__getitem__)
+    capsys.readouterr()
+
+    arguments = ("drop", "auctions", "mine", "x", "--stage", "count_bids")
+    with pytest.raises(SystemExit) as ended:
+        main(["state", *arguments, "--root", job.store.root])
+
+    assert ended.value.code == 0
+    assert "warning: rank_bids read updates of what was changed" in capsys.readouterr().err

@@ -270,6 +270,13 @@ def _print_written(
     for one in written.tables:
         before = f"{one.rows_before:,} rows were read and " if one.rows_before else ""
         print_line(f"{one.stage}.{one.table}: {before}{one.rows:,} rows written")
+    if written.readers:
+        typer.secho(
+            f"warning: {', '.join(written.readers)} read updates of what was changed, and keep "
+            "state of what they were told before: change them, too, or drop their state",
+            err=True,
+            fg="yellow",
+        )
     elsewhere = "" if to_root is None else f" --from-root {to_root}"
     print_line(f"savepoint {written.name!r} is at {written.uri}")
     print_line(f"{written.files:,} files, {size(written.size_bytes)}; to go on from it:")

@@ -17,7 +17,8 @@ from sluice.spark.session import local_session
 from sluice.state_processor.base import Starts, empty, existing
 from sluice.state_processor.rows import Function, Rows
 from sluice.state_processor.schemas import Session, require_stateful, resolved, state_tables
-from sluice.state_processor.writing import StageChanges, WrittenSavepoint, write_savepoint
+from sluice.state_processor.stages import StageChanges
+from sluice.state_processor.writing import WrittenSavepoint, write_savepoint
 from sluice.views.keyed_state import table_names
 from sluice.views.snapshot_differences import SnapshotName
 

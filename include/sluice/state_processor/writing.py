@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from sluice.coordinator.holds import SAVEPOINT, hold
 from sluice.coordinator.outside import require_outside
 from sluice.coordinator.savepoints import copied_metadata, copy_files, require_free_name
-from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
+from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import JobConfiguration
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.ids import NO_GENERATION, SubtaskId
-from sluice.core.key_groups import check_parallelism, default_max_parallelism
+from sluice.core.ids import NO_GENERATION
 from sluice.core.state import CoordinatorState
-from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration.job_configuration import fixed_configuration
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.protocol.records import encode_metadata
-from sluice.state_processor.rows import Function, Rows
+from sluice.state_processor.readers import readers_of
 from sluice.state_processor.schemas import Tables
+from sluice.state_processor.stages import (
+    StageChanges,
+    kept_stages,
+    with_new_stages,
+    with_tables,
+)
 from sluice.state_processor.tables import (
     Keep,
     NewTable,
@@ -47,7 +51,10 @@ class WrittenTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WrittenSavepoint(msgspec.Struct, frozen=True, kw_only=True):
-    """``uri`` is where it lies; ``checkpoint`` the id behind which a job goes on."""
+    """``uri`` is where it lies; ``checkpoint`` the id behind which a job goes on.
+
+    ``readers`` are stages that may have to be changed, too: see ``readers_of``.
+    """
 
     name: str
     uri: str
@@ -55,15 +62,7 @@ class WrittenSavepoint(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     size_bytes: int
     tables: tuple[WrittenTable, ...]
-
-
-@dataclass(slots=True)
-class StageChanges:
-    """Of one stage: its state is removed first; then tables are bootstrapped, or rewritten."""
-
-    is_removed: bool = False
-    functions: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
-    rows: dict[str | None, Rows] = field(default_factory=dict["str | None", Rows])
+    readers: tuple[str, ...] = ()
 
 
 def write_savepoint(
@@ -88,11 +87,11 @@ def write_savepoint(
         schemas=schemas,
         keep=_kept_in(job, name, target, configuration.inline_threshold_bytes),
     )
-    stages = _with_new_stages(job, base, changes, configuration)
+    stages = with_new_stages(job, base, changes, configuration)
     made = [table for stage in stages for table in work.tables_of(stage, changes.get(stage.uid))]
-    kept = replace(base, stages=tuple(_kept(job, stages, changes)))
+    kept = replace(base, stages=tuple(kept_stages(job, stages, changes)))
     copy_files(job, kept, name, target)
-    metadata = _with_tables(copied_metadata(job, kept, name), made)
+    metadata = with_tables(copied_metadata(job, kept, name), made)
     if root is None:
         _hold(job, state, metadata, name)
     created = target.create(key, encode_metadata(metadata))  # Last: it is what makes it one.
@@ -101,7 +100,8 @@ def write_savepoint(
     if root is None:  # The garbage collector may have released it: it was of no savepoint yet.
         _hold(job, state, metadata, name)
     log.info("savepoint written name=%s root=%s tables=%d", name, target.root, len(made))
-    return _written(job, target, name, metadata, made)
+    readers = readers_of(job.pipeline, [*changes]) if base.stages else ()
+    return msgspec.structs.replace(_written(job, target, name, metadata, made), readers=readers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,81 +163,6 @@ class _Work:
             max_parallelism=stage.max_parallelism,
             now_ms=max(self.job.clock(), self.base.triggered_at_ms),
         )
-
-
-def _with_new_stages(
-    job: Job,
-    base: CheckpointMetadata,
-    changes: Mapping[str, StageChanges],
-    configuration: JobConfiguration,
-) -> list[StageState]:
-    """The snapshot's stages, and empty ones for those that it does not know and that get rows."""
-    stages = [*base.stages]
-    for uid in job.pipeline.stages:
-        if uid not in changes or base.stage(uid) is not None:
-            continue
-        parallelism = job.parallelism_of(uid, configuration)
-        most = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
-        check_parallelism(uid, parallelism, most)
-        subtasks = (
-            SubtaskState(subtask=SubtaskId(uid, index), state=(), output=())
-            for index in range(parallelism)
-        )
-        stages.append(
-            StageState(
-                uid=uid,
-                parallelism=parallelism,
-                max_parallelism=most,
-                subtasks=tuple(subtasks),
-                watermark_ms=MIN_WATERMARK,
-            )
-        )
-    return stages
-
-
-def _kept(
-    job: Job, stages: Iterable[StageState], changes: Mapping[str, StageChanges]
-) -> Iterable[StageState]:
-    """The *stages* with those tables alone that stay as they are."""
-    for stage in stages:
-        change = changes.get(stage.uid, StageChanges())
-        if change.is_removed and stage.uid not in job.pipeline.stages:
-            continue
-        subtasks = (
-            replace(
-                one,
-                state=tuple(
-                    handle
-                    for handle in one.state
-                    if not change.is_removed and handle.table not in change.functions
-                ),
-            )
-            for one in stage.subtasks
-        )
-        yield replace(stage, subtasks=tuple(subtasks))
-
-
-def _with_tables(
-    metadata: CheckpointMetadata, made: Iterable[tuple[Place, NewTable]]
-) -> CheckpointMetadata:
-    added: dict[str, list[NewTable]] = {}
-    for place, table in made:
-        added.setdefault(place.stage, []).append(table)
-    stages = (
-        replace(
-            stage,
-            subtasks=tuple(
-                replace(one, state=(*one.state, *_of_subtask(added.get(stage.uid, ()), index)))
-                for index, one in enumerate(stage.subtasks)
-            ),
-        )
-        for stage in metadata.stages
-    )
-    return replace(metadata, stages=tuple(stages))
-
-
-def _of_subtask(tables: Iterable[NewTable], index: int) -> Iterable[StateHandle]:
-    return (handle for table in tables for handle in table.subtasks[index])
 
 
 def _kept_in(job: Job, name: str, target: ObjectStore, threshold_bytes: int) -> Keep:

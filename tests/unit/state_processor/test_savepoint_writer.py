@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from harness.jobs import a_job, keys_of
+from harness.jobs import a_job, a_running_job, keys_of
 from sluice.coordinator.recovery import restore
 from sluice.coordinator.restore_plan import plan_restore
 from sluice.coordinator.restore_targets import foreign_target, savepoint_target
@@ -20,14 +20,17 @@ from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.restoring import Latest, Restore
 from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, CorruptSegment, ProtocolViolation, RestoreError
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.state_processor import SavepointWriter, open_state
+from sluice.state_processor.readers import readers_of
 from sluice.views.snapshot_differences import SnapshotName, open_pair, snapshot_difference
 from tests.resealed import resealed
+from tests.subtasks import a_savepoint as a_savepoint_of_records
 from tests.unit.state_processor.jobs import (
     STAGE,
     a_job_of_two_epochs,
@@ -348,3 +351,28 @@ def declaring(job: Job, key: str, stage: str, **aggregates: Any) -> Job:
 
 def _files(job: Job, name: str) -> list[str]:
     return [handle.key for handle in job.savepoint_metadata(name).files]
+
+
+def test_stages_that_were_told_of_the_old_values_are_named() -> None:
+    pipeline = Pipeline("bids", Checkpointing(max_records_per_epoch=100), parallelism=1)
+    events = pipeline.source("events", Nexmark(900, columns=("bid_auction",)))
+    counts = events.key_by("bid_auction").aggregate("counts", bids=agg.count())
+    counts.transform("known", lambda rows: rows).key_by("bids").aggregate("ranks", n=agg.count())
+    once = events.key_by("bid_auction").deduplicate("firsts")
+    once.key_by("bid_auction").aggregate("of_firsts", n=agg.count())
+    counts.sink("results", FilesTable(upsert_key=("bid_auction",)))
+
+    assert readers_of(pipeline, ["counts"]) == ("ranks",)
+    assert readers_of(pipeline, ["counts", "ranks"]) == ()
+    assert readers_of(pipeline, ["firsts"]) == ()
+    assert readers_of(pipeline, ["gone"]) == ()
+
+
+def test_a_written_savepoint_tells_who_reads_what_was_changed() -> None:
+    job = a_running_job()
+    a_savepoint_of_records(job)
+
+    removed = SavepointWriter.from_existing_savepoint(job, "mine").remove("count_bids")
+
+    assert removed.write("one").readers == ("rank_bids",)
+    assert removed.remove("rank_bids").write("both").readers == ()
