@@ -111,7 +111,7 @@ def frames(table: NewTable, subtask: int) -> list[pl.DataFrame]:
     return [to_frame(cache.open(handle.segment)) for handle in table.subtasks[subtask]]
 
 
-@examples(150)
+@examples(60)
 @given(histories, schemas, edits, st.integers(1, 4), st.integers(1, 6))
 def test_every_live_row_is_what_the_function_makes_of_it(
     history: list[Epoch], schema: StateSchema, edit: Edit, parallelism: int, piece_rows: int

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.errors import ConfigurationError
 from sluice.state_processor.rows import Function
 from sluice.state_processor.tables import NewTable, Place, bootstrap_table, rewrite_table
@@ -107,6 +107,20 @@ def test_the_handles_tell_the_earliest_timer_and_the_newest_write() -> None:
     assert {handle.last_write_ms for handle in handles} == {NOW_MS}
     assert {handle.run for handle in handles} == {1}
     assert {handle.table for handle in handles} == {"panes"}
+
+
+def test_the_first_and_the_last_hash_of_each_subtask_are_its_own() -> None:
+    hashes = [MIN_HASH, -1, 0, MAX_HASH]
+    rows = pl.DataFrame({HASH: hashes, "key": [*"abcd"], "at": [1] * 4, "n": [1] * 4})
+    handle, _ = describe_segment(TIMED, delta_table(TIMED, rows, rows.clear(), now_ms=990))
+    state = [replace(handle, table="panes")]
+
+    table = rewrite_table(
+        a_place(), [state], [lambda rows: rows], as_of_ms=1_000, cache=CACHE, keep=inline
+    )
+
+    found = [[to_frame(CACHE.open(h.segment))[HASH].to_list() for h in s] for s in table.subtasks]
+    assert found == [[[MIN_HASH, -1]], [[0, MAX_HASH]]]
 
 
 def test_sub_keys_that_become_equal_are_refused() -> None:
