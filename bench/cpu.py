@@ -1,4 +1,4 @@
-"""CPU time of a process and of all its descendants, including ended ones.
+"""CPU time of a process and of all its descendants, including ended ones, and of the machine.
 
 Linux only: read from ``/proc``, so that it needs no package and can be asked in any engine.
 """
@@ -11,12 +11,24 @@ from collections import defaultdict
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
+PROC_STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of orphans among its descendants, so that they still count."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds that all processors were busy since the start of the machine.
+
+    Interrupts are among them, and what a hypervisor gave to another machine (*steal*): the time was
+    not there for the engine.  Idle time and waits for a disk are not.
+    """
+    [total] = [line for line in PROC_STAT.read_text().splitlines() if line.startswith("cpu ")]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, total.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_SECOND
 
 
 def tree_cpu_s(root: int | None = None) -> float:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from bench.cpu import tree_cpu_s
+from bench.cpu import machine_cpu_s, tree_cpu_s
 from bench.workloads import WORKLOADS, Workload
 
 Phase = Literal["run", "prepare", "restore"]
@@ -47,13 +47,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
-    """An epoch; ``bytes_uploaded`` were written for its checkpoint, None without durability."""
+    """An epoch; ``bytes_uploaded`` were written for its checkpoint, None without durability.
+
+    ``other_cpu_s`` are the CPU seconds of all other processes of the machine meanwhile.
+    """
 
     epoch: int
     wall_s: float
     cpu_s: float
     rows_in: int
     bytes_uploaded: int | None = None
+    other_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +91,10 @@ class Meter:
     @contextmanager
     def epoch(self, rows_in: int) -> Iterator[Meter]:
         self._bytes = None
-        wall, cpu = time.perf_counter(), tree_cpu_s()
+        machine, wall, cpu = machine_cpu_s(), time.perf_counter(), tree_cpu_s()
         yield self
         wall_s, cpu_s = time.perf_counter() - wall, tree_cpu_s() - cpu
+        other_cpu_s = machine_cpu_s() - machine - cpu_s
         self.records.append(
             EpochRecord(
                 epoch=len(self.records),
@@ -97,6 +102,7 @@ class Meter:
                 cpu_s=cpu_s,
                 rows_in=rows_in,
                 bytes_uploaded=self._bytes,
+                other_cpu_s=other_cpu_s,
             )
         )
 

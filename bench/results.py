@@ -1,4 +1,4 @@
-"""From reports to rows: minimum and median over repetitions, agreement, and the table."""
+"""From reports to rows: minimum and median over repetitions, agreement, and disturbance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.engines.registry import ENGINES
+from bench.disturbance import is_disturbed, other_share
 from bench.inputs import Input
 from bench.protocol import EpochRecord, Report
 from bench.workloads import Workload
@@ -24,21 +24,38 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One repetition, for *events* events: the mean of its epochs, or their sum."""
+    """One repetition, for *events* events: the mean of its epochs, or their sum.
+
+    ``other_share`` is the part of all processors' time that other processes had in the measured
+    epochs; ``repeated`` that it is the quieter one of two.
+    """
 
     wall_s: float
     cpu_s: float
     bytes_uploaded: int | None
     epochs: tuple[EpochRecord, ...]
     notes: dict[str, str]
+    other_share: float = 0.0
+    repeated: bool = False
+
+    @property
+    def is_disturbed(self) -> bool:
+        return is_disturbed(self.other_share)
 
     def line(self) -> str:
-        return f"{self.wall_s:.2f} s wall, {self.cpu_s:.2f} s CPU"
+        figures = f"{self.wall_s:.2f} s wall, {self.cpu_s:.2f} s CPU"
+        if not self.is_disturbed:
+            return figures
+        return f"{figures}, disturbed: other processes had {self.other_share:.0%} of the machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of the table; ``agrees`` is None if no other engine has a result."""
+    """A row of the table; ``agrees`` is None if no other engine has a result.
+
+    Its figures are those of the samples that were not disturbed; only a row that has none of
+    these is disturbed itself, and then they are of all.
+    """
 
     workload: str
     engine: str
@@ -50,11 +67,24 @@ class Row:
     error: str
     refused: str
 
+    @property
+    def is_disturbed(self) -> bool:
+        return bool(self.samples) and all(sample.is_disturbed for sample in self.samples)
+
+    @property
+    def counted(self) -> tuple[Sample, ...]:
+        quiet = tuple(sample for sample in self.samples if not sample.is_disturbed)
+        return quiet or self.samples
+
     def wall_s(self) -> tuple[float, float] | None:
-        return _minimum_and_median([sample.wall_s for sample in self.samples])
+        return _minimum_and_median([sample.wall_s for sample in self.counted])
 
     def cpu_s(self) -> tuple[float, float] | None:
-        return _minimum_and_median([sample.cpu_s for sample in self.samples])
+        return _minimum_and_median([sample.cpu_s for sample in self.counted])
+
+    def other_share(self) -> float:
+        """The largest of the samples that the figures are of."""
+        return max((sample.other_share for sample in self.counted), default=0.0)
 
     def bytes_uploaded(self) -> int | None:
         known = [one.bytes_uploaded for one in self.samples if one.bytes_uploaded is not None]
@@ -73,6 +103,9 @@ class Row:
             "bytes_uploaded": self.bytes_uploaded(),
             "bytes_changed": self.bytes_changed,
             "repetitions": len(self.samples),
+            "counted": len(self.counted),
+            "disturbed": self.is_disturbed,
+            "other_share": self.other_share(),
             "agrees": self.agrees,
             "result_rows": self.result_rows,
             "error": self.error,
@@ -98,6 +131,7 @@ def sample_of(workload: Workload, found: Input, report: Report) -> Sample:
         bytes_uploaded=round(share * sum(uploaded)) if len(uploaded) == len(measured) else None,
         epochs=report.epochs,
         notes=report.notes,
+        other_share=other_share(measured),
     )
 
 
@@ -141,47 +175,6 @@ def digest_of(result: str, workload: Workload) -> Digest:
     return Digest(rows=table.height, hash=int(hashes.sum()))  # It wraps around.
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="minimum / median over repetitions; ratios to the best exactly-once peer")
-    for heading in ("workload", "engine"):
-        table.add_column(heading, no_wrap=True)
-    headings = ("wall s", "CPU s", "events/s", "events/CPU s", "MB up", "MB changed", "agrees")
-    for heading in (*headings, "wall ratio", "CPU ratio"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        wall, cpu = row.wall_s(), row.cpu_s()
-        if wall is None or cpu is None:
-            table.add_row(row.workload, row.engine, "failed" if row.error else "")
-            continue
-        peers = [one for one in rows if one.workload == row.workload and one.samples]
-        peers = [one for one in peers if ENGINES[one.engine].role == "peer"]
-        table.add_row(
-            row.workload,
-            row.engine,
-            f"{wall[0]:.2f} / {wall[1]:.2f}",
-            f"{cpu[0]:.2f} / {cpu[1]:.2f}",
-            f"{row.events / wall[1]:,.0f}",
-            f"{row.events / max(cpu[1], 1e-9):,.0f}",
-            _megabytes(row.bytes_uploaded()),
-            _megabytes(row.bytes_changed),
-            {None: "", True: "yes", False: "[red]NO"}[row.agrees],
-            _ratio(wall[1], [peer.wall_s() for peer in peers]),
-            _ratio(cpu[1], [peer.cpu_s() for peer in peers]),
-        )
-    console = Console(width=160)
-    console.print(table)
-    reasons = dict.fromkeys(
-        (row.engine, row.workload if row.error or row.workload in row.refused else "", why)
-        for row in rows
-        if (why := row.error or row.refused)
-    )
-    for engine, workload, why in reasons:
-        console.print(f"{engine} {workload}: {why}", markup=False)
-
-
 def _agrees(digest: Digest | None, digests: Mapping[str, Digest]) -> bool | None:
     """Whether the result is that of most engines; two that differ are both wrong."""
     if digest is None or len(digests) < 2:
@@ -192,12 +185,3 @@ def _agrees(digest: Digest | None, digests: Mapping[str, Digest]) -> bool | None
 
 def _minimum_and_median(values: Sequence[float]) -> tuple[float, float] | None:
     return (min(values), statistics.median(values)) if values else None
-
-
-def _megabytes(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else f"{size_bytes / 1e6:.1f}"
-
-
-def _ratio(own: float, of_peers: Sequence[tuple[float, float] | None]) -> str:
-    medians = [both[1] for both in of_peers if both is not None]
-    return f"{own / max(min(medians), 1e-9):.2f}" if medians else ""
