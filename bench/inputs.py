@@ -1,6 +1,7 @@
 """The input of a workload, made once per scale and kept: seeded, so everybody has the same.
 
 keyed-5000000-5000000-3/epochs/00000/part-0.parquet    key bigint, value bigint, ts timestamp
+keyed-1000000-5000000-4-text/...                       the same, its keys are UUIDs as text
 nexmark-1000000-6/epochs/00000/events-000000.parquet   as sluice.connectors.nexmark.event_files
 nexmark-1000000-6/flush/events-000000.parquet          a bid a day later, with negative ids
 .../about.json                                         rows and changed keys of each epoch
@@ -10,18 +11,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.workloads import KEYED_ROW_BYTES, NEXMARK_RATE, OUT_OF_ORDER_GROUP, Workload
+from bench.workloads import NEXMARK_RATE, OUT_OF_ORDER_GROUP, Workload
 from sluice.connectors.nexmark.event_files import write_parquet
 from sluice.connectors.nexmark.source import NexmarkSource
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
 SEED = 20_261_121
 FILES_PER_EPOCH = 4  # Two for each of two cores, so that one may finish earlier.
@@ -39,10 +42,6 @@ class Epoch:
     rows: int
     changed: int | None
 
-    @property
-    def bytes_changed(self) -> int | None:
-        return None if self.changed is None else self.changed * KEYED_ROW_BYTES
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
@@ -58,13 +57,13 @@ def make_input(workload: Workload, scale: float, cache: Path) -> Input:
     if workload.kind == "nexmark":
         folder = cache / f"nexmark-{events}-{count}"
     else:
-        folder = cache / f"keyed-{keys}-{events}-{count}"
+        folder = cache / f"keyed-{keys}-{events}-{count}{'-text' * workload.text_keys}"
     if not (folder / "about.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
         made = (
             _nexmark(folder, events, count)
             if workload.kind == "nexmark"
-            else _keyed(folder, keys, events, count)
+            else _keyed(folder, keys, events, count, text_keys=workload.text_keys)
         )
         # Last: without it the folder is not whole.
         (folder / "about.json").write_text(json.dumps(asdict(made)))
@@ -78,17 +77,22 @@ def make_input(workload: Workload, scale: float, cache: Path) -> Input:
     )
 
 
-def _keyed(folder: Path, keys: int, events: int, count: int) -> Input:
+def _keyed(folder: Path, keys: int, events: int, count: int, *, text_keys: bool) -> Input:
     import numpy as np
+    import pyarrow as pa
 
     random = np.random.default_rng(SEED)
     epochs = []
+    names = pa.array(_uuids(keys) if text_keys else np.arange(keys))
     first_ms = FIRST_MS
     for number in range(count):
         drawn = random.permutation(keys) if number == 0 else random.integers(0, keys, events)
         target = Path("epochs") / f"{number:05}"
         _write_keyed(
-            folder / target, drawn, random.integers(0, LARGEST_VALUE, len(drawn)), first_ms
+            folder / target,
+            names.take(pa.array(drawn)),
+            random.integers(0, LARGEST_VALUE, len(drawn)),
+            first_ms,
         )
         changed = len(np.unique(drawn))
         epochs.append(Epoch(folder=str(target), rows=len(drawn), changed=changed))
@@ -96,8 +100,19 @@ def _keyed(folder: Path, keys: int, events: int, count: int) -> Input:
     return Input(epochs=tuple(epochs))
 
 
+def _uuids(count: int) -> list[str]:
+    """UUIDs of version 4, drawn by a generator of their own: the other draws stay as they are."""
+    import numpy as np
+
+    drawn = np.random.default_rng(SEED).bytes(16 * count)
+    return [
+        str(uuid.UUID(bytes=drawn[start : start + 16], version=4))
+        for start in range(0, 16 * count, 16)
+    ]
+
+
 def _write_keyed(
-    folder: Path, keys: npt.NDArray[np.int64], values: npt.NDArray[np.int64], first_ms: int
+    folder: Path, keys: pa.Array, values: npt.NDArray[np.int64], first_ms: int
 ) -> None:
     import numpy as np
     import pyarrow as pa
@@ -105,8 +120,10 @@ def _write_keyed(
 
     folder.mkdir(parents=True)
     times = np.arange(first_ms, first_ms + len(keys))
-    parts = [np.array_split(column, FILES_PER_EPOCH) for column in (keys, values, times * 1_000)]
-    for number, (key, value, ts) in enumerate(zip(*parts, strict=True)):
+    parts = [np.array_split(column, FILES_PER_EPOCH) for column in (values, times * 1_000)]
+    first = 0
+    for number, (value, ts) in enumerate(zip(*parts, strict=True)):
+        key, first = keys.slice(first, len(value)), first + len(value)
         table = pa.table(
             {"key": key, "value": value, "ts": pa.array(ts).cast(pa.timestamp("us", tz="UTC"))}
         )

@@ -126,7 +126,7 @@ def _process(
     work = folder / "work"
     work.mkdir(parents=True, exist_ok=True)
     request = Request(
-        workload=workload.name, engine=name, phase=phase, epochs=epochs, flush=flush, work=str(work)
+        spec=workload, engine=name, phase=phase, epochs=epochs, flush=flush, work=str(work)
     )
     paths = folder / f"{phase}.request.json", folder / f"{phase}.report.json"
     write_request(request, paths[0])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from bench.cpu import machine_cpu_s, tree_cpu_s
-from bench.workloads import WORKLOADS, Workload
+from bench.workloads import Workload
 
 Phase = Literal["run", "prepare", "restore"]
 
@@ -32,17 +32,13 @@ class Request:
     ``prepare``; ``restore`` finds there what ``prepare`` left, and gets only the epochs after that.
     """
 
-    workload: str
+    spec: Workload
     engine: str
     phase: Phase
     epochs: tuple[str, ...]
     flush: str | None
     work: str
     threads: int = 2
-
-    @property
-    def spec(self) -> Workload:
-        return WORKLOADS[self.workload]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +118,9 @@ def write_request(request: Request, path: Path) -> None:
 
 def read_request(path: Path) -> Request:
     fields = json.loads(path.read_text())
-    return Request(**(fields | {"epochs": tuple(fields["epochs"])}))
+    spec = fields["spec"] | {"result": tuple(fields["spec"]["result"])}
+    epochs = tuple(fields["epochs"])
+    return Request(**(fields | {"spec": Workload(**spec), "epochs": epochs}))
 
 
 def write_report(report: Report, path: Path) -> None:

@@ -15,6 +15,7 @@ Kind = Literal["keyed", "nexmark", "restore"]
 
 # A row of state, a key and three numbers: the least that a checkpoint writes for a changed key.
 KEYED_ROW_BYTES = 4 * 8
+TEXT_KEY_BYTES = 36  # A UUID as text, in ASCII.
 
 KEYED_RESULT = ("key", "count", "sum", "max")
 
@@ -37,15 +38,28 @@ class Workload:
     result: tuple[str, ...]
     keys: int = 0
     query: str = ""  # Of Nexmark: q4, ...
-    is_growth: bool = False  # It shows how Sluice's own cost grows with the state.
+    is_growth: bool = False  # It shows how Sluice's own cost grows with the state, or the change.
+    text_keys: bool = False  # Keys are UUIDs as text, otherwise 64-bit integers.
 
     @property
     def has_seed(self) -> bool:
         return self.kind != "nexmark"
 
+    @property
+    def row_bytes(self) -> int:
+        """The least that a checkpoint writes for a changed key."""
+        return KEYED_ROW_BYTES - 8 + TEXT_KEY_BYTES if self.text_keys else KEYED_ROW_BYTES
+
 
 def _keyed(
-    name: str, keys: int, events: int, warm_up: int, measured: int, *, is_growth: bool = False
+    name: str,
+    keys: int,
+    events: int,
+    warm_up: int,
+    measured: int,
+    *,
+    is_growth: bool = False,
+    text_keys: bool = False,
 ) -> Workload:
     return Workload(
         name=name,
@@ -57,6 +71,7 @@ def _keyed(
         measured=measured,
         result=KEYED_RESULT,
         is_growth=is_growth,
+        text_keys=text_keys,
     )
 
 
@@ -73,7 +88,7 @@ def _nexmark(query: str, *result: str) -> Workload:
     )
 
 
-def _restore(name: str, keys: int) -> Workload:
+def _restore(name: str, keys: int, *, is_growth: bool = False) -> Workload:
     return Workload(
         name=name,
         kind="restore",
@@ -83,6 +98,7 @@ def _restore(name: str, keys: int) -> Workload:
         warm_up=1,
         measured=1,
         result=KEYED_RESULT,
+        is_growth=is_growth,
     )
 
 
@@ -92,9 +108,13 @@ WORKLOADS = {
         _keyed("keyed_5m_100k", 100_000, 5_000_000, warm_up=1, measured=2),
         _keyed("keyed_5m_1m", 1_000_000, 5_000_000, warm_up=1, measured=2),
         _keyed("keyed_5m_5m", 5_000_000, 5_000_000, warm_up=1, measured=2),
+        _keyed("keyed_5m_1m_text", 1_000_000, 5_000_000, warm_up=1, measured=2, text_keys=True),
         _keyed("small_delta", 5_000_000, 100_000, warm_up=10, measured=5),
         _keyed("small_delta_1m", 1_000_000, 100_000, warm_up=10, measured=5, is_growth=True),
         _keyed("small_delta_50m", 50_000_000, 100_000, warm_up=10, measured=5, is_growth=True),
+        # The change grows, the state does not: small_delta is between them.
+        _keyed("delta_10k", 5_000_000, 10_000, warm_up=10, measured=5, is_growth=True),
+        _keyed("delta_1m", 5_000_000, 1_000_000, warm_up=10, measured=5, is_growth=True),
         # Definitions where the public query leaves room: q4 sum and number of the final prices of
         # auctions, bids within [dateTime, expires]; q5 windows of 10 s every 2 s, ties kept; q11
         # sessions with a gap of 10 s; q18 ties by price, descending.
@@ -104,5 +124,6 @@ WORKLOADS = {
         _nexmark("q18", "auction", "bidder", "price", "dateTime"),
         _restore("restore_1m", 1_000_000),
         _restore("restore_5m", 5_000_000),
+        _restore("restore_50m", 50_000_000, is_growth=True),
     )
 }

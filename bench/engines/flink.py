@@ -66,7 +66,7 @@ def run(request: Request) -> Report:
             return Report(epochs=tuple(meter.records))
         if request.spec.kind == "keyed":
             staged = work / "input" / ".99999"
-            read += write_questions(request.epochs[0], staged)
+            read += write_questions(request.epochs[0], staged, request.spec)
             staged.rename(work / "input" / "99999")
             driver.ask(f"await {read}")
         driver.ask(f"drain file://{work}/savepoints")
@@ -143,6 +143,7 @@ def _arguments(request: Request, work: Path) -> dict[str, str]:
         "empty": f"file://{work}/empty",
         "output": str(work / "output"),
         "fields": ",".join(fields_of(request.spec)),
+        "key.longs": str(len(fields_of(request.spec)) - 2),  # Without value and ts.
         "query": query,
         "parallelism": str(request.threads),
         "execution.checkpointing.dir": f"file://{work}/checkpoints",

@@ -1,4 +1,8 @@
-"""The input and output of the Flink jobs: rows of big-endian longs, and SQL."""
+"""The input and output of the Flink jobs: rows of big-endian longs, and SQL.
+
+A key that is text has the width of a UUID, and is as many longs as it fills; the job makes a string
+of them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.workloads import Workload
+from bench.workloads import TEXT_KEY_BYTES, Workload
 
 if TYPE_CHECKING:
     import polars as pl
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
 QUESTION = -(2**63)  # As in Steps.java.
 
 KEYED_FIELDS = ("key", "value", "ts")
+TEXT_KEY_LONGS = -(-TEXT_KEY_BYTES // 8)
+TEXT_KEY_FIELDS = tuple(f"key{number}" for number in range(TEXT_KEY_LONGS))
 NEXMARK_FIELDS = (
     *("event_type", "id", "auction", "bidder", "price", "at_ms", "expires", "category"),
 )
@@ -73,7 +79,9 @@ KEYS = {"q4": ["category"], "q18": ["auction", "bidder"]}
 
 
 def fields_of(workload: Workload) -> tuple[str, ...]:
-    return NEXMARK_FIELDS if workload.kind == "nexmark" else KEYED_FIELDS
+    if workload.kind == "nexmark":
+        return NEXMARK_FIELDS
+    return (*TEXT_KEY_FIELDS, *KEYED_FIELDS[1:]) if workload.text_keys else KEYED_FIELDS
 
 
 def write_rows(folder: str, to: Path, workload: Workload) -> int:
@@ -86,19 +94,23 @@ def write_rows(folder: str, to: Path, workload: Workload) -> int:
         table = pl.read_parquet(path)
         if workload.kind == "nexmark":
             table = _flat(table)
+        if workload.text_keys:
+            table = _text_as_longs(table)
         rows += table.height
         _write(table.select(fields_of(workload)), to / f"{path.stem}.bin")
     return rows
 
 
-def write_questions(folder: str, to: Path) -> int:
+def write_questions(folder: str, to: Path, workload: Workload) -> int:
     """A row for each key of the epoch that brought all keys; the job answers with its state."""
     import polars as pl
 
     to.mkdir(parents=True)
     keys = pl.read_parquet(sorted(Path(folder).iterdir()), columns=["key"])
     rows = keys.select("key", value=pl.lit(QUESTION), ts=pl.lit(0))
-    _write(rows, to / "questions.bin")
+    if workload.text_keys:
+        rows = _text_as_longs(rows)
+    _write(rows.select(fields_of(workload)), to / "questions.bin")
     return rows.height
 
 
@@ -107,11 +119,15 @@ def read_result(folder: Path, workload: Workload) -> pl.DataFrame:
     import polars as pl
 
     columns: Sequence[str] = workload.result
+    if workload.text_keys:
+        columns = (*TEXT_KEY_FIELDS, *workload.result[1:])
     parts = [
         np.fromfile(path, ">i8").astype("i8").reshape(-1, len(columns))
         for path in sorted(folder.glob("*.bin"))
     ]
     table = pl.DataFrame(np.concatenate(parts), schema=list(columns), orient="row")
+    if workload.text_keys:
+        return _longs_as_text(table)
     keys = KEYS.get(workload.query)
     return table.unique(keys, keep="last", maintain_order=True) if keys else table
 
@@ -130,6 +146,24 @@ def _flat(events: pl.DataFrame) -> pl.DataFrame:
         expires=auction("expires"),
         category=auction("category"),
     ).fill_null(0)
+
+
+def _text_as_longs(table: pl.DataFrame) -> pl.DataFrame:
+    import numpy as np
+    import polars as pl
+
+    keys = table["key"].to_numpy().astype(f"S{8 * TEXT_KEY_LONGS}")
+    longs = np.frombuffer(keys.tobytes(), ">i8").reshape(-1, TEXT_KEY_LONGS).astype("i8")
+    return pl.DataFrame(longs, schema=list(TEXT_KEY_FIELDS), orient="row").hstack(table.drop("key"))
+
+
+def _longs_as_text(table: pl.DataFrame) -> pl.DataFrame:
+    import numpy as np
+    import polars as pl
+
+    longs = np.ascontiguousarray(table.select(TEXT_KEY_FIELDS).to_numpy()).astype(">i8")
+    keys = np.frombuffer(longs.tobytes(), f"S{8 * TEXT_KEY_LONGS}").astype(str)
+    return table.drop(TEXT_KEY_FIELDS).insert_column(0, pl.Series("key", keys))
 
 
 def _write(table: pl.DataFrame, path: Path) -> None:

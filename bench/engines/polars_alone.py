@@ -35,9 +35,8 @@ def _keyed(request: Request) -> Report:
     import polars as pl
 
     meter = Meter()
-    state = pl.DataFrame(
-        schema={"key": pl.Int64, "count": pl.Int64, "sum": pl.Int64, "max": pl.Int64}
-    )
+    key = pl.String if request.spec.text_keys else pl.Int64
+    state = pl.DataFrame(schema={"key": key, "count": pl.Int64, "sum": pl.Int64, "max": pl.Int64})
     for folder in request.epochs:
         rows = _scan([folder])
         with meter.epoch(_count([folder])):

@@ -34,7 +34,8 @@ class Query:
 
 def query_of(workload: Workload) -> Query:
     if workload.kind != "nexmark":
-        schema = "key bigint, value bigint, ts timestamp"
+        key = "string" if workload.text_keys else "bigint"
+        schema = f"key {key}, value bigint, ts timestamp"
         return Query(schema=schema, mode="update", rows=_keyed, result=_keyed_result)
     return {
         "q5": Query(schema=EVENT_DDL, mode="append", rows=_q5, result=_q5_result),

@@ -10,8 +10,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import duckdb
+import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -89,12 +91,12 @@ def oracle(workload: Workload, found: Input) -> pl.DataFrame:
 
 def canonical(table: pl.DataFrame, workload: Workload) -> pl.DataFrame:
     columns = list(workload.result)
-    return table.select(pl.col(columns).cast(pl.Int64)).sort(columns)
+    return table.select(columns).with_columns(pl.exclude(pl.String).cast(pl.Int64)).sort(columns)
 
 
 def a_request(workload: Workload, found: Input, work: Path) -> Request:
     return Request(
-        workload=workload.name,
+        spec=workload,
         engine="polars",
         phase="run",
         epochs=tuple(epoch.folder for epoch in found.epochs),
@@ -126,7 +128,7 @@ def test_the_limit_agrees_with_an_oracle(workload: Workload, tmp_path: Path) -> 
     assert sum(epoch.rows for epoch in found.epochs) > 0
 
 
-@pytest.mark.parametrize("name", ["small_delta", "nexmark_q4"])
+@pytest.mark.parametrize("name", ["small_delta", "keyed_5m_1m_text", "nexmark_q4"])
 def test_an_input_is_made_once_and_the_same_everywhere(name: str, tmp_path: Path) -> None:
     workload = WORKLOADS[name]
     one = make_input(workload, SCALE, tmp_path / "one")
@@ -156,7 +158,6 @@ def test_a_seed_brings_every_key_and_an_epoch_says_how_many_it_changes(tmp_path:
     assert found.epochs[0].changed == 5_000
     distinct = pl.read_parquet(f"{found.epochs[3].folder}/*.parquet")["key"].n_unique()
     assert found.epochs[3].changed == distinct
-    assert found.epochs[3].bytes_changed == distinct * 32
 
 
 def test_the_event_that_closes_every_window_has_ids_of_nobody(tmp_path: Path) -> None:
@@ -165,6 +166,26 @@ def test_the_event_that_closes_every_window_has_ids_of_nobody(tmp_path: Path) ->
     assert found.flush is not None
     [event] = pl.read_parquet(f"{found.flush}/*.parquet").to_dicts()
     assert (event["event_type"], event["bid"]["auction"], event["bid"]["bidder"]) == (2, -1, -1)
+
+
+def test_text_keys_are_uuids_and_flink_gets_them_whole(tmp_path: Path) -> None:
+    workload = WORKLOADS["keyed_5m_1m_text"]
+    found = make_input(workload, SCALE, tmp_path / "cache")
+    folder = found.epochs[0].folder
+    keys = pl.read_parquet(f"{folder}/*.parquet")["key"].to_list()
+
+    flink_input.write_rows(folder, tmp_path / "rows", workload)
+
+    assert len(set(keys)) == 1_000
+    assert {str(UUID(key)) for key in keys} == set(keys)
+    assert workload.row_bytes == len(keys[0]) + 3 * 8
+    # As the answers of the job: here the last column is the row's ``ts``, once more.
+    longs = np.fromfile(sorted((tmp_path / "rows").iterdir())[0], ">i8").reshape(-1, 7)
+    (tmp_path / "answers").mkdir()
+    np.hstack([longs, longs[:, -1:]]).astype(">i8").tofile(tmp_path / "answers" / "0.bin")
+    read = flink_input.read_result(tmp_path / "answers", workload)
+    assert read["key"].to_list() == keys[: read.height]
+    assert read.columns == list(workload.result)
 
 
 def test_what_flink_reads_holds_the_same_rows(tmp_path: Path) -> None:

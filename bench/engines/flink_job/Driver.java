@@ -175,9 +175,10 @@ public class Driver {
     }
 
     private void keyed(DataStream rows) {
+        int keyLongs = Integer.parseInt(text("key.longs"));
         rows.map(new Steps.Count(false), PrimitiveArrayTypeInfo.LONG_PRIMITIVE_ARRAY_TYPE_INFO).uid("count")
-            .keyBy(new Steps.FirstField(), Types.LONG)
-            .process(new Steps.Aggregate(text("output")),
+            .keyBy(new Steps.Key(keyLongs), keyLongs == 1 ? Types.LONG : Types.STRING)
+            .process(new Steps.Aggregate(text("output"), keyLongs),
                 Types.TUPLE(new TypeInformation[] {Types.LONG, Types.LONG, Types.LONG})).uid("aggregate")
             .sinkTo(new DiscardingSink()).uid("discard");
     }

@@ -4,9 +4,11 @@ import java.io.BufferedOutputStream;
 import java.io.DataOutputStream;
 import java.io.FileOutputStream;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.time.LocalDateTime;
 import java.time.ZoneOffset;
+import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicLongArray;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.functions.RichMapFunction;
@@ -26,6 +28,8 @@ import org.apache.flink.util.Collector;
 public class Steps {
     /** Of a row that asks for a key's state instead of changing it. */
     public static final long QUESTION = Long.MIN_VALUE;
+
+    public static final int UUID_LENGTH = 36;
 
     /** Rows that left each subtask of the source; the driver looks at them. */
     public static final AtomicLongArray READ = new AtomicLongArray(64);
@@ -61,20 +65,37 @@ public class Steps {
         }
     }
 
-    public static class FirstField implements KeySelector {
-        public Object getKey(Object row) {
-            return Long.valueOf(((long[]) row)[0]);
+    /** The first long, or the text of a UUID that fills more of them. */
+    public static class Key implements KeySelector {
+        private final int longs;
+
+        public Key(int longs) {
+            this.longs = longs;
+        }
+
+        public Object getKey(Object value) {
+            long[] row = (long[]) value;
+            if (longs == 1) {
+                return Long.valueOf(row[0]);
+            }
+            byte[] text = new byte[UUID_LENGTH];
+            for (int i = 0; i < text.length; i++) {
+                text[i] = (byte) (row[i >> 3] >>> (56 - 8 * (i & 7)));
+            }
+            return new String(text, StandardCharsets.ISO_8859_1);
         }
     }
 
     /** Count, sum and largest value per key; every update is emitted. */
     public static class Aggregate extends KeyedProcessFunction {
         private final String folder;
+        private final int keyLongs;
         private transient ValueState state;
         private transient Writer writer;
 
-        public Aggregate(String folder) {
+        public Aggregate(String folder, int keyLongs) {
             this.folder = folder;
+            this.keyLongs = keyLongs;
         }
 
         public void open(OpenContext context) {
@@ -90,15 +111,20 @@ public class Steps {
             long count = found == null ? 0 : ((Long) found.f0).longValue();
             long sum = found == null ? 0 : ((Long) found.f1).longValue();
             long max = found == null ? Long.MIN_VALUE : ((Long) found.f2).longValue();
-            if (row[1] == QUESTION) {
+            long given = row[keyLongs];
+            if (given == QUESTION) {
                 if (writer == null) {
                     writer = new Writer(folder, getRuntimeContext().getTaskInfo().getIndexOfThisSubtask());
                 }
-                writer.write(new long[] {row[0], count, sum, max});
+                long[] answer = Arrays.copyOf(row, keyLongs + 3);
+                answer[keyLongs] = count;
+                answer[keyLongs + 1] = sum;
+                answer[keyLongs + 2] = max;
+                writer.write(answer);
                 return;
             }
             Tuple3 changed = new Tuple3(
-                Long.valueOf(count + 1), Long.valueOf(sum + row[1]), Long.valueOf(Math.max(max, row[1])));
+                Long.valueOf(count + 1), Long.valueOf(sum + given), Long.valueOf(Math.max(max, given)));
             state.update(changed);
             out.collect(changed);
             hasOutput = true;
