@@ -27,6 +27,7 @@ ENGINES = {
     "spark_rocksdb": Entry(module="bench.engines.spark_streaming", role="peer"),
     "flink_hashmap": Entry(module="bench.engines.flink", role="peer"),
     "flink_rocksdb": Entry(module="bench.engines.flink", role="peer"),
+    "duckdb": Entry(module="bench.engines.duckdb_table", role="peer"),
     "polars": Entry(
         module="bench.engines.polars_alone",
         role="limit",

@@ -19,9 +19,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from bench.cpu import tree_cpu_s
-from bench.engines import flink_input, polars_alone
+from bench.engines import duckdb_table, flink_input, polars_alone
 from bench.inputs import Input, make_input
-from bench.protocol import Request
+from bench.protocol import Phase, Request
 from bench.results import digest_of, sample_of
 from bench.workloads import WORKLOADS, Workload
 
@@ -94,12 +94,18 @@ def canonical(table: pl.DataFrame, workload: Workload) -> pl.DataFrame:
     return table.select(columns).with_columns(pl.exclude(pl.String).cast(pl.Int64)).sort(columns)
 
 
-def a_request(workload: Workload, found: Input, work: Path) -> Request:
+def a_request(
+    workload: Workload,
+    found: Input,
+    work: Path,
+    phase: Phase = "run",
+    epochs: slice = slice(None),
+) -> Request:
     return Request(
         spec=workload,
-        engine="polars",
-        phase="run",
-        epochs=tuple(epoch.folder for epoch in found.epochs),
+        engine="any",
+        phase=phase,
+        epochs=tuple(epoch.folder for epoch in found.epochs[epochs]),
         flush=found.flush,
         work=str(work),
     )
@@ -126,6 +132,34 @@ def test_the_limit_agrees_with_an_oracle(workload: Workload, tmp_path: Path) -> 
     sample = sample_of(workload, found, report)
     assert sample.wall_s > 0
     assert sum(epoch.rows for epoch in found.epochs) > 0
+
+
+@pytest.mark.parametrize("name", ["keyed_5m_1m", "keyed_5m_1m_text", "small_delta"])
+def test_a_table_in_duckdb_agrees_with_the_limit(name: str, tmp_path: Path) -> None:
+    workload = WORKLOADS[name]
+    found = make_input(workload, SCALE, tmp_path / "cache")
+
+    reports = [
+        engine.run(a_request(workload, found, tmp_path)) for engine in (duckdb_table, polars_alone)
+    ]
+
+    results = [pl.read_parquet(report.result or "") for report in reports]
+    assert_frame_equal(canonical(results[0], workload), canonical(results[1], workload))
+    assert all(epoch.bytes_uploaded for epoch in reports[0].epochs)
+
+
+def test_duckdb_takes_an_epoch_only_once(tmp_path: Path) -> None:
+    workload = WORKLOADS["restore_1m"]
+    found = make_input(workload, SCALE, tmp_path / "cache")
+    duckdb_table.run(a_request(workload, found, tmp_path, "prepare", slice(-1)))
+
+    duckdb_table.run(a_request(workload, found, tmp_path, "restore", slice(-1, None)))
+
+    with pytest.raises(duckdb.ConstraintException, match="Duplicate key"):
+        duckdb_table.run(a_request(workload, found, tmp_path, "restore", slice(-1, None)))
+    with duckdb.connect(tmp_path / "state.duckdb") as database:
+        state = database.sql("SELECT * FROM state").pl()
+    assert_frame_equal(canonical(state, workload), oracle(workload, found))
 
 
 @pytest.mark.parametrize("name", ["small_delta", "keyed_5m_1m_text", "nexmark_q4"])
