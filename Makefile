@@ -29,7 +29,7 @@ INPUT ?=
 ALLOWLIST ?=
 EVENTS ?=
 PARAMS ?=
-export WORKLOAD ENGINES REPETITIONS SCALE
+export WORKLOAD ENGINES REPETITIONS SCALE QUICK
 DEMO_PARAMS = $(if $(INPUT),--param "input=$(INPUT)") $(if $(ALLOWLIST),--param "allowlist=$(ALLOWLIST)") \
 	$(if $(EVENTS),--param "events=$(EVENTS)") $(foreach pair,$(PARAMS),--param "$(pair)")
 
@@ -68,7 +68,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
 test: coverage optimized $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
@@ -104,6 +104,9 @@ nexmark: setup  ## The Nexmark queries cut into 1, 7 and 40 epochs, for 1 and 3 
 
 bench: setup  ## Beside Spark Structured Streaming, Flink and Polars; WORKLOAD=name runs one
 	@$(BIN)/python -m bench.run
+
+bench-quick: setup  ## The same with every row at a twentieth of its size, a quarter of an hour
+	@$(BIN)/python -m bench.run --quick
 
 bench-finalize: setup  ## Finalize at 26 and 1,000 subtasks, in memory and on S3: time, requests, bytes
 	@$(BIN)/python -m bench.finalize

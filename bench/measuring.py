@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.engines.registry import ENGINES, engine_of
+from bench.forms import Form
 from bench.inputs import Input, make_input
 from bench.protocol import Phase, Report, Request, read_report, write_request
 from bench.results import Digest, Row, Sample, digest_of, row_of, sample_of
@@ -40,21 +41,27 @@ class Taken:
 
 
 def measure(
-    workload: Workload, engines: list[str], repetitions: int, scale: float, cache: Path
+    workload: Workload,
+    engines: list[str],
+    form: Form,
+    cache: Path,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> list[Row]:
-    """Run every engine *repetitions* times, interleaved."""
-    found = make_input(workload, scale, cache)
+    """Run every engine as often as the form repeats, interleaved, until *is_over*."""
+    found = make_input(workload, form.scale, cache)
     work = cache / "work" / workload.name
     shutil.rmtree(work, ignore_errors=True)
     refused = {name: _refusal(workload, name) for name in engines}
     taking_part = [name for name in engines if refused[name] is None]
     taken = Taken({name: [] for name in taking_part})
-    for repetition in range(repetitions):
+    for repetition in range(form.repetitions):
         turn = repetition % max(len(taking_part), 1)  # No engine is always first, and cold.
         for name in taking_part[turn:] + taking_part[:turn]:
-            if name not in taken.errors:
-                what = f"{workload.name} {name} {repetition + 1}/{repetitions}"
-                _add_sample(taken, workload, name, found, work / name, what)
+            if is_over():
+                refused[name] = f"{workload.name} was left out: the {form.name} form's time was up"
+            elif name not in taken.errors:
+                what = f"{workload.name} {name} {repetition + 1}/{form.repetitions}"
+                _add_sample(taken, workload, name, found, work / name, what, form)
     rows = [
         row_of(
             workload,
@@ -73,7 +80,13 @@ def measure(
 
 
 def _add_sample(
-    taken: Taken, workload: Workload, name: str, found: Input, folder: Path, what: str
+    taken: Taken,
+    workload: Workload,
+    name: str,
+    found: Input,
+    folder: Path,
+    what: str,
+    form: Form,
 ) -> None:
     def once() -> Sample:
         shutil.rmtree(folder, ignore_errors=True)
@@ -86,7 +99,7 @@ def _add_sample(
         return sample
 
     try:
-        taken.samples[name].append(quieter(once))
+        taken.samples[name].append(quieter(once) if form.repeats_disturbed else once())
     except EngineFailed as error:
         taken.errors[name] = str(error)
         print(f"{what}: {error}", flush=True)

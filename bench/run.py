@@ -1,12 +1,13 @@
 """Sluice and its peers side by side: wall and CPU seconds, bytes, and whether they agree.
 
-    python -m bench.run [--workload a,b] [--engines a,b] [--repetitions N] [--scale 0.01]
+    python -m bench.run [--quick] [--workload a,b] [--engines a,b] [--repetitions N] [--scale 0.01]
 
-The environment's WORKLOAD, ENGINES, REPETITIONS and SCALE are the defaults.  Repetitions are
+The environment's QUICK, WORKLOAD, ENGINES, REPETITIONS and SCALE are the defaults.  Repetitions are
 interleaved: every engine has its turn before any has its second.  Each run is a new process, on
 the same files; see ``bench.protocol`` for what it does and ``bench.workloads`` for what is
-measured.  Everything goes to ``bench/results/latest.json``; the exit code is 1 when an engine
-failed, or did not agree with the others.
+measured, ``bench.forms`` for what ``--quick`` leaves out.  Everything goes to
+``bench/results/latest.json``; the exit code is 1 when an engine failed, or did not agree with the
+others.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench.disturbance import DISTURBED_SHARE
 from bench.engines.registry import ENGINES
+from bench.forms import Form, form_of
 from bench.measuring import REPOSITORY, measure
 from bench.results import Row
 from bench.table import print_table
@@ -32,16 +35,24 @@ RESULTS = REPOSITORY / "bench" / "results" / "latest.json"
 
 def main() -> int:
     given = _arguments()
+    form = form_of(quick=given.quick, scale=given.scale, repetitions=given.repetitions)
+    if form.differs():
+        print(f"{form.name} form: {form.differs()}", flush=True)
     rows: list[Row] = []
+    started = time.monotonic()
+
+    def is_over() -> bool:
+        return form.limit_s is not None and time.monotonic() - started > form.limit_s
+
     for name in given.workload:
-        rows += measure(WORKLOADS[name], given.engines, given.repetitions, given.scale, given.cache)
-        write_results(rows, given.scale, given.output)
-    print_table(rows)
+        rows += measure(form.of(WORKLOADS[name]), given.engines, form, given.cache, is_over)
+        write_results(rows, form, time.monotonic() - started, given.output)
+    print_table(rows, form)
     print(f"\nwritten to {given.output}")
     return int(any(row.error or row.agrees is False for row in rows))
 
 
-def write_results(rows: list[Row], scale: float, path: Path) -> None:
+def write_results(rows: list[Row], form: Form, took_s: float, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     machine = {
         "processors": os.cpu_count(),
@@ -50,7 +61,11 @@ def write_results(rows: list[Row], scale: float, path: Path) -> None:
         "load": os.getloadavg()[0],
     }
     document = {
-        "scale": scale,
+        "form": form.name,
+        "scale": form.scale,
+        "repetitions": form.repetitions,
+        "differs": form.differs(),
+        "took_s": round(took_s, 1),
         "machine": machine,
         "disturbed_share": DISTURBED_SHARE,
         "rows": [row.document() for row in rows],
@@ -76,8 +91,12 @@ def _arguments() -> argparse.Namespace:
         "--workload", type=names(WORKLOADS), default=environment.get("WORKLOAD", "")
     )
     parser.add_argument("--engines", type=names(ENGINES), default=environment.get("ENGINES", ""))
-    parser.add_argument("--repetitions", type=int, default=int(environment.get("REPETITIONS") or 3))
-    parser.add_argument("--scale", type=float, default=float(environment.get("SCALE") or 1))
+    parser.add_argument(
+        "--quick", action="store_true", default=environment.get("QUICK", "") not in ("", "0")
+    )
+    # As text, which argparse reads as if it had been typed.
+    parser.add_argument("--repetitions", type=int, default=environment.get("REPETITIONS") or None)
+    parser.add_argument("--scale", type=float, default=environment.get("SCALE") or None)
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()

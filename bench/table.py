@@ -10,14 +10,18 @@ from collections.abc import Sequence
 
 from bench.disturbance import DISTURBED_SHARE
 from bench.engines.registry import ENGINES
+from bench.forms import Form
 from bench.results import Row
 
 
-def print_table(rows: Sequence[Row]) -> None:
+def print_table(rows: Sequence[Row], form: Form) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="minimum / median over repetitions; ratios to the best exactly-once peer")
+    title = "minimum / median over repetitions; ratios to the best exactly-once peer"
+    if form.differs():
+        title = f"{form.name.upper()}, {form.scale:g} of the size: {title}"
+    table = Table(title=title)
     for heading in ("workload", "engine"):
         table.add_column(heading, no_wrap=True)
     headings = ("wall s", "CPU s", "events/s", "events/CPU s", "MB up", "MB changed", "agrees")
@@ -44,9 +48,11 @@ def print_table(rows: Sequence[Row]) -> None:
         )
     console = Console(width=160)
     console.print(table)
+    if form.differs():
+        console.print(f"{form.name} form: {form.differs()}")
     if any(row.is_disturbed for row in rows):
         console.print(
-            "* disturbed: in each of its samples, repeated ones included, other processes had more"
+            "* disturbed: in each of its samples, repeated ones too, other processes had more"
             f" than {DISTURBED_SHARE:.0%} of the machine.  Nothing is compared with it; measure it"
             " anew when nothing else runs."
         )

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from bench.disturbance import DISTURBED_SHARE, is_disturbed, other_share
+from bench.forms import form_of
 from bench.measuring import quieter
 from bench.protocol import EpochRecord, Meter
 from bench.results import Row, Sample
@@ -150,7 +151,7 @@ def test_nothing_is_compared_with_a_disturbed_row(
         for name, share in zip(names, peers, strict=True)
     ]
 
-    print_table(rows)
+    print_table(rows, form_of(quick=False, scale=None, repetitions=None))
 
     printed = capsys.readouterr().out
     assert ("0.50" in printed) is compared
