@@ -29,7 +29,7 @@ INPUT ?=
 ALLOWLIST ?=
 EVENTS ?=
 PARAMS ?=
-export WORKLOAD ENGINES REPETITIONS SCALE QUICK
+export WORKLOAD ENGINES REPETITIONS SCALE QUICK RECORD
 DEMO_PARAMS = $(if $(INPUT),--param "input=$(INPUT)") $(if $(ALLOWLIST),--param "allowlist=$(ALLOWLIST)") \
 	$(if $(EVENTS),--param "events=$(EVENTS)") $(foreach pair,$(PARAMS),--param "$(pair)")
 

@@ -1,13 +1,14 @@
 """Sluice and its peers side by side: wall and CPU seconds, bytes, and whether they agree.
 
     python -m bench.run [--quick] [--workload a,b] [--engines a,b] [--repetitions N] [--scale 0.01]
+                        [--record]
 
-The environment's QUICK, WORKLOAD, ENGINES, REPETITIONS and SCALE are the defaults.  Repetitions are
-interleaved: every engine has its turn before any has its second.  Each run is a new process, on
-the same files; see ``bench.protocol`` for what it does and ``bench.workloads`` for what is
-measured, ``bench.forms`` for what ``--quick`` leaves out.  Everything goes to
+The environment's QUICK, WORKLOAD, ENGINES, REPETITIONS, SCALE and RECORD are the defaults.
+Repetitions are interleaved: every engine has its turn before any has its second.  Each run is a
+new process, on the same files; see ``bench.protocol`` for what it does, ``bench.workloads`` for
+what is measured, and ``bench.forms`` for what ``--quick`` leaves out.  Everything goes to
 ``bench/results/latest.json``; the exit code is 1 when an engine failed, or did not agree with the
-others.
+others.  ``--record`` appends the figures to the history of the repository (``bench.history``).
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.disturbance import DISTURBED_SHARE
 from bench.engines.registry import ENGINES
 from bench.forms import Form, form_of
+from bench.history import HISTORY, CannotRecord, append_history, measured_commit, records_of
 from bench.measuring import REPOSITORY, measure
 from bench.results import Row
 from bench.table import print_table
@@ -35,6 +38,12 @@ RESULTS = REPOSITORY / "bench" / "results" / "latest.json"
 
 def main() -> int:
     given = _arguments()
+    try:
+        # Before, not after some hours.
+        commit = measured_commit(REPOSITORY) if given.record else ""
+    except CannotRecord as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     form = form_of(quick=given.quick, scale=given.scale, repetitions=given.repetitions)
     if form.differs():
         print(f"{form.name} form: {form.differs()}", flush=True)
@@ -49,6 +58,10 @@ def main() -> int:
         write_results(rows, form, time.monotonic() - started, given.output)
     print_table(rows, form)
     print(f"\nwritten to {given.output}")
+    if given.record:
+        records = records_of(rows, form, commit, datetime.now(UTC).date())
+        append_history(records, given.history)
+        print(f"{len(records)} records appended to {given.history}; commit them")
     return int(any(row.error or row.agrees is False for row in rows))
 
 
@@ -91,12 +104,13 @@ def _arguments() -> argparse.Namespace:
         "--workload", type=names(WORKLOADS), default=environment.get("WORKLOAD", "")
     )
     parser.add_argument("--engines", type=names(ENGINES), default=environment.get("ENGINES", ""))
-    parser.add_argument(
-        "--quick", action="store_true", default=environment.get("QUICK", "") not in ("", "0")
-    )
+    for flag in ("quick", "record"):
+        is_set = environment.get(flag.upper(), "") not in ("", "0")
+        parser.add_argument(f"--{flag}", action="store_true", default=is_set)
     # As text, which argparse reads as if it had been typed.
     parser.add_argument("--repetitions", type=int, default=environment.get("REPETITIONS") or None)
     parser.add_argument("--scale", type=float, default=environment.get("SCALE") or None)
+    parser.add_argument("--history", type=Path, default=HISTORY)
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
