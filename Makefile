@@ -68,7 +68,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
 test: coverage optimized $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
@@ -107,6 +107,9 @@ bench: setup  ## Beside Spark Structured Streaming, Flink and Polars; WORKLOAD=n
 
 bench-quick: setup  ## The same with every row at a twentieth of its size, a quarter of an hour
 	@$(BIN)/python -m bench.run --quick
+
+bench-charts: setup  ## Draw the history of the benchmark into docs/images, as SVG
+	@$(BIN)/python -m bench.charts
 
 bench-finalize: setup  ## Finalize at 26 and 1,000 subtasks, in memory and on S3: time, requests, bytes
 	@$(BIN)/python -m bench.finalize
