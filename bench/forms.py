@@ -8,10 +8,11 @@ and its engines are hardly warm: compare it with itself only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bench.workloads import Workload
+from bench.workloads import WORKLOADS, Workload
 
 FormName = Literal["full", "quick"]
 
@@ -40,6 +41,12 @@ class Form:
     def repeats_disturbed(self) -> bool:
         """The quick form has no time for it: it marks them."""
         return self.name == "full"
+
+    def in_order(self, names: Sequence[str]) -> list[str]:
+        """The rows as they are run: where time may run out, those of Sluice alone come last."""
+        if self.limit_s is None:
+            return list(names)
+        return sorted(names, key=lambda name: WORKLOADS[name].is_growth)
 
     def of(self, workload: Workload) -> Workload:
         if self.name == "full":

@@ -53,7 +53,7 @@ def main() -> int:
     def is_over() -> bool:
         return form.limit_s is not None and time.monotonic() - started > form.limit_s
 
-    for name in given.workload:
+    for name in form.in_order(given.workload):
         rows += measure(form.of(WORKLOADS[name]), given.engines, form, given.cache, is_over)
         write_results(rows, form, time.monotonic() - started, given.output)
     print_table(rows, form)

@@ -61,6 +61,13 @@ def test_the_quick_form_names_what_it_had_no_time_for(tmp_path: Path) -> None:
     assert rows[1].refused == "keyed_5m_1m was left out: the quick form's time was up"
 
 
+def test_where_time_may_run_out_comparisons_come_first() -> None:
+    names = ["small_delta_50m", "keyed_5m_1m", "delta_10k", "restore_1m"]
+
+    assert QUICK.in_order(names) == ["keyed_5m_1m", "restore_1m", "small_delta_50m", "delta_10k"]
+    assert form_of(quick=False, scale=None, repetitions=None).in_order(names) == names
+
+
 def test_the_full_form_differs_in_nothing() -> None:
     full = form_of(quick=False, scale=None, repetitions=None)
 
