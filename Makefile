@@ -102,7 +102,7 @@ contract: setup  ## Every form of the table of files on S3, too
 nexmark: setup  ## The Nexmark queries cut into 1, 7 and 40 epochs, for 1 and 3 subtasks; minutes
 	@SLUICE_NEXMARK=all $(BIN)/pytest -q tests/spark/test_nexmark.py
 
-bench: setup  ## Beside Spark Structured Streaming, Flink and Polars; WORKLOAD=name runs one
+bench: setup  ## Beside Spark Structured Streaming, Flink, DuckDB and Polars; WORKLOAD=name runs one
 	@$(BIN)/python -m bench.run
 
 bench-quick: setup  ## The same with every row at a twentieth of its size, a quarter of an hour
