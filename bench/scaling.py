@@ -33,7 +33,7 @@ from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.epoch.assignment import assigned_state
 from sluice.epoch.compactions import record_compaction
-from sluice.epoch.event_time import stage_watermark
+from sluice.epoch.event_time import stage_clock
 from sluice.epoch.lineage import lineage_of
 from sluice.job.job import Job
 from sluice.job.positions import entries_of
@@ -103,7 +103,7 @@ def drive(job: Job, plan: CheckpointPlan, task: TaskPlan) -> None:
     before = lineage_of(job, state, read).stage(task.uid)
     take_over_compactions(job, task.uid, assigned_state(before, task))
     measured = {f"events/{piece.partition}": 1 for piece in read.source("events").slices}
-    stage_watermark(job, read, task.uid, measured, None, before)
+    stage_clock(job, read, task.uid, None, before).watermark_ms(measured)
 
 
 def keyed_acks(job: Job, plan: CheckpointPlan, task: TaskPlan) -> list[Ack]:
