@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +24,12 @@ from sluice.core.plan_calculator import (
     Vertex,
     calculate,
 )
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention, is_discarded
+from sluice.core.properties import CheckpointType, JobStatus, Retention, is_discarded
 from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.shared_state import SharedStateRegistry, SnapshotKind
 from sluice.declaration.config import Checkpointing
 from sluice.errors import ConfigurationError
 from tests.conformance.pending import pending_ack
+from tests.conformance.registry import shared_registry
 
 Case = dict[str, Any]
 
@@ -54,6 +55,11 @@ def request_decider(case: Case) -> object:
 
 
 def failure_counter(case: Case) -> object:
+    try:
+        tolerable = case["given"].get("tolerable_failures", 0)
+        Checkpointing(tolerable_failed_checkpoints=tolerable or 0)
+    except ConfigurationError as error:
+        return {"fails": str(error)}
     count, failures = FailureCount(), 0
     steps: list[list[Any]] = case["when"]
     for kind, *details in steps:
@@ -65,7 +71,7 @@ def failure_counter(case: Case) -> object:
         count, fails_the_job = count.fail(
             checkpoint_id,
             CheckpointFailureReason(reason),
-            tolerable=case["given"]["tolerable_failures"],
+            tolerable=tolerable,
             type=_type(savepoint=savepoint, stops=stop),
             is_task_level=level == "task",
         )
@@ -125,43 +131,6 @@ def retention(case: Case) -> object:
     }
 
 
-def shared_registry(case: Case) -> object:
-    registry = SharedStateRegistry()
-    returned: list[list[int]] = []
-    deleted: list[str] = []
-    wrapped: set[str] = set()  # Reused by a changelog, which keeps the restored checkpoint.
-    for step, details in case["when"]:
-        match step:
-            case "reg":
-                key, user, *more = details
-                registry, kept = registry.register(
-                    key,
-                    user,
-                    file=next((other for other in more if isinstance(other, str)), None),
-                    keeps_creator=True in more or key in wrapped,
-                )
-                deleted += [other for other in more if isinstance(other, str) and other != kept]
-            case "restore":
-                restored, keys, kind = details[0], details[1], " ".join(details[2:])
-                is_ours = "NO_CLAIM" not in kind
-                registry = registry.register_all_after_restored(
-                    keys, restored, _kind(kind), ClaimMode.CLAIM if is_ours else ClaimMode.NO_CLAIM
-                )
-                wrapped |= set(keys) if "changelog" in kind else set()
-            case "unused":
-                freed = registry.unregister_unused(details[0])
-                registry = freed.registry
-                returned.append(sorted(freed.still_in_use))
-                deleted += freed.to_delete
-            case "release":
-                freed = registry.release(details)
-                registry = freed.registry
-                deleted += freed.to_delete
-            case _:
-                raise NotImplementedError(f"shared-registry: {step!r}")
-    return {"unused_returns": returned, "deleted": deleted}
-
-
 def key_groups(case: Case) -> object:
     given = case["given"]
     try:
@@ -178,6 +147,8 @@ def key_groups(case: Case) -> object:
         case "assign keyed state":
             reads = previous_subtasks(given["max"], given["old"], given["new"])
             return [list(subtasks) for subtasks in reads]
+        case "computeDefaultMaxParallelism" if "p" in given:
+            return default_max_parallelism(given["p"])
         case "computeDefaultMaxParallelism":
             return [
                 {"p": row["p"], "default_max": default_max_parallelism(row["p"])}
@@ -191,7 +162,7 @@ def id_counter(case: Case) -> object:
     counter = CheckpointIdCounter()
     answers: list[int | None] = []
     for call in case["when"]:
-        name, *arguments = call if isinstance(call, list) else call.rstrip(")").split("(")
+        name, *arguments = call if isinstance(call, list) else re.findall(r"[\w-]+", call)
         match name:
             case "get":
                 answers.append(counter.get())
@@ -203,8 +174,8 @@ def id_counter(case: Case) -> object:
                 answers.append(None)
             case _:
                 raise NotImplementedError(f"id-counter: {name!r}")
-    has_nothing_for_void = len(case["then"]) < len(answers)
-    return [given for given in answers if given is not None] if has_nothing_for_void else answers
+    is_silent_on_void = None not in case["then"]
+    return [given for given in answers if given is not None] if is_silent_on_void else answers
 
 
 def _situation(step: dict[str, Any]) -> Situation:
@@ -260,13 +231,6 @@ def _pattern(name: str) -> DistributionPattern:
 
 def _listed(subtasks: Subtasks) -> list[list[object]]:
     return [[int(uid), list(indices)] for uid, indices in subtasks.items()]
-
-
-def _kind(name: str) -> SnapshotKind:
-    if "savepoint" in name:
-        is_canonical = "canonical" in name
-        return SnapshotKind.CANONICAL_SAVEPOINT if is_canonical else SnapshotKind.NATIVE_SAVEPOINT
-    return SnapshotKind.FULL_CHECKPOINT if "full" in name else SnapshotKind.CHECKPOINT
 
 
 def _type(*, savepoint: bool, stops: bool) -> CheckpointType:

@@ -24,7 +24,6 @@ ASKED_FOR_BY_CONFORMANCE = {
     "id-counter": {"get_and_increment"},
     "key-groups": {"previous_subtasks"},
     "checkpoint-plan": {"to_trigger", "to_commit_to", "finished_subtasks"},
-    "shared-registry": {"register_all_after_restored", "unregister_unused", "still_in_use"},
 }
 
 

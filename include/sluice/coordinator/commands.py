@@ -10,7 +10,7 @@ from typing import assert_never
 
 from sluice.coordinator.early_publication import abort_staged
 from sluice.coordinator.holds import SAVEPOINT, release
-from sluice.coordinator.in_use import files_in_use, files_named
+from sluice.coordinator.in_use import files_in_use, files_named, savepoints_in_use
 from sluice.coordinator.statistics import keep_failed
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
@@ -138,9 +138,9 @@ def discard_claimed(job: Job) -> tuple[str, ...]:
     except (RestoreError, ProtocolViolation) as error:
         log.error("no savepoint was discarded, as a retained checkpoint is unreadable: %s", error)  # noqa: TRY400
         return ()
-    read = {job.paths.savepoint_of(one.key) for metadata in retained for one in metadata.files}
-    if state.origin is not None:
-        read.add(state.origin.savepoint)
+    read = savepoints_in_use(job, state.claimed_savepoints, retained)
+    if state.origin is not None and state.origin.savepoint is not None:
+        read |= {state.origin.savepoint}
     unread = tuple(name for name in state.claimed_savepoints if name not in read)
     transition = record(
         job,  # A restore in between has fenced it.

@@ -6,12 +6,13 @@ Fails closed: an object that cannot be read may name anything.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.ids import CheckpointId
-from sluice.core.shared_state import SharedStateRegistry
+from sluice.core.ids import FIRST_CHECKPOINT_ID, CheckpointId
+from sluice.core.properties import ClaimMode
+from sluice.core.shared_state import SharedStateRegistry, SnapshotKind
 from sluice.epoch.compactions import useful_compactions
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable
 from sluice.job.job import Job
@@ -88,6 +89,34 @@ def files_in_use(
     if doomed is not None:
         named.intersection_update(doomed)
     return SharedStateRegistry().register_all(named, WHO_STAYS)
+
+
+def savepoints_in_use(
+    job: Job, claimed: Sequence[str], retained: Sequence[CheckpointMetadata]
+) -> frozenset[str]:
+    """Those of the *claimed* savepoints that hold a file of a *retained* checkpoint.
+
+    A savepoint shares no file, so it stays whole for as long as one of its files is used.
+    """
+    names = {CheckpointId(-1 - place): name for place, name in enumerate(claimed)}
+    files = {metadata.checkpoint_id: _files_of_savepoints(job, metadata) for metadata in retained}
+    registry = SharedStateRegistry()
+    for restored, name in names.items():  # Below all that is retained: subsumed long ago.
+        registry = registry.register_all_after_restored(
+            {key for used in files.values() for key, owner in used.items() if owner == name},
+            restored,
+            SnapshotKind.NATIVE_SAVEPOINT,
+            ClaimMode.CLAIM,
+        )
+    for checkpoint_id, used in files.items():
+        registry = registry.register_all(used, checkpoint_id)
+    in_use = registry.unregister_unused(FIRST_CHECKPOINT_ID).still_in_use
+    return frozenset(names[restored] for restored in in_use)
+
+
+def _files_of_savepoints(job: Job, metadata: CheckpointMetadata) -> dict[str, str]:
+    owners = ((handle.key, job.paths.savepoint_of(handle.key)) for handle in metadata.files)
+    return {key: owner for key, owner in owners if owner is not None}
 
 
 def files_named(metadata: CheckpointMetadata) -> Iterator[str]:

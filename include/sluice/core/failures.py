@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason
 
+NO_SUCCESS = 0  # Below every checkpoint's id.
 UNKNOWN_CHECKPOINT_ID = -1  # It failed before it had an id; every such failure counts.
 MAX_COUNTED_IDS = 1_000  # Bounds the journal entry; the job has failed long before.
 
@@ -15,7 +16,7 @@ MAX_COUNTED_IDS = 1_000  # Bounds the journal entry; the job has failed long bef
 class FailureCount:
     """Failures since the last success.  Each id counts once; a newer success resets."""
 
-    last_succeeded_id: int = 0
+    last_succeeded_id: int = NO_SUCCESS
     counted_ids: tuple[int, ...] = ()
     continuous: int = 0
 
@@ -43,7 +44,7 @@ class FailureCount:
         if not reason.counts or (type.is_savepoint and not is_task_level):
             return self, False
         if checkpoint_id != UNKNOWN_CHECKPOINT_ID and (
-            checkpoint_id <= self.last_succeeded_id or checkpoint_id in self.counted_ids
+            self._has_succeeded_since(checkpoint_id) or checkpoint_id in self.counted_ids
         ):
             return self, False
         if tolerable is not None and self.continuous + 1 > tolerable:
@@ -56,3 +57,9 @@ class FailureCount:
             ),
             False,
         )
+
+    def _has_succeeded_since(self, checkpoint_id: int) -> bool:
+        """Whether that checkpoint or a newer one succeeded; before the first success every failure
+        is news, whatever its id (Flink's lastSucceededCheckpointId begins at Long.MIN_VALUE).
+        """
+        return self.last_succeeded_id != NO_SUCCESS and checkpoint_id <= self.last_succeeded_id

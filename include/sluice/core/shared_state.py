@@ -3,10 +3,10 @@
 An entry knows every checkpoint that uses its file, not only the newest, so a checkpoint between two
 retained ones can be released exactly; ``unregister_unused`` is Flink's view of the same entries.
 
-Deleting what a checkpoint leaves behind takes ``register_all`` and ``release``.  The others are
-Flink's rules, asked for by the conformance area shared-registry: ``register`` (of a file that is
-not named like its key), ``unregister_unused``, ``register_all_after_restored``, ``still_in_use``.
-What a restored job did not write itself is known here by its key.
+Deleting what a checkpoint leaves behind takes ``register_all`` and ``release``; whether a claimed
+savepoint may be deleted is what ``register_all_after_restored`` and ``unregister_unused`` say.  The
+conformance area shared-registry also asks for ``register``, of a file that is not named like its
+key: every file here is.
 
 A key stands for one file for ever.  When a second attempt registers another file under a key, the
 first stays and the second is garbage, whichever checkpoint they are of: the store is create-only
