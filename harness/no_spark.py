@@ -181,6 +181,9 @@ def _in_task(index: int) -> Iterator[None]:
         def partitionId(self) -> int:  # noqa: N802 - Spark's
             return index
 
+        def attemptNumber(self) -> int:  # noqa: N802 - Spark's
+            return 0  # Nothing is tried again here.
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyspark.TaskContext.get", Context)
         yield

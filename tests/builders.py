@@ -115,9 +115,14 @@ def declined(
     attempt: int = 1,
     generation: int = 1,
     at_ms: int = 2_000,
+    reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_DECLINED,
 ) -> DeclineReceived:
     decline = Decline(
-        checkpoint_id=CheckpointId(checkpoint_id), subtask=subtask, attempt=attempt, message="no"
+        checkpoint_id=CheckpointId(checkpoint_id),
+        subtask=subtask,
+        attempt=attempt,
+        message="no",
+        reason=reason,
     )
     return DeclineReceived(generation=Generation(generation), at_ms=at_ms, decline=decline)
 

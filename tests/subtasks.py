@@ -27,6 +27,7 @@ from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
 from sluice.epoch.assignment import assigned_state
 from sluice.epoch.compactions import compactions_of
@@ -113,13 +114,21 @@ def is_overtaken(job: Job, plan: CheckpointPlan, task: TaskPlan) -> bool:
     return task.uid in still_pending(_state(job, plan), plan.checkpoint_id).overtaken
 
 
-def decline(job: Job, checkpoint_id: int, subtask: SubtaskId, *, attempt: int = 1) -> None:
+def decline(
+    job: Job,
+    checkpoint_id: int,
+    subtask: SubtaskId,
+    *,
+    attempt: int = 1,
+    reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_DECLINED,
+) -> None:
     job.answers.write_decline(
         Decline(
             checkpoint_id=CheckpointId(checkpoint_id),
             subtask=subtask,
             attempt=attempt,
             message="the input is odd",
+            reason=reason,
         )
     )
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from sluice.declaration.streams import Stream
     from sluice.declaration.windows import Attached, Hopping, Session, Tumbling
+    from sluice.errors import CheckpointDeclined
 
 _MODULES = {
     "config": (
@@ -74,6 +75,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 __all__ = [
     "Attached",
+    "CheckpointDeclined",
     "Checkpointing",
     "Context",
     "Continuous",
@@ -114,6 +116,8 @@ moved.install()
 def __getattr__(name: str) -> object:
     if name == "aggregates":
         return import_module("sluice.declaration.aggregates")
+    if name == "CheckpointDeclined":
+        return getattr(import_module("sluice.errors"), name)
     if name in _MODULE_OF:
         return getattr(import_module(f"sluice.declaration.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module 'sluice' has no attribute {name!r}")

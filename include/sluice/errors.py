@@ -7,6 +7,7 @@
     ├── FencedError           a newer coordinator owns the job: stop quietly
     ├── RestoreError          there is nothing to restore, or something it needs is missing
     ├── TableMismatch         a table does not show what the job continues: a person decides
+    ├── CheckpointDeclined    a subtask cannot take part in this checkpoint: perhaps in the next one
     ├── StageFailed           a stage's execution attempt failed: the job fails over
     ├── NotYetAcknowledged    nothing failed: a stage that is waited for still runs; ask again
     └── StoreUnavailable      the store could not answer: retry
@@ -16,7 +17,7 @@ Expected outcomes (a duplicate ack, a lost race, a dropped request) are return v
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 
 class SluiceError(Exception):
@@ -49,19 +50,56 @@ class TableMismatch(SluiceError):
     """A sink's table does not show what the job continues; the message says how to go on."""
 
 
+DeclineReason: TypeAlias = Literal[
+    "CHECKPOINT_DECLINED",
+    "CHECKPOINT_DECLINED_TASK_NOT_READY",
+    "CHECKPOINT_DECLINED_TASK_CLOSING",
+    "CHECKPOINT_DECLINED_INPUT_END_OF_STREAM",
+]
+
+
+class CheckpointDeclined(SluiceError):
+    """A subtask cannot take part in this checkpoint, and says why: the checkpoint is aborted, and
+    the job goes on with the next one.
+
+    For functions of ``process`` and ``process_keyed``, and for a sink's staging.  Only the reason
+    CHECKPOINT_DECLINED counts against ``tolerable_failed_checkpoints`` (CheckpointFailureManager).
+
+    Raises:
+        ConfigurationError: there is no such reason.
+    """
+
+    def __init__(self, message: str, *, reason: DeclineReason = "CHECKPOINT_DECLINED") -> None:
+        if reason not in get_args(DeclineReason):
+            raise ConfigurationError(
+                f"a checkpoint cannot be declined for {reason!r}; use one of "
+                f"{', '.join(get_args(DeclineReason))}"
+            )
+        super().__init__(message)
+        self.reason = reason
+
+
 class StageFailed(SluiceError):
     """A stage's execution attempt failed; the message names the stage, and ends with ``cause``.
 
-    ``is_transient``: the cause may pass, and the same call succeed later.
+    ``is_transient``: the cause may pass, and the same call succeed later.  ``is_declined``: a
+    subtask declined the checkpoint, which ends the checkpoint, and not yet the job.
     """
 
     def __init__(
-        self, message: str, *, stage: str = "", cause: str = "", is_transient: bool = False
+        self,
+        message: str,
+        *,
+        stage: str = "",
+        cause: str = "",
+        is_transient: bool = False,
+        is_declined: bool = False,
     ) -> None:
         super().__init__(message)
         self.stage = stage
         self.cause = cause or message
         self.is_transient = is_transient
+        self.is_declined = is_declined
 
 
 class NotYetAcknowledged(SluiceError):

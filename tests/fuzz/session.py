@@ -61,6 +61,9 @@ class TaskContext:
     def partitionId(self) -> int:  # noqa: N802 - Spark's
         return _current[0]
 
+    def attemptNumber(self) -> int:  # noqa: N802 - Spark's
+        return 0  # Nothing is tried again here.
+
 
 @cache
 def duck(purpose: str) -> duckdb.DuckDBPyConnection:

@@ -14,7 +14,7 @@ from sluice.core.restart import RestartStrategy
 from sluice.core.restoring import Latest
 from sluice.declaration.config import Checkpointing
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import ConfigurationError, StageFailed
+from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
 from sluice.local.run_loop import is_equal, run_epochs
@@ -25,6 +25,7 @@ from sluice.storage.open import StoreLocation
 from sluice.views.history import history
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
 CLICKS = "ann,1\nbob,2\ncid,x\n"
@@ -160,3 +161,35 @@ def test_what_a_function_joins_to_its_rows_may_be_aggregated(
     results = check_pipeline(job.pipeline, spark, {}, None)
 
     assert results["numbered"].columns.names() == ["name", "n"]
+
+
+def test_a_function_that_is_not_ready_declines_and_the_job_goes_on_without_a_restart(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    mark = tmp_path / "was-asked"
+
+    def hesitates(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        if not mark.exists():
+            mark.touch()
+            raise CheckpointDeclined("come again", reason="CHECKPOINT_DECLINED_TASK_NOT_READY")
+        return rows.select("name"), state
+
+    (tmp_path / "clicks.csv").write_text(CLICKS)
+    pipeline = Pipeline("clicks", checkpointing=Checkpointing(restart_strategy=AT_ONCE))
+    files = Files(str(tmp_path / "clicks.csv"), format="csv", schema="name string, n string")
+    rows = pipeline.source("clicks", files).key_by("name")
+    asked = rows.process("asks", hesitates, state={"n": int}, result={"name": str})
+    asked.sink("out", FilesTable())
+    job = open_job(pipeline, StoreLocation(root=f"file://{tmp_path / 'root'}"))
+    submit(job, configure(job.pipeline, {}, parallelism=1))
+
+    status = run_epochs(job, spark, epochs=None, drain=False, report=lambda _: None)
+
+    assert (status, job.state().num_restarts) == (JobStatus.FINISHED, 0)
+    declined, completed = history(job)
+    assert (declined.reason, declined.message) == (
+        "CHECKPOINT_DECLINED_TASK_NOT_READY",
+        "asks/0: come again",
+    )
+    assert completed.status == "COMPLETED"
+    assert open_result_table(job, {}).read().num_rows == 3

@@ -71,7 +71,8 @@ def fail_checkpoint(
 ) -> CoordinatorState:
     """Abort the pending checkpoint, once, for one reason.  An ended one stays as it ended.
 
-    A decline in the bucket is the better reason than that of the task that noticed it.
+    A decline in the bucket is the better reason than that of the task that noticed it, and of
+    several declines one that counts.
     """
     cause = root_cause(message)
     plan = job.plan(checkpoint_id)
@@ -88,7 +89,8 @@ def fail_checkpoint(
             and decline.subtask.stage not in pending.overtaken
         ]
         if declines and not is_task_failure:
-            return DeclineReceived(generation=generation, at_ms=job.clock(), decline=declines[0])
+            first = min(declines, key=lambda decline: not decline.reason.counts)
+            return DeclineReceived(generation=generation, at_ms=job.clock(), decline=first)
         detail = f"{declines[0].subtask}: {declines[0].message}" if declines else str(cause)
         return CheckpointFailed(
             generation=generation,
@@ -100,10 +102,11 @@ def fail_checkpoint(
         )
 
     transition = record(job, decide)
-    if transition.verdict is Verdict.APPLIED:
+    failed = transition.state.failed_checkpoint(checkpoint_id)
+    if transition.verdict is Verdict.APPLIED and failed is not None:
         log.warning(
             "checkpoint aborted checkpoint_id=%d reason=%s message=%s job_status=%s",
-            checkpoint_id, reason.value, cause, transition.state.status.value,
+            checkpoint_id, failed.reason.value, cause, transition.state.status.value,
         )  # fmt: skip
     return transition.state
 

@@ -104,8 +104,10 @@ def _look_at(
             else CheckpointFailureReason.CHECKPOINT_EXPIRED
         )
         message = f"found by the watchdog after {waited_ms} ms"
-        fail_checkpoint(job, pending.checkpoint_id, reason, message)
-        return f"aborted checkpoint {pending.checkpoint_id}: {reason.value}"
+        after = fail_checkpoint(job, pending.checkpoint_id, reason, message)
+        failed = after.failed_checkpoint(pending.checkpoint_id)
+        why = reason if failed is None else failed.reason
+        return f"aborted checkpoint {pending.checkpoint_id}: {why.value}"
     if is_abandoned(pending.cause):
         reason = CheckpointFailureReason.TASK_FAILURE
         message = f"{pending.cause} ended, or was deleted, before its checkpoint did"

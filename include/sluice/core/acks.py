@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.invariants import require
+from sluice.core.reasons import CheckpointFailureReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +64,16 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decline:
-    """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause."""
+    """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause.
+
+    Records of versions that knew no ``reason`` have the one that counts.
+    """
 
     checkpoint_id: CheckpointId
     subtask: SubtaskId
     attempt: int
     message: str
+    reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_DECLINED
+
+    def __post_init__(self) -> None:
+        require(self.reason.is_of_a_task, "a task declines for a reason of its own")

@@ -18,7 +18,6 @@ from sluice.core.messages import (
 )
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition, ignored, refused
 
@@ -63,7 +62,7 @@ def on_decline(state: CoordinatorState, event: DeclineReceived) -> Transition:
         generation=event.generation,
         at_ms=event.at_ms,
         checkpoint_id=decline.checkpoint_id,
-        reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
+        reason=decline.reason,
         message=f"{decline.subtask}: {decline.message}",
         is_task_level=True,
     )

@@ -41,6 +41,11 @@ class CheckpointFailureReason(Enum):
         """Whether CheckpointFailureManager counts it against ``tolerable_failed_checkpoints``."""
         return self in _COUNTED
 
+    @property
+    def is_of_a_task(self) -> bool:
+        """Whether a task may decline a checkpoint for it (DeclineCheckpoint)."""
+        return self in _OF_A_TASK
+
 
 _COUNTED = frozenset(
     {
@@ -49,5 +54,16 @@ _COUNTED = frozenset(
         CheckpointFailureReason.CHECKPOINT_DECLINED,
         CheckpointFailureReason.CHECKPOINT_EXPIRED,
         CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
+_OF_A_TASK = frozenset(
+    {
+        CheckpointFailureReason.CHECKPOINT_DECLINED,
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY,
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING,
+        CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED,
+        CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER,
+        CheckpointFailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM,
+        CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
     }
 )

@@ -206,7 +206,8 @@ class EpochDriver:
         if error is not None:
             checkpoint_id = epoch.plan.checkpoint_id
             log.warning("stage failed checkpoint_id=%d", checkpoint_id, exc_info=error)
-            self._fail(epoch.plan, Reason.TASK_FAILURE, error)
+            reason = Reason.CHECKPOINT_DECLINED if error.is_declined else Reason.TASK_FAILURE
+            self._fail(epoch.plan, reason, error)
         elif late:
             cause = "it did not acknowledge in time"
             error = StageFailed(f"stage {late[0]!r} failed: {cause}", stage=late[0], cause=cause)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+TOLERATED_PAUSE_S = 1.0  # A subtask that is not ready is asked again; it may never be.
+
+
 def run_epochs(
     job: Job,
     spark: SparkSession,
@@ -74,7 +77,8 @@ def is_equal(one: StageFailed, other: StageFailed) -> bool:
 
 
 def recover(job: Job, failure: StageFailed, *, is_repeated: bool) -> None:
-    """Restore the job when its pause is over, or suspend it if the failure *is_repeated*.
+    """Restore the job when its pause is over, or suspend it if the failure *is_repeated*; one that
+    the job tolerates only makes it pause.
 
     Raises:
         StageFailed: the job ended, or is suspended; the message ends with the cause.
@@ -90,11 +94,13 @@ def recover(job: Job, failure: StageFailed, *, is_repeated: bool) -> None:
             stage=failure.stage,
             cause=failure.cause,
         )
-    if state.status is JobStatus.RESTARTING:
+    if state.status is JobStatus.RUNNING:
+        time.sleep(TOLERATED_PAUSE_S)
+    elif state.status is JobStatus.RESTARTING:
         pause_ms = (state.restart_at_ms or 0) - job.clock()
         time.sleep(max(0, pause_ms) / 1000)
         restore(job, Latest(), only_generation=state.generation)
-    elif state.status is not JobStatus.RUNNING:
+    else:
         raise StageFailed(
             f"job {uid!r} is {state.status.value}: {failure}",
             stage=failure.stage,

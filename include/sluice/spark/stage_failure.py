@@ -37,6 +37,7 @@ def stage_failure(run: StageRun, error: Exception) -> StageFailed:
         stage=stage,
         cause=str(cause),
         is_transient=cause.is_transient,
+        is_declined=said is not None,
     )
 
 

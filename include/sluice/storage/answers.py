@@ -99,6 +99,13 @@ class AnswerStore:
         found = ((key, self._store.get(key)) for key in keys)
         return [decode_decline(body, key) for key, body in found if body is not None]
 
+    def decline(
+        self, checkpoint_id: CheckpointId, subtask: SubtaskId, attempt: int
+    ) -> Decline | None:
+        key = self._paths.decline(checkpoint_id, subtask, attempt)
+        raw = self._store.get(key)
+        return None if raw is None else decode_decline(raw, key)
+
     def write_ack(self, ack: Ack) -> bytes:
         """Answer once, and return the ack that counts: an earlier one of this subtask and attempt
         stays (a retried Spark task).

@@ -19,7 +19,8 @@ import pyarrow as pa
 from sluice.core.acks import Ack, Decline, SubtaskMetrics
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
-from sluice.errors import SluiceError, StageFailed
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.errors import CheckpointDeclined, DeclineReason, SluiceError, StageFailed
 from sluice.protocol.paths import PipelinePaths
 from sluice.storage.answers import AnswerStore
 from sluice.storage.open import open_store
@@ -35,6 +36,16 @@ from sluice.subtask.state.segments import to_frame
 from sluice.subtask.workspace import SubtaskSpec, Workspace
 
 RESULT_SCHEMA = "ack binary"
+
+_REASONS: dict[DeclineReason, CheckpointFailureReason] = {
+    "CHECKPOINT_DECLINED": CheckpointFailureReason.CHECKPOINT_DECLINED,
+    "CHECKPOINT_DECLINED_TASK_NOT_READY":
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY,
+    "CHECKPOINT_DECLINED_TASK_CLOSING":
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING,
+    "CHECKPOINT_DECLINED_INPUT_END_OF_STREAM":
+        CheckpointFailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM,
+}  # fmt: skip
 
 
 def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -59,6 +70,8 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
         token=f"{spec.attempt}-{uuid.uuid4().hex[:8]}",
     )
     answers = AnswerStore(store, work.paths)
+    if context.attemptNumber() > 0:
+        _require_not_declined(answers, work)
     try:
         ack = _snapshot(work, batches)
         _strike(work)
@@ -70,10 +83,28 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
                     subtask=work.subtask,
                     attempt=spec.attempt,
                     message=str(error),
+                    reason=_reason(error),
                 )
             )
         raise
     yield pa.RecordBatch.from_pydict({"ack": pa.array([answers.write_ack(ack)], pa.binary())})
+
+
+def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
+    """Spark tries a failed task again.  A subtask that has declined stays out of the checkpoint:
+    else its outcome would depend on which of the two answers was seen first.
+    """
+    spec = work.spec
+    declined = answers.decline(spec.checkpoint_id, work.subtask, spec.attempt)
+    if declined is not None:
+        raise StageFailed(declined.message)
+
+
+def _reason(error: SluiceError) -> CheckpointFailureReason:
+    """The reason that the error names; one that names none counts."""
+    if isinstance(error, CheckpointDeclined):
+        return _REASONS[error.reason]
+    return CheckpointFailureReason.CHECKPOINT_DECLINED
 
 
 def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:

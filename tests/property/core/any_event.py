@@ -50,6 +50,7 @@ times = st.integers(0, 10**4)
 attempts = st.integers(0, 3)
 types = st.sampled_from(CheckpointType)
 reasons = st.sampled_from(CheckpointFailureReason)
+reasons_to_decline = st.sampled_from([one for one in CheckpointFailureReason if one.is_of_a_task])
 stages = st.sampled_from([*STAGES, "elsewhere"])
 subtasks = st.sampled_from([*SUBTASKS, SubtaskId("elsewhere", 0), SubtaskId(STAGES[0], 9)])
 limits = st.none() | st.integers(0, 2)
@@ -173,7 +174,7 @@ events: st.SearchStrategy[Event] = st.one_of(
         DeclineReceived,
         generation=generations,
         at_ms=times,
-        decline=st.builds(Decline, **answers, message=st.just("no")),
+        decline=st.builds(Decline, **answers, message=st.just("no"), reason=reasons_to_decline),
     ),
     st.builds(AlignmentTimedOut, **about_a_checkpoint, stages=st.lists(stages).map(tuple)),
     st.builds(

@@ -46,7 +46,14 @@ from sluice.core.transition import Transition, Verdict
 from tests.builders import TASKS, a_plan, acked, an_attempt, declined
 from tests.core_events import timed_out
 from tests.examples import examples
-from tests.property.core.any_event import STOPS, configurations, events, reasons, requests
+from tests.property.core.any_event import (
+    STOPS,
+    configurations,
+    events,
+    reasons,
+    reasons_to_decline,
+    requests,
+)
 from tests.property.core.coordinator_rules import ALIVE, check_state, check_step
 
 whims = st.sampled_from([False] * 9 + [True])
@@ -283,7 +290,15 @@ class Coordinator(RuleBasedStateMachine):
         attempt = pending.attempt_of(stage)
         match verb:
             case "d":
-                self.say(declined(SubtaskId(stage, 0), attempt=attempt, **about))
+                because = data.draw(reasons_to_decline)
+                event = declined(
+                    SubtaskId(stage, 0),
+                    attempt=attempt,
+                    reason=because,
+                    checkpoint_id=pending.checkpoint_id,
+                    generation=self.state.generation,
+                )
+                self.say(event)
             case "a":
                 self.say(an_attempt(attempt + 1, stage=stage, **about))
                 assert self.state.pending[-1].checkpoint_id == pending.checkpoint_id

@@ -249,6 +249,23 @@ def test_a_decline_is_the_better_reason() -> None:
     assert failed.message == "count_bids/0: the input is odd"
 
 
+def test_a_decline_names_its_reason_and_one_that_counts_goes_before_one_that_does_not() -> None:
+    job = a_running_job(a_pipeline(tolerable_failed_checkpoints=1))
+    trigger_one(job)
+    decline(job, 1, SUBTASKS[0], reason=Reason.CHECKPOINT_DECLINED_TASK_CLOSING)
+
+    once = fail_checkpoint(job, ONE, EXPIRED, "too slow")
+    trigger_one(job)
+    decline(job, 2, SUBTASKS[0], reason=Reason.CHECKPOINT_DECLINED_TASK_CLOSING)
+    decline(job, 2, SUBTASKS[1])
+    twice = fail_checkpoint(job, TWO, EXPIRED, "too slow")
+
+    assert [f.reason for f in once.failed] == [Reason.CHECKPOINT_DECLINED_TASK_CLOSING]
+    assert once.failure_count.continuous == 0
+    assert twice.failed[-1].reason is Reason.CHECKPOINT_DECLINED
+    assert twice.failure_count.continuous == 1
+
+
 def test_a_task_failure_is_told_in_the_words_of_the_subtask_that_declined() -> None:
     job = a_running_job()
     trigger_one(job)

@@ -80,6 +80,17 @@ def test_a_declined_checkpoint_is_aborted_without_waiting() -> None:
     assert job.state().failed[0].message == "count_bids/1: the input is odd"
 
 
+def test_a_decline_is_told_by_its_own_reason() -> None:
+    job, _ = a_watched_job(tolerable_failed_checkpoints=0)
+    trigger_one(job)
+    decline(job, 1, SUBTASKS[1], reason=Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
+
+    watched = watch(job)
+
+    told = "aborted checkpoint 1: CHECKPOINT_DECLINED_TASK_NOT_READY"
+    assert (watched.actions, job.state().status) == ((told,), JobStatus.RUNNING)
+
+
 def test_a_decline_of_an_overtaken_attempt_is_none() -> None:
     job, clock = a_watched_job(tolerable_failed_checkpoints=1)
     trigger_one(job)

@@ -208,6 +208,36 @@ def test_a_decline_aborts_with_the_subtask_and_its_words() -> None:
     assert remembered.message == "rank_bids/1: no"
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.CHECKPOINT_DECLINED_TASK_NOT_READY,
+        Reason.CHECKPOINT_DECLINED_TASK_CLOSING,
+        Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM,
+        Reason.CHECKPOINT_DECLINED_SUBSUMED,
+        Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER,
+    ],
+)
+def test_a_decline_for_a_reason_that_does_not_count_leaves_the_job_running(reason: Reason) -> None:
+    state = after(a_submitted(tolerable_failed_checkpoints=0), triggered(), declined(reason=reason))
+
+    assert (state.status, state.pending) == (JobStatus.RUNNING, ())
+    assert [one.reason for one in state.failed] == [reason]
+    assert state.failure_count.continuous == 0
+
+
+@pytest.mark.parametrize("reason", [Reason.CHECKPOINT_DECLINED, Reason.CHECKPOINT_ASYNC_EXCEPTION])
+def test_a_decline_for_a_reason_that_counts_fails_the_job_over(reason: Reason) -> None:
+    state = after(a_submitted(tolerable_failed_checkpoints=0), triggered(), declined(reason=reason))
+
+    assert state.status is JobStatus.RESTARTING
+
+
+def test_a_task_does_not_decline_for_a_reason_of_the_coordinator() -> None:
+    with pytest.raises(ValueError, match="a task declines for a reason of its own"):
+        declined(reason=Reason.CHECKPOINT_EXPIRED)
+
+
 def test_a_decline_of_an_older_attempt_or_an_ended_checkpoint_is_ignored() -> None:
     state = after(a_submitted(), triggered(), an_attempt(2))
 

@@ -10,6 +10,7 @@ from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.properties import CheckpointType
+from sluice.core.reasons import CheckpointFailureReason
 from tests.builders import a_plan
 
 checksums = st.text("0123456789abcdef", min_size=1, max_size=32)
@@ -57,7 +58,14 @@ origins = st.builds(
     root=st.text(),
     pipeline=st.text(),
 )
-declines = st.builds(Decline, checkpoint_id=counts, subtask=subtasks, attempt=counts, message=names)
+declines = st.builds(
+    Decline,
+    checkpoint_id=counts,
+    subtask=subtasks,
+    attempt=counts,
+    message=names,
+    reason=st.sampled_from([one for one in CheckpointFailureReason if one.is_of_a_task]),
+)
 metadata_records = st.builds(
     CheckpointMetadata,
     pipeline=names,

@@ -21,6 +21,7 @@ from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.core.table_recovery import TableDecision
 from sluice.errors import ProtocolViolation
+from sluice.protocol.checksums import checksum
 from sluice.protocol.records import (
     FORMAT_VERSION,
     JournalEntry,
@@ -184,6 +185,16 @@ def test_metadata_survives_the_trip(metadata: CheckpointMetadata) -> None:
 @given(declines)
 def test_a_decline_survives_the_trip(decline: Decline) -> None:
     assert decode_decline(encode_decline(decline), KEY) == decline
+
+
+def test_a_decline_of_a_version_without_reasons_has_the_one_that_counts() -> None:
+    body = '{"checkpoint_id":1,"subtask":{"stage":"parse","index":0},"attempt":1,"message":"no"}'
+    envelope = f'"kind":"decline","version":6,"checksum":"{checksum(body.encode())}"'
+
+    found = decode_decline(f'{{{envelope},"body":{body}}}'.encode(), KEY)
+
+    assert found == replace(A_DECLINE, message="no")
+    assert found.reason.counts
 
 
 @pytest.mark.parametrize("parent", [None, 4])

@@ -15,7 +15,7 @@ from sluice.declaration.keyed_process import (
     Row,
     ValueState,
 )
-from sluice.errors import ConfigurationError
+from sluice.errors import CheckpointDeclined, ConfigurationError
 from tests.unit.subtask.keyed import MS, START, Everything, Played, a_row
 
 # What it returns is never looked at.
@@ -154,6 +154,14 @@ def test_a_value_of_another_type_is_refused_where_it_is_written(act: Any, messag
 
     with pytest.raises(ConfigurationError, match=f"stage 'alerts', key {{'user': 1}}: .*{message}"):
         played.epoch(a_row())
+
+
+def test_a_function_may_decline_the_checkpoint() -> None:
+    def declines(*_: object) -> None:
+        raise CheckpointDeclined("too early", reason="CHECKPOINT_DECLINED_TASK_CLOSING")
+
+    with pytest.raises(CheckpointDeclined, match="too early"):
+        Played(Everything(declines)).epoch(a_row())
 
 
 def test_state_outside_of_a_key_is_refused() -> None:

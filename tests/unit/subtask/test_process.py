@@ -10,7 +10,7 @@ import pytest
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
-from sluice.errors import ConfigurationError, StageFailed
+from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.subtask.operators.operator import EpochTime, Outcome
 from sluice.subtask.operators.process import Process
 from tests.property.subtask.subtask import Row, Subtask
@@ -199,6 +199,19 @@ def test_what_the_function_returns_is_checked_by_name(
 def test_what_is_no_tuple_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="returns is a DataFrame; return two Polars"):
         play(a_process(lambda rows, state: rows), [row(1)])
+
+
+def test_a_function_may_decline_the_checkpoint() -> None:
+    def declines(rows: pl.DataFrame, state: pl.DataFrame) -> Any:
+        raise CheckpointDeclined("too early", reason="CHECKPOINT_DECLINED_TASK_NOT_READY")
+
+    with pytest.raises(CheckpointDeclined, match="too early"):
+        play(a_process(declines), [row(1)])
+
+
+def test_there_is_no_other_reason_to_decline() -> None:
+    with pytest.raises(ConfigurationError, match="'EXPIRED'; use one of CHECKPOINT_DECLINED, "):
+        CheckpointDeclined("no", reason="EXPIRED")  # type: ignore[arg-type]
 
 
 def test_an_exception_of_the_function_names_the_stage() -> None:

@@ -8,7 +8,7 @@ from typing import ParamSpec
 import polars as pl
 
 from sluice.declaration.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row
-from sluice.errors import ConfigurationError, StageFailed
+from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.subtask.operators.declared_types import frame_of_rows, row_values
 from sluice.subtask.operators.keyed_timers import KeyTimers, instant_of
 from sluice.subtask.operators.operator import EpochTime
@@ -72,12 +72,15 @@ class Visitor:
 
         Raises:
             ConfigurationError: a row has other columns than declared, or state was misused.
+            CheckpointDeclined: the user's code raised it.
             StageFailed: the user's code raised something else.
         """
         name = getattr(call, "__name__", "its function")
         try:
             for row in call(*args, **kwargs) or ():
                 self._rows.append(row_values(row, self._result, f"what {name}() yields"))
+        except CheckpointDeclined:
+            raise
         except ConfigurationError as error:
             raise ConfigurationError(f"stage {self._uid!r}, key {key}: {error}") from error
         except Exception as error:

@@ -17,7 +17,7 @@ import polars as pl
 
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Process as Declared
-from sluice.errors import ConfigurationError, StageFailed
+from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.subtask.operators.declared_types import conformed, declared_schema
 from sluice.subtask.operators.operator import (
     Changes,
@@ -114,6 +114,8 @@ class Process(RawRows):
         what = f"stage {self._uid!r}: what its function returns"
         try:
             returned = self._function(rows, state)
+        except CheckpointDeclined:
+            raise
         except Exception as error:
             raise StageFailed(
                 f"stage {self._uid!r}: its function raised {type(error).__name__}: {error}"
