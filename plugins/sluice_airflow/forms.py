@@ -12,7 +12,7 @@ from sluice.subtask.faults import FORM as FAULT_FORM
 from sluice_airflow.given_params import parameter_fields
 from sluice_airflow.restore_tasks import RESUME, STAY_SUSPENDED
 from sluice_airflow.settings import Settings
-from sluice_airflow.trigger_task import SAVEPOINT_TYPES
+from sluice_airflow.trigger_task import CHECKPOINT_TYPES, CONFIGURED, SAVEPOINT_TYPES
 
 _TEXT = ["null", "string"]  # Airflow asks for a value where a plain string is empty.
 _URI = r"^((s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]|file:///).*)$"
@@ -54,12 +54,33 @@ _SAVEPOINT = {
             "every subtask merged to one sorted run"
         ),
     ),
+    "forced": Param(
+        default=False,
+        type="boolean",
+        title="Forced",
+        description=(
+            "Do not wait for a pending checkpoint, above the limit of concurrent ones; unaligned "
+            "ones may not overlap, and wait all the same"
+        ),
+    ),
     "target": Param(
         None,
         type=_TEXT,
         pattern=_URI,
         title="Copy to another root",
         description="s3://bucket/prefix or file:///folder; empty: it stays in the job's own root",
+    ),
+}
+_CHECKPOINT = {
+    "checkpoint_type": Param(
+        CONFIGURED,
+        type="string",
+        enum=[*CHECKPOINT_TYPES],
+        title="Checkpoint type",
+        description=(
+            "FULL: all state is written anew, and shares no file with the checkpoints before; "
+            "CONFIGURED and INCREMENTAL: only what changed"
+        ),
     ),
 }
 _SNAPSHOT = {
@@ -192,8 +213,8 @@ _LAST_RESORTS = {
 
 
 def checkpoint_form(pipeline: Pipeline) -> dict[str, Param]:
-    """The form of a checkpoint DAG: the parameters with which its first run submits the job."""
-    return {**parameter_fields(pipeline), **_drill()}
+    """The form of a checkpoint DAG; with its parameters the first run submits the job."""
+    return {**_CHECKPOINT, **parameter_fields(pipeline), **_drill()}
 
 
 def savepoint_form() -> dict[str, Param]:

@@ -48,6 +48,10 @@ RESCHEDULE_AFTER = timedelta(seconds=15)
 LONGEST_REST_S = 5.0  # Of the interval, that a run waits for in its slot.
 PERIODIC_RUN_TYPES = ("scheduled", "asset_triggered")
 
+CONFIGURED = "CONFIGURED"
+# Flink's org.apache.flink.core.execution.CheckpointType -> whether it is full: checkpoints here are
+# configured to be incremental.
+CHECKPOINT_TYPES = {CONFIGURED: False, "FULL": True, "INCREMENTAL": False}
 SAVEPOINT_TYPES = {
     "none": CheckpointType.SAVEPOINT,
     "suspend": CheckpointType.SAVEPOINT_SUSPEND,
@@ -107,6 +111,7 @@ class TriggerOperator(CheckpointOperator):
             job,
             context,
             cause=cause,
+            is_full=CHECKPOINT_TYPES[context["params"].get("checkpoint_type", CONFIGURED)],
             barriers=barriers_of(context.get("triggering_asset_events") or {}),
         )
         outcome = ask(is_periodic=run_type in PERIODIC_RUN_TYPES)
@@ -195,6 +200,7 @@ class TriggerSavepointOperator(TriggerOperator):
             cause=cause,
             savepoint_name=name,
             is_canonical=params.get("format") == "canonical",
+            is_forced=params.get("forced", False),
             is_periodic=False,
         )
         if isinstance(outcome, NotTriggered):

@@ -25,17 +25,18 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is buil
 
 ACTS = [
     ("checkpoints", "", {}, {}),
+    ("checkpoints", "", {"checkpointType": "FULL"}, {"checkpoint_type": "FULL"}),
     (
         "savepoints",
         "__savepoint",
         {"savepoint-name": "mine"},
-        {"name": "mine", "stop": "none", "format": "native", "target": None},
+        {"name": "mine", "stop": "none", "format": "native", "forced": False, "target": None},
     ),
     (
         "stop",
         "__savepoint",
-        {"drain": True, "format-type": "canonical"},
-        {"name": None, "stop": "drain", "format": "canonical", "target": None},
+        {"drain": True, "format-type": "canonical", "forced": True},
+        {"name": None, "stop": "drain", "format": "canonical", "forced": True, "target": None},
     ),
     ("cancel", "__cancel", {}, {}),
     (
@@ -77,7 +78,9 @@ def runs(dag_id: str) -> list[DagRun]:
     return list(DagRun.find(dag_id=dag_id))
 
 
-@pytest.mark.parametrize(("act", "suffix", "body", "conf"), ACTS, ids=[one[0] for one in ACTS])
+@pytest.mark.parametrize(
+    ("act", "suffix", "body", "conf"), ACTS, ids=[f"{one[0]}{one[2]}" for one in ACTS]
+)
 def test_an_act_starts_the_run_of_its_dag(
     editor: Api, act: str, suffix: str, body: Any, conf: Any
 ) -> None:
@@ -100,7 +103,7 @@ AT_ONCE = (  # Without a run.
 )
 
 
-@pytest.mark.parametrize("act", [*(one[0] for one in ACTS), *AT_ONCE])
+@pytest.mark.parametrize("act", [*sorted({one[0] for one in ACTS}), *AT_ONCE])
 def test_a_viewer_may_not_act(everybody: Api, editor: Api, act: str) -> None:
     answer = everybody.by("vera").post(f"/pipelines/auctions/{act}", {})
 
@@ -179,6 +182,7 @@ def test_a_paused_dag_is_said_and_gets_no_run(editor: Api) -> None:
 @pytest.mark.parametrize(
     ("act", "body", "words"),
     [
+        ("checkpoints", {"checkpointType": "HALF"}, "body.checkpointType"),
         ("savepoints", {"savepoint-name": "../up"}, "body.savepoint-name"),
         ("savepoints", {"target-directory": "s3://other/place"}, "body.target-directory"),
         ("savepoints", {"drain": True}, "drain ends the job for good, and stop is false"),

@@ -215,6 +215,30 @@ def test_a_canonical_savepoint_asks_for_merged_state(root: str, spark: StandInSp
     assert plan.is_canonical
 
 
+def test_a_full_checkpoint_is_asked_for_by_the_form(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+    take = TriggerOperator(task_id="trigger", pipeline=PIPELINE)
+
+    take.execute(a_context(run_id="run-2", params={"checkpoint_type": "FULL"}))
+
+    plan = a_job(root).plan(CheckpointId(2))
+    assert plan is not None
+    assert plan.is_full
+
+
+def test_a_forced_savepoint_does_not_wait_for_the_checkpoint_before_it(root: str) -> None:
+    trigger(run_id="run-1")
+    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
+    form = {"name": "now", "stop": "none", "format": "native", "forced": True}
+
+    save.execute(a_context(run_id="save", params=form))
+
+    assert [(p.checkpoint_id, p.savepoint_name) for p in a_job(root).state().pending] == [
+        (1, None),
+        (2, "now"),
+    ]
+
+
 def test_who_waits_for_long_gives_its_slot_back(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trigger(run_id="run-1")
     clock = iter(n * WAIT_IN_SLOT_S / 3 for n in range(100))

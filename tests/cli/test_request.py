@@ -86,6 +86,22 @@ def test_a_checkpoint_is_taken_now(
     assert "what drives the job takes it up: 'sluice run auctions'" in answer.err
 
 
+def test_a_full_and_forced_checkpoint_is_taken(job: Job, sluice: Sluice) -> None:
+    before = trigger_one(job)
+    taken = list[CheckpointPlan]()
+
+    def completes_both(job: Job, plan: CheckpointPlan) -> None:
+        taken.append(plan)
+        completes(job, before)
+        completes(job, plan)
+
+    with a_host(job, completes_both):
+        answer = sluice("checkpoint", "auctions", "--full", "--force")
+
+    assert (answer.code, answer.out) == (0, "checkpoint 2 completed\n")
+    assert [(plan.is_full, plan.parent) for plan in taken] == [(True, 1)]
+
+
 def test_a_savepoint_is_taken_and_the_job_goes_on(job: Job, sluice: Sluice) -> None:
     with a_host(job):
         told = sluice("savepoint", "auctions", "mine", "--canonical", "--json").json

@@ -11,6 +11,7 @@ from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.ids import CheckpointId
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
@@ -83,3 +84,22 @@ def test_a_canonical_savepoint_has_one_run_and_gives_the_same_result(
     assert counted.group_by(["bid_auction", "bidder", "price"]).aggregate([]).num_rows == len(
         counted
     )
+
+
+def test_a_full_checkpoint_has_files_of_its_own_and_the_same_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = a_job(tmp_path)
+    take(job, spark, EPOCH)
+    take(job, spark, 2 * EPOCH)
+
+    take(job, spark, 3 * EPOCH, is_full=True)
+    second, full = (job.metadata(CheckpointId(n)) for n in (2, 3))
+    take(job, spark, EVENTS)
+
+    files = [{handle.key for handle in one.files} for one in (second, full)]
+    assert files[0]
+    assert not files[0] & files[1]
+    assert runs_of(full) == 3
+    counted = open_result_table(job, {}).read()
+    assert sum(counted["n"].to_pylist()) == EVENTS

@@ -48,8 +48,23 @@ WaitFor: TypeAlias = Annotated[
 ]
 
 
+Force: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Do not wait for a pending checkpoint, above the limit of concurrent ones.  "
+        "Unaligned ones may not overlap, and wait all the same.",
+    ),
+]
+
+
 def checkpoint(
     pipeline: PipelineName,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Write all state anew: it shares no file with those before."),
+    ] = False,
+    force: Force = False,
     no_wait: NoWait = False,
     wait_for: WaitFor = None,
     root: Root = None,
@@ -61,7 +76,7 @@ def checkpoint(
     The process that drives the job takes it: 'sluice run', or Airflow.
     """
     job = declared_job(pipeline, root, endpoint_url)
-    request = UserRequest(by=this_person(), waits=_period(wait_for))
+    request = UserRequest(by=this_person(), is_full=full, is_forced=force, waits=_period(wait_for))
     _ask(job, request, waits=not no_wait, as_json=as_json)
 
 
@@ -71,6 +86,7 @@ def savepoint(
     canonical: Annotated[
         bool, typer.Option("--canonical", help="Merge each subtask's state to one sorted run.")
     ] = False,
+    force: Force = False,
     no_wait: NoWait = False,
     wait_for: WaitFor = None,
     root: Root = None,
@@ -84,6 +100,7 @@ def savepoint(
         type=CheckpointType.SAVEPOINT,
         name=name,
         is_canonical=canonical,
+        is_forced=force,
         waits=_period(wait_for),
     )
     _ask(job, request, waits=not no_wait, as_json=as_json)
@@ -98,6 +115,7 @@ def stop(
     savepoint: Annotated[
         str | None, typer.Option(help="Its savepoint's name.  [default: stop-DATE-TIME]")
     ] = None,
+    force: Force = False,
     no_wait: NoWait = False,
     wait_for: WaitFor = None,
     root: Root = None,
@@ -113,6 +131,7 @@ def stop(
         by=this_person(),
         type=CheckpointType.SAVEPOINT_TERMINATE if drain else CheckpointType.SAVEPOINT_SUSPEND,
         name=savepoint or f"stop-{datetime.now(UTC):%Y%m%d-%H%M%S}",
+        is_forced=force,
         waits=_period(wait_for),
     )
     _ask(job, request, waits=not no_wait, as_json=as_json)

@@ -46,7 +46,7 @@ def make_plan(
     state = head.state
     lineage = lineage_of_tip(job, state)
     require_same_chain(job.pipeline, state, lineage)
-    full = is_full(state)
+    full = request.is_full or is_full(state)
     cuts = cut_sources(job, state, lineage, barriers, shares_files=not full)
     streams = {source.uid for source in job.pipeline.stream_sources()}
     exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)

@@ -74,6 +74,7 @@ def trigger(
     is_canonical: bool = False,
     is_periodic: bool = True,
     is_forced: bool = False,
+    is_full: bool = False,
     request_id: str | None = None,
     barriers: Barriers | None = None,
 ) -> TriggerOutcome:
@@ -96,6 +97,7 @@ def trigger(
         type=type,
         is_periodic=is_periodic,
         is_forced=is_forced,
+        is_full=is_full,
         requested_at_ms=now_ms,
         expires_at_ms=now_ms + timeout_ms(job, head.state),
         savepoint_name=savepoint_name,

@@ -34,6 +34,9 @@ LEAST_WAIT = timedelta(seconds=1)
 class UserRequest:
     """``name`` is the savepoint's; a savepoint that ends the job has one, too.
 
+    ``is_full`` is Flink's CheckpointType FULL.  One that ``is_forced`` ignores the limit of
+    concurrent checkpoints, unless the job's are unaligned, which may not overlap.
+
     ``waits`` is how long it awaits a host; by default as long as a checkpoint may take.
     """
 
@@ -41,6 +44,8 @@ class UserRequest:
     type: CheckpointType = CheckpointType.CHECKPOINT
     name: str | None = None
     is_canonical: bool = False
+    is_full: bool = False
+    is_forced: bool = False
     waits: timedelta | None = None
 
     def __post_init__(self) -> None:
@@ -48,6 +53,8 @@ class UserRequest:
             raise ConfigurationError("a savepoint has a name, and a checkpoint has none")
         if self.is_canonical and not self.type.is_savepoint:
             raise ConfigurationError("only a savepoint is canonical; a checkpoint is as it is")
+        if self.is_full and self.type.is_savepoint:
+            raise ConfigurationError("only a checkpoint is full or not; a savepoint always is")
         if self.waits is not None and self.waits < LEAST_WAIT:
             raise ConfigurationError(f"a request waits {self.waits}; let it wait 1 s or more")
 
@@ -93,6 +100,8 @@ def _queued(job: Job, state: CoordinatorState, request: UserRequest) -> Checkpoi
         request_id=uuid.uuid4().hex,
         type=request.type,
         is_periodic=False,
+        is_forced=request.is_forced and not state.configuration.unaligned,
+        is_full=request.is_full,
         requested_at_ms=now_ms,
         expires_at_ms=now_ms + waits_ms,
         savepoint_name=request.name,

@@ -21,9 +21,9 @@ MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
 class CheckpointRequest:
     """A request for a checkpoint or a savepoint (Flink's CheckpointTriggerRequest).
 
-    A forced one ignores the limit of concurrent checkpoints and the pause between them.  An
-    ``is_canonical`` savepoint has each subtask's state merged to one sorted run; a native one has
-    the files as they are.
+    A forced one ignores the limit of concurrent checkpoints and the pause between them.  A full
+    one shares no file with those before it.  An ``is_canonical`` savepoint has each subtask's state
+    merged to one sorted run; a native one has the files as they are.
 
     One that ``awaits_a_host`` was asked for where no stage can run, by a command, a page or REST:
     the next host of the job that asks for a checkpoint takes it up instead.
@@ -33,6 +33,7 @@ class CheckpointRequest:
     type: CheckpointType = CheckpointType.CHECKPOINT
     is_periodic: bool = True
     is_forced: bool = False
+    is_full: bool = False
     requested_at_ms: int
     expires_at_ms: int | None = None  # None waits for ever.
     savepoint_name: str | None = None

@@ -19,6 +19,7 @@ from sluice.views.savepoint_requests import savepoint_outcome
 from sluice_airflow.rest import access
 from sluice_airflow.rest.answers import answer, shows
 from sluice_airflow.rest.bodies import (
+    CheckpointBody,
     DisposalBody,
     EmptyBody,
     RestoreBody,
@@ -83,9 +84,10 @@ class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @router.post("/checkpoints", dependencies=[Depends(access.may_checkpoint)], **_STARTED)
-def take_checkpoint(job: JobDep, user: GetUserDep, body: EmptyBody) -> Response:  # noqa: ARG001
+def take_checkpoint(job: JobDep, user: GetUserDep, body: CheckpointBody) -> Response:
     """Take a checkpoint now: a run of the checkpoint DAG, whatever its schedule."""
-    return _started(start_run(job.pipeline.uid, {}, user))
+    conf = {} if body == CheckpointBody() else {"checkpoint_type": body.checkpoint_type}
+    return _started(start_run(job.pipeline.uid, conf, user))
 
 
 @router.post("/savepoints", dependencies=[Depends(access.may_save)], **_STARTED)

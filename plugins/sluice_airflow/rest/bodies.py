@@ -37,10 +37,19 @@ class EmptyBody(Body):
     """An object without fields."""
 
 
+class CheckpointBody(Body):
+    """Flink's: what is written of the state that did not change."""
+
+    checkpoint_type: Annotated[
+        Literal["CONFIGURED", "FULL", "INCREMENTAL"], Field(alias="checkpointType")
+    ] = "CONFIGURED"
+
+
 class StopBody(Body):
     savepoint_name: Name | None = None
     format_type: Literal["native", "canonical"] = "native"
     drain: bool = False
+    forced: bool = False
 
 
 class SavepointBody(StopBody):
@@ -111,7 +120,13 @@ def savepoint_conf(body: StopBody) -> dict[str, Any]:
             "drain ends the job for good, and stop is false; set stop, too, or leave drain out",
         )
     stop = "drain" if body.drain else "suspend" if stops else "none"
-    return {"name": body.savepoint_name, "stop": stop, "format": body.format_type, "target": None}
+    return {
+        "name": body.savepoint_name,
+        "stop": stop,
+        "format": body.format_type,
+        "forced": body.forced,
+        "target": None,
+    }
 
 
 def restore_conf(body: RestoreBody, pipeline: Pipeline) -> dict[str, Any]:

@@ -72,6 +72,7 @@ requests = st.builds(
     type=st.sampled_from([CheckpointType.CHECKPOINT] * 8 + list(CheckpointType)),
     is_periodic=st.booleans(),
     is_forced=st.booleans(),
+    is_full=st.booleans(),
     requested_at_ms=times,
     expires_at_ms=st.sampled_from([None, None, 2_000]),
     awaits_a_host=st.sampled_from([False, False, True]),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from harness.jobs import ManualClock, a_job, a_pipeline, a_running_job, trigger_one
+from harness.jobs import STAGES, ManualClock, a_job, a_pipeline, a_running_job, trigger_one
 from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.recovery import fail_checkpoint, stop
 from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
@@ -20,7 +21,8 @@ from sluice.job.job import Job
 from sluice.statistics.overview import Details
 from sluice.views.requests import RequestStatus, last_host, request_progress
 from sluice.views.statistics import details
-from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
+from tests.in_flight import an_unaligned_job
+from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 SAVEPOINT = CheckpointType.SAVEPOINT
@@ -85,6 +87,55 @@ def test_a_request_waits_for_the_checkpoint_before_it() -> None:
     # The host's own request was queued as well; it would hold up those behind it.
     assert job.state().queue == ()
     assert progress_of(job, asked.request_id) == (RequestStatus.IN_PROGRESS, 2)
+
+
+def test_a_full_checkpoint_shares_no_file_with_those_before_it_and_those_behind_share_its() -> None:
+    job = a_running_job(a_pipeline(num_retained=3))
+    before = take_checkpoint(job)
+    request_checkpoint(job, UserRequest(by="ada", is_full=True))
+
+    full = take_checkpoint(job)
+    behind = take_checkpoint(job)
+
+    first, second, third = (
+        {handle.key for handle in job.metadata(one).files} for one in (before, full, behind)
+    )
+    assert first
+    assert not first & second
+    assert second & third
+    assert state_records(job, job.metadata(full), STAGES[0]) == list(range(20))
+
+
+def test_only_a_checkpoint_is_asked_for_in_full() -> None:
+    with pytest.raises(ConfigurationError, match="only a checkpoint is full or not; a savepoint"):
+        UserRequest(by="ada", type=SAVEPOINT, name="mine", is_full=True)
+
+
+@pytest.mark.parametrize(
+    "request_", [NOW, a_named(), a_named(type=CheckpointType.SAVEPOINT_SUSPEND)]
+)
+def test_a_forced_request_does_not_wait_for_the_checkpoint_before_it(request_: UserRequest) -> None:
+    job = a_running_job()
+    first = trigger_one(job)
+    request_checkpoint(job, replace(request_, is_forced=True))
+
+    outcome = trigger(job, request_id="periodic")
+
+    assert isinstance(outcome, Triggered)
+    assert (outcome.plan.parent, outcome.is_adopted) == (first.checkpoint_id, True)
+    complete(job, first)
+    complete(job, outcome.plan)
+    assert len(job.state().completed) == 2
+
+
+def test_unaligned_checkpoints_do_not_overlap_so_none_is_forced() -> None:
+    job = an_unaligned_job()
+    trigger_one(job)
+
+    asked = request_checkpoint(job, UserRequest(by="ada", is_forced=True))
+
+    assert not asked.is_forced
+    assert isinstance(trigger(job), Queued)
 
 
 def test_a_request_for_a_savepoint_of_its_own_takes_up_no_other() -> None:
