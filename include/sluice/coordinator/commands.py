@@ -11,6 +11,7 @@ from typing import assert_never
 from sluice.coordinator.early_publication import abort_staged
 from sluice.coordinator.holds import SAVEPOINT, release
 from sluice.coordinator.in_use import files_in_use, files_named, savepoints_in_use
+from sluice.coordinator.notifications import notify_checkpoint_aborted
 from sluice.coordinator.statistics import keep_failed
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
@@ -67,7 +68,8 @@ def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
     ]
     for prefix in prefixes:
         doomed.extend(listed.key for listed in job.store.list(prefix))
-    abort_staged(job, checkpoint_id, open_sinks(job, state.configuration.params))
+    sinks = open_sinks(job, state.configuration.params)
+    abort_staged(job, checkpoint_id, sinks)
     release(job, state, str(checkpoint_id))
     folder = [*job.store.list(job.paths.checkpoint(checkpoint_id))]
     keep_failed(job, state, checkpoint_id, folder)
@@ -75,6 +77,7 @@ def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
     plan = job.paths.plan(checkpoint_id)
     job.store.delete([*doomed, *(key for key in own if key != plan)])
     job.store.delete([plan])
+    notify_checkpoint_aborted(job, state, checkpoint_id, sinks)
     log.info(
         "checkpoint discarded checkpoint_id=%d files=%d", checkpoint_id, len(doomed) + len(own)
     )

@@ -16,6 +16,7 @@ from sluice.coordinator.early_publication import (
     require_shown,
 )
 from sluice.coordinator.holds import SAVEPOINT, hold, notify_complete
+from sluice.coordinator.notifications import notify_checkpoint_complete
 from sluice.coordinator.savepoints import copy_files, export_savepoint
 from sluice.coordinator.sink_checks import check_sink, check_sinks, of_sink
 from sluice.coordinator.statistics import keep_completed
@@ -151,6 +152,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
     notify_complete(job, state, metadata.sources)
+    notify_checkpoint_complete(job, state, checkpoint_id, opened)
     if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
     done = CheckpointCommitted(

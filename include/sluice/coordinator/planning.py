@@ -11,6 +11,7 @@ from sluice.coordinator.participants import running_and_finished, task_plan
 from sluice.coordinator.source_cuts import Barriers, cut_sources
 from sluice.coordinator.timing import timeout_ms
 from sluice.core.decider import CheckpointRequest
+from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointType, ClaimMode
 from sluice.core.reasons import CheckpointFailureReason
@@ -116,12 +117,26 @@ def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Chec
         try:
             answers[hook.uid] = hook.trigger(plan.checkpoint_id, plan.triggered_at_ms)
         except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-            message = f"master hook {hook.uid!r} failed: {error}"
-            log.warning("no checkpoint checkpoint_id=%d: %s", plan.checkpoint_id, message)
-            return NoPlan(
-                reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, message=message
-            )
+            return _hook_failed(hook.uid, plan.checkpoint_id, error)
     return replace(plan, sources=cuts, master_states=answers)
+
+
+def prepare(job: Job, state: CoordinatorState) -> NoPlan | None:
+    """Call what hooks have to do before the barrier is cut; why there is no plan, if one fails."""
+    for hook in job.pipeline.hooks.values():
+        if hook.prepare_snapshot_pre_barrier is None:
+            continue
+        try:
+            hook.prepare_snapshot_pre_barrier(state.next_checkpoint_id)
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+            return _hook_failed(hook.uid, state.next_checkpoint_id, error)
+    return None
+
+
+def _hook_failed(uid: str, checkpoint_id: CheckpointId, error: Exception) -> NoPlan:
+    message = f"master hook {uid!r} failed: {error}"
+    log.warning("no checkpoint checkpoint_id=%d: %s", checkpoint_id, message)
+    return NoPlan(reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, message=message)
 
 
 def is_behind(job: Job, lineage: Lineage) -> bool:

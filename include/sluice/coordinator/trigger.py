@@ -10,7 +10,7 @@ from typing import TypeAlias
 from sluice.coordinator.automatic_restart import fail_over_if_damaged
 from sluice.coordinator.commands import record
 from sluice.coordinator.duties import resume
-from sluice.coordinator.planning import NoPlan, make_plan, pin_outside
+from sluice.coordinator.planning import NoPlan, make_plan, pin_outside, prepare
 from sluice.coordinator.savepoints import require_free_name
 from sluice.coordinator.source_cuts import Barriers
 from sluice.coordinator.timing import timeout_ms
@@ -229,6 +229,9 @@ def write_plan(
     job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
 ) -> CheckpointPlan | NoPlan:
     """The plan, durable under the first free id."""
+    refused = prepare(job, head.state)
+    if refused is not None:
+        return refused
     plan = make_plan(job, head, request, barriers)
     for _ in range(MAX_ORPHANED_PLANS):
         if isinstance(plan, NoPlan):

@@ -17,7 +17,12 @@ from datetime import timedelta
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.declaration.changelog import Append, Kind, Read, check_sink
 from sluice.declaration.config import Checkpointing, StateBackend
-from sluice.declaration.hooks import MasterHook, RestoreHook, TriggerHook
+from sluice.declaration.hooks import (
+    MasterHook,
+    NotificationHook,
+    RestoreHook,
+    TriggerHook,
+)
 from sluice.declaration.nodes import SinkNode, SourceNode, StageNode
 from sluice.declaration.operations import Transform
 from sluice.declaration.params import Param
@@ -85,10 +90,30 @@ class Pipeline:
         )
         return Stream(self, uid, event_time)
 
-    def hook(self, uid: str, *, trigger: TriggerHook, restore: RestoreHook) -> None:
-        """Have *trigger* called with every checkpoint, and *restore* with every restore."""
+    def hook(
+        self,
+        uid: str,
+        *,
+        trigger: TriggerHook,
+        restore: RestoreHook,
+        prepare_snapshot_pre_barrier: NotificationHook | None = None,
+        notify_checkpoint_complete: NotificationHook | None = None,
+        notify_checkpoint_aborted: NotificationHook | None = None,
+    ) -> None:
+        """Have *trigger* called with every checkpoint, and *restore* with every restore.
+
+        The others, if given, are called before the barrier is cut, when the checkpoint is
+        published, and when it was aborted; see ``hooks``.
+        """
         self._check_uid(uid)
-        self.hooks[uid] = MasterHook(uid, trigger, restore)
+        self.hooks[uid] = MasterHook(
+            uid,
+            trigger,
+            restore,
+            prepare_snapshot_pre_barrier,
+            notify_checkpoint_complete,
+            notify_checkpoint_aborted,
+        )
 
     @property
     def params(self) -> tuple[Param, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from sluice.connectors.contracts.listener import CheckpointListener
 from sluice.connectors.contracts.sink import RollBack, Unpublished
 from sluice.connectors.staging.file_names import of_data
 from sluice.connectors.staging.staged_files import DELETES, StagedFiles, deletes_first
@@ -134,11 +135,19 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedSink:
+class StagedSink(CheckpointListener):
     """See ``Sink``; *files* are below the job's root for every *target*."""
 
     files: StagedFiles
     target: Target
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        if isinstance(self.target, CheckpointListener):
+            self.target.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        if isinstance(self.target, CheckpointListener):
+            self.target.notify_checkpoint_aborted(checkpoint_id)
 
     @property
     def rolls_back(self) -> RollBack:
