@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from sluice.connectors.contracts.source import Barrier, Source
+from sluice.core.epoch_size import records_of_next_epoch
 from sluice.core.idleness import with_idleness
 from sluice.core.plan import Slice, SourceCut
 from sluice.core.position import Position, with_layers, with_whole
@@ -37,10 +39,26 @@ def cut_sources(
         ConfigurationError: a source cannot be read as declared, or a barrier is for none.
     """
     _check_barriers(job, barriers)
-    return tuple(
-        _cut(job, state, uid, lineage, barriers, shares_files=shares_files)
-        for uid in job.pipeline.sources
-    )
+    left, streams = records_of_next_epoch(state), len(job.pipeline.stream_sources())
+    cuts: list[SourceCut] = []
+    for uid, source in job.pipeline.sources.items():
+        share = None if left is None else -(-left // max(1, streams))
+        limits = _Limits(_least(share, state.configuration.max_records_per_epoch), shares_files)
+        cuts.append(_cut(job, state, uid, lineage, barriers, limits))
+        if not source.is_table:  # What one source has not is left for those behind it.
+            streams -= 1
+            left = None if left is None else max(streams, left - cuts[-1].records)
+    return tuple(cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    max_records: int | None
+    shares_files: bool
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _check_barriers(job: Job, barriers: Barriers) -> None:
@@ -59,8 +77,7 @@ def _cut(
     uid: str,
     lineage: Lineage,
     barriers: Barriers,
-    *,
-    shares_files: bool,
+    limits: _Limits,
 ) -> SourceCut:
     source = open_source(job, uid, state.configuration.params)
     previous = lineage.source(uid)
@@ -70,7 +87,7 @@ def _cut(
     before = load_position(job, previous)
     barrier = source.plan(
         before.whole,
-        max_records=state.configuration.max_records_per_epoch,
+        max_records=limits.max_records,
         parallelism=_first_parallelism(job, state, uid),
         until=barriers.get(uid, {} if node.is_induced else None),
     )
@@ -90,7 +107,7 @@ def _cut(
         after_ms = node.idle_after_ms
         parent = None if previous is None else with_whole(previous, before)
         cut = with_idleness(cut, parent, now_ms=job.clock(), idle_after_ms=after_ms)
-    return with_layers(cut, before, shares_files=shares_files, layer_of=layer_of)
+    return with_layers(cut, before, shares_files=limits.shares_files, layer_of=layer_of)
 
 
 def _heads(source: Source, barrier: Barrier, before: Position) -> tuple[Slice, ...]:

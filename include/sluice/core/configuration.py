@@ -24,6 +24,7 @@ class JobConfiguration:
     stage_parallelism: Mapping[str, int] = field(default_factory=dict[str, int])
     max_records_per_epoch: int | None = None
     has_given_max_records: bool = False
+    target_epoch_ms: int | None = None
     num_retained: int = 3
     retain_ms: int = 0  # 0: by their number alone.
     tolerable_failed_checkpoints: int = 0

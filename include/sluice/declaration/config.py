@@ -54,7 +54,8 @@ class Checkpointing:
     ``schedule``, if there is one, decides in its place.
 
     ``max_records_per_epoch`` caps what one epoch takes from each source, None takes everything
-    there is.  ``aligned_checkpoint_timeout`` 0 with ``unaligned`` is unaligned from the start.
+    there is; ``target_epoch`` sizes epochs by the measured rate, so that a checkpoint lasts about
+    as long.  ``aligned_checkpoint_timeout`` 0 with ``unaligned`` is unaligned from the start.
     Checkpoints stay for ``retain_for`` after they completed, however many these are, and the newest
     ``num_retained`` for longer.
     """
@@ -76,6 +77,7 @@ class Checkpointing:
     checkpoints_after_tasks_finish: bool = True
     data_inline_threshold: int = 20_480  # Bytes; smaller state travels inside the ack.
     max_records_per_epoch: int | None = None
+    target_epoch: timedelta | None = None
     history_size: int = 1_000  # Checkpoints whose statistics are kept after they have ended.
     restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
 

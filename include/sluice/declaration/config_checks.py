@@ -71,6 +71,8 @@ def check_limits(given: Checkpointing) -> None:
     if not 1 <= given.history_size <= MAXIMAL_HISTORY:
         refuse("history_size", f"use 1 to {MAXIMAL_HISTORY}")
     check_max_records(given.max_records_per_epoch)
+    if given.target_epoch is not None and given.target_epoch < MINIMAL_CHECKPOINT_TIME:
+        refuse("target_epoch", "use 10 ms or more, or leave it out")
 
 
 def check_combinations(given: Checkpointing) -> None:
@@ -90,6 +92,12 @@ def check_combinations(given: Checkpointing) -> None:
         )
     if backlog is not None and given.interval is not None and backlog < given.interval:
         refuse("interval_during_backlog", f"use the interval, {given.interval}, or more")
+    if given.target_epoch is not None and given.target_epoch >= given.timeout:
+        refuse(
+            "target_epoch",
+            f"a checkpoint expires after the timeout, {given.timeout}: use less, or a longer "
+            "timeout",
+        )
     if given.unaligned and given.mode is CheckpointingMode.AT_LEAST_ONCE:
         refuse(
             "unaligned",

@@ -11,9 +11,10 @@ from sluice.declaration.config import Checkpointing
 
 def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
     """The configuration of a job that is submitted now, without parameters and parallelism."""
-    backlog = checkpointing.interval_during_backlog
+    backlog, target = checkpointing.interval_during_backlog, checkpointing.target_epoch
     return JobConfiguration(
         max_records_per_epoch=checkpointing.max_records_per_epoch,
+        target_epoch_ms=None if target is None else milliseconds(target),
         num_retained=checkpointing.num_retained,
         retain_ms=milliseconds(checkpointing.retain_for),
         on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,

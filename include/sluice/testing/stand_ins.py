@@ -79,6 +79,7 @@ def stand_ins(
         unaligned=False,
         aligned_checkpoint_timeout=timedelta(0),
         max_records_per_epoch=None,
+        target_epoch=None,
     )
     local = copy(pipeline)
     local.checkpointing = checkpointing

@@ -21,7 +21,7 @@ Plain: TypeAlias = bool | int | float | str | None
 _MS = timedelta(milliseconds=1)
 _PERIODS = (
     *("interval", "interval_during_backlog", "timeout", "min_pause"),
-    *("aligned_checkpoint_timeout", "retain_for"),
+    *("aligned_checkpoint_timeout", "retain_for", "target_epoch"),
 )
 
 # The fields of ``Checkpointing`` that a submission or restore fixes, and where it keeps them.
@@ -40,6 +40,7 @@ FIXED = {
     "checkpoints_after_tasks_finish": "checkpoints_after_tasks_finish",
     "data_inline_threshold": "inline_threshold_bytes",
     "max_records_per_epoch": "max_records_per_epoch",
+    "target_epoch": "target_epoch_ms",
     "restart_strategy": "restart",
 }
 

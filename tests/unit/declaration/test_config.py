@@ -93,6 +93,11 @@ def refusal(declare: Callable[[], object]) -> str:
         ({"history_size": 0}, "use 1 to 10000"),
         ({"history_size": 10_001}, "use 1 to 10000"),
         ({"max_records_per_epoch": 0}, "use 1 or more, or leave it out"),
+        ({"target_epoch": timedelta(milliseconds=9)}, "use 10 ms or more, or leave it out"),
+        (
+            {"target_epoch": timedelta(minutes=10)},
+            "a checkpoint expires after the timeout, 0:10:00: use less, or a longer timeout",
+        ),
     ],
     ids=as_given,
 )
@@ -130,6 +135,7 @@ def test_a_value_outside_its_limits_is_refused_with_the_fix(
         {"history_size": 1},
         {"history_size": 10_000},
         {"max_records_per_epoch": 1},
+        {"target_epoch": timedelta(milliseconds=10)},
         {"restart_strategy": RestartStrategy(type=RestartType.NONE)},
     ],
     ids=as_given,
