@@ -26,6 +26,7 @@ from airflow.sdk import DAG, BaseOperator, TriggerRule
 
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.schedules import LEAST_TASK_TIMEOUT
 from sluice.errors import ConfigurationError
 from sluice_airflow import documentation as docs
 from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
@@ -116,8 +117,9 @@ def _restore_dag(pipeline: Pipeline) -> DAG:
         is_paused_upon_creation=False,
         doc_md=docs.restore(pipeline),
     ) as dag:
-        verify = VerifyOperator(task_id="verify", pipeline=pipeline, **IDEMPOTENT)
-        verify >> RestoreOperator(task_id="restore", pipeline=pipeline, **IDEMPOTENT)
+        verify = VerifyOperator(task_id="verify", pipeline=pipeline, **_of_a_job(pipeline))
+        limits = _of_a_job(pipeline, pause=_longest_pause(pipeline))
+        verify >> RestoreOperator(task_id="restore", pipeline=pipeline, **limits)
     return dag
 
 
@@ -128,7 +130,7 @@ def _cancel_dag(pipeline: Pipeline) -> DAG:
         is_paused_upon_creation=False,
         doc_md=docs.cancel(pipeline),
     ) as dag:
-        CancelOperator(task_id="cancel", pipeline=pipeline, **IDEMPOTENT)
+        CancelOperator(task_id="cancel", pipeline=pipeline, **_of_a_job(pipeline))
     return dag
 
 
@@ -136,7 +138,8 @@ def _checkpoint_tasks(
     pipeline: Pipeline, trigger_class: type[TriggerOperator], *, is_savepoint: bool
 ) -> None:
     failing: dict[str, Any] = {"on_failure_callback": abort_on_failure(pipeline)}
-    trigger = trigger_class(task_id="trigger", pipeline=pipeline, **failing, **IDEMPOTENT)
+    limits = _of_a_checkpoint(pipeline)
+    trigger = trigger_class(task_id="trigger", pipeline=pipeline, **failing, **limits)
     tasks: list[BaseOperator] = [trigger]
     acknowledged: dict[str, AwaitAcksSensor] = {}
     snapshots: dict[str, BaseOperator] = {}
@@ -161,18 +164,18 @@ def _checkpoint_tasks(
         acknowledged[stage.uid], snapshots[stage.uid] = await_acks, snapshot
         tasks += [snapshot, await_acks]
     finalize = _finalize_task(pipeline, acknowledged, snapshots, **failing)
-    commit = CommitOperator(task_id="commit", pipeline=pipeline, **IDEMPOTENT)
+    commit = CommitOperator(task_id="commit", pipeline=pipeline, **_of_a_job(pipeline))
     finalize >> commit
     if is_savepoint:
-        commit >> ExportOperator(task_id="export", pipeline=pipeline, **IDEMPOTENT)
+        commit >> ExportOperator(task_id="export", pipeline=pipeline, **_of_a_job(pipeline))
     abort = AbortOperator(
         task_id="abort",
         pipeline=pipeline,
         trigger_rule=TriggerRule.ONE_FAILED,
-        **IDEMPOTENT,
+        **limits,
     )
     [*tasks, finalize] >> abort
-    abort >> RestartOperator(task_id="restart", pipeline=pipeline, **IDEMPOTENT)
+    abort >> RestartOperator(task_id="restart", pipeline=pipeline, **limits)
     abort >> CancelStagesOperator(
         task_id="cancel_stages",
         pipeline=pipeline,
@@ -193,7 +196,7 @@ def _finalize_task(
         task_id="finalize",
         pipeline=pipeline,
         trigger_rule=SOONER if is_chain else TriggerRule.ALL_SUCCESS,
-        **IDEMPOTENT,
+        **_of_a_checkpoint(pipeline),
         **kwargs,
     )
     if is_chain:
@@ -201,6 +204,25 @@ def _finalize_task(
     else:
         [*acknowledged.values()] >> finalize
     return finalize
+
+
+def _of_a_checkpoint(pipeline: Pipeline) -> dict[str, Any]:
+    """Retries, and the longest that a try may take, of a task that a checkpoint waits for: it has
+    expired by then.
+    """
+    limit = max(pipeline.checkpointing.timeout, LEAST_TASK_TIMEOUT)
+    return {**IDEMPOTENT, "execution_timeout": limit}
+
+
+def _of_a_job(pipeline: Pipeline, *, pause: timedelta = timedelta(0)) -> dict[str, Any]:
+    """The same of a task that no checkpoint waits for; *pause* is what it waits by itself."""
+    return {**IDEMPOTENT, "execution_timeout": pipeline.orchestration.task_timeout + pause}
+
+
+def _longest_pause(pipeline: Pipeline) -> timedelta:
+    """More than the restart strategy lets a failed job rest, its jitter included."""
+    strategy = pipeline.checkpointing.restart_strategy
+    return timedelta(milliseconds=2 * max(strategy.delay_ms, strategy.max_delay_ms))
 
 
 def _topological(pipeline: Pipeline) -> list[StageNode]:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from sluice.core.ids import CheckpointId
 from sluice.core.pages import page_of
@@ -69,6 +69,9 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                     result = self.act(job, context)
                     self._strike(job, context, is_after=True)
             except AirflowException:  # The note was written where it was raised.
+                raise
+            except AirflowTaskTimeout:
+                note(context, f"{self.task_id} took longer than {self.execution_timeout}")
                 raise
             except Exception as error:  # The run fails or is skipped; its note says why.
                 note(context, self.told(error))

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 WATCHDOG_DAG_ID = "sluice__watchdog"
 WATCHDOG_INTERVAL = timedelta(minutes=1)
 RETRY_DELAY = timedelta(seconds=5)
+RUN_TIMEOUT = timedelta(minutes=30)
+LOOK_TIMEOUT = timedelta(minutes=29)  # So that the task itself says what hung, before its run ends.
 SHORT_PAUSE_MS = 15_000  # The longest that one job delays the others.
 
 DOC = """\
@@ -155,9 +157,15 @@ def build_watchdog(load: Callable[[], Mapping[str, Pipeline]]) -> DAG:
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(minutes=30),
+        dagrun_timeout=RUN_TIMEOUT,
         doc_md=DOC,
         tags=["sluice"],
     ) as dag:
-        WatchOperator(task_id="watch", load=load, retries=1, retry_delay=RETRY_DELAY)
+        WatchOperator(
+            task_id="watch",
+            load=load,
+            retries=1,
+            retry_delay=RETRY_DELAY,
+            execution_timeout=LOOK_TIMEOUT,
+        )
     return dag

@@ -13,6 +13,7 @@ from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
 from sluice.declaration import aggregates as agg
+from sluice.declaration.config import fixed_delay
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
@@ -106,6 +107,35 @@ def test_only_what_is_idempotent_is_retried() -> None:
     retried = {task_id for task_id, task in dag.task_dict.items() if task.retries}
 
     assert retried == {"trigger", "finalize", "commit", "abort", "restart"}
+
+
+def test_no_task_of_any_dag_may_hang_for_ever() -> None:
+    strategy = fixed_delay(delay=timedelta(minutes=20))
+    pipeline = a_pipeline(timeout=timedelta(minutes=5), restart_strategy=strategy)
+    dags = [*the_dags(pipeline).values(), build_watchdog(dict)]
+
+    limits = {
+        f"{dag.dag_id}.{task_id}": task.execution_timeout
+        for dag in dags
+        for task_id, task in dag.task_dict.items()
+        if not task_id.endswith("await_acks")  # It has no process; its trigger has a limit.
+    }
+
+    checkpoints = {"trigger", "finalize", "abort", "restart", "snapshot"}
+    for task, limit in limits.items():
+        if task.rpartition(".")[2] in checkpoints:
+            assert limit == timedelta(minutes=5), task
+    assert {task for task, limit in limits.items() if limit is None} == set()
+    assert limits["demo.commit"] == limits["demo__savepoint.export"] == timedelta(hours=1)
+    assert limits["demo__restore.verify"] == limits["demo__cancel.cancel"] == timedelta(hours=1)
+    assert limits["demo__restore.restore"] >= timedelta(hours=1, minutes=20)
+    assert limits["sluice__watchdog.watch"] < build_watchdog(dict).dagrun_timeout
+
+
+def test_a_short_checkpoint_timeout_leaves_a_task_time_to_start() -> None:
+    dag = the_dags(a_pipeline(timeout=timedelta(milliseconds=10)))["demo"]
+
+    assert dag.get_task("trigger").execution_timeout == timedelta(minutes=1)
 
 
 def test_the_restore_and_savepoint_dags_run_without_being_switched_on() -> None:

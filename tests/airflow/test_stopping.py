@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,9 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSkipException,
+    AirflowTaskTimeout,
 )
+from airflow.sdk.execution_time.timeout import timeout
 
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
@@ -213,6 +217,20 @@ def test_a_canonical_savepoint_asks_for_merged_state(root: str, spark: StandInSp
     plan = a_job(root).plan(CheckpointId(2))
     assert plan is not None
     assert plan.is_canonical
+
+
+def test_a_task_that_hangs_is_ended_and_its_note_says_so(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TriggerOperator, "act", lambda *_: time.sleep(60))
+    limit = timedelta(minutes=5)
+    task = TriggerOperator(task_id="trigger", pipeline=PIPELINE, execution_timeout=limit)
+    context = a_context(run_id="run-1")
+
+    with pytest.raises(AirflowTaskTimeout), timeout(0.2):  # As Airflow's task runner does.
+        task.execute(context)
+
+    assert context["ti"].said == ["trigger took longer than 0:05:00"]
 
 
 def test_a_full_checkpoint_is_asked_for_by_the_form(root: str, spark: StandInSpark) -> None:

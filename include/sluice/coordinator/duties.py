@@ -7,10 +7,12 @@ left undone.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from sluice.coordinator.automatic_restart import fail_over_if_damaged
 from sluice.coordinator.commands import clean_up, record
 from sluice.coordinator.completion import commit
+from sluice.coordinator.hook_calls import call_hook
 from sluice.coordinator.table_recovery import recover_tables
 from sluice.core.messages import HooksRestored, JobFailed
 from sluice.core.properties import JobStatus
@@ -61,7 +63,7 @@ def _restore_hooks(job: Job, head: Head) -> None:
     answers = metadata.master_states if metadata is not None else {}
     for hook in job.pipeline.hooks.values():
         try:
-            hook.restore(state.base, answers.get(hook.uid))
+            call_hook(partial(hook.restore, state.base, answers.get(hook.uid)), hook.timeout)
         except Exception as error:
             message = f"master hook {hook.uid!r} could not be restored: {error}"
             _fail_over(job, state, message)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sluice.coordinator.compatibility import require_same_chain
 from sluice.coordinator.holds import hold
+from sluice.coordinator.hook_calls import call_hook
 from sluice.coordinator.participants import running_and_finished, task_plan
 from sluice.coordinator.source_cuts import Barriers, cut_sources
 from sluice.coordinator.timing import timeout_ms
@@ -115,7 +117,8 @@ def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Chec
     answers: dict[str, str | None] = {}
     for hook in job.pipeline.hooks.values():
         try:
-            answers[hook.uid] = hook.trigger(plan.checkpoint_id, plan.triggered_at_ms)
+            act = partial(hook.trigger, plan.checkpoint_id, plan.triggered_at_ms)
+            answers[hook.uid] = call_hook(act, hook.timeout)
         except Exception as error:  # noqa: BLE001 - a user's code may raise anything
             return _hook_failed(hook.uid, plan.checkpoint_id, error)
     return replace(plan, sources=cuts, master_states=answers)
@@ -127,7 +130,8 @@ def prepare(job: Job, state: CoordinatorState) -> NoPlan | None:
         if hook.prepare_snapshot_pre_barrier is None:
             continue
         try:
-            hook.prepare_snapshot_pre_barrier(state.next_checkpoint_id)
+            act = partial(hook.prepare_snapshot_pre_barrier, state.next_checkpoint_id)
+            call_hook(act, hook.timeout)
         except Exception as error:  # noqa: BLE001 - a user's code may raise anything
             return _hook_failed(hook.uid, state.next_checkpoint_id, error)
     return None

@@ -14,12 +14,18 @@ may die between the call and the moment it becomes true.
 ``notify_checkpoint_complete`` is called when every sink has published, and perhaps again;
 ``notify_checkpoint_aborted`` when everything that an aborted checkpoint wrote is deleted.  They are
 hints (CheckpointListener): ids are left out, and what they raise is logged.
+
+A call that takes longer than ``timeout`` has failed.  It is made in a thread of its own, which
+nothing can end: a hook that hangs is to give up by itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
+
+HOOK_TIMEOUT = timedelta(minutes=10)  # That of a checkpoint, by default.
 
 
 class TriggerHook(Protocol):
@@ -44,3 +50,4 @@ class MasterHook:
     prepare_snapshot_pre_barrier: NotificationHook | None = None
     notify_checkpoint_complete: NotificationHook | None = None
     notify_checkpoint_aborted: NotificationHook | None = None
+    timeout: timedelta = HOOK_TIMEOUT

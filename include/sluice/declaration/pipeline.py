@@ -18,6 +18,7 @@ from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.declaration.changelog import Append, Kind, Read, check_sink
 from sluice.declaration.config import Checkpointing, StateBackend
 from sluice.declaration.hooks import (
+    HOOK_TIMEOUT,
     MasterHook,
     NotificationHook,
     RestoreHook,
@@ -99,13 +100,16 @@ class Pipeline:
         prepare_snapshot_pre_barrier: NotificationHook | None = None,
         notify_checkpoint_complete: NotificationHook | None = None,
         notify_checkpoint_aborted: NotificationHook | None = None,
+        timeout: timedelta = HOOK_TIMEOUT,
     ) -> None:
         """Have *trigger* called with every checkpoint, and *restore* with every restore.
 
         The others, if given, are called before the barrier is cut, when the checkpoint is
-        published, and when it was aborted; see ``hooks``.
+        published, and when it was aborted; see ``hooks``.  Each call may take *timeout*.
         """
         self._check_uid(uid)
+        if timeout <= timedelta(0):
+            raise ConfigurationError(f"hook {uid!r} has timeout {timeout}; give it some time")
         self.hooks[uid] = MasterHook(
             uid,
             trigger,
@@ -113,6 +117,7 @@ class Pipeline:
             prepare_snapshot_pre_barrier,
             notify_checkpoint_complete,
             notify_checkpoint_aborted,
+            timeout,
         )
 
     @property

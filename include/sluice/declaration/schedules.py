@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TypeAlias
 
 from sluice.errors import ConfigurationError
 
+LEAST_TASK_TIMEOUT = timedelta(minutes=1)  # A task process alone takes seconds to start.
 MAX_PRIORITY_WEIGHT = 1_000_000  # Airflow adds those of downstream tasks; a column holds the sum.
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -94,6 +96,9 @@ class Orchestration:
 
     ``pool`` is that of the snapshot tasks, which is where Spark works; the others are short.
     ``submit`` None: Spark Connect, where ``SLUICE_SPARK_REMOTE`` says.
+
+    ``task_timeout`` is the longest that a try of a task may take that no checkpoint waits for:
+    commit, export, verify, restore, cancel.  The others have the checkpoint's own timeout.
     """
 
     pool: str = "default_pool"
@@ -101,10 +106,16 @@ class Orchestration:
     queue: str | None = None
     submit: Submit | None = None
     tags: tuple[str, ...] = ()
+    task_timeout: timedelta = timedelta(hours=1)
 
     def __post_init__(self) -> None:
         if not self.pool:
             raise ConfigurationError("orchestration pool is empty; name a pool of your Airflow")
+        if self.task_timeout < LEAST_TASK_TIMEOUT:
+            raise ConfigurationError(
+                f"orchestration task_timeout is {self.task_timeout}; use {LEAST_TASK_TIMEOUT} or "
+                "more, as a task that is killed begins again"
+            )
         if not 1 <= self.priority_weight <= MAX_PRIORITY_WEIGHT:
             raise ConfigurationError(
                 f"orchestration priority_weight is {self.priority_weight}; use 1 to "
