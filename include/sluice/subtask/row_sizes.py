@@ -36,10 +36,14 @@ def fixed_width(schema: pl.Schema) -> int | None:
 
 
 def _is_fixed(dtype: pl.DataType) -> bool:
+    if isinstance(dtype, pl.Struct):
+        return all(_is_fixed(_instance(field.dtype)) for field in dtype.fields)
     return not (dtype.is_nested() or dtype in (pl.String(), pl.Binary()))
 
 
 def _width(dtype: pl.DataType) -> int:
+    if isinstance(dtype, pl.Struct):
+        return 1 + sum(_width(_instance(field.dtype)) for field in dtype.fields)
     return _WIDTHS.get(type(dtype), _OTHER_WIDTH)
 
 
@@ -49,7 +53,7 @@ def _size(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
             size = value.str.len_bytes() + _OTHER_WIDTH
         case pl.Binary():
             size = value.bin.size() + _OTHER_WIDTH
-        case pl.Struct():
+        case pl.Struct() if not _is_fixed(dtype):
             fields = [_size(value.struct.field(f.name), _instance(f.dtype)) for f in dtype.fields]
             return reduce(add, fields, pl.lit(1))
         case pl.List() | pl.Array():

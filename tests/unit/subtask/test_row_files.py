@@ -83,3 +83,15 @@ def test_the_size_of_a_row_is_that_of_its_content() -> None:
     ]
     assert fixed_width(rows.schema) is None
     assert fixed_width(pl.Schema({"n": pl.Int64(), "b": pl.Boolean(), "d": pl.Date()})) == 13
+
+
+def test_structs_of_numbers_alone_have_a_size_for_each_row() -> None:
+    pairs = pl.Struct({"f0": pl.Int64, "f1": pl.Float32})
+    rows = pl.DataFrame(
+        {"pair": [{"f0": 1, "f1": 2.0}] * 3, "pairs": [[], [{"f0": 1, "f1": 2.0}] * 2, None]},
+        schema={"pair": pairs, "pairs": pl.List(pairs)},
+    )
+
+    assert fixed_width(rows.select("pair").schema) == 13
+    assert row_sizes(rows).to_list() == [13 + 8, 13 + 8 + 26, 13 + 8]
+    assert [table.num_rows for table in files_of(rows, 1)] == [3]
