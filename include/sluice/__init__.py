@@ -14,6 +14,11 @@ from sluice import moved
 
 if TYPE_CHECKING:
     from sluice.declaration import aggregates
+    from sluice.declaration.accumulating_states import (
+        AggregateFunction,
+        AggregatingState,
+        ReducingState,
+    )
     from sluice.declaration.config import (
         Checkpointing,
         StateBackend,
@@ -26,11 +31,9 @@ if TYPE_CHECKING:
     from sluice.declaration.keyed_process import (
         Context,
         KeyedProcessFunction,
-        ListState,
-        MapState,
         OnTimerContext,
-        ValueState,
     )
+    from sluice.declaration.keyed_states import ListState, MapState, ValueState
     from sluice.declaration.keyed_streams import KeyedStream
     from sluice.declaration.params import Env, Param, env, param
     from sluice.declaration.pipeline import Pipeline
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from sluice.errors import CheckpointDeclined
 
 _MODULES = {
+    "accumulating_states": ("AggregateFunction", "AggregatingState", "ReducingState"),
     "config": (
         "Checkpointing",
         "StateBackend",
@@ -59,11 +63,9 @@ _MODULES = {
     "keyed_process": (
         "Context",
         "KeyedProcessFunction",
-        "ListState",
-        "MapState",
         "OnTimerContext",
-        "ValueState",
     ),
+    "keyed_states": ("ListState", "MapState", "ValueState"),
     "keyed_streams": ("KeyedStream",),
     "params": ("Env", "Param", "env", "param"),
     "pipeline": ("Pipeline",),
@@ -74,6 +76,8 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingState",
     "Attached",
     "CheckpointDeclined",
     "Checkpointing",
@@ -92,6 +96,7 @@ __all__ = [
     "Orchestration",
     "Param",
     "Pipeline",
+    "ReducingState",
     "RestoreHook",
     "Session",
     "StateBackend",

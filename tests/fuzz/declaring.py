@@ -194,7 +194,7 @@ def _process_keyed(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
     key, kind = stage.args["key"], DECLARED[stage.args["type"]]
     return _keyed(stage.inputs[0], streams).process_keyed(
         stage.uid,
-        functions.NumberRows(key),
+        functions.number_rows(key, stage.uid),
         result={key: _polars(kind), "number": int, "fired_at": datetime},
         parallelism=stage.parallelism,
     )

@@ -6,19 +6,20 @@ very same text; what a keyed function does, ``oracle`` says again in its own wor
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 import polars as pl
 
-from sluice.declaration.keyed_process import (
-    Context,
-    KeyedProcessFunction,
-    OnTimerContext,
-    Row,
-    ValueState,
+from sluice.declaration.accumulating_states import (
+    AggregateFunction,
+    AggregatingState,
+    ReducingState,
 )
+from sluice.declaration.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row
+from sluice.declaration.keyed_states import ListState, MapState, ValueState
 
 OURS = ("_source", "_malformed", "_raw", "_weight")
 
@@ -54,15 +55,82 @@ class NumberRows(KeyedProcessFunction):
         self._key = key
 
     def process(self, row: Row, context: Context) -> Iterable[Row]:
-        number = self.seen.get(0) + 1
-        self.seen.set(number)
+        self._count()
         if context.timestamp is not None:
             context.timers.register_event_time(context.timestamp + timedelta(seconds=2))
-        yield {self._key: row[self._key], "number": number, "fired_at": None}
+        yield {self._key: row[self._key], "number": self._number(), "fired_at": None}
 
     def on_timer(self, timestamp: Any, context: OnTimerContext) -> Iterable[Row]:
         yield {
             self._key: context.key[self._key],
-            "number": self.seen.get(0),
+            "number": self._number(),
             "fired_at": timestamp,
         }
+
+    def _count(self) -> None:
+        self.seen.set(self.seen.get(0) + 1)
+
+    def _number(self) -> int:
+        return self.seen.get(0)
+
+
+class NumberByList(NumberRows):
+    numbers = ListState(int)
+
+    def _count(self) -> None:
+        self.numbers.add(len(self.numbers.get()))
+
+    def _number(self) -> int:
+        return len(self.numbers.get())
+
+
+class NumberByMap(NumberRows):
+    digits = MapState(str, int)
+
+    def _count(self) -> None:
+        self.digits.put(f"n{self._number()}", 1)
+
+    def _number(self) -> int:
+        return sum(one for _, one in self.digits.items())
+
+
+class NumberByReducing(NumberRows):
+    added = ReducingState(operator.add, int)
+
+    def _count(self) -> None:
+        self.added.add(1)
+
+    def _number(self) -> int:
+        return self.added.get() or 0
+
+
+class _Twice(AggregateFunction[int, tuple[int, float], int]):
+    """Counts a value once in whole numbers and once in others."""
+
+    def create_accumulator(self) -> tuple[int, float]:
+        return 0, 0.0
+
+    def add(self, value: int, accumulator: tuple[int, float]) -> tuple[int, float]:
+        return accumulator[0] + value, accumulator[1] + value
+
+    def get_result(self, accumulator: tuple[int, float]) -> int:
+        return int(sum(accumulator)) // 2
+
+
+class NumberByAggregating(NumberRows):
+    counted = AggregatingState(_Twice(), tuple[int, float])
+
+    def _count(self) -> None:
+        self.counted.add(1)
+
+    def _number(self) -> int:
+        return self.counted.get() or 0
+
+
+def number_rows(key: str, uid: str) -> NumberRows:
+    """One of the functions that number rows, each with state of another kind, by the stage's uid.
+
+    It is not drawn, so that a seed's plan stays what it was.
+    """
+    kinds = (NumberRows, NumberByReducing, NumberByAggregating, NumberByMap, NumberByList)
+    return kinds[sum(map(ord, uid)) % len(kinds)](key)

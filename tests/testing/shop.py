@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sluice.connectors.kafka.declared_source import Json
 from sluice.declaration import aggregates as agg
 from sluice.declaration.config import Checkpointing
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row, ValueState
+from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.params import env, param
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.windows import Tumbling

@@ -22,7 +22,8 @@ from sluice.spark.remote_session import check_listening, check_version
 from sluice.spark.session import remote_of, session_url
 
 PIPELINE = """
-from sluice.declaration.keyed_process import KeyedProcessFunction, ValueState
+from sluice.declaration.keyed_process import KeyedProcessFunction
+from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 from typing import Any
 
@@ -18,22 +18,12 @@ from hypothesis import strategies as st
 
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import operations as ops
-from sluice.declaration.keyed_process import (
-    BEGINNING_OF_TIME,
-    END_OF_TIME,
-    Context,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    OnTimerContext,
-    Row,
-    Timers,
-    ValueState,
-)
+from sluice.declaration.keyed_process import BEGINNING_OF_TIME, END_OF_TIME
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.operators.process_keyed import ProcessKeyed
 from tests.examples import examples
 from tests.property.subtask.barriers import rising
+from tests.property.subtask.keyed_script import MS, RESULT, Script, repr_of
 from tests.property.subtask.played import EPOCH, a_stage, ids, names, play, seeds
 from tests.property.subtask.subtask import (
     Epoch,
@@ -43,13 +33,13 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
-MS = timedelta(milliseconds=1)
 TTL_MS = 100
 instants = st.none() | st.integers(-20, 20).map(lambda ms: EPOCH + ms * MS)
 
 # What a row or a timer does: the name of an act, and a number.
 ACTS = (
     "set", "set", "unset", "add", "add", "replace", "empty", "put", "put", "remove", "wipe",
+    "reduce", "reduce", "irreducible", "aggregate", "aggregate", "forget",
     "event", "event", "event", "clock", "clock", "no event", "no clock", "chain",
 )  # fmt: skip
 KEYED = pl.Schema(
@@ -60,14 +50,6 @@ KEYED = pl.Schema(
         "acts": pl.List(pl.Struct({"act": pl.String(), "n": pl.Int64()})),
     }
 )
-RESULT = {
-    "id": int,
-    "name": str,
-    "what": str,
-    "at": datetime,
-    "watermark": datetime,
-    "holds": str,
-}
 acts = st.builds(lambda act, n: {"act": act, "n": n}, st.sampled_from(ACTS), st.integers(-15, 25))
 keyed_rows = st.tuples(ids, names, instants, st.lists(acts, min_size=1, max_size=4))
 
@@ -78,81 +60,6 @@ def timed_histories(draw: st.DrawFn) -> tuple[list[Epoch], list[EpochTime]]:
     return history, draw(rising(len(history), first_ms=-25))
 
 
-class Script(KeyedProcessFunction):
-    """Plays the acts of a row, then tells all that the key holds."""
-
-    last = ValueState(int)
-    stamp = ValueState(datetime)
-    numbers = ListState(int)
-    counts = MapState(str, float)
-
-    def process(self, row: Row, context: Context) -> Iterable[Row]:
-        for act in row["acts"]:
-            self._play(act["act"], act["n"], context)
-        yield self._told("row", context)
-
-    def on_timer(self, timestamp: datetime, context: OnTimerContext) -> Iterable[Row]:
-        assert timestamp == context.timestamp
-        if self.counts.contains("chain"):
-            left = self.counts.get("chain", 0.0)
-            self.counts.put("chain", left - 1)
-            if left > 0:
-                context.timers.register_event_time(timestamp + 2 * MS)
-                context.timers.register_processing_time(timestamp + 2 * MS)
-        return [self._told(context.time_domain, context)]
-
-    def _play(self, act: str, n: int, context: Context) -> None:
-        match act:
-            case "set":
-                self.last.set(self.last.get(0) + n)
-                self.stamp.set(EPOCH + n * MS)
-            case "unset":
-                self.last.clear()
-            case "add":
-                self.numbers.add(n)
-            case "replace":
-                self.numbers.update([n, *self.numbers.get()[1:]])
-            case "empty":
-                self.numbers.clear()
-            case "put":
-                self.counts.put(f"k{n % 3}", n / 2)
-            case "remove":
-                self.counts.remove(f"k{n % 3}")
-            case "wipe":
-                self.counts.clear()
-            case "chain":
-                self.counts.put("chain", 3)
-            case _:
-                self._time(act, EPOCH + n * MS, context.timers)
-
-    def _time(self, act: str, instant: datetime, timers: Timers) -> None:
-        match act:
-            case "event":
-                timers.register_event_time(instant + MS / 2)
-            case "clock":
-                timers.register_processing_time(instant)
-            case "no event":
-                timers.delete_event_time(instant)
-            case _:
-                assert act == "no clock"
-                timers.delete_processing_time(instant)
-
-    def _told(self, what: str, context: Context) -> Row:
-        holds = (self.last.get(), self.stamp.get(), self.numbers.get(), self.counts.items())
-        return {
-            **context.key,
-            "what": what,
-            "at": context.timestamp,
-            "watermark": context.current_watermark,
-            "holds": repr_of(holds),
-        }
-
-
-def repr_of(holds: Any) -> str:
-    last, stamp, numbers, counts = holds
-    return f"{last} {stamp} {numbers} {counts}"
-
-
 class Model:
     """The model of one key: the same acts on a list and two dictionaries."""
 
@@ -161,6 +68,8 @@ class Model:
         self.stamp: datetime | None = None
         self.numbers: list[int] = []
         self.counts: dict[str, float] = {}
+        self.reduced: int | None = None
+        self.spread: list[int] = []
         self.timers: set[tuple[int, str]] = set()
 
     def play(self, act: str, n: int) -> None:
@@ -179,10 +88,10 @@ class Model:
                 self.counts[f"k{n % 3}"] = n / 2
             case "remove":
                 self.counts.pop(f"k{n % 3}", None)
-            case "wipe":
-                self.counts = {}
-            case "chain":
-                self.counts["chain"] = 3.0
+            case "wipe" | "chain":
+                self.counts = {**self.counts, "chain": 3.0} if act == "chain" else {}
+            case "reduce" | "irreducible" | "aggregate" | "forget":
+                self.accumulate(act, n)
             case "event" | "no event":
                 self.change_timer(n, "event", exists=act == "event")
             case "":
@@ -190,6 +99,18 @@ class Model:
             case _:
                 assert act in ("clock", "no clock")
                 self.change_timer(n, "processing", exists=act == "clock")
+
+    def accumulate(self, act: str, n: int) -> None:
+        match act:
+            case "reduce":
+                self.reduced = n if self.reduced is None else 2 * self.reduced - n
+            case "irreducible":
+                self.reduced = None
+            case "aggregate":
+                self.spread.append(n)
+            case _:
+                assert act == "forget"
+                self.spread = []
 
     def change_timer(self, ms: int, domain: str, *, exists: bool) -> None:
         self.timers.discard((ms, domain))
@@ -213,7 +134,18 @@ class Model:
             yield (domain, instant_of(ms), instant_of(time.watermark_ms), self.holds())
 
     def holds(self) -> str:
-        return repr_of((self.last, self.stamp, self.numbers, sorted(self.counts.items())))
+        spread = 0.0
+        for value in self.spread:
+            spread = value - spread
+        result = len(self.spread) + spread if self.spread else None
+        counts = sorted(self.counts.items())
+        return repr_of((self.last, self.stamp, self.numbers, counts, self.reduced, result))
+
+    @property
+    def has_values(self) -> bool:
+        return bool(self.spread) or any(
+            value is not None for value in (self.last, self.stamp, self.reduced)
+        )
 
 
 def key_of_acts(acts: list[dict[str, Any]]) -> list[tuple[str, int]]:
@@ -252,7 +184,7 @@ def test_a_keyed_function_sees_its_state_and_timers_as_if_it_ran_alone(
 
         assert outcome.output.rows() == expected
     state = {name: table.scan() for name, table in subtask.state().items()}
-    kept = [model for model in models.values() if model.last is not None or model.stamp]
+    kept = [model for model in models.values() if model.has_values]
     assert state["values"].height == len(kept)
     assert state["list:numbers"].height == sum(len(m.numbers) for m in models.values())
     assert state["map:counts"].height == sum(len(m.counts) for m in models.values())

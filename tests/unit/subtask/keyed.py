@@ -10,15 +10,8 @@ import polars as pl
 
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration import operations as ops
-from sluice.declaration.keyed_process import (
-    Context,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    OnTimerContext,
-    Row,
-    ValueState,
-)
+from sluice.declaration.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row
+from sluice.declaration.keyed_states import ListState, MapState, ValueState
 from sluice.declaration.nodes import Input, StageNode
 from sluice.subtask.operators.operator import EpochTime, Outcome
 from sluice.subtask.operators.process_keyed import ProcessKeyed

@@ -1,7 +1,6 @@
 """The tables of a ``KeyedProcessFunction``'s state, and the entries that it reads and writes.
 
-All single values of a key are one row of one table; each entry of a list or map is a row.  An entry
-is written to the table only if the function changed it or, with a TTL, set it at all.
+An entry is written to the table only if the function changed it or, with a TTL, set it at all.
 """
 
 from __future__ import annotations
@@ -12,40 +11,22 @@ from typing import Any
 
 import polars as pl
 
-from sluice.declaration.keyed_process import (
-    AnyState,
-    Entries,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    ValueState,
-    declared_states,
-)
+from sluice.declaration.declared_states import declared_states, table_of
+from sluice.declaration.keyed_process import KeyedProcessFunction
+from sluice.declaration.keyed_states import Entries, ListState, MapState
 from sluice.declaration.nodes import StageNode
-from sluice.subtask.operators.declared_types import declared_type
 from sluice.subtask.operators.keyed_timers import PLACE
+from sluice.subtask.operators.keyed_values import column_type, from_column, to_column
 from sluice.subtask.operators.operator import Changes, require_distinct
 from sluice.subtask.state.keyed import KeyedState, StateSchema
 
 INDEX = "_index"
 MAP_KEY = "_map_key"
 VALUE = "_value"
-_VALUES = "values"
 
 # State values are of the types that the function declared, which differ from state to state.
 AnyEntries = Entries[Any, Any]
 _Row = tuple[Any, ...]
-
-
-def table_of(state: AnyState) -> str:
-    """The name of the table that holds *state*; it is part of the state's format."""
-    match state:
-        case ValueState():
-            return _VALUES
-        case ListState():
-            return f"list:{state.name}"
-        case MapState():
-            return f"map:{state.name}"
 
 
 def state_tables(
@@ -60,17 +41,16 @@ def state_tables(
     sub_keys: dict[str, tuple[str, ...]] = {}
     for name, state in declared_states(function).items():
         table = table_of(state)
-        value_type = declared_type(stage.uid, name, state.value_type)
+        value_type = column_type(state.value_type)
         match state:
-            case ValueState():
-                columns[table][name] = value_type
             case ListState():
                 columns[table] = {INDEX: pl.Int64(), VALUE: value_type}
                 sub_keys[table] = (INDEX,)
             case MapState():
-                map_key_type = declared_type(stage.uid, name, state.key_type)
-                columns[table] = {MAP_KEY: map_key_type, VALUE: value_type}
+                columns[table] = {MAP_KEY: column_type(state.key_type), VALUE: value_type}
                 sub_keys[table] = (MAP_KEY,)
+            case _:
+                columns[table][name] = value_type
     for others in columns.values():
         require_distinct(stage.uid, [*key_types, *others, PLACE])
     return {
@@ -92,6 +72,7 @@ class EntryTable:
         self._keys = keys
         self._others = [name for name in schema.columns if name not in schema.key_columns]
         self._holds_values = not schema.sub_key_columns
+        self._has_tuples = any(isinstance(schema.columns[n], pl.Struct) for n in self._others)
         self._stored: dict[int, list[_Row]] = defaultdict(list)
         self._upserts: list[_Row] = []
         self._deletes: list[_Row] = []
@@ -102,7 +83,8 @@ class EntryTable:
             maintain_order="left",
         )
         for place, *row in rows.select(PLACE, *self._others).iter_rows():
-            self._stored[place].append(tuple(row))
+            values = map(from_column, row) if self._has_tuples else row
+            self._stored[place].append(tuple(values))
 
     def entries(self, place: int) -> AnyEntries:
         """The entries of the key at *place*: values by name, or elements by index or key."""
@@ -146,5 +128,7 @@ class EntryTable:
 
     def _frame(self, rows: list[_Row], names: Iterable[str]) -> pl.DataFrame:
         schema = {PLACE: pl.Int64(), **{name: self._schema.columns[name] for name in names}}
+        if self._has_tuples:
+            rows = [tuple(map(to_column, row)) for row in rows]
         frame = pl.DataFrame(rows, schema, orient="row")
         return self._keys[frame[PLACE]].hstack(frame.drop(PLACE))

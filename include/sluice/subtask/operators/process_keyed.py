@@ -16,15 +16,13 @@ from itertools import islice
 
 import polars as pl
 
-from sluice.declaration.keyed_process import (
-    Row,
-    with_own_states,
-)
+from sluice.declaration.declared_states import table_of, with_own_states
+from sluice.declaration.keyed_process import Row
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import ProcessKeyed as Declared
 from sluice.subtask.operators.declared_types import declared_schema
 from sluice.subtask.operators.join_rows import require_instant
-from sluice.subtask.operators.keyed_entries import EntryTable, state_tables, table_of
+from sluice.subtask.operators.keyed_entries import EntryTable, state_tables
 from sluice.subtask.operators.keyed_timers import (
     DOMAINS,
     PLACE,

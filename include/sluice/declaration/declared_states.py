@@ -1,0 +1,60 @@
+"""The states of a function: those that its class declares, and where each is kept.
+
+All single values of a key are one row of one table; each entry of a list or map is a row.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from sluice.declaration.accumulating_states import AggregatingState, ReducingState
+from sluice.declaration.keyed_states import OWN_STATES, ListState, MapState, ValueState
+
+if TYPE_CHECKING:
+    from sluice.declaration.keyed_process import KeyedProcessFunction
+
+F = TypeVar("F", bound="KeyedProcessFunction")
+SingleValue: TypeAlias = ValueState[Any] | ReducingState[Any] | AggregatingState[Any, Any, Any]
+AnyState: TypeAlias = SingleValue | ListState[Any] | MapState[Any, Any]
+
+VALUES = "values"
+
+
+def declared_states(function: KeyedProcessFunction) -> Mapping[str, AnyState]:
+    """The states that the class of *function* declares, in the order of their names."""
+    found = {
+        name: attribute
+        for base in reversed(type(function).__mro__)
+        for name, attribute in vars(base).items()
+    }
+    states: dict[str, AnyState] = {}
+    for name in sorted(found):
+        match found[name]:
+            case (
+                ValueState() | ListState() | MapState() | ReducingState() | AggregatingState()
+            ) as state:
+                states[name] = state
+            case _:
+                pass
+    return states
+
+
+def with_own_states(function: F) -> tuple[F, Mapping[str, AnyState]]:
+    """A copy of *function*, and its states, which are to be bound to a key.  For the runtime."""
+    own = copy.copy(function)
+    states = {name: copy.copy(state) for name, state in declared_states(function).items()}
+    vars(own)[OWN_STATES] = states
+    return own, states
+
+
+def table_of(state: AnyState) -> str:
+    """The name of the table that holds *state*; it is part of the state's format."""
+    match state:
+        case ListState():
+            return f"list:{state.name}"
+        case MapState():
+            return f"map:{state.name}"
+        case ValueState() | ReducingState() | AggregatingState():
+            return VALUES
