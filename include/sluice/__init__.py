@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Submit,
         Watcher,
     )
+    from sluice.declaration.state_ttl import StateTtlConfig
     from sluice.declaration.streams import Stream
     from sluice.declaration.windows import Attached, Hopping, Session, Tumbling
     from sluice.errors import CheckpointDeclined
@@ -70,6 +71,7 @@ _MODULES = {
     "params": ("Env", "Param", "env", "param"),
     "pipeline": ("Pipeline",),
     "schedules": ("Continuous", "Cron", "OnAsset", "Orchestration", "Submit", "Watcher"),
+    "state_ttl": ("StateTtlConfig",),
     "streams": ("Stream",),
     "windows": ("Attached", "Hopping", "Session", "Tumbling"),
 }
@@ -100,6 +102,7 @@ __all__ = [
     "RestoreHook",
     "Session",
     "StateBackend",
+    "StateTtlConfig",
     "Stream",
     "Submit",
     "TriggerHook",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from sluice.declaration.keyed_states import State
+from sluice.declaration.state_ttl import StateTtlConfig
 from sluice.errors import ConfigurationError
 
 V = TypeVar("V")
@@ -25,8 +27,14 @@ class ReducingState(State[str, V]):
     ``ReduceFunction``); the first value is kept as it is.
     """
 
-    def __init__(self, reduce: Callable[[V, V], V], of: type[V]) -> None:
-        super().__init__(of)
+    def __init__(
+        self,
+        reduce: Callable[[V, V], V],
+        of: type[V],
+        *,
+        ttl: StateTtlConfig | timedelta | None = None,
+    ) -> None:
+        super().__init__(of, ttl=ttl)
         if not callable(reduce):
             raise ConfigurationError(
                 f"ReducingState is given {reduce!r}, which cannot be called; give it a function of "
@@ -36,7 +44,7 @@ class ReducingState(State[str, V]):
 
     def get(self) -> V | None:
         """What the values of the key were reduced to; None if none was added."""
-        return self._entries.current.get(self.name)
+        return self._entries.get(self.name)
 
     def add(self, value: V) -> None:
         added, entries = self._checked(value), self._entries
@@ -71,8 +79,14 @@ class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
     type.
     """
 
-    def __init__(self, function: AggregateFunction[IN, ACC, OUT], of: type[ACC]) -> None:
-        super().__init__(of)
+    def __init__(
+        self,
+        function: AggregateFunction[IN, ACC, OUT],
+        of: type[ACC],
+        *,
+        ttl: StateTtlConfig | timedelta | None = None,
+    ) -> None:
+        super().__init__(of, ttl=ttl)
         if not isinstance(function, AggregateFunction):
             raise ConfigurationError(
                 f"AggregatingState is given {function!r}, which is no AggregateFunction; give it "
@@ -83,8 +97,8 @@ class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
 
     def get(self) -> OUT | None:
         """The result of the key's values; None if none was added."""
-        current = self._entries.current
-        return self._function.get_result(current[self.name]) if self.name in current else None
+        found = self._entries.get(self.name)
+        return None if found is None else self._function.get_result(found)
 
     def add(self, value: IN) -> None:
         entries = self._entries

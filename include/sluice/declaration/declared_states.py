@@ -1,6 +1,7 @@
 """The states of a function: those that its class declares, and where each is kept.
 
-All single values of a key are one row of one table; each entry of a list or map is a row.
+All single values of a key are one row of one table, but for those with a TTL of their own, which
+have a table each; each entry of a list or map is a row.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sluice.declaration.accumulating_states import AggregatingState, ReducingState
 from sluice.declaration.keyed_states import OWN_STATES, ListState, MapState, ValueState
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import ProcessKeyed
+from sluice.declaration.state_ttl import StateTtlConfig
 
 if TYPE_CHECKING:
     from sluice.declaration.keyed_process import KeyedProcessFunction
@@ -57,4 +61,24 @@ def table_of(state: AnyState) -> str:
         case MapState():
             return f"map:{state.name}"
         case ValueState() | ReducingState() | AggregatingState():
-            return VALUES
+            return VALUES if state.ttl is None else own_table_of(state)
+
+
+def own_table_of(state: SingleValue) -> str:
+    """The name of the table of a single value that has a TTL of its own."""
+    return f"value:{state.name}"
+
+
+def ttl_configs(function: KeyedProcessFunction) -> Mapping[str, StateTtlConfig]:
+    """The TTL of each table of a state that declares one."""
+    states = declared_states(function).values()
+    return {table_of(state): state.ttl for state in states if state.ttl is not None}
+
+
+def ttl_of_table(stage: StageNode, table: str) -> int | None:
+    """After how many milliseconds without an update a row of *table* is gone; None if never."""
+    if isinstance(stage.operation, ProcessKeyed):
+        config = ttl_configs(stage.operation.function).get(table)
+        if config is not None:
+            return config.cleanup_ms
+    return stage.ttl_ms

@@ -7,8 +7,10 @@ A value's type is a Python type, or a tuple of them, as ``tuple[int, float]``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
 
+from sluice.declaration.state_ttl import StateTtlConfig, ttl_config
 from sluice.declaration.state_types import checked, map_key_type, value_type
 from sluice.errors import ConfigurationError
 
@@ -25,17 +27,52 @@ V = TypeVar("V")
 class Entries(Generic[K, V]):
     """The current key's entries of a state, and which of them were written.  For the runtime."""
 
-    def __init__(self, stored: Mapping[K, V]) -> None:
+    def __init__(
+        self,
+        stored: Mapping[K, V],
+        *,
+        expired: Iterable[K] = (),
+        is_refreshed_by_reads: bool = False,
+    ) -> None:
+        """*expired* are those of *stored* that are returned once more, and are gone then."""
         self.stored = stored
         self.current = dict(stored)
         self.written: dict[K, None] = {}  # In the order of writing, unlike a set.
+        self._expired = set(expired)
+        self._is_refreshed_by_reads = is_refreshed_by_reads
+
+    def get(self, key: K) -> V | None:
+        """The value, which was read then; None if there is none."""
+        found = self.current.get(key)
+        if found is not None:
+            if key in self._expired:
+                self.remove(key)
+            elif self._is_refreshed_by_reads:
+                self.written[key] = None
+        return found
+
+    def items(self) -> list[tuple[K, V]]:
+        """All entries, which were read then, in their order."""
+        found = list(self.current.items())
+        for key, _ in found:
+            self.get(key)
+        return found
+
+    def contains(self, key: K) -> bool:
+        """Whether there is a value, which was read then, if it is not expired."""
+        is_there = key in self.current
+        if is_there and key not in self._expired:
+            self.get(key)
+        return is_there
 
     def put(self, key: K, value: V) -> None:
+        self._expired.discard(key)
         self.current[key] = value
         self.written[key] = None
 
     def remove(self, key: K) -> None:
         if key in self.current:
+            self._expired.discard(key)
             del self.current[key]
             self.written[key] = None
 
@@ -47,9 +84,11 @@ class Entries(Generic[K, V]):
 class State(Generic[K, V]):
     """A class attribute that declares state; its name is part of the state's format."""
 
-    def __init__(self, of: type[V]) -> None:
+    def __init__(self, of: type[V], *, ttl: StateTtlConfig | timedelta | None = None) -> None:
+        """*ttl* is this state's, whatever that of the stage is."""
         self.name = ""
         self.value_type = value_type(of)
+        self.ttl = ttl_config(type(self), ttl)
         self._bound_entries: Entries[K, V] | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -91,7 +130,8 @@ class ValueState(State[str, V]):
 
     def get(self, default: V | None = None) -> V | None:
         """The value of the key, or *default* if it has none."""
-        return self._entries.current.get(self.name, default)
+        found = self._entries.get(self.name)
+        return default if found is None else found
 
     def set(self, value: V) -> None:
         self._entries.put(self.name, self._checked(value))
@@ -105,7 +145,7 @@ class ListState(State[int, V]):
 
     def get(self) -> list[V]:
         """A copy; empty if there is none."""
-        return list(self._entries.current.values())
+        return [value for _, value in self._entries.items()]
 
     def add(self, value: V) -> None:
         """Append *value*: the cheap change, which writes nothing but itself."""
@@ -126,8 +166,10 @@ class ListState(State[int, V]):
 class MapState(State[K, V]):
     """A map per key: ``per_day = MapState(str, int)``."""
 
-    def __init__(self, key_type: type[K], of: type[V]) -> None:
-        super().__init__(of)
+    def __init__(
+        self, key_type: type[K], of: type[V], *, ttl: StateTtlConfig | timedelta | None = None
+    ) -> None:
+        super().__init__(of, ttl=ttl)
         self.key_type = map_key_type(key_type)
 
     @overload
@@ -137,10 +179,11 @@ class MapState(State[K, V]):
     def get(self, key: K, default: V) -> V: ...
 
     def get(self, key: K, default: V | None = None) -> V | None:
-        return self._entries.current.get(self._key(key), default)
+        found = self._entries.get(self._key(key))
+        return default if found is None else found
 
     def contains(self, key: K) -> bool:
-        return self._key(key) in self._entries.current
+        return self._entries.contains(self._key(key))
 
     def put(self, key: K, value: V) -> None:
         self._entries.put(self._key(key), self._checked(value))
@@ -151,8 +194,8 @@ class MapState(State[K, V]):
 
     def items(self) -> list[tuple[K, V]]:
         """In the order of the keys, whenever they were put there."""
-        current = self._entries.current
-        return [(key, current[key]) for key in sorted(current)]  # type: ignore[type-var]
+        found = dict(self._entries.items())
+        return [(key, found[key]) for key in sorted(found)]  # type: ignore[type-var]
 
     def clear(self) -> None:
         self._entries.clear()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import StateHandle
+from sluice.declaration.declared_states import ttl_of_table
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.retained import LATEST, retained_checkpoint
@@ -142,7 +143,7 @@ def stored_table(job: Job, metadata: CheckpointMetadata, stage: str, table: str)
             for one in (found.subtasks if found is not None else ())
             if any(handle.table == table for handle in one.state)
         ),
-        ttl_ms=declared.ttl_ms if declared is not None else None,
+        ttl_ms=ttl_of_table(declared, table) if declared is not None else None,
         as_of_ms=metadata.triggered_at_ms,
     )
 

@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import operations as ops
+from sluice.declaration.accumulating_states import AggregatingState, ReducingState
 from sluice.declaration.keyed_process import BEGINNING_OF_TIME, END_OF_TIME
+from sluice.declaration.keyed_states import ListState, MapState, ValueState
+from sluice.declaration.state_ttl import StateTtlConfig
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.operators.process_keyed import ProcessKeyed
 from tests.examples import examples
 from tests.property.subtask.barriers import rising
-from tests.property.subtask.keyed_script import MS, RESULT, Script, repr_of
+from tests.property.subtask.keyed_script import MS, RESULT, Script, Spread, repr_of
 from tests.property.subtask.played import EPOCH, a_stage, ids, names, play, seeds
 from tests.property.subtask.subtask import (
     Epoch,
@@ -34,6 +37,9 @@ from tests.property.subtask.subtask import (
 )
 
 TTL_MS = 100
+WRITE = StateTtlConfig.UpdateType.OnCreateAndWrite
+READ = StateTtlConfig.UpdateType.OnReadAndWrite
+ONCE_MORE = StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 instants = st.none() | st.integers(-20, 20).map(lambda ms: EPOCH + ms * MS)
 
 # What a row or a timer does: the name of an act, and a number.
@@ -159,8 +165,18 @@ def instant_of(ms: int) -> datetime:
     return EPOCH + ms * MS
 
 
-def a_script(ttl_ms: int | None = None) -> ProcessKeyed:
-    operation = ops.ProcessKeyed(function=Script(), result=RESULT)
+class Mortal(Script):
+    """Its states expire within a history, each in another way."""
+
+    last = ValueState(int, ttl=10 * MS)
+    numbers = ListState(int, ttl=StateTtlConfig(10 * MS, READ, ONCE_MORE))
+    counts = MapState(str, float, ttl=StateTtlConfig(10 * MS, READ))
+    reduced = ReducingState(max, int, ttl=StateTtlConfig(8 * MS, WRITE, ONCE_MORE))
+    spread = AggregatingState(Spread(), tuple[int, float], ttl=StateTtlConfig.DISABLED)
+
+
+def a_script(ttl_ms: int | None = None, function: Script | None = None) -> ProcessKeyed:
+    operation = ops.ProcessKeyed(function=function or Script(), result=RESULT)
     return ProcessKeyed(a_stage(operation, ttl_ms=ttl_ms), KEYED)
 
 
@@ -193,12 +209,13 @@ def test_a_keyed_function_sees_its_state_and_timers_as_if_it_ran_alone(
     assert state["processing_timers"].height == timers.count("processing")
 
 
-@examples(8)
-@given(timed_histories(), st.sampled_from([None, TTL_MS]))
+@examples(16)
+@given(timed_histories(), st.sampled_from([None, TTL_MS, 10]), st.sampled_from([Script, Mortal]))
 def test_a_keyed_function_does_not_depend_on_chunks_order_or_subtasks(
-    played: tuple[list[Epoch], list[EpochTime]], ttl_ms: int | None
+    played: tuple[list[Epoch], list[EpochTime]], ttl_ms: int | None, kind: type[Script]
 ) -> None:
     history, times = played
+    operator = a_script(ttl_ms, kind())
 
-    check_cuts_decide_nothing(a_script(ttl_ms), [KEYED], [(e,) for e in history], times)
-    check_subtasks_share_the_work(a_script(ttl_ms), [KEYED], [(e,) for e in history], times)
+    check_cuts_decide_nothing(operator, [KEYED], [(e,) for e in history], times)
+    check_subtasks_share_the_work(operator, [KEYED], [(e,) for e in history], times)

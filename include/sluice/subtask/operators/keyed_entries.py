@@ -11,14 +11,22 @@ from typing import Any
 
 import polars as pl
 
-from sluice.declaration.declared_states import declared_states, table_of
+from sluice.declaration.declared_states import (
+    VALUES,
+    declared_states,
+    own_table_of,
+    table_of,
+    ttl_of_table,
+)
 from sluice.declaration.keyed_process import KeyedProcessFunction
 from sluice.declaration.keyed_states import Entries, ListState, MapState
 from sluice.declaration.nodes import StageNode
+from sluice.declaration.state_ttl import StateTtlConfig
 from sluice.subtask.operators.keyed_timers import PLACE
 from sluice.subtask.operators.keyed_values import column_type, from_column, to_column
 from sluice.subtask.operators.operator import Changes, require_distinct
 from sluice.subtask.state.keyed import KeyedState, StateSchema
+from sluice.subtask.state.segments import WRITTEN
 
 INDEX = "_index"
 MAP_KEY = "_map_key"
@@ -39,6 +47,7 @@ def state_tables(
     """
     columns: dict[str, dict[str, pl.DataType]] = defaultdict(dict)
     sub_keys: dict[str, tuple[str, ...]] = {}
+    refused: dict[str, dict[str, str]] = defaultdict(dict)
     for name, state in declared_states(function).items():
         table = table_of(state)
         value_type = column_type(state.value_type)
@@ -51,6 +60,9 @@ def state_tables(
                 sub_keys[table] = (MAP_KEY,)
             case _:
                 columns[table][name] = value_type
+                columns[VALUES] |= {}
+                if table != VALUES:
+                    refused[VALUES][name] = _moved(name, "had the TTL of its stage", "its own")
     for others in columns.values():
         require_distinct(stage.uid, [*key_types, *others, PLACE])
     return {
@@ -58,17 +70,47 @@ def state_tables(
             columns=pl.Schema({**key_types, **others}),
             key_columns=tuple(key_types),
             sub_key_columns=sub_keys.get(table, ()),
-            ttl_ms=stage.ttl_ms,
+            ttl_ms=ttl_of_table(stage, table),
+            refused=refused.get(table, {}),
         )
         for table, others in columns.items()
     }
 
 
+def former_tables(key_types: pl.Schema, function: KeyedProcessFunction) -> dict[str, StateSchema]:
+    """Tables that values with a TTL of their own would have; a row of one is refused."""
+    return {
+        own_table_of(state): StateSchema(
+            columns=key_types,
+            key_columns=tuple(key_types),
+            refused={name: _moved(name, "had a TTL of its own", "that of its stage")},
+        )
+        for name, state in declared_states(function).items()
+        if table_of(state) == VALUES and not isinstance(state, ListState | MapState)
+    }
+
+
+def _moved(name: str, before: str, now: str) -> str:
+    return (
+        f"state {name!r} {before} and now has {now}, and its values do not follow; declare it "
+        "under another name"
+    )
+
+
 class EntryTable:
     """One table in one epoch; a key is addressed by its place among *keys*, those touched."""
 
-    def __init__(self, schema: StateSchema, state: KeyedState, keys: pl.DataFrame) -> None:
+    def __init__(
+        self,
+        schema: StateSchema,
+        state: KeyedState,
+        keys: pl.DataFrame,
+        ttl: StateTtlConfig | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        """*ttl* is the state's own, if it has one; *now_ms* is the epoch's processing time."""
         self._schema = schema
+        self._is_refreshed_by_reads = ttl is not None and ttl.is_refreshed_by_reads
         self._keys = keys
         self._others = [name for name in schema.columns if name not in schema.key_columns]
         self._holds_values = not schema.sub_key_columns
@@ -76,25 +118,37 @@ class EntryTable:
         self._stored: dict[int, list[_Row]] = defaultdict(list)
         self._upserts: list[_Row] = []
         self._deletes: list[_Row] = []
-        rows = state.lookup(keys).join(
+        self._expired: dict[int, set[Any]] = defaultdict(set)
+        returns_expired = ttl is not None and ttl.returns_expired and ttl.ttl_ms is not None
+        found = state.lookup(keys, is_dated=returns_expired).join(
             keys.with_row_index(PLACE),
             on=list(schema.key),
             nulls_equal=True,
             maintain_order="left",
         )
-        for place, *row in rows.select(PLACE, *self._others).iter_rows():
+        for place, *row in found.select(PLACE, *self._others).iter_rows():
             values = map(from_column, row) if self._has_tuples else row
             self._stored[place].append(tuple(values))
+        if ttl is not None and ttl.ttl_ms is not None and returns_expired:
+            late = found.filter(pl.col(WRITTEN) <= now_ms - ttl.ttl_ms)
+            for place, *row in late.select(PLACE, *self._others).iter_rows():
+                self._expired[place] |= {*(self._others if self._holds_values else row[:1])}
 
     def entries(self, place: int) -> AnyEntries:
         """The entries of the key at *place*: values by name, or elements by index or key."""
         rows = self._stored.get(place, [])
-        if not self._holds_values:
-            return Entries(dict(rows))
-        named = (
-            (name, value) for row in rows for name, value in zip(self._others, row, strict=True)
+        if self._holds_values:
+            named = (
+                (name, value) for row in rows for name, value in zip(self._others, row, strict=True)
+            )
+            stored = {name: value for name, value in named if value is not None}
+        else:
+            stored = dict(rows)
+        return Entries(
+            stored,
+            expired=self._expired.get(place, ()),
+            is_refreshed_by_reads=self._is_refreshed_by_reads,
         )
-        return Entries({name: value for name, value in named if value is not None})
 
     def collect(self, place: int, entries: AnyEntries) -> None:
         """Add the changed *entries* of the key at *place* to the changes of the table."""

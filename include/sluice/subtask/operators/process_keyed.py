@@ -16,13 +16,13 @@ from itertools import islice
 
 import polars as pl
 
-from sluice.declaration.declared_states import table_of, with_own_states
+from sluice.declaration.declared_states import table_of, ttl_configs, with_own_states
 from sluice.declaration.keyed_process import Row
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import ProcessKeyed as Declared
 from sluice.subtask.operators.declared_types import declared_schema
 from sluice.subtask.operators.join_rows import require_instant
-from sluice.subtask.operators.keyed_entries import EntryTable, state_tables
+from sluice.subtask.operators.keyed_entries import EntryTable, former_tables, state_tables
 from sluice.subtask.operators.keyed_timers import (
     DOMAINS,
     PLACE,
@@ -77,8 +77,11 @@ class ProcessKeyed(RawRows):
         self._order = order
         self._timers = {domain: timer_schema(types) for domain in DOMAINS}
         self._states = state_tables(stage, types, self._function)
+        self._ttls = ttl_configs(self._function)
+        self._former = former_tables(types, self._function)
         self.tables: Mapping[str, StateSchema] = {
             **self._states,
+            **self._former,
             **{timer_table(domain): schema for domain, schema in self._timers.items()},
         }
         self.output_schema = declared_schema(stage.uid, stage.operation.result)
@@ -102,7 +105,14 @@ class ProcessKeyed(RawRows):
         key = [HASH, *self._keys]
         touched = [rows.select(key), *(table.due.select(key) for table in timers.values())]
         keys = pl.concat(touched).unique().sort(key)
-        tables = {name: EntryTable(of, state[name], keys) for name, of in self._states.items()}
+        for name in self._former:
+            if state[name].has_runs:
+                state[name].lookup(keys)
+        now_ms = time.processing_time_ms
+        tables = {
+            name: EntryTable(of, state[name], keys, self._ttls.get(name), now_ms)
+            for name, of in self._states.items()
+        }
         due_ms = {domain: table.due_ms(keys) for domain, table in timers.items()}
 
         function, states = with_own_states(self._function)

@@ -58,6 +58,8 @@ class Evolution:
         stored = to_frame(table.slice(0, 0)).schema
         self._owner = owner or "a stage"
         self._refuse_other_identity(schema, table, stored)
+        for name in sorted(schema.refused.keys() & stored.keys()):
+            raise self._refused(schema.refused[name])
         self.columns = [name for name in schema.stored if name in stored]
         self._expressions = [
             self._column(name, stored.get(name), dtype) for name, dtype in schema.stored.items()

@@ -73,8 +73,16 @@ class KeyedState:
         self._sorted_runs = sorted_runs(self._runs)
         self._now_ms = now_ms
 
-    def lookup(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """All live rows of *keys* (distinct hash and key columns), sorted by identity."""
+    @property
+    def has_runs(self) -> bool:
+        """Whether there may be a row; none is opened."""
+        return bool(self._runs)
+
+    def lookup(self, keys: pl.DataFrame, *, is_dated: bool = False) -> pl.DataFrame:
+        """All live rows of *keys* (distinct hash and key columns), sorted by identity.
+
+        With *is_dated* each has the time of its last write, if it is known, in ``WRITTEN``.
+        """
         keys = newest_per_identity(keys.select(self.schema.key), self.schema.key)
         hashes = keys[HASH].to_numpy()
         all_of_them = np.ones(len(hashes), np.bool_)
@@ -83,7 +91,11 @@ class KeyedState:
             for segments in self._sorted_runs
             for _, rows in matching(segments, keys, hashes, all_of_them)
         ]
-        return self._live(merged_rows(self.schema, found))
+        merged = merged_rows(self.schema, found)
+        if is_dated:
+            dated = merged.filter(~self.schema.dead(self._now_ms))
+            return dated.select(*self.schema.live.names(), WRITTEN)
+        return self._live(merged)
 
     def find(self, identities: pl.DataFrame) -> pl.DataFrame:
         """The live row of each of the distinct *identities*, in their order; all null where none.

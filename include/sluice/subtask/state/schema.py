@@ -2,12 +2,13 @@
 
 A row's identity is its hash, its key columns and its sub-key columns (a window's start, a rank);
 the hash is of the key columns alone.  With a TTL every row also carries the processing time of its
-last write, and expires ``ttl_ms`` after it (Flink's OnCreateAndWrite and NeverReturnExpired).
+last write, and is gone ``ttl_ms`` after it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -20,6 +21,7 @@ class StateSchema:
 
     ``time_column`` holds the timer of a row: an event time, as int64 milliseconds.  With
     ``is_written_once`` no row replaces another, and none is deleted before its timer is due.
+    ``refused`` are columns that a run may not have, with why.
     """
 
     columns: pl.Schema
@@ -28,6 +30,7 @@ class StateSchema:
     time_column: str | None = None
     is_written_once: bool = False
     ttl_ms: int | None = None
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         assert self.key_columns, "keyed state needs a key"

@@ -1,0 +1,149 @@
+"""The state of a keyed function in a job: what its checkpoints keep of it, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from harness.jobs import a_running_job, trigger_one
+from harness.no_spark import stages_without_spark
+from sluice.coordinator.completion import commit, finalize
+from sluice.declaration.accumulating_states import (
+    AggregateFunction,
+    AggregatingState,
+    ReducingState,
+)
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import ListState, MapState, ValueState
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.state_ttl import StateTtlConfig
+from sluice.job.job import Job
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice.spark.stage import run_stage
+from sluice.views.keyed_state import open_state, state_tables
+from sluice.views.state_pages import state_page
+
+STAGE = "prices"
+ONCE_MORE = StateTtlConfig(
+    timedelta(days=1),
+    state_visibility=StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp,
+)
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    with stages_without_spark():
+        yield
+
+
+class Mean(AggregateFunction[int, tuple[int, int], float]):
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+
+class Prices(KeyedProcessFunction):
+    highest = ReducingState(max, int)
+    mean = AggregatingState(Mean(), tuple[int, int])
+    bids = ValueState(int, ttl=timedelta(days=1))
+    categories = MapState(int, int, ttl=ONCE_MORE)
+    recent = ListState(int, ttl=StateTtlConfig.DISABLED)
+
+    def process(self, row: Row, context: Context) -> Iterable[Row]:
+        if row["price"] is None:
+            return
+        self.highest.add(row["price"])
+        self.mean.add(row["price"])
+        self.bids.set(self.bids.get(0) + 1)
+        self.categories.put(row["price"] % 3, self.bids.get(0))
+        self.recent.update([*self.recent.get(), row["price"]][-2:])
+        yield {
+            "auction": context.key["bid_auction"],
+            "highest": self.highest.get(),
+            "mean": self.mean.get(),
+        }
+
+
+def a_pipeline(
+    function: KeyedProcessFunction, ttl: timedelta | None = None, parallelism: int = 2
+) -> Pipeline:
+    config = Checkpointing(max_records_per_epoch=150)
+    pipeline = Pipeline("bids", config, parallelism=parallelism)
+    events = pipeline.source("events", Nexmark(600, columns=("bid_auction", "price")))
+    told = events.key_by("bid_auction").process_keyed(
+        STAGE, function, result={"auction": int, "highest": int, "mean": float}, ttl=ttl
+    )
+    told.sink("out", FilesTable())
+    return pipeline
+
+
+def play(job: Job, epochs: int) -> None:
+    for _ in range(epochs):
+        plan = trigger_one(job)
+        run_stage(job, None, plan.checkpoint_id, STAGE, attempt=1)  # type: ignore[arg-type]
+        finalize(job, plan.checkpoint_id)
+        commit(job, plan.checkpoint_id)
+
+
+def rows_of(job: Job, table: str) -> list[dict[str, object]]:
+    frame = open_state(job, "latest", STAGE, table).frame()
+    return frame.sort(frame.columns[:2]).to_dicts()
+
+
+def test_every_state_is_shown_in_its_table() -> None:
+    job = a_running_job(a_pipeline(Prices()))
+
+    play(job, 3)
+
+    assert state_tables(job, "latest", STAGE) == (
+        "list:recent",
+        "map:categories",
+        "value:bids",
+        "values",
+    )
+    values, bids = rows_of(job, "values"), rows_of(job, "value:bids")
+    assert [list(row) for row in values[:1]] == [["bid_auction", "highest", "mean"]]
+    assert {row["bid_auction"]: row["mean"]["f1"] for row in values} == {  # type: ignore[index]
+        row["bid_auction"]: row["bids"] for row in bids
+    }
+    page = state_page(job, "latest", STAGE, table="values", offset=0, limit=1)
+    assert isinstance(page.rows[0]["mean"], dict)
+
+
+def test_what_is_shown_has_expired_as_its_state_says() -> None:
+    job = a_running_job(a_pipeline(Prices(), ttl=timedelta(hours=1)))
+    play(job, 2)
+    written = open_state(job, "latest", STAGE, "values")
+
+    def left_after(table: str, **later: float) -> bool:
+        state = open_state(job, "latest", STAGE, table)
+        later_ms = int(timedelta(**later) / timedelta(milliseconds=1))
+        return not replace(state, as_of_ms=state.as_of_ms + later_ms).frame().is_empty()
+
+    assert written.ttl_ms == 3_600_000
+    assert [left_after("values", minutes=at) for at in (50, 70)] == [True, False]
+    assert [left_after("value:bids", hours=at) for at in (23, 25)] == [True, False]
+    assert [left_after("map:categories", hours=at) for at in (47, 49)] == [True, False]
+    assert left_after("list:recent", days=10_000)
+
+
+def test_the_state_is_the_same_at_any_parallelism() -> None:
+    jobs = [a_running_job(a_pipeline(Prices(), parallelism=count)) for count in (1, 3)]
+
+    for job in jobs:
+        play(job, 3)
+
+    for table in state_tables(jobs[0], "latest", STAGE):
+        assert rows_of(jobs[0], table) == rows_of(jobs[1], table) != []
