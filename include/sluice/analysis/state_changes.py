@@ -20,7 +20,7 @@ _GOES_ON = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
 def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
     """Compare declared types of state with those in the checkpoint that the job continues.
 
-    Reads one small file for each table of state.
+    Reads one small file for each table of state, or two.
 
     Raises:
         ConfigurationError: a stage could not read its state.
@@ -44,15 +44,17 @@ def _problems(
     job: Job, metadata: CheckpointMetadata, uid: str, tables: Mapping[str, StateSchema]
 ) -> Iterator[str]:
     stage = metadata.stage(uid)
-    newest: dict[str, StateHandle] = {}
+    runs: dict[str, dict[int, StateHandle]] = {}
     for subtask in stage.subtasks if stage is not None else ():
         for handle in subtask.state:
-            if handle.table not in newest or handle.run > newest[handle.table].run:
-                newest[handle.table] = handle
-    for name, handle in newest.items():
-        if name in tables:
-            stored = SegmentCache(job.location, job.store).open(handle.segment)
+            runs.setdefault(handle.table, {}).setdefault(handle.run, handle)
+    for name in sorted(tables.keys() & runs.keys()):
+        # Where a state migrates, older runs may be of types that it has no migration from.
+        oldest = {min(runs[name])} if tables[name].declared else set()
+        for run in sorted({max(runs[name])} | oldest, reverse=True):
+            stored = SegmentCache(job.location, job.store).open(runs[name][run].segment)
             try:
                 Evolution(tables[name], stored, f"stage {uid!r}")
             except RestoreError as error:
                 yield str(error)
+                break

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from sluice.declaration.keyed_states import State
+from sluice.declaration.keyed_states import Migrations, State
 from sluice.declaration.state_ttl import StateTtlConfig
 from sluice.errors import ConfigurationError
 
@@ -33,8 +33,9 @@ class ReducingState(State[str, V]):
         of: type[V],
         *,
         ttl: StateTtlConfig | timedelta | None = None,
+        migrations: Migrations[V] | None = None,
     ) -> None:
-        super().__init__(of, ttl=ttl)
+        super().__init__(of, ttl=ttl, migrations=migrations)
         if not callable(reduce):
             raise ConfigurationError(
                 f"ReducingState is given {reduce!r}, which cannot be called; give it a function of "
@@ -85,8 +86,9 @@ class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
         of: type[ACC],
         *,
         ttl: StateTtlConfig | timedelta | None = None,
+        migrations: Migrations[ACC] | None = None,
     ) -> None:
-        super().__init__(of, ttl=ttl)
+        super().__init__(of, ttl=ttl, migrations=migrations)
         if not isinstance(function, AggregateFunction):
             raise ConfigurationError(
                 f"AggregatingState is given {function!r}, which is no AggregateFunction; give it "

@@ -82,3 +82,11 @@ def ttl_of_table(stage: StageNode, table: str) -> int | None:
         if config is not None:
             return config.cleanup_ms
     return stage.ttl_ms
+
+
+def migrates(stage: StageNode, table: str) -> bool:
+    """Whether rows of *table* may have to be migrated by the function of *stage*."""
+    return isinstance(stage.operation, ProcessKeyed) and any(
+        state.migrations and table_of(state) == table
+        for state in declared_states(stage.operation.function).values()
+    )

@@ -6,12 +6,12 @@ A value's type is a Python type, or a tuple of them, as ``tuple[int, float]``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, overload
 
 from sluice.declaration.state_ttl import StateTtlConfig, ttl_config
-from sluice.declaration.state_types import checked, map_key_type, value_type
+from sluice.declaration.state_types import checked, checked_migrations, map_key_type, value_type
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ OWN_STATES = "_sluice_states"
 
 K = TypeVar("K")
 V = TypeVar("V")
+# The type that values had -> a function of such a value.
+Migrations: TypeAlias = Mapping[Any, Callable[[Any], V]]
 
 
 class Entries(Generic[K, V]):
@@ -84,11 +86,20 @@ class Entries(Generic[K, V]):
 class State(Generic[K, V]):
     """A class attribute that declares state; its name is part of the state's format."""
 
-    def __init__(self, of: type[V], *, ttl: StateTtlConfig | timedelta | None = None) -> None:
-        """*ttl* is this state's, whatever that of the stage is."""
+    def __init__(
+        self,
+        of: type[V],
+        *,
+        ttl: StateTtlConfig | timedelta | None = None,
+        migrations: Migrations[V] | None = None,
+    ) -> None:
+        """*ttl* is this state's, whatever that of the stage is; *migrations* have, for each type
+        that its values had before, a function that makes one of today's of such a value.
+        """
         self.name = ""
         self.value_type = value_type(of)
         self.ttl = ttl_config(type(self), ttl)
+        self.migrations = checked_migrations(type(self).__name__, of, migrations)
         self._bound_entries: Entries[K, V] | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -167,9 +178,14 @@ class MapState(State[K, V]):
     """A map per key: ``per_day = MapState(str, int)``."""
 
     def __init__(
-        self, key_type: type[K], of: type[V], *, ttl: StateTtlConfig | timedelta | None = None
+        self,
+        key_type: type[K],
+        of: type[V],
+        *,
+        ttl: StateTtlConfig | timedelta | None = None,
+        migrations: Migrations[V] | None = None,
     ) -> None:
-        super().__init__(of, ttl=ttl)
+        super().__init__(of, ttl=ttl, migrations=migrations)
         self.key_type = map_key_type(key_type)
 
     @overload

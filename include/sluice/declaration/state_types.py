@@ -6,8 +6,9 @@ that was declared; a tuple, Flink's Tuple2 and its like, is declared with the ty
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from sluice.errors import ConfigurationError
 
@@ -64,6 +65,29 @@ def checked(state: str, declared: type[V], value: V) -> V:
         raise _refused(state, declared, value)
     pairs = zip(fields, value, strict=True)
     return tuple(_checked_field(state, of, one) for of, one in pairs)  # type: ignore[return-value]
+
+
+def checked_migrations(
+    state: str, declared: object, migrations: Mapping[Any, Callable[[Any], V]] | None
+) -> Mapping[object, Callable[[Any], V]]:
+    """*migrations* of a *state* to the type *declared*: the type that was -> a function of a value.
+
+    Raises:
+        ConfigurationError: a type is none that a state could have had, or there is no function.
+    """
+    for before, migrate in (migrations or {}).items():
+        value_type(before)
+        if before == declared:
+            raise ConfigurationError(
+                f"{state} migrates from {said(before)}, which is its type; name the type that it "
+                "had before"
+            )
+        if not callable(migrate):
+            raise ConfigurationError(
+                f"{state} migrates from {said(before)} by {migrate!r}, which cannot be called; "
+                "give it a function of one value"
+            )
+    return dict(migrations or {})
 
 
 def said(declared: object) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sluice.spark.user_code import take_along
 from sluice.subtask.state.segments import to_table
 from sluice.views.keyed_state import StateTable
 
@@ -24,6 +25,8 @@ def state_dataframe(spark: SparkSession, state: StateTable) -> DataFrame:
                 for piece in state.pieces(subtask):
                     yield from to_table(piece).cast(schema).to_batches()
 
+    if state.migrating is not None:
+        take_along(state.migrating)
     schema = to_table(state.schema().columns.to_frame()).schema
     count = len(state.subtasks)
     return spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import StateHandle
-from sluice.declaration.declared_states import ttl_of_table
+from sluice.declaration.declared_states import migrates, ttl_of_table
+from sluice.declaration.nodes import StageNode
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.retained import LATEST, retained_checkpoint
@@ -33,7 +34,8 @@ class StateTable:
     """One table of a stage's state.
 
     Its rows are spread over ``subtasks``, each with segments from oldest to newest; ``as_of_ms``
-    is the time at which rows have expired or not.
+    is the time at which rows have expired or not.  ``migrating`` is the stage as it is declared, if
+    its states migrate rows of older segments.
     """
 
     location: StoreLocation
@@ -42,6 +44,7 @@ class StateTable:
     subtasks: tuple[tuple[StateHandle, ...], ...]
     ttl_ms: int | None
     as_of_ms: int
+    migrating: StageNode | None = None
 
     def frame(self, max_rows: int | None = None) -> pl.DataFrame:
         """The live rows, at most *max_rows* of them."""
@@ -91,6 +94,7 @@ class StateTable:
         """The schema of the newest segment, to which older ones are evolved."""
         import polars as pl
 
+        from sluice.subtask.operators.keyed_entries import declared_columns
         from sluice.subtask.state.cache import SegmentCache
         from sluice.subtask.state.schema import StateSchema
         from sluice.subtask.state.segments import DELETED, HASH, IDENTITY, WRITTEN, to_frame
@@ -105,6 +109,7 @@ class StateTable:
             key_columns=tuple(keys),
             sub_key_columns=tuple(sub_keys),
             ttl_ms=self.ttl_ms,
+            declared={} if self.migrating is None else declared_columns(self.migrating, self.name),
         )
 
 
@@ -145,6 +150,7 @@ def stored_table(job: Job, metadata: CheckpointMetadata, stage: str, table: str)
         ),
         ttl_ms=ttl_of_table(declared, table) if declared is not None else None,
         as_of_ms=metadata.triggered_at_ms,
+        migrating=declared if declared is not None and migrates(declared, table) else None,
     )
 
 

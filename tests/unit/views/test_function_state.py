@@ -11,6 +11,8 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
+from sluice.analysis.stage_results import analyse
+from sluice.analysis.state_changes import check_state
 from sluice.coordinator.completion import commit, finalize
 from sluice.declaration.accumulating_states import (
     AggregateFunction,
@@ -22,6 +24,7 @@ from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ListState, MapState, ValueState
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.state_ttl import StateTtlConfig
+from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
@@ -147,3 +150,110 @@ def test_the_state_is_the_same_at_any_parallelism() -> None:
 
     for table in state_tables(jobs[0], "latest", STAGE):
         assert rows_of(jobs[0], table) == rows_of(jobs[1], table) != []
+
+
+class Named(KeyedProcessFunction):
+    """Prices with states of other types, that are migrated."""
+
+    highest = ReducingState(max, str, migrations={int: lambda price: f"{price:09}"})
+    categories = MapState(
+        int, tuple[int, str], ttl=ONCE_MORE, migrations={int: lambda seen: (seen, "before")}
+    )
+    recent = ListState(
+        float, ttl=StateTtlConfig.DISABLED, migrations={int: lambda price: price / 100}
+    )
+
+    def process(self, row: Row, context: Context) -> None:
+        if row["price"] is not None:
+            self.highest.add(f"{row['price']:09}")
+            self.categories.put(row["price"] % 3, (0, "now"))
+            self.recent.update([*self.recent.get(), row["price"] / 100][-2:])
+
+
+class Refused(KeyedProcessFunction):
+    recent = ListState(bool, ttl=StateTtlConfig.DISABLED)
+
+    def process(self, row: Row, context: Context) -> None:
+        self.recent.clear()
+
+
+def changed(job: Job, function: KeyedProcessFunction) -> Job:
+    return replace(job, pipeline=a_pipeline(function))
+
+
+def test_state_of_former_types_is_migrated_in_the_job_and_where_it_is_shown() -> None:
+    before = a_running_job(a_pipeline(Prices()))
+    play(before, 2)
+    was = {table: rows_of(before, table) for table in ("values", "list:recent", "map:categories")}
+    job = changed(before, Named())
+
+    check_state(job, analyse(job.pipeline, {}, None))
+    play(job, 1)
+
+    highest = {row["bid_auction"]: row["highest"] for row in rows_of(job, "values")}
+    for row in was["values"]:
+        now = highest[row["bid_auction"]]
+        assert isinstance(now, str)
+        assert now >= f"{row['highest']:09}"
+    categories = rows_of(job, "map:categories")
+    assert {row["_value"]["f1"] for row in categories} == {"before", "now"}  # type: ignore[index]
+    recent = {row["_value"] for row in rows_of(job, "list:recent")}
+    assert all(isinstance(price, float) for price in recent)
+    assert recent & {row["_value"] / 100 for row in was["list:recent"]}  # type: ignore[operator]
+    page = state_page(job, "latest", STAGE, table="values", offset=0, limit=1_000)
+    assert len(page.rows) == len(highest)
+
+
+def test_state_of_another_type_without_a_migration_is_refused_before_it_is_read() -> None:
+    job = a_running_job(a_pipeline(Prices()))
+    play(job, 1)
+    job = changed(job, Refused())
+
+    with pytest.raises(ConfigurationError, match="state 'recent' was Int64 and is now Boolean, an"):
+        check_state(job, analyse(job.pipeline, {}, None))
+
+
+class Some(KeyedProcessFunction):
+    """Adds the prices of some keys."""
+
+    highest = ReducingState(max, str, migrations={int: str})
+
+    def __init__(self, keys: set[int]) -> None:
+        self._keys = keys
+
+    def process(self, row: Row, context: Context) -> None:
+        if context.key["bid_auction"] in self._keys and row["price"] is not None:
+            self.highest.add(str(row["price"]))
+
+
+def test_a_migration_is_asked_for_while_a_run_needs_it() -> None:
+    class Forgetful(Some):
+        highest = ReducingState(max, str)
+
+    job = a_running_job(a_pipeline(Prices()))
+    play(job, 1)
+    of_one_subtask = next(open_state(job, "latest", STAGE, "values").pieces(0))["bid_auction"]
+    job = changed(job, Some(set(of_one_subtask.to_list())))
+    play(job, 1)
+    types = {type(row["highest"]) for row in rows_of(job, "values")}
+    job = changed(job, Forgetful(set()))
+
+    assert types == {str}
+    with pytest.raises(ConfigurationError, match=r"'highest' was Int64 .* migrations={int: \.+}"):
+        check_state(job, analyse(job.pipeline, {}, None))
+
+
+def test_a_value_that_gets_a_ttl_of_its_own_is_refused_before_it_is_read() -> None:
+    class Moved(Prices):
+        highest = ReducingState(max, int, ttl=timedelta(days=1))
+        bids = ValueState(int)
+
+    job = a_running_job(a_pipeline(Prices()))
+    play(job, 1)
+    job = changed(job, Moved())
+
+    with pytest.raises(ConfigurationError) as error:
+        check_state(job, analyse(job.pipeline, {}, None))
+
+    assert "state 'highest' had the TTL of its stage and now has its own" in str(error.value)
+    assert "state 'bids' had a TTL of its own and now has that of its stage" in str(error.value)

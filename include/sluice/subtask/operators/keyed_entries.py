@@ -21,11 +21,18 @@ from sluice.declaration.declared_states import (
 from sluice.declaration.keyed_process import KeyedProcessFunction
 from sluice.declaration.keyed_states import Entries, ListState, MapState
 from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import ProcessKeyed
 from sluice.declaration.state_ttl import StateTtlConfig
 from sluice.subtask.operators.keyed_timers import PLACE
-from sluice.subtask.operators.keyed_values import column_type, from_column, to_column
+from sluice.subtask.operators.keyed_values import (
+    column_type,
+    declared_column,
+    from_column,
+    to_column,
+)
 from sluice.subtask.operators.operator import Changes, require_distinct
 from sluice.subtask.state.keyed import KeyedState, StateSchema
+from sluice.subtask.state.schema import DeclaredColumn
 from sluice.subtask.state.segments import WRITTEN
 
 INDEX = "_index"
@@ -72,8 +79,20 @@ def state_tables(
             sub_key_columns=sub_keys.get(table, ()),
             ttl_ms=ttl_of_table(stage, table),
             refused=refused.get(table, {}),
+            declared=declared_columns(stage, table),
         )
         for table, others in columns.items()
+    }
+
+
+def declared_columns(stage: StageNode, table: str) -> dict[str, DeclaredColumn]:
+    """The columns of *table* that hold values of states, if it is of a keyed function's."""
+    if not isinstance(stage.operation, ProcessKeyed):
+        return {}
+    return {
+        VALUE if isinstance(state, ListState | MapState) else name: declared_column(state)
+        for name, state in declared_states(stage.operation.function).items()
+        if table_of(state) == table
     }
 
 

@@ -5,12 +5,15 @@ A tuple is a struct whose fields are ``f0``, ``f1`` and so on, as in Flink's Tup
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import polars as pl
 
-from sluice.declaration.state_types import is_tuple
+from sluice.declaration.declared_states import AnyState
+from sluice.declaration.state_types import checked, is_tuple
 from sluice.subtask.operators.declared_types import declared_type
+from sluice.subtask.state.schema import DeclaredColumn
 
 
 def column_type(declared: object) -> pl.DataType:
@@ -33,3 +36,26 @@ def from_column(value: object) -> object:
         return value
     fields = tuple(value.values())
     return None if all(field is None for field in fields) else fields
+
+
+def declared_column(state: AnyState) -> DeclaredColumn:
+    """The column of the state's values, with what makes them of values of other types."""
+    return DeclaredColumn(
+        state=state.name,
+        dtype=column_type(state.value_type),
+        is_positional=is_tuple(state.value_type),
+        migrations=tuple(
+            (column_type(before), _migration(state, migrate))
+            for before, migrate in state.migrations.items()
+        ),
+    )
+
+
+def _migration(state: AnyState, migrate: Callable[[object], object]) -> Callable[[object], object]:
+    def migrated(stored: object) -> object:
+        value = from_column(stored)
+        if value is None:
+            return None
+        return to_column(checked(state.name, state.value_type, migrate(value)))
+
+    return migrated

@@ -4,6 +4,7 @@
     now added             null                Float32 < Float64, and integers that a float holds
     now wider             cast                Decimal of more digits, the same scale
     lists, structs        by their fields     anything else: refused
+    a state's value       by its migration    a state's tuple: only by a migration
 
 Key and sub-key columns stay as they are: rows are sorted by them, and hashed.  A TTL may come (rows
 written before never expire until they are written again) and go (what was stored of it is ignored).
@@ -12,6 +13,7 @@ written before never expire until they are written again) and go (what was store
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TypeAlias
 
 import polars as pl
@@ -19,9 +21,10 @@ import pyarrow as pa
 from polars.datatypes import DataTypeClass
 
 from sluice.errors import RestoreError
-from sluice.subtask.state.schema import StateSchema
+from sluice.subtask.state.schema import DeclaredColumn, StateSchema
 from sluice.subtask.state.segments import IDENTITY, to_frame
 
+Migration: TypeAlias = Callable[[object], object]
 _Bits: TypeAlias = dict[type[pl.DataType], int]
 
 # The bits of a whole number that each type holds, without the sign.
@@ -61,13 +64,22 @@ class Evolution:
         for name in sorted(schema.refused.keys() & stored.keys()):
             raise self._refused(schema.refused[name])
         self.columns = [name for name in schema.stored if name in stored]
+        self._migrated: list[tuple[str, DeclaredColumn, Migration]] = []
         self._expressions = [
-            self._column(name, stored.get(name), dtype) for name, dtype in schema.stored.items()
+            self._column(name, stored.get(name), dtype, schema.declared.get(name))
+            for name, dtype in schema.stored.items()
         ]
         self.is_none = {name: stored[name] for name in self.columns} == dict(schema.stored)
 
     def evolved(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows if self.is_none else rows.select(self._expressions)
+        """
+        Raises:
+            RestoreError: a migration raised, or made a value that its state cannot hold.
+        """
+        if self.is_none:
+            return rows
+        migrated = [self._series(rows[name], column, by) for name, column, by in self._migrated]
+        return rows.with_columns(migrated).select(self._expressions)
 
     def _refuse_other_identity(
         self, schema: StateSchema, table: pa.Table, stored: pl.Schema
@@ -84,12 +96,38 @@ class Evolution:
                     "columns of a key may not change"
                 )
 
-    def _column(self, name: str, before: pl.DataType | None, now: pl.DataType) -> pl.Expr:
+    def _column(
+        self,
+        name: str,
+        before: pl.DataType | None,
+        now: pl.DataType,
+        declared: DeclaredColumn | None,
+    ) -> pl.Expr:
         if before is None:
             return pl.lit(None, now).alias(name)
+        if declared is not None and declared.dtype == now != before:
+            migrate = declared.migration_from(before)
+            if migrate is not None:
+                self._migrated.append((name, declared, migrate))
+                return pl.col(name)
+            if declared.is_positional or not is_widened(before, now):
+                raise self._refused(
+                    f"state {declared.state!r} was {before} and is now {now}, and has no migration "
+                    f"from that; declare migrations={{{_python_type(before)}: ...}} at the state"
+                )
         if not is_widened(before, now):
             raise self._refused(f"column {name!r} was {before} and is now {now}")
         return widened(pl.col(name), before, now).alias(name)
+
+    def _series(self, values: pl.Series, declared: DeclaredColumn, migrate: Migration) -> pl.Series:
+        try:
+            now = [None if value is None else migrate(value) for value in values.to_list()]
+        except Exception as error:  # The user's code: it may raise anything.
+            raise RestoreError(
+                f"{self._owner} cannot read its state: the migration of state {declared.state!r} "
+                f"from {_python_type(values.dtype)} raised {type(error).__name__}: {error}"
+            ) from error
+        return pl.Series(values.name, now, declared.dtype)
 
     def _refused(self, change: str) -> RestoreError:
         return RestoreError(
@@ -164,6 +202,13 @@ def _fields(dtype: pl.Struct) -> dict[str, pl.DataType]:
 
 def _instance(dtype: pl.DataType | DataTypeClass) -> pl.DataType:
     return dtype if isinstance(dtype, pl.DataType) else pl.Schema({"": dtype})[""]
+
+
+def _python_type(dtype: pl.DataType) -> str:
+    """The type as a state declares it."""
+    if isinstance(dtype, pl.Struct):
+        return f"tuple[{', '.join(_python_type(one) for one in _fields(dtype).values())}]"
+    return dtype.to_python().__name__
 
 
 def _names(identity: bytes) -> str:

@@ -7,7 +7,7 @@ last write, and is gone ``ttl_ms`` after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -16,12 +16,30 @@ from sluice.subtask.state.segments import DELETED, HASH, WRITTEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredColumn:
+    """A column of values that a state of a user's function declares.
+
+    ``migrations`` make a value of ``dtype`` of one of the type that they are for.  The fields of a
+    struct that ``is_positional`` are known by their place: none may be added or dropped.
+    """
+
+    state: str
+    dtype: pl.DataType
+    is_positional: bool = False
+    migrations: tuple[tuple[pl.DataType, Callable[[object], object]], ...] = ()
+
+    def migration_from(self, before: pl.DataType) -> Callable[[object], object] | None:
+        return next((migrate for of, migrate in self.migrations if of == before), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateSchema:
     """The columns of a table of state, without reserved ones.
 
     ``time_column`` holds the timer of a row: an event time, as int64 milliseconds.  With
     ``is_written_once`` no row replaces another, and none is deleted before its timer is due.
-    ``refused`` are columns that a run may not have, with why.
+    ``refused`` are columns that a run may not have, with why; ``declared`` are those of a user's
+    states.
     """
 
     columns: pl.Schema
@@ -31,6 +49,7 @@ class StateSchema:
     is_written_once: bool = False
     ttl_ms: int | None = None
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    declared: Mapping[str, DeclaredColumn] = field(default_factory=dict[str, DeclaredColumn])
 
     def __post_init__(self) -> None:
         assert self.key_columns, "keyed state needs a key"
