@@ -19,6 +19,11 @@ if TYPE_CHECKING:
         AggregatingState,
         ReducingState,
     )
+    from sluice.declaration.broadcast_state import (
+        BroadcastContext,
+        BroadcastState,
+        KeyedBroadcastProcessFunction,
+    )
     from sluice.declaration.config import (
         Checkpointing,
         StateBackend,
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "accumulating_states": ("AggregateFunction", "AggregatingState", "ReducingState"),
+    "broadcast_state": ("BroadcastContext", "BroadcastState", "KeyedBroadcastProcessFunction"),
     "config": (
         "Checkpointing",
         "StateBackend",
@@ -81,6 +87,8 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "Attached",
+    "BroadcastContext",
+    "BroadcastState",
     "CheckpointDeclined",
     "Checkpointing",
     "Context",
@@ -88,6 +96,7 @@ __all__ = [
     "Cron",
     "Env",
     "Hopping",
+    "KeyedBroadcastProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListState",

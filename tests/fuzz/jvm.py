@@ -128,14 +128,16 @@ def look_up(lookup: Lookup, rows: Frame, table: Frame) -> Frame:
 def keyed_rows(
     inputs: Sequence[Frame], node: StageNode, task: TaskPlan, rows_per_group: float | None
 ) -> KeyedRows:
-    sides = [_prepared(rows, node, given) for rows, given in zip(inputs, node.inputs, strict=True)]
+    sides = [
+        _prepared(rows, node, given) for rows, given in zip(inputs, node.shuffled, strict=True)
+    ]
     hidden = (SOURCE, MALFORMED_COLUMN, "_raw")
     operator = build_operator(
         node, [_frame(side).drop(*hidden, strict=False).schema for side in sides]
     )
     sides = [
         side.select(needed_columns(side.column_names, given, operator))
-        for side, given in zip(sides, node.inputs, strict=True)
+        for side, given in zip(sides, node.shuffled, strict=True)
     ]
     schemas = tuple(side.schema.serialize().to_pybytes() for side in sides)
     whole = sides[0] if len(sides) == 1 else _both(sides)

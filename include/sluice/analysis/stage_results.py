@@ -77,7 +77,7 @@ def _of_stage(
 ) -> tuple[Result | None, Columns | None]:
     inputs: list[Columns] = []
     is_known = True
-    for given in stage.inputs:
+    for given in stage.shuffled:
         columns = rows[given.producer]
         if columns is not None and given.producer in pipeline.sources:
             columns = _stepped(stage.uid, given, columns)
@@ -115,7 +115,7 @@ def _needs_spark(stage: StageNode, schemas: list[pl.Schema]) -> bool:
     """Whether a key has a type that only Spark may be able to hash."""
     return not all(
         can_hash(schema[key])
-        for given, schema in zip(stage.inputs, schemas, strict=True)
+        for given, schema in zip(stage.shuffled, schemas, strict=True)
         for key in given.keys
     )
 

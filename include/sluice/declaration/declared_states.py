@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sluice.declaration.accumulating_states import AggregatingState, ReducingState
+from sluice.declaration.broadcast_state import BroadcastState
 from sluice.declaration.keyed_states import OWN_STATES, ListState, MapState, ValueState
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import ProcessKeyed
@@ -45,12 +46,31 @@ def declared_states(function: KeyedProcessFunction) -> Mapping[str, AnyState]:
     return states
 
 
-def with_own_states(function: F) -> tuple[F, Mapping[str, AnyState]]:
-    """A copy of *function*, and its states, which are to be bound to a key.  For the runtime."""
+def declared_broadcasts(
+    function: KeyedProcessFunction,
+) -> Mapping[str, BroadcastState[Any, Any]]:
+    """The broadcast states that the class of *function* declares, in the order of their names."""
+    found = {
+        name: attribute
+        for base in reversed(type(function).__mro__)
+        for name, attribute in vars(base).items()
+    }
+    named = ((name, found[name]) for name in sorted(found))
+    return {name: state for name, state in named if isinstance(state, BroadcastState)}
+
+
+def with_own_states(
+    function: F,
+) -> tuple[F, Mapping[str, AnyState], Mapping[str, BroadcastState[Any, Any]]]:
+    """A copy of *function*, and its states: those to be bound to a key, and the broadcast ones.
+
+    For the runtime.
+    """
     own = copy.copy(function)
     states = {name: copy.copy(state) for name, state in declared_states(function).items()}
-    vars(own)[OWN_STATES] = states
-    return own, states
+    broadcasts = {name: copy.copy(one) for name, one in declared_broadcasts(function).items()}
+    vars(own)[OWN_STATES] = {**states, **broadcasts}
+    return own, states, broadcasts
 
 
 def table_of(state: AnyState) -> str:
@@ -62,6 +82,11 @@ def table_of(state: AnyState) -> str:
             return f"map:{state.name}"
         case ValueState() | ReducingState() | AggregatingState():
             return VALUES if state.ttl is None else own_table_of(state)
+
+
+def broadcast_table_of(state: BroadcastState[Any, Any]) -> str:
+    """The name of the table that holds a broadcast state; it is part of the state's format."""
+    return f"broadcast:{state.name}"
 
 
 def own_table_of(state: SingleValue) -> str:
@@ -78,6 +103,8 @@ def ttl_configs(function: KeyedProcessFunction) -> Mapping[str, StateTtlConfig]:
 def ttl_of_table(stage: StageNode, table: str) -> int | None:
     """After how many milliseconds without an update a row of *table* is gone; None if never."""
     if isinstance(stage.operation, ProcessKeyed):
+        if table.startswith("broadcast:"):
+            return None
         config = ttl_configs(stage.operation.function).get(table)
         if config is not None:
             return config.cleanup_ms
@@ -86,7 +113,11 @@ def ttl_of_table(stage: StageNode, table: str) -> int | None:
 
 def migrates(stage: StageNode, table: str) -> bool:
     """Whether rows of *table* may have to be migrated by the function of *stage*."""
-    return isinstance(stage.operation, ProcessKeyed) and any(
-        state.migrations and table_of(state) == table
-        for state in declared_states(stage.operation.function).values()
-    )
+    if not isinstance(stage.operation, ProcessKeyed):
+        return False
+    function = stage.operation.function
+    tables = {table_of(one) for one in declared_states(function).values() if one.migrations}
+    tables |= {
+        broadcast_table_of(one) for one in declared_broadcasts(function).values() if one.migrations
+    }
+    return table in tables

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.aggregates import Aggregate
-from sluice.declaration.join_sides import check_side
+from sluice.declaration.join_sides import check_broadcast, check_side
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import (
     Deduplicate,
@@ -238,12 +238,14 @@ class KeyedStream:
         function: KeyedProcessFunction,
         *,
         result: Mapping[str, object],
+        broadcast: Stream | None = None,
         ttl: timedelta | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Run *function* a row and a timer at a time: the escape hatch, several times slower."""
+        """Run *function* a row and a timer at a time; each subtask sees all rows of *broadcast*."""
         operation = ProcessKeyed(function=function, result=result)
-        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
+        check_broadcast(uid, function, self, broadcast)
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, broadcast=broadcast)
 
     def stage(
         self,
@@ -251,16 +253,20 @@ class KeyedStream:
         operation: Stateful,
         *,
         others: tuple[KeyedStream, ...] = (),
+        broadcast: Stream | None = None,
         ttl: timedelta | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """Declare the stage that computes *operation*; the methods above are its short forms."""
         # A row that is emitted in the epoch it came in is not late behind the stage either.
         keeps_event_time = isinstance(operation, Deduplicate)
+        inputs = [self._input(), *(self._right_input(other) for other in others)]
+        if broadcast is not None:
+            inputs.append(replace(broadcast.as_input(), is_broadcast=True))
         node = StageNode(
             uid=uid,
             operation=operation,
-            inputs=(self._input(), *(self._right_input(other) for other in others)),
+            inputs=tuple(inputs),
             parallelism=parallelism,
             ttl_ms=None if ttl is None else ttl // _MS,
         )

@@ -46,6 +46,7 @@ class Input:
     renames: Mapping[str, str] = field(default_factory=dict[str, str])
     keys: tuple[str, ...] = ()
     key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])  # Spark SQL.
+    is_broadcast: bool = False  # Each subtask reads all of its rows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,16 @@ class StageNode:
     def keys(self) -> tuple[str, ...]:
         """The key columns, under the names they have in the state: those of the first input."""
         return self.inputs[0].keys
+
+    @property
+    def shuffled(self) -> tuple[Input, ...]:
+        """The inputs whose rows go to one subtask each."""
+        return tuple(given for given in self.inputs if not given.is_broadcast)
+
+    @property
+    def broadcast(self) -> Input | None:
+        """The input whose rows every subtask sees."""
+        return next((given for given in self.inputs if given.is_broadcast), None)
 
     @property
     def producers(self) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ def _result(
         sides = [
             prepared(side, stage, given)
             for side, given in zip(looked_up(stage, inputs, table), stage.inputs, strict=True)
+            if not given.is_broadcast
         ]
         operator = build_operator(stage, [polars_schema(side) for side in sides])
         return narrowed(stage, operator.output_schema.to_frame()), operator.tables

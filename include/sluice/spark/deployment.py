@@ -83,6 +83,7 @@ def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
 
 def _spec(run: StageRun, given: KeyedRows, event_time: EventTime) -> SubtaskSpec:
     job, plan, node = run.job, run.plan, run.node
+    stream = run.given.streams[node.broadcast.producer] if node.broadcast is not None else None
     return SubtaskSpec(
         location=job.location,
         pipeline=job.pipeline.uid,
@@ -107,6 +108,8 @@ def _spec(run: StageRun, given: KeyedRows, event_time: EventTime) -> SubtaskSpec
         memory_bytes=job.pipeline.state_backend.memory_per_subtask,
         max_state_runs=1 if plan.is_canonical else job.pipeline.state_backend.max_runs,
         fault=run.fault or fault_from_environment(),
+        broadcast=stream.segments if stream is not None else (),
+        broadcast_schema=stream.schema if stream is not None else b"",
     )
 
 

@@ -43,7 +43,7 @@ def exchange_of(run: StageRun) -> Exchange | None:
     """
     if not run.node.is_stateful or isinstance(run.node.operation, KeyedLookup):
         return None
-    feeds = [_feed(run, given) for given in run.node.inputs]
+    feeds = [_feed(run, given) for given in run.node.shuffled]
     possible = [feed for feed in feeds if feed is not None and feed.is_possible()]
     if len(possible) < len(feeds) or not all(map(_is_known_to_spark, possible)):
         return None

@@ -60,11 +60,11 @@ def keyed_rows(
     Raises:
         ConfigurationError: the stage cannot compute what it declares of these columns.
     """
-    sides = [prepared(rows, node, given) for rows, given in zip(inputs, node.inputs, strict=True)]
+    sides = [prepared(rows, node, given) for rows, given in zip(inputs, node.shuffled, strict=True)]
     operator = build_operator(node, [polars_schema(side) for side in sides])
     sides = [
         side.select(*columns_named(needed_columns(side.columns, given, operator)))
-        for side, given in zip(sides, node.inputs, strict=True)
+        for side, given in zip(sides, node.shuffled, strict=True)
     ]
     schemas = tuple(_arrow_schema(side) for side in sides)
     partial = _partial_for(operator, sides, rows_per_group)

@@ -37,8 +37,9 @@ OURS = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)
 
 
 def read_inputs(run: StageRun) -> list[DataFrame]:
-    """The epoch's rows of each input, filtered and projected as the input declares."""
-    return [_read(run, side) for side in range(len(run.node.inputs))]
+    """The epoch's rows of each input that is shuffled, filtered and projected as declared."""
+    sides = [side for side, given in enumerate(run.node.inputs) if not given.is_broadcast]
+    return [_read(run, side) for side in sides]
 
 
 def lookup_table(run: StageRun) -> DataFrame | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -10,10 +11,12 @@ import pyarrow as pa
 
 from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW
 from sluice.core.handles import StateHandle
+from sluice.subtask.broadcast_rows import BroadcastRows
 from sluice.subtask.exchange_blocks import BlockKind, Received
 from sluice.subtask.group_buffer import GroupBuffer, HashRange
 from sluice.subtask.operators.build import build_operator
 from sluice.subtask.operators.operator import Operator, Outcome
+from sluice.subtask.operators.process_keyed import ProcessKeyed
 from sluice.subtask.output import Output
 from sluice.subtask.side_rows import SOURCE
 from sluice.subtask.state.keyed import KeyedState
@@ -50,6 +53,11 @@ class KeyedSnapshot:
             self._template |= self._operator.partial(frame, self._time, side).groups
         self._buffer.add(self._template)
         self._times: dict[int, list[pl.DataFrame]] = {}
+        self._broadcast = (
+            BroadcastRows(work, self._operator.broadcast)
+            if isinstance(self._operator, ProcessKeyed) and self._operator.broadcast.tables
+            else None
+        )
         self.rows_in = 0
         self.event_times_ms: dict[str, int] = {}  # Those that came with the rows.
 
@@ -105,12 +113,12 @@ class KeyedSnapshot:
             name: StateWriter(self._work, name, schema, self._inherited[name])
             for name, schema in self._operator.tables.items()
         }
-        state = self._state()
+        state, broadcast = self._state(), self._broadcast_state(writers)
         with self._buffer:
             for bounds, groups in self._buffer.ranges(self._due_bytes()):
                 part = {
                     name: table.slice(bounds.first, bounds.last) for name, table in state.items()
-                }
+                } | broadcast
                 outcome = self._operator.process(groups, part, self._time)
                 self._take(outcome, writers)
         handles = [
@@ -153,6 +161,16 @@ class KeyedSnapshot:
             )
             for name, schema in self._operator.tables.items()
         }
+
+    def _broadcast_state(self, writers: Mapping[str, StateWriter]) -> dict[str, KeyedState]:
+        """The state that all keys read, behind the broadcast rows of the epoch."""
+        if self._broadcast is None:
+            return {}
+        state, changes = self._broadcast.state()
+        for name, changed in changes.items():
+            writers[name].add(changed)
+        self.rows_in += self._broadcast.rows_in
+        return state
 
     def _due_bytes(self) -> int:
         """An upper bound of the state that is read because its timers are due."""

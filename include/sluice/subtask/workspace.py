@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.core.handles import StateHandle
+from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
@@ -56,6 +56,8 @@ class SubtaskSpec:
     memory_bytes: int = 512 * 1024**2
     max_state_runs: int = 16
     fault: Fault | None = None
+    broadcast: tuple[SegmentHandle, ...] = ()  # The rows that every subtask reads,
+    broadcast_schema: bytes = b""  # and their serialized Arrow schema; empty without such an input.
 
 
 @dataclass(slots=True)

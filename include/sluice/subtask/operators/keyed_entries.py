@@ -13,6 +13,8 @@ import polars as pl
 
 from sluice.declaration.declared_states import (
     VALUES,
+    broadcast_table_of,
+    declared_broadcasts,
     declared_states,
     own_table_of,
     table_of,
@@ -89,9 +91,13 @@ def declared_columns(stage: StageNode, table: str) -> dict[str, DeclaredColumn]:
     """The columns of *table* that hold values of states, if it is of a keyed function's."""
     if not isinstance(stage.operation, ProcessKeyed):
         return {}
+    function = stage.operation.function
+    for broadcast in declared_broadcasts(function).values():
+        if broadcast_table_of(broadcast) == table:
+            return {VALUE: declared_column(broadcast)}
     return {
         VALUE if isinstance(state, ListState | MapState) else name: declared_column(state)
-        for name, state in declared_states(stage.operation.function).items()
+        for name, state in declared_states(function).items()
         if table_of(state) == table
     }
 

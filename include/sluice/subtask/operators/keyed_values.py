@@ -6,11 +6,11 @@ A tuple is a struct whose fields are ``f0``, ``f1`` and so on, as in Flink's Tup
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import polars as pl
 
-from sluice.declaration.declared_states import AnyState
+from sluice.declaration.keyed_states import State
 from sluice.declaration.state_types import checked, is_tuple
 from sluice.subtask.operators.declared_types import declared_type
 from sluice.subtask.state.schema import DeclaredColumn
@@ -38,7 +38,7 @@ def from_column(value: object) -> object:
     return None if all(field is None for field in fields) else fields
 
 
-def declared_column(state: AnyState) -> DeclaredColumn:
+def declared_column(state: State[Any, Any]) -> DeclaredColumn:
     """The column of the state's values, with what makes them of values of other types."""
     return DeclaredColumn(
         state=state.name,
@@ -51,7 +51,9 @@ def declared_column(state: AnyState) -> DeclaredColumn:
     )
 
 
-def _migration(state: AnyState, migrate: Callable[[object], object]) -> Callable[[object], object]:
+def _migration(
+    state: State[Any, Any], migrate: Callable[[object], object]
+) -> Callable[[object], object]:
     def migrated(stored: object) -> object:
         value = from_column(stored)
         if value is None:

@@ -22,6 +22,7 @@ from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import ProcessKeyed as Declared
 from sluice.subtask.operators.declared_types import declared_schema
 from sluice.subtask.operators.join_rows import require_instant
+from sluice.subtask.operators.keyed_broadcast import BroadcastSide
 from sluice.subtask.operators.keyed_entries import EntryTable, former_tables, state_tables
 from sluice.subtask.operators.keyed_timers import (
     DOMAINS,
@@ -79,9 +80,11 @@ class ProcessKeyed(RawRows):
         self._states = state_tables(stage, types, self._function)
         self._ttls = ttl_configs(self._function)
         self._former = former_tables(types, self._function)
+        self.broadcast = BroadcastSide(stage)
         self.tables: Mapping[str, StateSchema] = {
             **self._states,
             **self._former,
+            **self.broadcast.tables,
             **{timer_table(domain): schema for domain, schema in self._timers.items()},
         }
         self.output_schema = declared_schema(stage.uid, stage.operation.result)
@@ -115,7 +118,8 @@ class ProcessKeyed(RawRows):
         }
         due_ms = {domain: table.due_ms(keys) for domain, table in timers.items()}
 
-        function, states = with_own_states(self._function)
+        function, states, broadcasts = with_own_states(self._function)
+        self.broadcast.bind(broadcasts, state)
         visitor = Visitor(self._uid, function, self.output_schema, self._event_time, time)
         for place, (named, its_rows) in enumerate(self._by_key(keys, rows)):
             entries = {name: table.entries(place) for name, table in tables.items()}

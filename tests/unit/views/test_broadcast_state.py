@@ -1,0 +1,279 @@
+"""Broadcast state of a keyed function in a job: every subtask sees it, and one copy is kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+import pytest
+
+from harness.jobs import a_running_job, trigger_one
+from harness.no_spark import stages_without_spark
+from sluice.analysis.stage_results import analyse
+from sluice.analysis.state_changes import check_state
+from sluice.coordinator.completion import commit, finalize
+from sluice.declaration import aggregates as agg
+from sluice.declaration.broadcast_state import (
+    BroadcastContext,
+    BroadcastState,
+    KeyedBroadcastProcessFunction,
+)
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import ValueState
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.streams import Stream
+from sluice.errors import ConfigurationError, StageFailed
+from sluice.job.job import Job
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice.spark.stage import run_stage
+from sluice.views.keyed_state import open_state, state_tables
+
+STAGE = "flagged"
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    with stages_without_spark():
+        yield
+
+
+class Flagged(KeyedBroadcastProcessFunction):
+    """Keeps, for each remainder, the newest price that was broadcast; a bid tells all of them."""
+
+    prices = BroadcastState(int, tuple[int, int])
+    seen = ValueState(int)
+    log: ClassVar[list[tuple[Any, ...]]] = []
+
+    def process_broadcast(self, row: Row, context: BroadcastContext) -> None:
+        price = row["price"]
+        if price is None:
+            return
+        self.log.append(("rule", None, price))
+        if price % 5 == 4:
+            self.prices.remove(price % 4)
+        else:
+            self.prices.put(price % 5, (price, self.prices.get(price % 5, (0, 0))[1] + 1))
+
+    def process(self, row: Row, context: Context) -> Iterable[Row]:
+        self.seen.set(self.seen.get(0) + 1)
+        told = [(key, *value) for key, value in self.prices.items()]
+        self.log.append(("bid", context.key["bid_auction"], (self.seen.get(), told)))
+        assert self.prices.get(told[0][0]) == told[0][1:]
+        yield {"auction": context.key["bid_auction"], "seen": self.seen.get(), "told": str(told)}
+
+
+def a_pipeline(function: Any, parallelism: int = 2) -> Pipeline:
+    pipeline = Pipeline("bids", Checkpointing(max_records_per_epoch=150), parallelism=parallelism)
+    bids = pipeline.source("bids", Nexmark(600, columns=("bid_auction", "price")))
+    told = pipeline.source("told", Nexmark(450, columns=("bid_auction", "price")))
+    rules = told.transform("rules", lambda rows: rows)
+    flagged = bids.key_by("bid_auction").process_keyed(
+        STAGE,
+        function,
+        result={"auction": int, "seen": int, "told": str},
+        broadcast=rules,
+    )
+    flagged.sink("out", FilesTable())
+    return pipeline
+
+
+def play(job: Job, epochs: int) -> None:
+    for _ in range(epochs):
+        plan = trigger_one(job)
+        for stage in [task.uid for task in plan.tasks]:  # Not those that have finished.
+            run_stage(job, None, plan.checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
+        finalize(job, plan.checkpoint_id)
+        commit(job, plan.checkpoint_id)
+
+
+def rows_of(job: Job, table: str) -> list[tuple[Any, ...]]:
+    return open_state(job, "latest", STAGE, table).frame().sort(pl.first()).rows()
+
+
+def test_every_subtask_sees_all_broadcast_rows_before_those_of_its_keys() -> None:
+    told: dict[int, list[dict[Any, list[Any]]]] = {}
+    for parallelism in (1, 3):
+        function = Flagged()
+        job = a_running_job(a_pipeline(function, parallelism))
+        told[parallelism] = []
+        for _ in range(2):
+            Flagged.log.clear()
+            play(job, 1)
+            calls = [kind for kind, *_ in Flagged.log]
+            rules = calls.count("rule") // parallelism
+            assert calls.count("rule") == rules * parallelism > 0
+            assert calls[:rules] == ["rule"] * rules
+            assert "bid" in calls
+            told[parallelism].append(by_auction(Flagged.log))
+
+    assert told[1] == told[3]
+
+
+def by_auction(log: Sequence[tuple[Any, ...]]) -> dict[Any, list[Any]]:
+    found = defaultdict(list)
+    for kind, key, value in log:
+        if kind == "bid":
+            found[key].append(value)
+    return dict(found)
+
+
+def test_one_copy_is_kept_which_is_what_the_rows_wrote_at_any_parallelism() -> None:
+    job = a_running_job(a_pipeline(Flagged(), 3))
+    expected: dict[int, tuple[int, int]] = {}
+
+    for parallelism in (3, 1, 4):
+        Flagged.log.clear()
+        play(replace(job, pipeline=a_pipeline(Flagged(), parallelism)), 1)
+        rules = [value for kind, _, value in Flagged.log if kind == "rule"]
+        for price in rules[: len(rules) // parallelism]:
+            wrote(expected, price)
+
+        assert rows_of(job, "broadcast:prices") == [
+            (key, {"f0": price, "f1": count}) for key, (price, count) in sorted(expected.items())
+        ]
+        assert len(open_state(job, "latest", STAGE, "broadcast:prices").subtasks) == 1
+    assert state_tables(job, "latest", STAGE) == ("broadcast:prices", "values")
+
+
+def wrote(prices: dict[int, tuple[int, int]], price: int) -> None:
+    if price % 5 == 4:
+        prices.pop(price % 4, None)
+    else:
+        prices[price % 5] = (price, prices.get(price % 5, (0, 0))[1] + 1)
+
+
+class Misused(Flagged):
+    """Does what a test says in place of what it should."""
+
+    def __init__(self, on_rule: Callable[[Any], Any], on_bid: Callable[[Any], Any]) -> None:
+        self.on_rule, self.on_bid = on_rule, on_bid
+
+    def process_broadcast(self, row: Row, context: BroadcastContext) -> None:
+        return self.on_rule(self)  # type: ignore[no-any-return]
+
+    def process(self, row: Row, context: Context) -> Iterable[Row]:
+        self.on_bid(self)
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("on_rule", "on_bid", "error", "said"),
+    [
+        (
+            lambda f: f.prices.put(1, (2, 3)),
+            lambda f: f.prices.put(1, (2, 3)),
+            ConfigurationError,
+            "'prices' is read-only for rows of keys; write it in process_broadcast",
+        ),
+        (lambda _: None, lambda f: f.prices.remove(1), ConfigurationError, "'prices' is read-only"),
+        (lambda _: None, lambda f: f.prices.clear(), ConfigurationError, "'prices' is read-only"),
+        (
+            lambda f: f.seen.set(1),
+            lambda _: None,
+            ConfigurationError,
+            "'flagged', broadcast row: state 'seen' is that of a key; use it inside process",
+        ),
+        (
+            lambda f: f.prices.put(1, 2),
+            lambda _: None,
+            ConfigurationError,
+            r"broadcast row: state 'prices' holds tuple\[int, int\], not 2 of type int",
+        ),
+        (
+            lambda _: iter(()),
+            lambda _: None,
+            ConfigurationError,
+            r"process_broadcast\(\) yields rows, but every subtask calls it",
+        ),
+        (
+            lambda _: 1 / 0,
+            lambda _: None,
+            StageFailed,
+            r"process_broadcast\(\) raised ZeroDivisionError",
+        ),
+    ],
+    ids=["put", "remove", "clear", "state of a key", "type", "yields", "raises"],
+)
+def test_a_function_that_misuses_its_state_is_told_so(
+    on_rule: Any, on_bid: Any, error: type[Exception], said: str
+) -> None:
+    job = a_running_job(a_pipeline(Misused(on_rule, on_bid), 1))
+
+    with pytest.raises(error, match=said):
+        play(job, 1)
+
+
+def test_broadcast_state_that_is_cleared_is_gone() -> None:
+    job = a_running_job(a_pipeline(Flagged(), 2))
+    play(job, 1)
+    cleared = Misused(lambda f: f.prices.clear(), lambda _: None)
+
+    play(replace(job, pipeline=a_pipeline(cleared, 2)), 1)
+
+    assert "broadcast:prices" in state_tables(job, "1", STAGE)
+    assert "broadcast:prices" not in state_tables(job, "2", STAGE)
+
+
+class Renamed(Misused):
+    prices: Any = BroadcastState(int, str, migrations={tuple[int, int]: str})
+
+
+class Refused(Misused):
+    prices: Any = BroadcastState(int, str)
+
+
+def test_broadcast_state_is_migrated_like_any_other() -> None:
+    job = a_running_job(a_pipeline(Flagged(), 2))
+    play(job, 1)
+    before = rows_of(job, "broadcast:prices")
+    seen: list[Any] = []
+    renamed = a_pipeline(Renamed(lambda _: None, lambda f: seen.append(f.prices.items())), 2)
+    refused = replace(job, pipeline=a_pipeline(Refused(print, print), 2))
+
+    play(replace(job, pipeline=renamed), 1)
+
+    expected = [(key, str((value["f0"], value["f1"]))) for key, value in before]
+    assert seen
+    assert all(one == expected for one in seen)
+    with pytest.raises(ConfigurationError, match=r"state 'prices' was Struct.* is now Str"):
+        check_state(refused, analyse(refused.pipeline, {}, None))
+
+
+class Keyed(KeyedProcessFunction):
+    def process(self, row: Row, context: Context) -> None: ...
+
+
+class Stray(Keyed):
+    rules = BroadcastState(int, int)
+
+
+def test_a_stream_and_a_function_that_do_not_fit_are_refused_where_they_are_declared() -> None:
+    pipeline = Pipeline("bids")
+    bids = pipeline.source("bids", Nexmark(600, columns=("bid_auction", "price")))
+    rules = bids.transform("rules", lambda rows: rows)
+    other = Pipeline("other").source("bids", Nexmark(1)).transform("rules", lambda rows: rows)
+    result = {"auction": int}
+
+    def declare(function: KeyedProcessFunction, broadcast: Stream | None) -> None:
+        keyed = bids.key_by("bid_auction")
+        keyed.process_keyed(STAGE, function, result=result, broadcast=broadcast)
+
+    with pytest.raises(ConfigurationError, match="'rules', but Keyed has no process_broadcast"):
+        declare(Keyed(), rules)
+    with pytest.raises(ConfigurationError, match="Stray declares broadcast state 'rules', which n"):
+        declare(Stray(), None)
+    with pytest.raises(ConfigurationError, match="say which stream it sees whole: process_keyed"):
+        declare(Flagged(), None)
+    with pytest.raises(ConfigurationError, match="broadcasts the source 'bids' itself; put a stag"):
+        declare(Flagged(), bids)
+    with pytest.raises(ConfigurationError, match="streams of two pipelines, 'bids' and 'other'"):
+        declare(Flagged(), other)
+    with pytest.raises(ConfigurationError, match="'counted', whose rows replace earlier ones"):
+        declare(Flagged(), bids.key_by("price").aggregate("counted", n=agg.count()))
