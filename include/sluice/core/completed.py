@@ -44,7 +44,8 @@ class StageState:
     ``watermark_ms`` is its output's, and that of the input it has consumed.  An ``is_overtaken``
     stage did not answer in time, so the coordinator acknowledged for it; an ``is_finished`` one
     will never run again.  ``event_times_ms`` is by ``source/partition``.  ``rows_per_group`` is how
-    often a key came in its last epoch; it decides how the next one is run.
+    often a key came in its last epoch; it decides how the next one is run.  ``schema`` is its
+    output's Arrow schema, kept where a stage reads it beside other inputs, which may outlive it.
     """
 
     uid: str
@@ -57,6 +58,7 @@ class StageState:
     is_finished: bool = False
     event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
     rows_per_group: float | None = None
+    schema: bytes = b""
 
     @property
     def in_flight_segments(self) -> tuple[SegmentHandle, ...]:

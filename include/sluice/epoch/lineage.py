@@ -157,6 +157,7 @@ def stage_state(
         in_flight=_in_flight(upstream) if task.is_unaligned else (),
         event_times_ms=event_times(job, plan, uid, measured_by(mine), before),
         rows_per_group=_rows_per_group(mine, before),
+        schema=_schema(job, uid, mine, before),
     )
 
 
@@ -214,6 +215,13 @@ def _in_flight(
             schema=acks[0].schema,
         )
     return tuple(left.values())
+
+
+def _schema(job: Job, uid: str, acks: list[Ack], before: StageState | None) -> bytes:
+    """The output's schema, if a stage that reads it may go on when this one has finished."""
+    if all(len(consumer.inputs) == 1 for consumer in job.pipeline.consumers_of(uid)):
+        return b""
+    return acks[0].schema or (before.schema if before is not None else b"")
 
 
 def _rows_per_group(acks: list[Ack], before: StageState | None) -> float | None:

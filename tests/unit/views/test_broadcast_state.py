@@ -277,3 +277,16 @@ def test_a_stream_and_a_function_that_do_not_fit_are_refused_where_they_are_decl
         declare(Flagged(), other)
     with pytest.raises(ConfigurationError, match="'counted', whose rows replace earlier ones"):
         declare(Flagged(), bids.key_by("price").aggregate("counted", n=agg.count()))
+
+
+def test_keys_go_on_with_what_was_broadcast_when_the_stream_has_ended() -> None:
+    job = a_running_job(a_pipeline(Flagged(), 2))
+    play(job, 3)
+    last = rows_of(job, "broadcast:prices")
+    Flagged.log.clear()
+
+    play(job, 1)
+
+    told = [value[1] for kind, _, value in Flagged.log if kind == "bid"]
+    assert len(told) == len(Flagged.log) == 150
+    assert all(one == [(key, value["f0"], value["f1"]) for key, value in last] for one in told)
