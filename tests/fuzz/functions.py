@@ -20,7 +20,16 @@ from sluice.declaration.accumulating_states import (
 )
 from sluice.declaration.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row
 from sluice.declaration.keyed_states import ListState, MapState, ValueState
+from sluice.declaration.state_ttl import StateTtlConfig
 
+# Longer than any history, so that nothing expires: what is written again must change no result.
+_LONG = timedelta(days=10_000)
+READ = StateTtlConfig(_LONG, StateTtlConfig.UpdateType.OnReadAndWrite)
+ONCE_MORE = StateTtlConfig(
+    _LONG,
+    StateTtlConfig.UpdateType.OnReadAndWrite,
+    StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp,
+)
 OURS = ("_source", "_malformed", "_raw", "_weight")
 
 
@@ -75,7 +84,7 @@ class NumberRows(KeyedProcessFunction):
 
 
 class NumberByList(NumberRows):
-    numbers = ListState(int)
+    numbers = ListState(int, ttl=READ)
 
     def _count(self) -> None:
         self.numbers.add(len(self.numbers.get()))
@@ -85,7 +94,7 @@ class NumberByList(NumberRows):
 
 
 class NumberByMap(NumberRows):
-    digits = MapState(str, int)
+    digits = MapState(str, int, ttl=ONCE_MORE)
 
     def _count(self) -> None:
         self.digits.put(f"n{self._number()}", 1)
@@ -95,7 +104,7 @@ class NumberByMap(NumberRows):
 
 
 class NumberByReducing(NumberRows):
-    added = ReducingState(operator.add, int)
+    added = ReducingState(operator.add, int, ttl=READ)
 
     def _count(self) -> None:
         self.added.add(1)
@@ -118,7 +127,7 @@ class _Twice(AggregateFunction[int, tuple[int, float], int]):
 
 
 class NumberByAggregating(NumberRows):
-    counted = AggregatingState(_Twice(), tuple[int, float])
+    counted = AggregatingState(_Twice(), tuple[int, float], ttl=ONCE_MORE)
 
     def _count(self) -> None:
         self.counted.add(1)

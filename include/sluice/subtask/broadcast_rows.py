@@ -49,6 +49,7 @@ class BroadcastRows:
         if not spec.broadcast_schema:
             return pl.DataFrame()
         schema = pa.ipc.read_schema(pa.py_buffer(spec.broadcast_schema))
+        self._work.cache.prefetch(spec.broadcast)
         tables = [self._work.cache.open(one).cast(schema) for one in spec.broadcast]
         return to_frame(pa.concat_tables([schema.empty_table(), *tables]))
 

@@ -76,10 +76,10 @@ class BroadcastSide:
         }
         for name, one in broadcasts.items():
             one.bind(entries[name])
-        first = [] if self._event_time is None else [self._event_time]
-        for row in in_order(rows, first).iter_rows(named=True):
+        at = self._event_time if self._event_time in rows.columns else None
+        for row in in_order(rows, [at] if at is not None else []).iter_rows(named=True):
             context = BroadcastContext(
-                timestamp=None if self._event_time is None else row[self._event_time],
+                timestamp=None if at is None else row[at],
                 current_watermark=instant_of(time.previous_watermark_ms),
                 processing_time=instant_of(time.processing_time_ms),
             )
