@@ -42,3 +42,12 @@ def test_a_module_of_an_earlier_version_is_the_one_of_today(name: str) -> None:
     assert earlier is import_module(MODULES[name])
     assert earlier.__spec__ is not None
     assert earlier.__spec__.name == MODULES[name]
+
+
+@pytest.mark.parametrize("name", ["ValueState", "ListState", "MapState", "KeyedProcessFunction"])
+def test_what_an_earlier_module_had_is_there_still(name: str) -> None:
+    sys.modules.pop("sluice.keyed_process", None)
+    with pytest.warns(DeprecationWarning, match="sluice.keyed_process has moved"):
+        earlier = import_module("sluice.keyed_process")
+
+    assert getattr(earlier, name) is getattr(sluice, name)

@@ -42,11 +42,12 @@ class Entries(Generic[K, V]):
         self.written: dict[K, None] = {}  # In the order of writing, unlike a set.
         self._expired = set(expired)
         self._is_refreshed_by_reads = is_refreshed_by_reads
+        self._heeds_reads = is_refreshed_by_reads or bool(self._expired)
 
     def get(self, key: K) -> V | None:
         """The value, which was read then; None if there is none."""
         found = self.current.get(key)
-        if found is not None:
+        if self._heeds_reads and found is not None:
             if key in self._expired:
                 self.remove(key)
             elif self._is_refreshed_by_reads:
@@ -56,8 +57,9 @@ class Entries(Generic[K, V]):
     def items(self) -> list[tuple[K, V]]:
         """All entries, which were read then, in their order."""
         found = list(self.current.items())
-        for key, _ in found:
-            self.get(key)
+        if self._heeds_reads:
+            for key, _ in found:
+                self.get(key)
         return found
 
     def contains(self, key: K) -> bool:

@@ -58,7 +58,7 @@ def checked(state: str, declared: type[V], value: V) -> V:
     Raises:
         ConfigurationError: it is not of the type that the state was declared with.
     """
-    if not is_tuple(declared):
+    if type(declared) is type:  # It is called for every value; tuple[int, int] is no class.
         return _checked_field(state, declared, value)  # type: ignore[return-value]
     fields = get_args(declared)
     if not isinstance(value, tuple) or len(value) != len(fields):
