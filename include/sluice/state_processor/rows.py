@@ -57,8 +57,11 @@ def bootstrapped(
                 "computes, so it cannot be bootstrapped; let the stage key by a whole number, a "
                 "text, a date or a timestamp"
             )
-    hashes = pl.Series(HASH, key_hash(mine, schema.key_columns))
-    return _stored(schema, mine.with_columns(hashes), now_ms)
+    if schema.one_hash is not None:
+        hashed = mine.with_columns(pl.lit(schema.one_hash, pl.Int64).alias(HASH))
+    else:
+        hashed = mine.with_columns(pl.Series(HASH, key_hash(mine, schema.key_columns)))
+    return _stored(schema, hashed, now_ms)
 
 
 def rewritten(

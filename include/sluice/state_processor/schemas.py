@@ -45,11 +45,11 @@ def state_tables(
         return {}
     given = resolved(job, params or {})
     known = analyse(job.pipeline, given, job.location.endpoint_url)
-    found = {uid: one.tables for uid in wanted if (one := known[uid]) is not None}
+    found = {uid: _written(one.tables) for uid in wanted if (one := known[uid]) is not None}
     if len(found) < len({*wanted}):
         with session() as spark:
             checked = check_pipeline(job.pipeline, spark, given, job.location.endpoint_url)
-        found = {uid: checked[uid].tables for uid in wanted}
+        found = {uid: _written(checked[uid].tables) for uid in wanted}
     return found
 
 
@@ -71,3 +71,8 @@ def resolved(job: Job, params: Mapping[str, str]) -> dict[str, str]:
     declared = {one.name for one in job.pipeline.params}
     kept = {n: v for n, v in job.state().configuration.params.items() if n in declared}
     return resolve(job.pipeline.params, kept | dict(params), job.pipeline.uid)
+
+
+def _written(tables: Tables) -> Tables:
+    """Those of *tables* that a stage writes."""
+    return {name: schema for name, schema in tables.items() if not schema.is_former}

@@ -17,6 +17,7 @@ from sluice.declaration.broadcast_state import (
 )
 from sluice.declaration.keyed_process import BEGINNING_OF_TIME, Context, Row
 from sluice.declaration.nodes import Input, StageNode
+from sluice.state_processor.rows import bootstrapped
 from sluice.subtask.operators.keyed_broadcast import BROADCAST_HASH, BroadcastSide
 from sluice.subtask.operators.operator import Changes, EpochTime
 from sluice.subtask.state.keyed import KeyedState, Run, delta_table
@@ -90,3 +91,16 @@ def test_only_what_changed_is_written_and_what_was_not_there_is_not_deleted() ->
     assert kept(second) == {"names": "dcbad"}
     assert first.deletes.is_empty()
     assert second.deletes.is_empty()
+
+
+def test_bootstrapped_broadcast_state_is_where_the_function_writes_it() -> None:
+    operation = ops.ProcessKeyed(function=Seen(), result={"told": str})
+    inputs = (Input(producer="bids", keys=("user",)),)
+    schema = BroadcastSide(StageNode(uid="told", operation=operation, inputs=inputs)).tables[TABLE]
+    given = pl.DataFrame({"_map_key": ["names", "first"], "_value": ["z", "never"]})
+
+    rows = bootstrapped(schema, given, now_ms=0, what="state of 'told'")
+    none = schema.live.to_frame()
+    run = Run(table=delta_table(schema, rows.select(*schema.live), none))
+
+    assert kept(received("at", ROWS[:1], run)) == {"names": "zd"}

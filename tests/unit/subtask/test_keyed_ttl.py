@@ -202,6 +202,13 @@ def test_a_value_that_gets_or_loses_a_ttl_of_its_own_is_refused_by_name(
         moved(a_function(before), a_function(now)).epoch(a_row(text="read list"))
 
 
+def test_where_a_value_would_be_with_another_ttl_is_no_table_that_is_written() -> None:
+    tables = Played(a_function(None)).operator.tables
+
+    former = {name for name, schema in tables.items() if schema.is_former}
+    assert former == {"value:value", "value:reduced", "value:mean", "value:plain"}
+
+
 def test_a_ttl_may_become_another_one_and_be_disabled() -> None:
     longer = moved(a_function(TTL), a_function(2 * TTL))
     disabled = moved(a_function(TTL), a_function(StateTtlConfig.DISABLED))

@@ -54,6 +54,7 @@ class BroadcastSide:
                     {MAP_KEY: column_type(state.key_type), VALUE: column_type(state.value_type)}
                 ),
                 key_columns=(MAP_KEY,),
+                one_hash=BROADCAST_HASH,
                 declared=declared_columns(stage, broadcast_table_of(state)),
             )
             for state in declared_broadcasts(self._function).values()

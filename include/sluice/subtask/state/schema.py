@@ -39,7 +39,7 @@ class StateSchema:
     ``time_column`` holds the timer of a row: an event time, as int64 milliseconds.  With
     ``is_written_once`` no row replaces another, and none is deleted before its timer is due.
     ``refused`` are columns that a run may not have, with why; ``declared`` are those of a user's
-    states.
+    states.  ``one_hash`` is that of all rows, where it is not the hash of their key.
     """
 
     columns: pl.Schema
@@ -50,6 +50,7 @@ class StateSchema:
     ttl_ms: int | None = None
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     declared: Mapping[str, DeclaredColumn] = field(default_factory=dict[str, DeclaredColumn])
+    one_hash: int | None = None
 
     def __post_init__(self) -> None:
         assert self.key_columns, "keyed state needs a key"
@@ -57,6 +58,11 @@ class StateSchema:
         assert not {HASH, DELETED, WRITTEN} & self.columns.keys(), "these three are ours"
         assert self.time_column is None or self.columns[self.time_column] == pl.Int64()
         assert self.ttl_ms is None or self.ttl_ms > 0
+
+    @property
+    def is_former(self) -> bool:
+        """Whether it is there to be refused alone: a stage writes no row of it."""
+        return bool(self.refused) and len(self.columns) == len(self.key_columns)
 
     @property
     def key(self) -> tuple[str, ...]:
