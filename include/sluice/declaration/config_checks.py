@@ -48,31 +48,39 @@ def check_max_records(value: int | None) -> None:
 
 def check_limits(given: Checkpointing) -> None:
     refuse = partial(_refuse, "checkpointing", given)
-    if given.interval is not None and given.interval < MINIMAL_CHECKPOINT_TIME:
-        refuse("interval", "use 10 ms or more, or None for checkpoints by hand only")
-    if given.timeout < MINIMAL_CHECKPOINT_TIME:
-        refuse("timeout", "use 10 ms or more")
-    if given.min_pause < timedelta(0):
-        refuse("min_pause", "use 0 or more")
-    if given.min_pause > MAXIMAL_PAUSE:
-        refuse("min_pause", "use 365 days or less")
+    _check_periods(given)
     if given.max_concurrent_checkpoints < 1:
         refuse("max_concurrent_checkpoints", "use 1 or more")
     if given.num_retained < 1:
         refuse("num_retained", "retain at least 1, or there is nothing to restore")
-    if given.retain_for < timedelta(0):
-        refuse("retain_for", "use 0 or more")
     if given.tolerable_failed_checkpoints < 0:
         refuse("tolerable_failed_checkpoints", "use 0 or more")
-    if given.aligned_checkpoint_timeout < timedelta(0):
-        refuse("aligned_checkpoint_timeout", "use 0 or more")
     if not 0 <= given.data_inline_threshold <= MAXIMAL_INLINE_BYTES:
         refuse("data_inline_threshold", f"use 0 to {MAXIMAL_INLINE_BYTES} bytes")
     if not 1 <= given.history_size <= MAXIMAL_HISTORY:
         refuse("history_size", f"use 1 to {MAXIMAL_HISTORY}")
     check_max_records(given.max_records_per_epoch)
+
+
+def _check_periods(given: Checkpointing) -> None:
+    refuse = partial(_refuse, "checkpointing", given)
+    if given.interval is not None and given.interval < MINIMAL_CHECKPOINT_TIME:
+        refuse("interval", "use 10 ms or more, or None for checkpoints by hand only")
+    if given.timeout < MINIMAL_CHECKPOINT_TIME:
+        refuse("timeout", "use 10 ms or more")
     if given.target_epoch is not None and given.target_epoch < MINIMAL_CHECKPOINT_TIME:
         refuse("target_epoch", "use 10 ms or more, or leave it out")
+    for name in ("min_pause", "retain_for", "aligned_checkpoint_timeout"):
+        if getattr(given, name) < timedelta(0):
+            refuse(name, "use 0 or more")
+    if given.min_pause > MAXIMAL_PAUSE:
+        refuse("min_pause", "use 365 days or less")
+    if given.target_epoch is not None and given.target_epoch >= given.timeout:
+        refuse(
+            "target_epoch",
+            f"a checkpoint expires after the timeout, {given.timeout}: use less, or a longer "
+            "timeout",
+        )
 
 
 def check_combinations(given: Checkpointing) -> None:
@@ -92,12 +100,6 @@ def check_combinations(given: Checkpointing) -> None:
         )
     if backlog is not None and given.interval is not None and backlog < given.interval:
         refuse("interval_during_backlog", f"use the interval, {given.interval}, or more")
-    if given.target_epoch is not None and given.target_epoch >= given.timeout:
-        refuse(
-            "target_epoch",
-            f"a checkpoint expires after the timeout, {given.timeout}: use less, or a longer "
-            "timeout",
-        )
     if given.unaligned and given.mode is CheckpointingMode.AT_LEAST_ONCE:
         refuse(
             "unaligned",
