@@ -70,6 +70,21 @@ def _has_seen_the_end(lineage: Lineage, uid: str) -> bool:
     return stage.watermark_ms == MAX_WATERMARK
 
 
+def _is_needed_now(job: Job, uid: str, lineage: Lineage) -> bool:
+    """Whether a stage behind this one reads a source as well, and no column of this one is known.
+
+    Records of a source do not wait: the epoch that was cut has to read them.
+    """
+    stage = lineage.stage(uid)
+    if stage is not None and stage.schema:
+        return False
+    return any(
+        len(job.pipeline.upstream_of(consumer.uid)) < len(consumer.inputs)
+        or _is_needed_now(job, consumer.uid, lineage)
+        for consumer in job.pipeline.consumers_of(uid)
+    )
+
+
 def task_plan(
     job: Job, state: CoordinatorState, uid: str, lineage: Lineage, *, must_align: bool
 ) -> TaskPlan:
@@ -77,6 +92,7 @@ def task_plan(
 
     A stage that reads a source is never overtaken: its unread records are in the source, not in
     flight.  A stage that was overtaken in the parent is not overtaken again, so that it advances.
+    One whose columns are unknown runs where a stage behind it cannot read its source without them.
     """
     parallelism = job.parallelism_of(uid, state.configuration)
     declared = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
@@ -84,6 +100,7 @@ def task_plan(
     check_parallelism(uid, parallelism, max_parallelism)
     upstream = job.pipeline.upstream_of(uid)
     reads_streams_alone = len(upstream) == len(job.pipeline.stages[uid].inputs)
+    must_align = must_align or _is_needed_now(job, uid, lineage)
     can_be_behind = state.configuration.unaligned and not must_align and reads_streams_alone
     is_from_the_start = state.configuration.aligned_timeout_ms == 0
     is_unaligned = can_be_behind and (is_from_the_start or lineage.was_overtaken(uid))

@@ -154,11 +154,19 @@ def stage_state(
             SubtaskState(subtask=ack.subtask, state=ack.state, output=ack.output) for ack in mine
         ),
         watermark_ms=output_watermark(job, plan, uid, mine, before),
-        in_flight=_in_flight(upstream) if task.is_unaligned else (),
+        in_flight=_left(job, task, before, lineage, upstream) if task.is_unaligned else (),
         event_times_ms=event_times(job, plan, uid, measured_by(mine), before),
         rows_per_group=_rows_per_group(mine, before),
         schema=_schema(job, uid, mine, before),
     )
+
+
+def schema_before(stage: StageState | None, producer: StageState | None, uid: str) -> bytes:
+    """The serialized Arrow schema of the stream of the stage *uid* that *stage* reads, as the
+    parent knew both; empty where no stage before it has run yet.
+    """
+    left = stage.in_flight_of(uid) if stage is not None else None
+    return (left.schema if left is not None else b"") or (producer.schema if producer else b"")
 
 
 def finished_stage(before: StageState) -> StageState:
@@ -201,6 +209,22 @@ def _upstream(
     }
 
 
+def _left(
+    job: Job,
+    task: TaskPlan,
+    before: StageState | None,
+    lineage: Lineage,
+    upstream: Mapping[str, list[Ack]],
+) -> tuple[InFlightData, ...]:
+    """What an unaligned stage leaves in flight: this epoch's streams, and what it has not read.
+
+    It reads nothing before the columns of all its streams are known.
+    """
+    streams = job.pipeline.upstream_of(task.uid)
+    has_read = all(schema_before(before, lineage.stage(one), one) for one in streams)
+    return _in_flight(upstream, None if has_read else before)
+
+
 def _in_flight(
     upstream: Mapping[str, list[Ack]], before: StageState | None = None
 ) -> tuple[InFlightData, ...]:
@@ -212,7 +236,7 @@ def _in_flight(
         left[producer] = InFlightData(
             producer=producer,
             segments=(*(earlier.segments if earlier is not None else ()), *sealed),
-            schema=acks[0].schema,
+            schema=acks[0].schema or (earlier.schema if earlier is not None else b""),
         )
     return tuple(left.values())
 

@@ -12,7 +12,7 @@ from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MIN_WATERMARK, combined_watermark
 from sluice.epoch.acks import acks_of
 from sluice.epoch.event_time import has_no_say, is_idle, output_watermark
-from sluice.epoch.lineage import Lineage
+from sluice.epoch.lineage import Lineage, schema_before
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.owed_work import still_pending
@@ -83,9 +83,9 @@ def _stream(
     before, producer_before = lineage.stage(uid), lineage.stage(producer)
     in_flight = before.in_flight_of(producer) if before is not None else None
     segments = in_flight.segments if in_flight is not None else ()
-    schema = in_flight.schema if in_flight is not None else b""
+    schema = schema_before(before, producer_before, producer)
     if producer in plan.finished and not schema:
-        schema = _schema_of_finished(uid, producer, producer_before)
+        raise _lacks_schema(uid, producer)
     overtaken = still_pending(state, plan.checkpoint_id).overtaken
     ran = any(task.uid == producer for task in plan.tasks) and producer not in overtaken
     no_say = is_idle(job, plan, producer)
@@ -105,16 +105,13 @@ def _stream(
     )
 
 
-def _schema_of_finished(uid: str, producer: str, finished: StageState | None) -> bytes:
-    """The columns of a stream that has ended; without them no row of *uid*'s others could be read.
+def _lacks_schema(uid: str, finished: str) -> ConfigurationError:
+    """The error for a checkpoint that does not say the columns of a stream that has ended.
 
-    Raises:
-        ConfigurationError: an older version of sluice wrote the checkpoint, and did not keep them.
+    Without them no row of the other inputs could be read.
     """
-    if finished is None or not finished.schema:
-        raise ConfigurationError(
-            f"stage {uid!r} reads {producer!r}, which has finished, and the checkpoint does not "
-            "say which columns it had: an older version wrote it, which read nothing more of the "
-            f"other inputs of {uid!r}; restore a checkpoint from before {producer!r} finished"
-        )
-    return finished.schema
+    return ConfigurationError(
+        f"stage {uid!r} reads {finished!r}, which has finished, and the checkpoint does not "
+        "say which columns it had: an older version wrote it, which read nothing more of the "
+        f"other inputs of {uid!r}; restore a checkpoint from before {finished!r} finished"
+    )

@@ -17,6 +17,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointingMode
+from sluice.core.watermarks import MIN_WATERMARK
 from sluice.epoch.assignment import assigned_state
 from sluice.epoch.lineage import lineage_of
 from sluice.epoch.stage_input import stage_input
@@ -145,17 +146,20 @@ def _run(run: StageRun) -> tuple[list[Ack], Mapping[str, StateSchema]]:
 
 
 def _acknowledge_nothing(run: StageRun) -> list[Ack]:
-    """The acks of an unaligned stage without any input yet: its subtasks have nothing to do."""
-    task = run.task
+    """The acks of an unaligned stage that cannot read yet: the columns of an input are unknown.
+
+    What is in flight waits, and so does event time, or these rows would be late.
+    """
+    task, before = run.task, run.before
     acks = [
         Ack(
             checkpoint_id=run.plan.checkpoint_id,
             subtask=subtask,
             attempt=run.attempt,
             state=state,
-            watermark_ms=run.given.watermark_ms(run.before),
+            watermark_ms=before.watermark_ms if before is not None else MIN_WATERMARK,
         )
-        for subtask, state in zip(task.subtasks, assigned_state(run.before, task), strict=True)
+        for subtask, state in zip(task.subtasks, assigned_state(before, task), strict=True)
     ]
     raw = [run.job.answers.write_ack(ack) for ack in acks]
     return [decode_ack(body, f"ack of {task.uid}") for body in raw]

@@ -1,4 +1,4 @@
-"""A stage goes on reading its other inputs when a stage that it reads has finished."""
+"""A stage loses no row of an input while another one has finished, or has not begun."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
 from sluice.coordinator.completion import commit, finalize
+from sluice.core.properties import JobStatus
 from sluice.declaration.config import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.epoch.lineage import CompletedParent, lineage_of
@@ -76,3 +77,24 @@ def test_a_checkpoint_that_does_not_say_the_columns_of_what_ended_is_refused() -
 
     with pytest.raises(ConfigurationError, match="'both' reads 'ending', which has finished, and"):
         stage_input(job, job.state(), plan, "both", before)
+
+
+@pytest.mark.parametrize("reads_a_source", [False, True])
+def test_no_row_is_lost_while_the_columns_of_another_input_are_unknown(
+    reads_a_source: bool,
+) -> None:
+    pipeline = Pipeline("bids", Checkpointing(max_records_per_epoch=100, unaligned=True))
+    near, far = (
+        pipeline.source(uid, Nexmark(500, columns=("bid_auction", "price")))
+        for uid in ("near", "far")
+    )
+    one = near if reads_a_source else near.transform("one", lambda rows: rows)
+    three = far.transform("two", lambda rows: rows).transform("three", lambda rows: rows)
+    one.union("both", three).sink("out", FilesTable())
+    job = a_running_job(pipeline)
+
+    read = 0
+    while job.state().status is JobStatus.RUNNING:
+        read += play(job)[1]
+
+    assert read == 1_000
