@@ -100,8 +100,8 @@ def task_plan(
     check_parallelism(uid, parallelism, max_parallelism)
     upstream = job.pipeline.upstream_of(uid)
     reads_streams_alone = len(upstream) == len(job.pipeline.stages[uid].inputs)
-    must_align = must_align or _is_needed_now(job, uid, lineage)
-    can_be_behind = state.configuration.unaligned and not must_align and reads_streams_alone
+    is_possible = state.configuration.unaligned and not must_align and reads_streams_alone
+    can_be_behind = is_possible and not _is_needed_now(job, uid, lineage)
     is_from_the_start = state.configuration.aligned_timeout_ms == 0
     is_unaligned = can_be_behind and (is_from_the_start or lineage.was_overtaken(uid))
     return TaskPlan(
