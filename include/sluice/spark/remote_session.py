@@ -7,6 +7,8 @@ each other.  It ends with the run; the server keeps running.
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 15002
 ANSWER_TIMEOUT_S = 10.0  # Enough for a server that is starting.
+END_TIMEOUT_S = 5.0  # For the client's threads, which need milliseconds.
 
 
 @contextmanager
@@ -30,6 +33,7 @@ def remote_session(remote: str) -> Iterator[SparkSession]:
         ConfigurationError: no server listens there, or one that is not a Spark Connect server, or
             one of another version than PySpark's here.
     """
+    before = {*threading.enumerate()}
     check_listening(remote)
     from pyspark.sql import SparkSession
 
@@ -39,6 +43,20 @@ def remote_session(remote: str) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+        _wait_for_daemons(before)
+
+
+def _wait_for_daemons(before: set[threading.Thread]) -> None:
+    """Wait until the threads have ended that gRPC began behind those of *before*.
+
+    They are daemons, and end soon after their channel was closed.  One that is still at work when
+    Python ends is unwound in the middle of gRPC's C++, which aborts the process: its exit code
+    would say that a run has failed that had not.
+    """
+    deadline = time.monotonic() + END_TIMEOUT_S
+    for thread in {*threading.enumerate()} - before:
+        if thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def check_listening(remote: str, *, said_by: str = "--remote") -> None:
