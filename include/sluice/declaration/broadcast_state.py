@@ -20,11 +20,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar, overload
+from typing import TypeVar
 
 from sluice.declaration.keyed_process import KeyedProcessFunction, Row
-from sluice.declaration.keyed_states import Entries, Migrations, State
-from sluice.declaration.state_types import checked, map_key_type
+from sluice.declaration.keyed_states import Entries, Map, Migrations
+from sluice.declaration.state_types import map_key_type
 from sluice.errors import ConfigurationError
 
 K = TypeVar("K")
@@ -48,7 +48,7 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction):
         """Write broadcast state for one row.  It yields nothing, for every subtask calls it."""
 
 
-class BroadcastState(State[K, V]):
+class BroadcastState(Map[K, V]):
     """A map that all keys share: ``limits = BroadcastState(str, int)``.
 
     It is written in ``process_broadcast`` only, and has no TTL, as in Flink.
@@ -59,37 +59,6 @@ class BroadcastState(State[K, V]):
     ) -> None:
         super().__init__(of, migrations=migrations)
         self.key_type = map_key_type(key_type)
-
-    @overload
-    def get(self, key: K) -> V | None: ...
-
-    @overload
-    def get(self, key: K, default: V) -> V: ...
-
-    def get(self, key: K, default: V | None = None) -> V | None:
-        found = self._entries.get(self._key(key))
-        return default if found is None else found
-
-    def contains(self, key: K) -> bool:
-        return self._entries.contains(self._key(key))
-
-    def items(self) -> list[tuple[K, V]]:
-        """In the order of the keys, whenever they were put there."""
-        found = dict(self._entries.items())
-        return [(key, found[key]) for key in sorted(found)]  # type: ignore[type-var]
-
-    def put(self, key: K, value: V) -> None:
-        self._entries.put(self._key(key), self._checked(value))
-
-    def remove(self, key: K) -> None:
-        """Forget *key*, if it is there."""
-        self._entries.remove(self._key(key))
-
-    def clear(self) -> None:
-        self._entries.clear()
-
-    def _key(self, key: K) -> K:
-        return checked(self.name, self.key_type, key)
 
 
 class ReadOnlyEntries(Entries[K, V]):

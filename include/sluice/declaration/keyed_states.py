@@ -176,19 +176,10 @@ class ListState(State[int, V]):
         self._entries.clear()
 
 
-class MapState(State[K, V]):
-    """A map per key: ``per_day = MapState(str, int)``."""
+class Map(State[K, V]):
+    """The entries of a map, whichever rows see it; ``key_type`` is the type of its keys."""
 
-    def __init__(
-        self,
-        key_type: type[K],
-        of: type[V],
-        *,
-        ttl: StateTtlConfig | timedelta | None = None,
-        migrations: Migrations[V] | None = None,
-    ) -> None:
-        super().__init__(of, ttl=ttl, migrations=migrations)
-        self.key_type = map_key_type(key_type)
+    key_type: type[K]
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -220,3 +211,18 @@ class MapState(State[K, V]):
 
     def _key(self, key: K) -> K:
         return checked(self.name, self.key_type, key)
+
+
+class MapState(Map[K, V]):
+    """A map per key: ``per_day = MapState(str, int)``."""
+
+    def __init__(
+        self,
+        key_type: type[K],
+        of: type[V],
+        *,
+        ttl: StateTtlConfig | timedelta | None = None,
+        migrations: Migrations[V] | None = None,
+    ) -> None:
+        super().__init__(of, ttl=ttl, migrations=migrations)
+        self.key_type = map_key_type(key_type)
