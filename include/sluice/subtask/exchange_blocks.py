@@ -98,8 +98,8 @@ def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
                     owner = share % spec.task.parallelism
                     yield from _pieces(owner, BlockKind.LATE, str(side), partial.late, 0)
             if timed is not None and timed.times_ms:
+                times = times_frame(timed.times_ms)
                 for subtask in range(spec.task.parallelism):
-                    times = times_frame(timed.times_ms)
                     yield from _pieces(subtask, BlockKind.TIMES, str(side), times, 0)
 
 
