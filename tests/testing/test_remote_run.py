@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -108,6 +110,16 @@ def test_a_pipeline_with_state_and_functions_runs_on_a_server_that_has_not_its_c
         ("ROME", 2),
         ("ROME", 3),
     ]
+
+
+def test_a_session_ends_when_the_threads_that_its_client_began_have_ended() -> None:
+    before = {*threading.enumerate()}
+    last_words = threading.Thread(target=time.sleep, args=(0.3,), daemon=True)
+    last_words.start()
+
+    remote_session._wait_for_daemons(before)  # noqa: SLF001 - the race is too rare to be met
+
+    assert not last_words.is_alive()
 
 
 def test_a_server_that_is_not_running_is_refused_at_once_with_its_address() -> None:
