@@ -10,6 +10,7 @@ machine's last start are not trusted.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -53,40 +54,43 @@ class CacheFolder:
             return
         with suppress(OSError):
             self._ours.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_room(blocks)
             _write(self.path(name), body)
-            counted = self._count(blocks)
-            if counted == blocks or counted > self._max_blocks:
-                self._evict()
 
     def drop(self, name: str) -> None:
         with suppress(OSError):
             self.path(name).unlink()
 
-    def _count(self, blocks: int) -> int:
-        """Add *blocks* to the count of all processes, and return it.
+    def _make_room(self, blocks: int) -> None:
+        """Add *blocks* to the count of all processes, and evict if there are then too many.
 
-        The count is the length of a file to which each appends a byte per block: one write and one
-        stat, instead of a stat of every file.  Deleted files count until the next eviction.
+        The count is the length of a sparse file: one lock and one stat, instead of a stat of every
+        file.  Deleted files count until the next eviction.  Under the lock a look misses one file
+        per process at most: the one that is counted and not yet written.
         """
-        descriptor = os.open(self._folder / _COUNT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self._folder / _COUNT, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, bytes(blocks))
-            return os.fstat(descriptor).st_size
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # The end of a process releases it.
+            counted = os.fstat(descriptor).st_size
+            total = counted + blocks
+            if counted == 0 or total > self._max_blocks:
+                total = self._evict(blocks)
+            os.ftruncate(descriptor, total)
         finally:
             os.close(descriptor)
 
-    def _evict(self) -> None:
-        """Count the files that are really here, and delete the oldest if they are too large."""
+    def _evict(self, blocks: int) -> int:
+        """Delete the oldest files if *blocks* more are too many; what is then here, with them."""
         files = sorted(_files(self._folder))
-        total = sum(blocks for _, blocks, _ in files)
+        total = blocks + sum(size for _, size, _ in files)
         if total > self._max_blocks:
-            for _, blocks, path in files:
+            for _, size, path in files:
                 if total <= self._blocks_after_eviction:
                     break
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
-                    total -= blocks
-        _write(self._folder / _COUNT, bytes(total))
+                    total -= size
+        return total
 
 
 def _write(path: Path, body: bytes) -> None:
