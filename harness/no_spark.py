@@ -170,9 +170,14 @@ def _keyed_rows(inputs: Sequence[Rows], node: StageNode, task: TaskPlan, _: obje
         for index in range(task.parallelism)
     ]
     schema = partitions[0].schema.serialize().to_pybytes()
-    tables = build_operator(node, [placed.drop("owner").schema]).tables
+    operator = build_operator(node, [placed.drop("owner").schema])
     placed_rows = cast("DataFrame", Rows(partitions, rows.around))
-    return KeyedRows(rows=placed_rows, schemas=(schema,), tables=tables)
+    return KeyedRows(
+        rows=placed_rows,
+        schemas=(schema,),
+        result=operator.output_schema,
+        tables=operator.tables,
+    )
 
 
 @contextmanager

@@ -53,8 +53,8 @@ class StageOperator(CheckpointOperator):
             if not self.goes_on(context):
                 attempt = self._next_attempt(job, pending)
         fault = fault_of(context)
-        if fault is not None and fault.strikes_subtask(self.stage, pending.checkpoint_id):
-            os.environ[FAULT_VARIABLE] = str(fault)  # It is passed to the subtasks.
+        if fault is not None:
+            os.environ[FAULT_VARIABLE] = str(fault)  # For the subtasks, also of chained stages.
         stage_s = self.run(job, pending, attempt, context)
         return {
             "checkpoint_id": pending.checkpoint_id,

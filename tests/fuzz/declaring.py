@@ -52,6 +52,8 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
         )
     for stage in plan.stages:
         streams[stage.uid] = _stage(stage, streams)
+        if not plan.is_chained:
+            streams[stage.uid].disable_chaining()
     for sink in plan.sinks:
         streams[sink.producer].sink(sink.uid, spec_of(sink))
     return pipeline

@@ -154,7 +154,12 @@ def keyed_rows(
     rows = placed.drop(keying.SUBTASK)
     if operator.is_order_sensitive:
         rows = rows.each(_sorted)
-    return KeyedRows(rows=cast("DataFrame", rows), schemas=schemas, tables=operator.tables)
+    return KeyedRows(
+        rows=cast("DataFrame", rows),
+        schemas=schemas,
+        result=operator.output_schema,
+        tables=operator.tables,
+    )
 
 
 def _sorted(table: pa.Table) -> pa.Table:

@@ -108,6 +108,11 @@ class Plan:
     way: str = "plain"
     tuning: tuple[str, ...] = ()
 
+    @property
+    def is_chained(self) -> bool:
+        """Whether stages may be chained; of the seed, as a draw would make all plans others."""
+        return self.seed % 4 != 0
+
     def source(self, uid: str) -> SourcePlan | None:
         return next((source for source in self.sources if source.uid == uid), None)
 

@@ -54,10 +54,31 @@ PATHS: dict[str, Mutation] = {
     ),
     "times_reach_one": Mutation(
         "event times that readers measured reach the first subtask alone",
-        "subtask.exchange_blocks:send",
-        "for subtask in range(spec.task.parallelism):",
+        "subtask.exchange_blocks:Sender.to_all",
+        "for subtask in range(self._spec.task.parallelism):",
         "for subtask in range(1):",
         needs=("plain", "parallel", "epochs"),
+    ),
+    "chained_clock_stands": Mutation(
+        "a chained stage does not hear how far event time has come",
+        "subtask.chain:ChainedClock.read",
+        "combined_watermark([streams_ms], self.floor_ms)",
+        "self.floor_ms",
+        needs=("chained", "epochs"),
+    ),
+    "chained_ack_is_lost": Mutation(
+        "of the stage before it a chained stage believes the first ack alone",
+        "subtask.snapshot:KeyedSnapshot._read_clock",
+        "self.acks[clock.producer])",
+        "self.acks[clock.producer][:1])",
+        needs=("chained", "parallel", "epochs"),
+    ),
+    "chain_is_cut": Mutation(
+        "of what a chained stage yields the last block stays behind",
+        "subtask.chain:ChainedOutput.add",
+        "for block in self._sender.rows(0, feed.keyed(to_frame(rows))):",
+        "for block in [*self._sender.rows(0, feed.keyed(to_frame(rows)))][:-1]:",
+        needs=("chained",),
     ),
     "times_of_one_reader": Mutation(
         "of the event times of several readers the first count",

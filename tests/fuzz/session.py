@@ -125,7 +125,8 @@ class Frame:
     def mapInArrow(self, function: Any, schema: Any) -> Frame:  # noqa: N802 - Spark's
         arrow = _arrow(schema)
         count = len(self.partitions)
-        is_job = arrow.names == ["ack"]
+        # Those that acknowledge, also where others are chained to them; not those that only send.
+        is_job = arrow.names == ["ack"] or self.columns != ["id"]
         answers = []
         for index, table in enumerate(self.partitions):
             with self.session.around(index, count) if is_job else nullcontext():

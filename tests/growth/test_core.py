@@ -17,9 +17,9 @@ from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import PartitionOffset, Slice, SourceCut, TaskPlan
+from sluice.core.stage_clock import measured_by
 from sluice.core.watermarks import source_watermark
 from sluice.epoch.assignment import assigned_state
-from sluice.epoch.event_time import measured_by
 from tests.builders import a_submitted, after, an_ack, read, triggered
 from tests.operations import calls_of
 

@@ -17,6 +17,7 @@ from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.spark.folder_job import FolderJob, stage_of
+from tests.spark.spark_jobs import spark_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -217,9 +218,3 @@ def test_event_time_past_the_jvm_is_measured_in_the_job_that_joins(
 
     assert spark_jobs(spark) - before == 1
     assert stage_of(metadata, "pairs").event_times_ms == {"rows/": START_MS}
-
-
-def spark_jobs(spark: SparkSession) -> int:
-    jvm: Any = spark.sparkContext._jsc  # noqa: SLF001 - the JVM behind the session
-    count: int = jvm.sc().statusStore().jobsList(None).size()
-    return count

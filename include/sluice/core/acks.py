@@ -47,7 +47,8 @@ class Ack:
 
     ``state`` lists every live segment, oldest first; ``event_times_ms`` the largest event time
     seen per ``source/partition``; ``schema`` the output's Arrow schema, known even without rows.
-    ``watermark_ms`` is that of the streams it has read; None when it read sources alone.
+    ``watermark_ms`` is that of the streams it has read; None when it read sources alone.  A subtask
+    with ``is_chained`` handed its output to those of the next stage, which have acknowledged.
     """
 
     checkpoint_id: CheckpointId
@@ -59,6 +60,7 @@ class Ack:
     event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
     watermark_ms: int | None = None
     committables: tuple[Committable, ...] = ()
+    is_chained: bool = False
     metrics: SubtaskMetrics = field(default_factory=SubtaskMetrics)
 
 

@@ -17,6 +17,7 @@ _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in .*$')
 _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<said>.*))?$")
 # A frame of the JVM, or a line of the plan that Spark could not analyse.
 _NO_WORDS = re.compile(r"^\s*(?:at [\w$.<>/@-]+\(|\.\.\. \d+ more)|^(?:'?[A-Z]\w* \[|\+- |:- |== )")
+_NOTE = re.compile(r"^\(in stage '([\w.-]+)'\)$", re.MULTILINE)
 _JVM_TRACE = "JVM stacktrace:"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*;?")
 _SQL = re.compile(r"^== SQL(?: \(.*\))? ==\n(?P<sql>.+?)\n[-^ ]*\^", re.MULTILINE | re.DOTALL)
@@ -75,6 +76,17 @@ def code_place(file: str, line: int | str) -> str:
     if _LIBRARIES.search(path):
         return ""
     return f"{'/'.join(path.split('/')[-2:])} line {line}"
+
+
+def note_of_stage(stage: str) -> str:
+    """A note for an exception, in a paragraph of its own: the stage whose subtask raised it."""
+    return f"\n(in stage {stage!r})"
+
+
+def stage_in(text: str) -> str:
+    """The stage that a note in *text* names; empty without one."""
+    found = _NOTE.findall(text)
+    return found[-1] if found else ""
 
 
 def is_equal_cause(one: str, other: str) -> bool:

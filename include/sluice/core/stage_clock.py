@@ -6,9 +6,10 @@ makes it, and whichever process has seen all rows of the epoch reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from sluice.core.acks import Ack
 from sluice.core.plan import SourceCut
 from sluice.core.watermarks import (
     MIN_WATERMARK,
@@ -71,6 +72,28 @@ class StageClock:
 
     def watermark_ms(self, measured_ms: Mapping[str, int]) -> int:
         return combined_watermark(self.inputs_ms(measured_ms), self.floor_ms)
+
+    def behind_ms(self, acks: Sequence[Ack]) -> int:
+        """The watermark behind the stage, whose *acks* say what it read."""
+        return self._with_streams_of(acks).watermark_ms(measured_by(acks))
+
+    def has_no_say(self, acks: Sequence[Ack]) -> bool:
+        """Whether nothing that the stage read, by its *acks*, says how far event time has come."""
+        inputs_ms = self._with_streams_of(acks).inputs_ms(measured_by(acks))
+        return all(watermark_ms is None for watermark_ms in inputs_ms)
+
+    def _with_streams_of(self, acks: Sequence[Ack]) -> StageClock:
+        streams_ms = (ack.watermark_ms for ack in acks if ack.watermark_ms is not None)
+        return replace(self, streams_ms=min(streams_ms, default=None))
+
+
+def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
+    """Per ``source/partition`` what the subtasks measured in their epoch."""
+    seen: dict[str, int] = {}
+    for ack in acks:
+        for partition, at_ms in ack.event_times_ms.items():
+            seen[partition] = max(at_ms, seen.get(partition, at_ms))
+    return dict(sorted(seen.items()))
 
 
 def latest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -59,6 +59,7 @@ class StageNode:
     parallelism: int | None = None
     ttl_ms: int | None = None  # Of a key's state, since its last write.
     steps: tuple[Step, ...] = ()  # SQL over the operation's result, applied in this order.
+    chained: bool = True  # It may run in one Spark job with the stages before and behind it.
 
     @property
     def kind(self) -> Kind:

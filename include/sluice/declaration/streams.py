@@ -196,6 +196,20 @@ class Stream:
             raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
         return self._step(Projection(columns), *columns)
 
+    def disable_chaining(self) -> Stream:
+        """Never run this stage in one Spark job with the one before or behind it, as Flink's.
+
+        It changes no result: a chained stage saves a Spark job, and its input is not in the bucket.
+        """
+        stage = self.pipeline.stages.get(self.producer)
+        if stage is None:
+            raise ConfigurationError(
+                f"{self.producer!r} is a source, and is never chained; call disable_chaining() "
+                "behind a stage"
+            )
+        self.pipeline.amend_stage(replace(stage, chained=False))
+        return self
+
     def sink(self, uid: str, spec: SinkSpec) -> None:
         """Publish this stage's result exactly once: staged with the epoch, visible on commit."""
         if self.producer not in self.pipeline.stages:

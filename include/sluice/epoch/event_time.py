@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sluice.core.acks import Ack
 from sluice.core.completed import StageState
 from sluice.core.plan import CheckpointPlan, SourceCut
-from sluice.core.stage_clock import SourceClock, StageClock
+from sluice.core.stage_clock import SourceClock, StageClock, measured_by
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration.nodes import SourceNode
 from sluice.job.job import Job
 from sluice.job.positions import whole_cut
-
-
-def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
-    """Per ``source/partition`` what the subtasks measured in their epoch."""
-    seen: dict[str, int] = {}
-    for ack in acks:
-        for partition, at_ms in ack.event_times_ms.items():
-            seen[partition] = max(at_ms, seen.get(partition, at_ms))
-    return dict(sorted(seen.items()))
 
 
 def stage_clock(
@@ -64,8 +55,7 @@ def output_watermark(
     job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
 ) -> int:
     """The watermark behind a stage at this barrier, known once all its subtasks acknowledged."""
-    clock = stage_clock(job, plan, stage, _of_streams(acks), before)
-    return clock.watermark_ms(measured_by(acks))
+    return stage_clock(job, plan, stage, None, before).behind_ms(acks)
 
 
 def known_of_source(
@@ -85,8 +75,7 @@ def has_no_say(
     job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
 ) -> bool:
     """Whether nothing that the stage read in this epoch says how far event time has come."""
-    clock = stage_clock(job, plan, stage, _of_streams(acks), before)
-    return all(watermark_ms is None for watermark_ms in clock.inputs_ms(measured_by(acks)))
+    return stage_clock(job, plan, stage, None, before).has_no_say(acks)
 
 
 def is_idle(job: Job, plan: CheckpointPlan, producer: str) -> bool:
@@ -94,10 +83,6 @@ def is_idle(job: Job, plan: CheckpointPlan, producer: str) -> bool:
     if producer in job.pipeline.sources:
         return _cut(job, plan, producer).is_idle
     return all(is_idle(job, plan, one) for one in job.pipeline.stages[producer].producers)
-
-
-def _of_streams(acks: Sequence[Ack]) -> int | None:
-    return min((ack.watermark_ms for ack in acks if ack.watermark_ms is not None), default=None)
 
 
 def _source_clock(

@@ -14,11 +14,12 @@ from sluice.core.acks import Ack
 from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
+from sluice.core.stage_clock import measured_by
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration.side_outputs import side_outputs
 from sluice.epoch.acks import acks_of
-from sluice.epoch.event_time import event_times, measured_by, output_watermark
+from sluice.epoch.event_time import event_times, output_watermark
 from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.job.owed_work import plan_of

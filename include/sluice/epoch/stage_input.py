@@ -25,13 +25,14 @@ class StreamInput:
     ``schema`` is their serialized Arrow schema; empty while no stage before this one has run yet.
     ``watermark_ms`` is None for a stream that has no say: it has been silent for long, or says
     nothing of how far event time has come.  With ``has_waited`` some of its rows are of earlier
-    epochs.
+    epochs.  With ``is_chained`` the stage has got the stream in the Spark job of the one before it.
     """
 
     segments: tuple[SegmentHandle, ...]
     schema: bytes
     watermark_ms: int | None
     has_waited: bool = False
+    is_chained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,11 @@ class StageInput:
     def is_known(self) -> bool:
         """Whether the columns of every stream are."""
         return all(stream.schema for stream in self.streams.values())
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether the stage has run already, chained to the one that it reads."""
+        return any(stream.is_chained for stream in self.streams.values())
 
     def watermark_ms(self, before: StageState | None) -> int | None:
         """The least over the streams, None without any, or when none has a say; *before* is the
@@ -88,13 +94,14 @@ def _stream(
         raise _lacks_schema(uid, producer)
     overtaken = still_pending(state, plan.checkpoint_id).overtaken
     ran = any(task.uid == producer for task in plan.tasks) and producer not in overtaken
-    no_say = is_idle(job, plan, producer)
+    no_say, is_chained = is_idle(job, plan, producer), False
     if plan.task(uid).is_unaligned or not ran:
         watermark_ms = producer_before.watermark_ms if producer_before else MIN_WATERMARK
     else:
         acks = acks_of(job, state, plan.checkpoint_id)(producer)
         segments = (*segments, *(segment for ack in acks for segment in ack.output))
         schema = acks[0].schema or schema
+        is_chained = any(ack.is_chained for ack in acks)
         watermark_ms = output_watermark(job, plan, producer, acks, producer_before)
         no_say = has_no_say(job, plan, producer, acks, producer_before)
     return StreamInput(
@@ -102,6 +109,7 @@ def _stream(
         schema=schema,
         watermark_ms=None if no_say else watermark_ms,
         has_waited=in_flight is not None and bool(in_flight.segments),
+        is_chained=is_chained,
     )
 
 

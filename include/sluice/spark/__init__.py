@@ -1,1 +1,1 @@
-"""The Spark driver: sessions, and one Spark job per stage and epoch."""
+"""The Spark driver: sessions, and one Spark job per epoch and chain of stages."""

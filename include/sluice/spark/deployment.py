@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pyarrow as pa
 
 from sluice.declaration.changelog import Append
@@ -14,15 +15,25 @@ from sluice.declaration.operations import Transform
 from sluice.epoch.assignment import assigned_state
 from sluice.errors import ConfigurationError
 from sluice.spark.compaction_job import take_over_compactions
-from sluice.spark.event_time_measurement import EventTime, event_time_of
-from sluice.spark.exchange import exchange_of, exchanged_rows
-from sluice.spark.keying import KeyedRows, keyed_rows
+from sluice.spark.event_time_measurement import EventTime, behind, event_time_of
+from sluice.spark.exchange import (
+    blocks_of,
+    exchange_of,
+    exchange_spec,
+    exchanged_rows,
+    keyed_blocks,
+)
+from sluice.spark.keying import KeyedRows, keyed_rows, polars_schema
 from sluice.spark.rows import looked_up, lookup_table, read_inputs, transformed
 from sluice.spark.stage_run import StageRun
 from sluice.spark.user_code import take_along
+from sluice.subtask.chain import ChainLink
 from sluice.subtask.faults import fault_from_environment
 from sluice.subtask.operators.operator import WEIGHT
+from sluice.subtask.output import narrowed
 from sluice.subtask.state.schema import StateSchema
+from sluice.subtask.state.segments import to_table
+from sluice.subtask.subtask import run_subtask
 from sluice.subtask.workspace import SubtaskSpec
 
 if TYPE_CHECKING:
@@ -31,11 +42,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The rows by subtask, the specification of the subtasks, and the stage's keyed state."""
+    """The rows by subtask, the specification of the subtasks, and the stage's keyed state.
 
+    ``result`` are the columns that its operation yields.
+    """
+
+    run: StageRun
     rows: DataFrame
     spec: SubtaskSpec
     tables: Mapping[str, StateSchema]
+    result: pl.Schema
+
+    @property
+    def stream_schema(self) -> bytes:
+        """The serialized Arrow schema of the stage's stream."""
+        node = self.run.node
+        frame = narrowed(node, self.result.to_frame())
+        if node.kind != Append():
+            frame = frame.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
+        body: bytes = to_table(frame).schema.serialize().to_pybytes()
+        return body
 
 
 def deploy(run: StageRun) -> Deployment:
@@ -53,7 +79,37 @@ def deploy(run: StageRun) -> Deployment:
     else:
         event_time = event_time_of(run, None)
         given = _rows(run, read_inputs(run))
-    return Deployment(rows=given.rows, spec=_spec(run, given, event_time), tables=given.tables)
+    return _deployment(run, given, event_time)
+
+
+def deploy_behind(before: Deployment, run: StageRun) -> Deployment | None:
+    """Chain the stage of *run* to the one deployed *before* it; None if Spark has to read its rows.
+
+    Raises:
+        ConfigurationError: the stage cannot compute what it declares of its columns.
+    """
+    _check_weights(run)
+    exchange = exchange_of(run)
+    if exchange is None:
+        return None
+    take_along(run.node)
+    event_time = behind(before.run, run)
+    (stream,) = run.given.streams.values()
+    link = ChainLink(exchange=exchange_spec(run, exchange, event_time), schema=stream.schema)
+    spec = replace(before.spec, chained_to=link)
+    senders = before.run.task.parallelism
+    blocks = blocks_of(before.rows, lambda batches: run_subtask(spec, batches), senders, run.task)
+    return _deployment(run, keyed_blocks(blocks, exchange), event_time)
+
+
+def _deployment(run: StageRun, given: KeyedRows, event_time: EventTime) -> Deployment:
+    return Deployment(
+        run=run,
+        rows=given.rows,
+        spec=_spec(run, given, event_time),
+        tables=given.tables,
+        result=given.result,
+    )
 
 
 def _check_weights(run: StageRun) -> None:
@@ -78,7 +134,8 @@ def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
     rows = transformed(run.node, inputs, lookup_table(run), run.configuration.params)
     if len(inputs) > 1:  # Each input was read over as many partitions as there are subtasks.
         rows = rows.coalesce(run.task.parallelism)
-    return KeyedRows(rows=rows, schemas=(_schema(rows),))
+    result = {name: of for name, of in polars_schema(rows).items() if name != WEIGHT}
+    return KeyedRows(rows=rows, schemas=(_schema(rows),), result=pl.Schema(result))
 
 
 def _spec(run: StageRun, given: KeyedRows, event_time: EventTime) -> SubtaskSpec:

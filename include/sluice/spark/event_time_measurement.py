@@ -26,6 +26,7 @@ from sluice.spark.reading import share
 from sluice.spark.rows import lookup_table, projected, read_source, transformed
 from sluice.spark.stage_run import StageRun
 from sluice.subtask.carried_clock import CarriedClock, TimedInput, Times, decisive_times
+from sluice.subtask.chain import ChainedClock
 from sluice.subtask.feed import Feed, ParquetRows
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.side_rows import SOURCE
@@ -50,8 +51,19 @@ class EventTime:
     time: EpochTime
     measured_ms: dict[str, int] = field(default_factory=dict[str, int])
     by_subtasks: str | None = None
-    clock: CarriedClock | None = None
+    clock: CarriedClock | ChainedClock | None = None
     timed: dict[int, TimedInput] = field(default_factory=dict[int, TimedInput])
+
+
+def behind(producer: StageRun, run: StageRun) -> EventTime:
+    """The event times of *run*, a stage that is chained to *producer*."""
+    floor_ms = run.before.watermark_ms if run.before is not None else MIN_WATERMARK
+    clock = ChainedClock(
+        producer=producer.node.uid,
+        before=stage_clock(run.job, run.plan, producer.node.uid, None, producer.before),
+        floor_ms=floor_ms,
+    )
+    return EventTime(time=epoch_time(run, floor_ms), clock=clock)
 
 
 def event_time_of(run: StageRun, feeds: tuple[Feed, ...] | None) -> EventTime:
@@ -65,7 +77,7 @@ def event_time_of(run: StageRun, feeds: tuple[Feed, ...] | None) -> EventTime:
     timed = _timed_inputs(run, feeds, sides) if feeds is not None else None
     if timed:
         return EventTime(
-            time=_epoch_time(run, clock.floor_ms),
+            time=epoch_time(run, clock.floor_ms),
             clock=CarriedClock(
                 stage=clock,
                 sources={side: node.inputs[side].producer for side in timed},
@@ -79,13 +91,13 @@ def event_time_of(run: StageRun, feeds: tuple[Feed, ...] | None) -> EventTime:
         own = {f"{source}/{partition}": at_ms for partition, at_ms in seen.items()}
         measured = latest(measured, own)
     return EventTime(
-        time=_epoch_time(run, clock.watermark_ms(measured)),
+        time=epoch_time(run, clock.watermark_ms(measured)),
         measured_ms=measured,
         by_subtasks=node.inputs[0].producer if _is_behind_transform(run) else None,
     )
 
 
-def _epoch_time(run: StageRun, watermark_ms: int) -> EpochTime:
+def epoch_time(run: StageRun, watermark_ms: int) -> EpochTime:
     return EpochTime(
         checkpoint_id=run.plan.checkpoint_id,
         previous_watermark_ms=run.before.watermark_ms if run.before else MIN_WATERMARK,

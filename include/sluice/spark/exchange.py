@@ -6,17 +6,22 @@ Spark still schedules, shuffles and retries, but the rows of its shuffle are blo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
 
 from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input
 from sluice.declaration.operations import KeyedLookup, WindowTopN
 from sluice.declaration.windows import Attached
 from sluice.job.places import open_source
 from sluice.spark.event_time_measurement import EventTime
 from sluice.spark.keying import KeyedRows, is_pre_aggregated, needed_columns
+from sluice.spark.names import map_batches
 from sluice.spark.reading import share
 from sluice.spark.stage_run import StageRun
 from sluice.subtask.exchange_blocks import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
@@ -25,6 +30,9 @@ from sluice.subtask.operators.build import build_operator
 from sluice.subtask.operators.computed import wanted
 from sluice.subtask.operators.operator import Operator
 from sluice.subtask.state.segments import to_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +67,47 @@ def exchange_of(run: StageRun) -> Exchange | None:
 
 def exchanged_rows(run: StageRun, exchange: Exchange, event_time: EventTime) -> KeyedRows:
     """The rows of an epoch, in blocks for the subtasks that own their key groups."""
-    from pyspark.sql.pandas.types import from_arrow_schema
+    spec = exchange_spec(run, exchange, event_time)
+    senders = run.task.parallelism
+    shares = run.spark.range(0, senders, 1, senders)
+    blocks = blocks_of(shares, lambda batches: send(spec, batches), senders, run.task)
+    return keyed_blocks(blocks, exchange)
 
-    node, task = run.node, run.task
-    spec = ExchangeSpec(
-        stage=node,
-        task=task,
+
+def exchange_spec(run: StageRun, exchange: Exchange, event_time: EventTime) -> ExchangeSpec:
+    return ExchangeSpec(
+        stage=run.node,
+        task=run.task,
         feeds=exchange.feeds,
         epoch_time=event_time.time,
         timed=event_time.timed,
         pre_aggregates=run.before is not None and is_pre_aggregated(run.before.rows_per_group),
     )
-    shares = run.spark.range(0, task.parallelism, 1, task.parallelism)
-    block_type = from_arrow_schema(BLOCK_SCHEMA)  # A type, as Spark would have to parse DDL.
-    blocks = shares.mapInArrow(lambda batches: send(spec, batches), block_type)
-    if task.parallelism > 1:
-        blocks = blocks.repartitionById(task.parallelism, SUBTASK)
+
+
+def blocks_of(
+    rows: DataFrame,
+    send: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    senders: int,
+    task: TaskPlan,
+) -> DataFrame:
+    """The blocks that *send* makes of *rows*, which are in *senders* partitions, each with the
+    subtask of *task* that it is for.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    # A type, as Spark would have to parse DDL.
+    blocks = map_batches(rows, send, from_arrow_schema(BLOCK_SCHEMA))
+    if senders == task.parallelism == 1:
+        return blocks
+    return blocks.repartitionById(task.parallelism, SUBTASK)
+
+
+def keyed_blocks(blocks: DataFrame, exchange: Exchange) -> KeyedRows:
     return KeyedRows(
         rows=blocks,
         schemas=tuple(_serialized(feed) for feed in exchange.feeds),
+        result=exchange.operator.output_schema,
         is_exchanged=True,
         tables=exchange.operator.tables,
     )

@@ -40,11 +40,13 @@ class KeyedRows:
     """Rows, placed on the subtasks that own their keys.
 
     ``schemas`` are the serialized Arrow schemas of each input's rows, as a subtask gets them;
-    ``tables`` the operator's keyed state.  With ``is_exchanged`` the rows are blocks of rows.
+    ``tables`` the operator's keyed state, and ``result`` the columns that it yields.  With
+    ``is_exchanged`` the rows are blocks of rows.
     """
 
     rows: DataFrame
     schemas: tuple[bytes, ...]
+    result: pl.Schema
     is_pre_aggregated: bool = False
     is_exchanged: bool = False
     tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
@@ -73,6 +75,7 @@ def keyed_rows(
         return KeyedRows(
             rows=_placed(hashed, task),
             schemas=schemas,
+            result=operator.output_schema,
             is_pre_aggregated=True,
             tables=operator.tables,
         )
@@ -81,7 +84,9 @@ def keyed_rows(
     if operator.is_order_sensitive:
         # Sums of floats depend on the order of their terms, and a shuffle does not keep it.
         placed = placed.sortWithinPartitions(*columns_named(placed.columns))
-    return KeyedRows(rows=placed, schemas=schemas, tables=operator.tables)
+    return KeyedRows(
+        rows=placed, schemas=schemas, result=operator.output_schema, tables=operator.tables
+    )
 
 
 def hash_of_keys(node: StageNode, given: Input) -> Column:

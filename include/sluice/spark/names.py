@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 
 def quoted(name: str) -> str:
@@ -26,7 +27,9 @@ Batches = Iterable["pa.RecordBatch"]
 
 
 def map_batches(
-    rows: DataFrame, function: Callable[[Batches], Iterator[pa.RecordBatch]], schema: str
+    rows: DataFrame,
+    function: Callable[[Batches], Iterator[pa.RecordBatch]],
+    schema: str | StructType,
 ) -> DataFrame:
     """``rows.mapInArrow`` for columns of any name: it looks each one up by its bare name."""
     names = rows.columns

@@ -1,4 +1,5 @@
-"""One stage of one pending checkpoint as one Spark job: read, transform, shuffle, snapshot.
+"""One stage of one pending checkpoint, and what is chained to it, as one Spark job: read,
+transform, shuffle, snapshot.
 
 Spark's JVM scans, joins and shuffles; the subtask merges, writes and acknowledges.  Running a stage
 again is harmless at any moment: files are named by their content and acks are created once.
@@ -7,8 +8,8 @@ again is harmless at any moment: files are named by their content and acks are c
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sluice.coordinator.completion import publish_early
@@ -18,19 +19,22 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointingMode
 from sluice.core.watermarks import MIN_WATERMARK
+from sluice.epoch.acks import acks_of
 from sluice.epoch.assignment import assigned_state
-from sluice.epoch.lineage import lineage_of
+from sluice.epoch.lineage import Lineage, lineage_of
 from sluice.epoch.stage_input import stage_input
 from sluice.errors import ConfigurationError, FencedError, SluiceError, StageFailed
 from sluice.job.job import Job
 from sluice.job.owed_work import plan_of, still_pending
 from sluice.protocol.records import decode_ack
+from sluice.spark.chaining import deploy_chain
 from sluice.spark.compaction_job import compact_state
-from sluice.spark.deployment import deploy
+from sluice.spark.deployment import Deployment
 from sluice.spark.names import map_batches
 from sluice.spark.session import with_our_settings
 from sluice.spark.stage_failure import stage_failure
 from sluice.spark.stage_run import StageRun
+from sluice.storage.parallel import in_parallel
 from sluice.subtask.faults import Fault
 from sluice.subtask.state.schema import StateSchema
 from sluice.subtask.subtask import RESULT_SCHEMA, run_subtask
@@ -40,26 +44,41 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PARALLEL_WRITES = 16  # Below the client's connection pool.
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    run: StageRun
+    acks: tuple[Ack, ...]
+    tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
+
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedStage:
-    """A stage whose subtasks have all acknowledged."""
+    """A stage whose subtasks have all acknowledged, and those that were chained to it.
 
-    run: StageRun
-    acks: tuple[Ack, ...]
-    tables: Mapping[str, StateSchema]
+    A stage that ran chained to another has no snapshots of its own here.
+    """
+
+    snapshots: tuple[_Snapshot, ...]
+
+    @property
+    def acks(self) -> tuple[Ack, ...]:
+        return tuple(ack for one in self.snapshots for ack in one.acks)
 
     def compact(self) -> None:
-        """Merge runs of its state, if there are too many.  An error is only logged."""
-        try:
-            compact_state(self.run, self.acks, self.tables)
-        except Exception:  # The checkpoint does not depend on it, whatever failed.
-            log.warning(
-                "state not compacted checkpoint_id=%d stage=%s",
-                self.run.plan.checkpoint_id,
-                self.run.node.uid,
-                exc_info=True,
-            )
+        """Merge runs of their state, if there are too many.  An error is only logged."""
+        for one in self.snapshots:
+            try:
+                compact_state(one.run, one.acks, one.tables)
+            except Exception:  # The checkpoint does not depend on it, whatever failed.
+                log.warning(
+                    "state not compacted checkpoint_id=%d stage=%s",
+                    one.run.plan.checkpoint_id,
+                    one.run.node.uid,
+                    exc_info=True,
+                )
 
 
 def run_stage(
@@ -73,6 +92,7 @@ def run_stage(
 ) -> AcknowledgedStage:
     """Run the stage, and return when every subtask has acknowledged.
 
+    So have those of the stages that are chained to it, of which each is done with that.
     *fault* is injected into this attempt; by default the one that the environment names.
 
     Raises:
@@ -85,30 +105,56 @@ def run_stage(
     state = job.journal.load(after=plan.journal_seq).state
     if state.pending_checkpoint(checkpoint_id) is None:
         state = job.state()  # It seems to have ended: make sure.
-    _require_current(still_pending(state, checkpoint_id), stage, attempt)
+    pending = still_pending(state, checkpoint_id)
+    _require_current(pending, stage, attempt)
     _require_planned(plan, stage)
     lineage = lineage_of(job, state, plan)
+    given = stage_input(job, state, plan, stage, lineage)
+    if given.is_chained:
+        acks_of(job, state, checkpoint_id)(stage)
+        return AcknowledgedStage(())
     run = StageRun(
         job=job,
         spark=with_our_settings(spark),
         plan=plan,
         node=job.pipeline.stages[stage],
         configuration=state.configuration,
-        given=stage_input(job, state, plan, stage, lineage),
+        given=given,
         before=lineage.stage(stage),
         attempt=attempt,
         fault=fault,
     )
-    acks, tables = _run(run) if run.given.is_known else (_acknowledge_nothing(run), {})
-    missing = set(run.task.subtasks) - {ack.subtask for ack in acks}
+    if given.is_known:
+        snapshots = _run(run, pending, lineage)
+    else:
+        snapshots = (_Snapshot(run, _acknowledge_nothing(run)),)
+    return _acknowledged(snapshots)
+
+
+def _acknowledged(snapshots: tuple[_Snapshot, ...]) -> AcknowledgedStage:
+    # From the back: when a chained stage has acknowledged, so have all those behind it.
+    sealed = tuple(_sealed(one) for one in reversed(snapshots))
+    for run in (one.run for one in snapshots):
+        if run.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
+            publish_early(run.job, run.plan.checkpoint_id, run.node.uid)
+    return AcknowledgedStage(sealed)
+
+
+def _sealed(snapshot: _Snapshot) -> _Snapshot:
+    """The stage once all its subtasks have acknowledged, and their acks are together."""
+    job, task, checkpoint_id = snapshot.run.job, snapshot.run.task, snapshot.run.plan.checkpoint_id
+    missing = set(task.subtasks) - {ack.subtask for ack in snapshot.acks}
     if missing:
         names = ", ".join(str(subtask) for subtask in sorted(missing))
-        raise StageFailed(f"Spark finished stage {stage!r} without an ack of {names}")
-    job.answers.write_stage(acks)
-    if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
-        publish_early(job, checkpoint_id, stage)
-    log.info("stage acknowledged checkpoint_id=%d stage=%s", checkpoint_id, stage)
-    return AcknowledgedStage(run, tuple(acks), tables)
+        raise StageFailed(f"Spark finished stage {task.uid!r} without an ack of {names}")
+    chained = [ack for ack in snapshot.acks if ack.is_chained]
+    if chained:
+        raw = in_parallel(job.answers.write_ack, chained, PARALLEL_WRITES)
+        acks = tuple(decode_ack(body, f"ack of {task.uid}") for body in raw)
+        snapshot = replace(snapshot, acks=acks)
+    job.answers.write_stage(snapshot.acks)
+    log.info("stage acknowledged checkpoint_id=%d stage=%s", checkpoint_id, task.uid)
+    return snapshot
 
 
 def _require_current(pending: PendingCheckpoint, stage: str, attempt: int) -> None:
@@ -130,22 +176,28 @@ def _require_planned(plan: CheckpointPlan, stage: str) -> None:
         )
 
 
-def _run(run: StageRun) -> tuple[list[Ack], Mapping[str, StateSchema]]:
+def _run(run: StageRun, pending: PendingCheckpoint, lineage: Lineage) -> tuple[_Snapshot, ...]:
+    chain: tuple[Deployment, ...] = ()
     try:
-        deployed = deploy(run)
-        spec = deployed.spec
+        chain = deploy_chain(run, pending, lineage)
+        last = chain[-1]
+        spec = last.spec
         done = map_batches(
-            deployed.rows, lambda batches: run_subtask(spec, batches), RESULT_SCHEMA
+            last.rows, lambda batches: run_subtask(spec, batches), RESULT_SCHEMA
         ).collect()
     except SluiceError:
         raise
     except Exception as error:
-        raise stage_failure(run, error) from error
+        raise stage_failure([one.run for one in chain] or [run], error) from error
     acks = [decode_ack(bytes(row["ack"]), f"ack of {run.node.uid}") for row in done]
-    return acks, deployed.tables
+    return tuple(_Snapshot(one.run, _of_stage(one.run, acks), one.tables) for one in chain)
 
 
-def _acknowledge_nothing(run: StageRun) -> list[Ack]:
+def _of_stage(run: StageRun, acks: Sequence[Ack]) -> tuple[Ack, ...]:
+    return tuple(ack for ack in acks if ack.subtask.stage == run.node.uid)
+
+
+def _acknowledge_nothing(run: StageRun) -> tuple[Ack, ...]:
     """The acks of an unaligned stage that cannot read yet: the columns of an input are unknown.
 
     What is in flight waits, and so does event time, or these rows would be late.
@@ -162,4 +214,4 @@ def _acknowledge_nothing(run: StageRun) -> list[Ack]:
         for subtask, state in zip(task.subtasks, assigned_state(before, task), strict=True)
     ]
     raw = [run.job.answers.write_ack(ack) for ack in acks]
-    return [decode_ack(body, f"ack of {task.uid}") for body in raw]
+    return tuple(decode_ack(body, f"ack of {task.uid}") for body in raw)

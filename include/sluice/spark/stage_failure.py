@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 
-from sluice.core.causes import Cause, code_place, root_cause
+from sluice.core.causes import Cause, code_place, root_cause, stage_in
 from sluice.errors import StageFailed, StoreUnavailable
 from sluice.spark.stage_run import StageRun
 
@@ -24,11 +25,13 @@ def cause_of(error: BaseException) -> Cause:
     return Cause(found.said, found.place, is_transient=is_transient)
 
 
-def stage_failure(run: StageRun, error: Exception) -> StageFailed:
-    """The error to raise for *error*; the cause is that of the subtask, if one declined."""
+def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:
+    """The error to raise for *error*; the cause is that of the subtask, if one declined.
+
+    Of *chain* the stage is named that declined or that raised; the first one, where a worker died.
+    """
+    run, said = _failed(chain, error)
     stage = run.node.uid
-    declines = run.job.answers.declines(run.plan.checkpoint_id)
-    said = next((one.message for one in declines if one.subtask.stage == stage), None)
     cause = cause_of(error) if said is None else root_cause(said)
     what = _reading(run)
     over = f" over {what}" if what else ""
@@ -39,6 +42,16 @@ def stage_failure(run: StageRun, error: Exception) -> StageFailed:
         is_transient=cause.is_transient,
         is_declined=said is not None,
     )
+
+
+def _failed(chain: Sequence[StageRun], error: Exception) -> tuple[StageRun, str | None]:
+    """The run that failed, and what its subtask said if it declined."""
+    runs = {run.node.uid: run for run in chain}
+    for one in chain[0].job.answers.declines(chain[0].plan.checkpoint_id):
+        if one.subtask.stage in runs:
+            return runs[one.subtask.stage], one.message
+    raised = stage_in("".join(traceback.format_exception(error)))
+    return runs.get(raised, chain[0]), None
 
 
 def _reading(run: StageRun) -> str:

@@ -47,6 +47,7 @@ class BlockKind(StrEnum):
     GROUPS = "groups"  # Pre-aggregated rows; the name is that of their group frame.
     LATE = "late"  # Late rows of an input; the name is its number.
     TIMES = "times"  # Event times of an input, by partition; the name is its number.
+    ACK = "ack"  # An ack of a chained stage; the name is the stage's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,30 +78,51 @@ class ExchangeSpec:
 
 def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read the shares whose numbers *batches* hold, and yield blocks; run by ``mapInArrow``."""
-    schemas = [
-        pl.Schema({name: feed.prepared_schema[name] for name in feed.columns or ()})
-        for feed in spec.feeds
-    ]
-    operator = build_operator(spec.stage, schemas) if spec.pre_aggregates else None
     for share in (index for batch in batches for index in batch.column(0).to_pylist()):
+        sender = Sender(spec, share)
         for side, feed in enumerate(spec.feeds):
             timed = spec.timed[side].reader(share) if side in spec.timed else None
             for rows in feed.frames(share, timed):
-                if operator is None:
-                    yield from _blocks(spec.task, BlockKind.ROWS, str(side), rows)
-                    continue
-                partial = operator.partial(rows, spec.epoch_time, side)
-                counts = np.bincount(_owners(spec.task, rows), minlength=spec.task.parallelism)
-                for name, groups in partial.groups.items():
-                    yield from _blocks(spec.task, BlockKind.GROUPS, name, groups, counts)
-                    counts = np.zeros_like(counts)
-                if partial.late.height:
-                    owner = share % spec.task.parallelism
-                    yield from _pieces(owner, BlockKind.LATE, str(side), partial.late, 0)
+                yield from sender.rows(side, rows)
             if timed is not None and timed.times_ms:
-                times = times_frame(timed.times_ms)
-                for subtask in range(spec.task.parallelism):
-                    yield from _pieces(subtask, BlockKind.TIMES, str(side), times, 0)
+                yield from sender.to_all(BlockKind.TIMES, str(side), times_frame(timed.times_ms))
+
+
+class Sender:
+    """One of those that send the rows of an exchange; *index* is its number."""
+
+    def __init__(self, spec: ExchangeSpec, index: int) -> None:
+        self._spec = spec
+        self._index = index
+        schemas = [
+            pl.Schema({name: feed.prepared_schema[name] for name in feed.columns or ()})
+            for feed in spec.feeds
+        ]
+        self._operator = build_operator(spec.stage, schemas) if spec.pre_aggregates else None
+
+    def rows(self, side: int, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        """Blocks of *rows*, which are hashed, or of the groups that they make."""
+        task = self._spec.task
+        if self._operator is None:
+            yield from _blocks(task, BlockKind.ROWS, str(side), rows)
+            return
+        partial = self._operator.partial(rows, self._spec.epoch_time, side)
+        counts = np.bincount(_owners(task, rows), minlength=task.parallelism)
+        for name, groups in partial.groups.items():
+            yield from _blocks(task, BlockKind.GROUPS, name, groups, counts)
+            counts = np.zeros_like(counts)
+        if partial.late.height:
+            owner = self._index % task.parallelism
+            yield from self.to_one(owner, BlockKind.LATE, str(side), partial.late)
+
+    def to_one(
+        self, subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame
+    ) -> Iterator[pa.RecordBatch]:
+        yield from _pieces(subtask, kind, name, rows, 0)
+
+    def to_all(self, kind: BlockKind, name: str, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        for subtask in range(self._spec.task.parallelism):
+            yield from _pieces(subtask, kind, name, rows, 0)
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:

@@ -104,10 +104,14 @@ class Feed:
 
     def frames(self, share: int, timed: TimedFeed | None = None) -> Iterator[pl.DataFrame]:
         """The rows of one reader's share, hashed; as they pass, *timed* measures their times."""
-        columns = self.prepared_schema.names() if self.columns is None else self.columns
         for chunk in chunks(self._batches(share, timed)):
-            rows = self.prepared(chunk)
-            yield rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
+            yield self.keyed(chunk)
+
+    def keyed(self, chunk: pl.DataFrame) -> pl.DataFrame:
+        """Rows of the input, of which *chunk* has the columns that are read, or all, hashed."""
+        columns = self.prepared_schema.names() if self.columns is None else self.columns
+        rows = self.prepared(chunk)
+        return rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
 
     def _batches(self, share: int, timed: TimedFeed | None) -> Iterator[pa.RecordBatch]:
         paths = self.paths if timed is None else self._in_order({*self.paths, *timed.feed.paths})

@@ -17,6 +17,7 @@ from sluice.declaration.nodes import SinkNode, StageNode
 from sluice.declaration.side_outputs import LATE, LATE_RIGHT, MALFORMED, NO_EVENT_TIME, side_output
 from sluice.declaration.steps import Filter
 from sluice.errors import ConfigurationError
+from sluice.subtask.chain import ChainedOutput
 from sluice.subtask.change_rows import OURS, changelog_of, changes_of, split, without_pairs
 from sluice.subtask.operators.operator import WEIGHT
 from sluice.subtask.row_file_writer import RowFiles
@@ -31,13 +32,15 @@ LATE_OF_SIDE = (LATE, LATE_RIGHT)
 class Output:
     """The writer of a stage's result: it makes segments, staged files and counts."""
 
-    def __init__(self, work: Workspace) -> None:
+    def __init__(self, work: Workspace, chained: ChainedOutput | None = None) -> None:
+        """*chained* gets the stream, where the next stage is chained to this one."""
         self._work = work
         self._kind = work.spec.stage.kind
         self._segments: list[SegmentHandle] = []
         self._committables: list[Committable] = []
-        self._stream = RowFiles(self._write_segment)
-        self._taken_back = RowFiles(self._write_segment)
+        write = self._write_segment if chained is None else chained.add
+        self._stream = RowFiles(write)
+        self._taken_back = RowFiles(write)
         self._sinks = [
             _SinkFiles(node, self._sink(node), self, work.spec.stage) for node in work.spec.sinks
         ]

@@ -10,8 +10,11 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW
+from sluice.core.acks import Ack
 from sluice.core.handles import StateHandle
 from sluice.subtask.broadcast_rows import BroadcastRows
+from sluice.subtask.carried_clock import CarriedClock
+from sluice.subtask.chain import ChainedClock, acks_in
 from sluice.subtask.exchange_blocks import BlockKind, Received
 from sluice.subtask.group_buffer import GroupBuffer, HashRange
 from sluice.subtask.operators.build import build_operator
@@ -60,6 +63,8 @@ class KeyedSnapshot:
         )
         self.rows_in = 0
         self.event_times_ms: dict[str, int] = {}  # Those that came with the rows.
+        self.acks: dict[str, list[Ack]] = {}  # Of stages before this one in its chain.
+        self.streams_watermark_ms = spec.streams_watermark_ms
 
     @property
     def groups(self) -> int:
@@ -95,6 +100,9 @@ class KeyedSnapshot:
                 self._output.add_late(part.rows, int(part.name))
             case BlockKind.TIMES:
                 self._times.setdefault(int(part.name), []).append(part.rows)
+            case BlockKind.ACK:
+                acks = acks_in(part.name, part.rows)
+                self.acks[part.name] = [*self.acks.get(part.name, ()), *acks]
             case _:
                 assert_never(part.kind)
 
@@ -129,11 +137,16 @@ class KeyedSnapshot:
         return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
 
     def _read_clock(self) -> None:
-        clock = self._work.spec.clock
-        if clock is not None:
-            seen = {side: pl.concat(frames) for side, frames in self._times.items()}
-            self.event_times_ms = clock.measured_ms(seen)
-            self._time = clock.read(self._time, self.event_times_ms)
+        match self._work.spec.clock:
+            case CarriedClock() as clock:
+                seen = {side: pl.concat(frames) for side, frames in self._times.items()}
+                self.event_times_ms = clock.measured_ms(seen)
+                self._time = clock.read(self._time, self.event_times_ms)
+            case ChainedClock() as clock:
+                self.streams_watermark_ms = clock.streams_ms(self.acks[clock.producer])
+                self._time = clock.read(self._time, self.streams_watermark_ms)
+            case None:
+                pass
 
     def _take(self, outcome: Outcome, writers: dict[str, StateWriter]) -> None:
         self._output.add(outcome.output, outcome.retracted)

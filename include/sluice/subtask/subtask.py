@@ -7,24 +7,29 @@ the ack, which is created last and only once: a retried or speculative Spark tas
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import pyarrow as pa
 
 from sluice.core.acks import Ack, Decline, SubtaskMetrics
+from sluice.core.causes import note_of_stage
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import CheckpointDeclined, DeclineReason, SluiceError, StageFailed
 from sluice.protocol.paths import PipelinePaths
+from sluice.protocol.records import encode_ack
 from sluice.storage.answers import AnswerStore
 from sluice.storage.open import open_store
 from sluice.storage.patience import PatientStore
+from sluice.subtask.chain import ChainedOutput
 from sluice.subtask.chunks import chunks
 from sluice.subtask.event_times import EventTimes
 from sluice.subtask.exchange_blocks import received
@@ -49,7 +54,11 @@ _REASONS: dict[DeclineReason, CheckpointFailureReason] = {
 
 
 def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the subtask in ``mapInArrow``; yield the ack that counts, as it is in the bucket."""
+    """Run the subtask in ``mapInArrow``; yield the ack that counts, as it is in the bucket.
+
+    It is followed by those of stages that are chained to this one, which no one has written yet.
+    A subtask of these yields the blocks for the next stage.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -72,22 +81,44 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
     answers = AnswerStore(store, work.paths)
     if context.attemptNumber() > 0:
         _require_not_declined(answers, work)
+    with _chained_output(work) as chained:
+        with _declining(answers, work):
+            ack, earlier = _snapshot(work, batches, chained)
+            _strike(work)
+        if chained is not None:
+            yield from chained.blocks(replace(ack, is_chained=True), earlier)
+            return
+    acks = [answers.write_ack(ack), *map(encode_ack, chain.from_iterable(earlier.values()))]
+    yield pa.RecordBatch.from_pydict({"ack": pa.array(acks, pa.binary())})
+
+
+@contextmanager
+def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
+    """Has an error say whose it is: by a decline, or else by a note, for the stage's driver."""
     try:
-        ack = _snapshot(work, batches)
-        _strike(work)
+        yield
     except SluiceError as error:
         if not error.retryable:
             answers.write_decline(
                 Decline(
-                    checkpoint_id=spec.checkpoint_id,
+                    checkpoint_id=work.spec.checkpoint_id,
                     subtask=work.subtask,
-                    attempt=spec.attempt,
+                    attempt=work.spec.attempt,
                     message=str(error),
                     reason=_reason(error),
                 )
             )
         raise
-    yield pa.RecordBatch.from_pydict({"ack": pa.array([answers.write_ack(ack)], pa.binary())})
+    except Exception as error:
+        error.add_note(note_of_stage(work.subtask.stage))  # The Spark job may be of several.
+        raise
+
+
+def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | None]:
+    spec, subtask = work.spec, work.subtask
+    if spec.chained_to is None:
+        return nullcontext()
+    return ChainedOutput(subtask.stage, spec.chained_to, subtask.index, spec.memory_bytes)
 
 
 def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
@@ -107,62 +138,79 @@ def _reason(error: SluiceError) -> CheckpointFailureReason:
     return CheckpointFailureReason.CHECKPOINT_DECLINED
 
 
-def _snapshot(work: Workspace, batches: Iterable[pa.RecordBatch]) -> Ack:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """What one pass over the epoch's rows came to; ``earlier`` are acks of chained stages."""
+
+    rows_in: int
+    groups: int = 0
+    state: tuple[StateHandle, ...] = ()
+    event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    streams_watermark_ms: int | None = None
+    earlier: Mapping[str, list[Ack]] = field(default_factory=dict[str, list[Ack]])
+
+
+def _snapshot(
+    work: Workspace, batches: Iterable[pa.RecordBatch], chained: ChainedOutput | None
+) -> tuple[Ack, Mapping[str, list[Ack]]]:
+    """The subtask's ack, and those of earlier stages of its chain, which it is to pass on."""
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     spec = work.spec
-    output = Output(work)
-    groups = 0
-    event_times_ms: dict[str, int] = {}
-    state: tuple[StateHandle, ...] = ()
-    if spec.stage.is_stateful:
-        snapshot = KeyedSnapshot(work, output)
-        if spec.is_exchanged:
-            for part in received(batches):
-                snapshot.receive(part)
-        else:
-            for chunk in chunks(batches):
-                snapshot.add(chunk)
-        state = snapshot.finish()
-        rows_in, groups = snapshot.rows_in, snapshot.groups
-        if work.subtask.index == 0:  # All subtasks know them, and one ack says them.
-            event_times_ms |= snapshot.event_times_ms
-    else:
-        rows_in, measured = _pass_through(work, output, batches)
-        event_times_ms |= measured
-    if work.subtask.index == 0:  # The driver measured other partitions.
-        event_times_ms |= spec.event_times_ms
+    output = Output(work, chained)
+    of_rows = _keyed if spec.stage.is_stateful else _pass_through
+    done = of_rows(work, output, batches)
+    # All subtasks know the times that came with the rows or of the driver, and one ack says them.
+    driver_ms = spec.event_times_ms if work.subtask.index == 0 else {}
     segments, committables = output.finish()
     elapsed_ms = round((time.monotonic() - started) * 1000)
-    return Ack(
+    ack = Ack(
         checkpoint_id=spec.checkpoint_id,
         subtask=work.subtask,
         attempt=spec.attempt,
-        state=state,
+        state=done.state,
         output=segments,
         schema=output.schema_bytes,
-        event_times_ms=event_times_ms,
-        watermark_ms=spec.streams_watermark_ms,
+        event_times_ms={**done.event_times_ms, **driver_ms},
+        watermark_ms=done.streams_watermark_ms,
         committables=committables,
         metrics=SubtaskMetrics(
             started_at_ms=started_ms,
             acknowledged_at_ms=time.time_ns() // 1_000_000,
             sync_ms=elapsed_ms - work.upload_ms,
             async_ms=work.upload_ms,
-            rows_in=rows_in,
+            rows_in=done.rows_in,
             rows_out=output.rows_out,
-            groups=groups,
+            groups=done.groups,
             late_rows=output.late_rows,
             malformed_rows=output.malformed_rows,
-            checkpointed_bytes=work.uploaded_bytes + _inline_bytes(state, spec, work.subtask),
-            full_bytes=sum(handle.segment.size_bytes for handle in state),
+            checkpointed_bytes=work.uploaded_bytes + _inline_bytes(done.state, spec, work.subtask),
+            full_bytes=sum(handle.segment.size_bytes for handle in done.state),
         ),
+    )
+    return ack, done.earlier
+
+
+def _keyed(work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]) -> _Pass:
+    snapshot = KeyedSnapshot(work, output)
+    if work.spec.is_exchanged:
+        for part in received(batches):
+            snapshot.receive(part)
+    else:
+        for chunk in chunks(batches):
+            snapshot.add(chunk)
+    state = snapshot.finish()
+    is_first = work.subtask.index == 0
+    return _Pass(
+        rows_in=snapshot.rows_in,
+        groups=snapshot.groups,
+        state=state,
+        event_times_ms=snapshot.event_times_ms if is_first else {},
+        streams_watermark_ms=snapshot.streams_watermark_ms,
+        earlier=snapshot.acks if is_first else {},
     )
 
 
-def _pass_through(
-    work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]
-) -> tuple[int, dict[str, int]]:
-    """The pass of a stateless stage; returns the number of rows, and event times by partition."""
+def _pass_through(work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]) -> _Pass:
     spec = work.spec
     measures = spec.measured_source is not None
     assert not measures or spec.stage.inputs[0].event_time is not None
@@ -172,13 +220,17 @@ def _pass_through(
     rows_in = 0
     schema = pa.ipc.read_schema(pa.py_buffer(spec.input_schemas[0]))
     # An empty chunk first, so that the output's schema is known even without rows.
-    for chunk in itertools.chain([to_frame(schema.empty_table())], chunks(batches)):
+    for chunk in chain([to_frame(schema.empty_table())], chunks(batches)):
         rows_in += chunk.height
         rows = output.without_malformed(chunk)
         if measures:
             event_times.add(rows)
         output.add(rows.drop(SOURCE, strict=False))
-    return rows_in, event_times.latest_ms
+    return _Pass(
+        rows_in=rows_in,
+        event_times_ms=event_times.latest_ms,
+        streams_watermark_ms=spec.streams_watermark_ms,
+    )
 
 
 def _inline_bytes(state: tuple[StateHandle, ...], spec: SubtaskSpec, subtask: SubtaskId) -> int:

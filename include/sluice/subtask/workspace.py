@@ -15,6 +15,7 @@ from sluice.protocol.paths import PipelinePaths
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation
 from sluice.subtask.carried_clock import CarriedClock
+from sluice.subtask.chain import ChainedClock, ChainLink
 from sluice.subtask.faults import Fault
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.state.cache import SegmentCache
@@ -31,6 +32,7 @@ class SubtaskSpec:
     with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
     ``event_times_ms`` are what the stage's driver learned of the input, for the ack.  With a
     ``clock`` the watermark of the epoch's end comes with the rows, and ``epoch_time`` lacks it.
+    With ``chained_to`` the output goes to the next stage's subtasks, and not to the bucket.
     """
 
     location: StoreLocation
@@ -47,7 +49,8 @@ class SubtaskSpec:
     epoch_time: EpochTime
     streams_watermark_ms: int | None
     event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
-    clock: CarriedClock | None = None
+    clock: CarriedClock | ChainedClock | None = None
+    chained_to: ChainLink | None = None
     measured_source: str | None = None  # The source whose event times are measured.
     is_pre_aggregated: bool = False
     is_exchanged: bool = False

@@ -6,11 +6,20 @@
 from __future__ import annotations
 
 import json
+import traceback
 from pathlib import Path
 
 import pytest
 
-from sluice.core.causes import LONGEST, Cause, code_place, is_equal_cause, root_cause
+from sluice.core.causes import (
+    LONGEST,
+    Cause,
+    code_place,
+    is_equal_cause,
+    note_of_stage,
+    root_cause,
+    stage_in,
+)
 
 CAPTURED: dict[str, str] = json.loads(Path(__file__).with_name("spark_messages.json").read_text())
 CODE = "pipelines/clicks.py line"
@@ -177,3 +186,14 @@ def test_failures_are_equal_whatever_row_they_name(one: str, other: str, is_equa
 def test_a_line_of_a_library_is_no_place_to_look() -> None:
     assert code_place("/opt/venv/lib/python3.11/site-packages/polars/frame.py", 3) == ""
     assert code_place("/home/ann/shop/pipelines/clicks.py", 3) == "pipelines/clicks.py line 3"
+
+
+def test_a_note_names_the_stage_and_is_no_part_of_the_cause() -> None:
+    error = ValueError("no such row\nin here")
+    error.add_note(note_of_stage("best-2.of_all"))
+
+    text = "".join(traceback.format_exception(error))
+
+    assert stage_in(text) == "best-2.of_all"
+    assert stage_in("ValueError: (in stage 'x') is what it said") == ""
+    assert root_cause(text) == Cause("ValueError: no such row in here")

@@ -385,6 +385,17 @@ def test_the_nearest_parallelism_counts() -> None:
     assert pipeline.parallelism_of("a") == 4
 
 
+def test_chaining_is_disabled_of_a_stage_alone() -> None:
+    pipeline = Pipeline("p")
+    source = pipeline.source("rows", Files("/rows"))
+    ones = source.key_by("k").aggregate("ones", n=agg.count()).where("n = 1").disable_chaining()
+    ones.key_by("n").aggregate("of_ones", n=agg.count())
+
+    assert [stage.chained for stage in pipeline.stages.values()] == [False, True]
+    with pytest.raises(ConfigurationError, match="'rows' is a source, and is never chained"):
+        source.disable_chaining()
+
+
 def test_what_a_source_is_filtered_by_costs_no_stage() -> None:
     events = a_stream()
     bids = events.where("price > 0").where("a < 9").select("a", "bid.price AS price", "x.at")

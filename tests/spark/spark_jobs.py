@@ -1,0 +1,14 @@
+"""How many jobs a session has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def spark_jobs(spark: SparkSession) -> int:
+    jvm: Any = spark.sparkContext._jsc  # noqa: SLF001 - the JVM behind the session
+    count: int = jvm.sc().statusStore().jobsList(None).size()
+    return count

@@ -1,0 +1,143 @@
+"""Chained stages: one Spark job, and the same rows, state and event time as one job for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from sluice.coordinator.recovery import restore
+from sluice.core.acks import Ack
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.restoring import Latest
+from sluice.declaration import aggregates as agg
+from sluice.declaration.windows import Tumbling
+from sluice.local.run_loop import run_epochs
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.storage.answers import AnswerStore
+from sluice.subtask.faults import FAULT_VARIABLE
+from tests.spark.folder_job import FolderJob, stage_of
+from tests.spark.spark_jobs import spark_jobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+STAGES = ("per_key", "totals", "best")
+ROWS = 3_000
+
+
+def a_job(spark: SparkSession, folder: Path, *, chained: bool) -> FolderJob:
+    """Windows of a key, their total, and the best of each window; with the totals of an epoch."""
+    job = FolderJob(spark, folder)
+    spec = Files(str(job.files), format="parquet", bounded=False)
+    rows = job.pipeline.source("rows", spec, event_time="at")
+    windows = rows.key_by("k").window("per_key", Tumbling(timedelta(seconds=10)), n=agg.count())
+    totals = windows.key_by("window_start", "k").aggregate("totals", n=agg.sum("n"))
+    best = totals.key_by("window_start").top_n("best", 2, by="n")
+    totals.sink("all", FilesTable(upsert_key=("window_start", "k")))
+    best.sink("out", FilesTable(upsert_key=("window_start", "rank")))
+    if not chained:
+        totals.disable_chaining()
+    return job
+
+
+def write(job: FolderJob, epoch: int) -> None:
+    numbers = range(epoch * ROWS, (epoch + 1) * ROWS)
+    rows = pl.DataFrame(
+        {
+            "k": [number * 7919 % 61 for number in numbers],
+            "at": [START + timedelta(milliseconds=20 * number) for number in numbers],
+        },
+        schema_overrides={"at": pl.Datetime("us", "UTC")},
+    )
+    job.write(f"{epoch}.parquet", rows)
+
+
+def states(metadata: CheckpointMetadata) -> dict[str, tuple[list[str], int]]:
+    return {
+        uid: (
+            [
+                handle.segment.checksum
+                for subtask in stage_of(metadata, uid).subtasks
+                for handle in subtask.state
+            ],
+            stage_of(metadata, uid).watermark_ms,
+        )
+        for uid in STAGES
+    }
+
+
+def test_a_chain_is_one_spark_job_and_leaves_the_same_state(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chained = a_job(spark, tmp_path / "chained", chained=True)
+    alone = a_job(spark, tmp_path / "alone", chained=False)
+    written: list[Ack] = []
+    write_ack = AnswerStore.write_ack
+
+    def note(store: AnswerStore, ack: Ack) -> bytes:
+        written.append(ack)
+        return write_ack(store, ack)
+
+    monkeypatch.setattr(AnswerStore, "write_ack", note)
+    jobs: list[int] = []
+    epochs: list[list[CheckpointMetadata]] = []
+    for job in (chained, alone):
+        before, metadata = spark_jobs(spark), []
+        for epoch in range(2):
+            write(job, epoch)
+            metadata.append(job.epoch())
+        jobs.append(spark_jobs(spark) - before)
+        epochs.append(metadata)
+
+    assert jobs == [2, 6]
+    assert [*map(states, epochs[0])] == [*map(states, epochs[1])]
+    assert (
+        chained.table("out")
+        .sort("window_start", "rank")
+        .equals(alone.table("out").sort("window_start", "rank"))
+    )
+    assert chained.table("all").height == alone.table("all").height > 0
+    # The driver writes them, behind those of the last stage, which its subtasks have written.
+    assert [(ack.subtask.stage, ack.is_chained, ack.output) for ack in written] == [
+        (stage, True, ()) for _ in range(2) for stage in ("totals",) * 2 + ("per_key",) * 2
+    ]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_chain_is_exact_through_a_kill_and_a_rescale(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    killed, calm = (a_job(spark, tmp_path / name, chained=True) for name in ("killed", "calm"))
+    monkeypatch.setenv(FAULT_VARIABLE, f"fail-worker stage={stage} checkpoint=2")
+    failures: list[str] = []
+    for job in (killed, calm):
+        for epoch in range(3):
+            write(job, epoch)
+        job.limit(ROWS)
+        if job is killed:
+            run_epochs(
+                job.job,
+                spark,
+                epochs=2,
+                drain=False,
+                report=lambda epoch: failures.append(epoch.failure or ""),
+            )
+            wider = replace(
+                job.job.state().configuration, parallelism=3, stage_parallelism={"totals": 1}
+            )
+            restore(job.job, Latest(), configuration=wider)
+        run_epochs(job.job, spark, epochs=None, drain=True, report=lambda _: None)
+
+    assert [failure.partition(" failed")[0] for failure in failures if failure] == [
+        f"stage {stage!r}"
+    ]
+    order = ("window_start", "rank")
+    assert killed.table("out").sort(order).equals(calm.table("out").sort(order))
+    assert killed.table("out")["n"].sum() > 0

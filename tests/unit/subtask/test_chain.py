@@ -1,0 +1,100 @@
+"""A chained subtask's output: blocks and acks for the next stage, beyond memory on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from sluice.core.acks import Ack
+from sluice.core.handles import SegmentHandle
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.plan import TaskPlan
+from sluice.core.stage_clock import StageClock
+from sluice.declaration import aggregates as agg
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError
+from sluice.sources import Files
+from sluice.storage.open import StoreLocation
+from sluice.subtask.chain import ChainedClock, ChainedOutput, ChainLink, acks_in
+from sluice.subtask.exchange_blocks import BlockKind, ExchangeSpec, received
+from sluice.subtask.feed import Feed, StreamRows
+from sluice.subtask.operators.operator import EpochTime
+from sluice.subtask.state.segments import HASH
+
+SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+BODY = SCHEMA.serialize().to_pybytes()
+SEGMENT = SegmentHandle(key="of/the/bucket", size_bytes=1, rows=1, checksum="x")
+ACK = Ack(
+    checkpoint_id=CheckpointId(7),
+    subtask=SubtaskId("before", 1),
+    attempt=2,
+    output=(SEGMENT,),
+    event_times_ms={"rows/a": 3},
+    watermark_ms=5,
+)
+
+
+def a_link(parallelism: int) -> ChainLink:
+    pipeline = Pipeline("chained")
+    rows = pipeline.source("rows", Files("/nowhere", format="text"))
+    rows.key_by("k").aggregate("totals", n=agg.sum("n"))
+    stage = pipeline.stages["totals"]
+    nothing = StreamRows(StoreLocation("memory://chained"), ((),) * parallelism, BODY)
+    given = stage.inputs[0]
+    feed = Feed(rows=nothing, schema=BODY, given=given, hashed=("k",), columns=("k", "n", HASH))
+    task = TaskPlan(uid="totals", parallelism=parallelism, max_parallelism=8)
+    exchange = ExchangeSpec(
+        stage=stage, task=task, feeds=(feed,), epoch_time=EpochTime(), pre_aggregates=False
+    )
+    return ChainLink(exchange=exchange, schema=BODY)
+
+
+@pytest.mark.parametrize("memory_bytes", [8, 2**30])
+def test_every_subtask_gets_its_rows_and_what_the_ack_says_of_time(memory_bytes: int) -> None:
+    rows = pl.DataFrame({"k": range(1_000), "n": [n % 7 for n in range(1_000)]})
+    earlier = replace(ACK, subtask=SubtaskId("first", 0))
+
+    with ChainedOutput("before", a_link(3), 1, memory_bytes) as output:
+        for start in (0, 600):
+            output.add(rows.slice(start, 600).to_arrow().cast(SCHEMA))
+        blocks = [*output.blocks(ACK, {"first": [earlier]})]
+
+    got: list[pl.DataFrame] = []
+    acks: dict[int, list[Ack]] = {}
+    for subtask in range(3):
+        mine = [block for block in blocks if block.column(0)[0].as_py() == subtask]
+        for part in received(mine):
+            if part.kind is BlockKind.ACK:
+                acks.setdefault(subtask, []).extend(acks_in(part.name, part.rows))
+            else:
+                assert part.kind is BlockKind.ROWS
+                got.append(part.rows.select("k", "n"))
+    assert len(got) == 3
+    assert pl.concat(got).sort("k").equals(rows)
+    # One subtask passes on what counts; all of them need what is said of event time.
+    assert acks[0] == [earlier, ACK]
+    assert acks[1] == acks[2] == [replace(ACK, output=())]
+
+
+def test_rows_that_are_not_those_of_the_declaration_are_refused_by_name() -> None:
+    match = r"'before' yields k int64, n string.*'totals' with"
+    refused = pytest.raises(ConfigurationError, match=match)
+
+    with ChainedOutput("before", a_link(1), 0, 2**20) as output, refused:
+        output.add(pa.table({"k": [1], "n": ["one"]}))
+
+
+def test_a_chained_clock_is_the_producers_and_never_goes_back() -> None:
+    clock = ChainedClock(
+        producer="before", before=StageClock(sources=(), streams_ms=None), floor_ms=4
+    )
+    late, idle = replace(ACK, watermark_ms=3), replace(ACK, watermark_ms=None)
+
+    assert clock.streams_ms([ACK, replace(ACK, watermark_ms=9)]) == 5
+    assert clock.streams_ms([late]) == 4
+    assert clock.streams_ms([idle]) is None
+    assert clock.read(EpochTime(), 5) == EpochTime(watermark_ms=5)
+    assert clock.read(EpochTime(), None) == EpochTime(watermark_ms=4)
