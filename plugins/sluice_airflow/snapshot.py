@@ -13,7 +13,7 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import FencedError
 from sluice.spark.answering import ask_spark
 from sluice.storage.redaction import redacted
-from sluice.subtask.faults import FAULT_VARIABLE
+from sluice.subtask.faults import FAULT_VARIABLE, WORKER_FAULTS
 from sluice_airflow.links import SparkLink
 from sluice_airflow.operators import CheckpointOperator, Summary, fault_of, once_sealed
 from sluice_airflow.ownership import cause_of, pending_of
@@ -53,7 +53,7 @@ class StageOperator(CheckpointOperator):
             if not self.goes_on(context):
                 attempt = self._next_attempt(job, pending)
         fault = fault_of(context)
-        if fault is not None:
+        if fault is not None and fault.kind in WORKER_FAULTS:
             os.environ[FAULT_VARIABLE] = str(fault)  # For the subtasks, also of chained stages.
         stage_s = self.run(job, pending, attempt, context)
         return {

@@ -75,12 +75,13 @@ def test_a_fault_kills_the_task_it_names(
     assert struck == [(os.getpid(), signal.SIGKILL)]
 
 
-def test_a_worker_fault_is_handed_on(
-    drills: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stage", ["bids", "by_auction"])
+def test_a_worker_fault_is_handed_on_also_to_what_is_chained(
+    drills: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     monkeypatch.setenv("SLUICE_FAULT", "")
     trigger()
 
-    snapshot("bids", params={"fault": "kill-worker stage=bids"})
+    snapshot("bids", params={"fault": f"kill-worker stage={stage}"})
 
-    assert os.environ["SLUICE_FAULT"] == "kill-worker stage=bids"
+    assert os.environ["SLUICE_FAULT"] == f"kill-worker stage={stage}"

@@ -37,9 +37,9 @@ MAX_SECONDS = 3_600
 WorkerFault: TypeAlias = Literal["kill-worker", "decline", "fail-worker", "hang-worker"]
 TaskFault: TypeAlias = Literal["kill-task", "kill-supervisor", "fail-task", "hang"]
 FaultKind: TypeAlias = WorkerFault | TaskFault
-_WORKER_FAULTS: tuple[FaultKind, ...] = get_args(WorkerFault)
+WORKER_FAULTS: tuple[FaultKind, ...] = get_args(WorkerFault)
 _TASK_FAULTS: tuple[FaultKind, ...] = get_args(TaskFault)
-_KINDS: dict[str, FaultKind] = {kind: kind for kind in (*_WORKER_FAULTS, *_TASK_FAULTS)}
+_KINDS: dict[str, FaultKind] = {kind: kind for kind in (*WORKER_FAULTS, *_TASK_FAULTS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Fault:
     seconds: int = 0
 
     def strikes_subtask(self, stage: str, checkpoint_id: int) -> bool:
-        return self.kind in _WORKER_FAULTS and self.stage == stage and self._is_now(checkpoint_id)
+        return self.kind in WORKER_FAULTS and self.stage == stage and self._is_now(checkpoint_id)
 
     def strikes_task(
         self, task: str, checkpoint_id: int | None, *, is_after: bool, try_number: int
@@ -105,7 +105,7 @@ def parse_fault(text: str) -> Fault | None:
         kind is not None
         and not (options or is_repeated)
         and bool(stage) != bool(task)
-        and not (task and kind in _WORKER_FAULTS)
+        and not (task and kind in WORKER_FAULTS)
         and when in ("before", "after")
         and all(number is None or number.isdecimal() for number in numbers.values())
         and (kind in ("hang", "hang-worker")) == (numbers["seconds"] is not None)
