@@ -32,7 +32,7 @@ from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.state import FailedCheckpoint
 from sluice.errors import FencedError, StageFailed
 from sluice.job.job import Job
-from sluice.local.running_epoch import RunningEpoch, first_failure, wait_for
+from sluice.local.running_epoch import Ran, RunningEpoch, first_failure, seconds_by_chain, wait_for
 from sluice.spark.session import stage_tag
 from sluice.spark.stage import AcknowledgedStage, run_stage
 
@@ -150,7 +150,7 @@ class EpochDriver:
 
     def _start(self, plan: CheckpointPlan) -> None:
         before = self._running[-1].stages if self._running else {}
-        stages: dict[str, Future[float]] = {}
+        stages: dict[str, Ran] = {}
         # In topological order, so that no stage waits for a thread behind it in the pool.
         for task in plan.tasks:
             sealed = [before[task.uid]] if task.uid in before else []
@@ -192,14 +192,14 @@ class EpochDriver:
         self._stop(epoch)
         return Epoch(
             plan=plan,
-            stage_seconds={uid: stage.result() for uid, stage in stages.items() if completed},
+            stage_seconds=seconds_by_chain(plan, stages) if completed else {},
             seconds=time.monotonic() - epoch.started,
             completed=completed,
             error=error,
             aborted=aborted,
         )
 
-    def _failure(self, epoch: RunningEpoch, stages: dict[str, Future[float]]) -> StageFailed | None:
+    def _failure(self, epoch: RunningEpoch, stages: dict[str, Ran]) -> StageFailed | None:
         """The failure of a stage, once the checkpoint is aborted for it; None if all are done."""
         late = [uid for uid, stage in stages.items() if not stage.done()]
         error = first_failure(stages)
@@ -262,7 +262,7 @@ class EpochDriver:
         self._wait(epoch, waited_for, rest_ms / 1000)
         return behind
 
-    def _wait(self, epoch: RunningEpoch, stages: Iterable[Future[float]], seconds: float) -> None:
+    def _wait(self, epoch: RunningEpoch, stages: Iterable[Ran], seconds: float) -> None:
         wait_for(stages, seconds, gives_up=lambda: self._aborted(epoch.plan) is not None)
 
     def _fail(self, plan: CheckpointPlan, reason: Reason, error: StageFailed) -> None:
@@ -280,7 +280,7 @@ class EpochDriver:
     def _tag(self, plan: CheckpointPlan, uid: str) -> str:
         return stage_tag(self._job.pipeline.uid, plan.checkpoint_id, uid)
 
-    def _run(self, plan: CheckpointPlan, uid: str, sealed: list[Future[float]]) -> float:
+    def _run(self, plan: CheckpointPlan, uid: str, sealed: list[Ran]) -> float | None:
         for other in sealed:
             other.result()
         started = time.monotonic()
@@ -294,4 +294,4 @@ class EpochDriver:
             self._spark.removeTag(tag)
         if uid not in self._compactions or self._compactions[uid].done():
             self._compactions[uid] = self._compactor.submit(stage.compact)
-        return time.monotonic() - started
+        return time.monotonic() - started if stage.snapshots else None

@@ -6,9 +6,13 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from sluice.core.plan import CheckpointPlan
 from sluice.errors import NotYetAcknowledged, StageFailed
+
+# Ends with the seconds that a stage took; None if it ran chained to another.
+Ran: TypeAlias = Future[float | None]
 
 ABORT_POLL_S = 2.0  # The interval at which the journal is asked whether a person aborted it.
 
@@ -16,13 +20,11 @@ ABORT_POLL_S = 2.0  # The interval at which the journal is asked whether a perso
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningEpoch:
     plan: CheckpointPlan
-    stages: dict[str, Future[float]]
+    stages: dict[str, Ran]
     started: float = field(default_factory=time.monotonic)
 
 
-def wait_for(
-    stages: Iterable[Future[float]], seconds: float, *, gives_up: Callable[[], bool]
-) -> None:
+def wait_for(stages: Iterable[Ran], seconds: float, *, gives_up: Callable[[], bool]) -> None:
     """Wait until all are done or one failed, for *seconds*, or until *gives_up* says so."""
     deadline, waited_for = time.monotonic() + seconds, tuple(stages)
     while True:
@@ -33,7 +35,24 @@ def wait_for(
             return
 
 
-def first_failure(stages: dict[str, Future[float]]) -> StageFailed | None:
+def seconds_by_chain(plan: CheckpointPlan, stages: dict[str, Ran]) -> dict[str, float]:
+    """The seconds of each Spark job of an epoch, by the stages that it ran: ``a > b``."""
+    chains: dict[str, list[str]] = {}
+    seconds: dict[str, float] = {}
+    for task in plan.tasks:
+        if task.uid not in stages:
+            continue
+        took = stages[task.uid].result()
+        if took is None:
+            (producer,) = task.reads
+            chains[task.uid] = chains[producer]
+            chains[producer].append(task.uid)
+        else:
+            chains[task.uid], seconds[task.uid] = [task.uid], took
+    return {" > ".join(chains[first]): took for first, took in seconds.items()}
+
+
+def first_failure(stages: dict[str, Ran]) -> StageFailed | None:
     """The error of the first stage that failed; those behind it failed because of it.
 
     Raises:

@@ -49,7 +49,7 @@ def answered(
     plan = job.plan(checkpoint_id)
     assert plan is not None
     acknowledge(job, plan, stage, attempt=attempt)
-    return cast("AcknowledgedStage", SimpleNamespace(compact=lambda: None))
+    return cast("AcknowledgedStage", SimpleNamespace(compact=lambda: None, snapshots=(1,)))
 
 
 class Stages:
