@@ -175,6 +175,18 @@ def test_a_store_that_ignores_conditions_is_refused(stub_endpoint: str) -> None:
         verify_conditional_writes(store, "probe", b"token")
 
 
+def test_a_body_is_sent_with_its_request_and_does_not_wait_a_round_trip(stub_endpoint: str) -> None:
+    store = a_store(stub_endpoint)
+
+    store.put("headers", b"x")
+    headers = store.get("headers")
+    store.create("headers", b"x")
+
+    assert headers is not None
+    assert b"Content-Length: 1" in headers
+    assert b"100-continue" not in headers + (store.get("headers") or b"")
+
+
 @pytest.mark.parametrize(
     ("key", "error", "message"),
     [
@@ -203,7 +215,7 @@ def test_a_refused_create_tells_whether_to_repeat_it(
 def stub_endpoint() -> Iterator[str]:
     """An S3 server that ignores ``If-None-Match`` and fails as a key like ``answer-500-Code`` asks.
 
-    A get never fails; a key that was not stored is absent.
+    A get never fails; a key that was not stored is absent, and ``headers`` holds those of its put.
     """
     objects: dict[str, bytes] = {}
 
@@ -217,7 +229,7 @@ def stub_endpoint() -> Iterator[str]:
                 _, status, code = name.split("-")
                 self.answer(int(status), error_body(code))
             else:
-                objects[self.path] = body
+                objects[self.path] = bytes(self.headers) if name == "headers" else body
                 self.answer(200, b"")
 
         def do_GET(self) -> None:

@@ -242,6 +242,7 @@ def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _
     import boto3
     from botocore.config import Config
     from botocore.exceptions import ProfileNotFound
+    from botocore.handlers import add_expect_header
 
     if process_id != os.getpid():
         raise RuntimeError("a client belongs to the process that asked for it")
@@ -268,13 +269,17 @@ def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _
 
     def client(config: Config) -> S3Client:
         try:
-            return session.client(
+            made = session.client(
                 "s3", endpoint_url=endpoint_url, region_name=region, config=common.merge(config)
             )
         except ValueError as error:
             raise ConfigurationError(
                 f"{error}; write the endpoint as http://host:port or https://host"
             ) from error
+        # A body that waits for "100 Continue" costs every write a second round trip; without it
+        # only a bucket in another region, which is refused by name, is sent a body in vain.
+        made.meta.events.unregister("before-call.s3", add_expect_header)
+        return made
 
     return _Clients(once=client(once), repeating=client(repeating))
 
