@@ -30,8 +30,8 @@ class SubtaskMetrics:
 
     started_at_ms: int = 0
     acknowledged_at_ms: int = 0
-    sync_ms: int = 0  # Reading, merging, encoding: what blocks the subtask.
-    async_ms: int = 0  # Uploading.
+    sync_ms: int = 0  # Reading, merging, encoding; uploads run beside it.
+    async_ms: int = 0  # From there until everything was durable: what was left to upload.
     rows_in: int = 0
     rows_out: int = 0
     groups: int = 0  # Of the rows that came in: distinct keys, or keys and windows.

@@ -32,14 +32,15 @@ def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:
     """
     run, said = _failed(chain, error)
     stage = run.node.uid
-    cause = cause_of(error) if said is None else root_cause(said)
+    noticed = cause_of(error)
+    cause = noticed if said is None else root_cause(said)
     what = _reading(run)
     over = f" over {what}" if what else ""
     return StageFailed(
         f"stage {stage!r} failed{over}: {cause}",
         stage=stage,
         cause=str(cause),
-        is_transient=cause.is_transient,
+        is_transient=noticed.is_transient,
         is_declined=said is not None,
     )
 

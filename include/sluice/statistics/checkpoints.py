@@ -27,7 +27,9 @@ class SubtaskStatus(StrEnum):
 
 
 class CheckpointDuration(msgspec.Struct, frozen=True, kw_only=True):
-    """``sync``: reading, merging, encoding; ``async``: uploading."""
+    """``sync``: reading, merging, encoding, while uploads run beside it; ``async``: from there
+    until everything was durable.
+    """
 
     sync: int
     async_: int = msgspec.field(name="async")

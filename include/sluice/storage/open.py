@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from sluice.errors import ConfigurationError
 from sluice.storage.file import FileStore
 from sluice.storage.memory import named_store
 from sluice.storage.object_store import Listed, ObjectStore
-from sluice.storage.remembering import ReadMemory
 from sluice.storage.s3 import S3Store
 
 EXAMPLES = "s3://my-bucket/checkpoints, file:///var/lib/sluice or memory://test"
@@ -27,12 +26,20 @@ BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
+class StoreLayer(Protocol):
+    """What lies over every store that is opened for one purpose."""
+
+    def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> ObjectStore:
+        """The store of *root*, over the one that *opened* opens."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
     """Where a root is.  ``endpoint_url`` names an S3 server other than AWS; other roots ignore it.
 
     A root is taken literally: ``%20`` in ``file:///a%20b`` is three letters of a folder's name.
-    With a ``memory`` every store that is opened here, or below, reads the same thing once.
+    A ``layer`` is over every store that is opened here, below or elsewhere; it is not picklable.
 
     Raises:
         ConfigurationError: the root or the endpoint is not one of the forms above.
@@ -40,7 +47,7 @@ class StoreLocation:
 
     root: str
     endpoint_url: str | None = None
-    memory: ReadMemory | None = field(default=None, compare=False, repr=False)
+    layer: StoreLayer | None = field(default=None, compare=False, repr=False)
 
     def below(self, key: str) -> StoreLocation:
         """The place of *key* as a root of its own."""
@@ -91,8 +98,8 @@ class _MemoryRoot:
 
 def open_store(location: StoreLocation) -> ObjectStore:
     """Open the store; the first call that reaches it reports a store that is not there."""
-    if location.memory is not None:
-        return location.memory.store_of(location.root, lambda: _opened(location))
+    if location.layer is not None:
+        return location.layer.store_of(location.root, lambda: _opened(location))
     return _opened(location)
 
 

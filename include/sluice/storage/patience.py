@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from threading import Event
 from typing import TypeVar
 
 from tenacity import (
     Retrying,
     before_sleep_log,
+    nap,
     retry_if_exception_type,
+    sleep_using_event,
     stop_after_delay,
+    stop_when_event_set,
     wait_exponential,
     wait_random,
 )
@@ -28,13 +32,24 @@ DEFAULT_PATIENCE_S = 90.0  # Outlasts a minute's outage of the store.
 
 
 class PatientStore:
-    """Repeats a call that raised StoreUnavailable, at once and with growing pauses, for a time."""
+    """Repeats a call that raised StoreUnavailable, at once and with growing pauses, for a time.
 
-    def __init__(self, store: ObjectStore, *, patience_s: float = DEFAULT_PATIENCE_S) -> None:
+    Nothing is repeated once *given_up* is set.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        given_up: Event | None = None,
+    ) -> None:
         self._store = store
+        stop = stop_after_delay(patience_s)
         self._attempts = Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
-            stop=stop_after_delay(patience_s),
+            stop=stop if given_up is None else stop | stop_when_event_set(given_up),
+            sleep=nap.sleep if given_up is None else sleep_using_event(given_up),
             wait=wait_exponential(multiplier=0.1, max=4) + wait_random(0, 1),
             before_sleep=before_sleep_log(log, logging.WARNING),
             reraise=True,

@@ -102,7 +102,9 @@ class Output:
         self._emit(rows, taken_back)
 
     def finish(self) -> tuple[tuple[SegmentHandle, ...], tuple[Committable, ...]]:
-        """Upload and stage the remaining rows; return the segments and files that the ack names."""
+        """Stage the remaining rows, and have them uploaded; return the segments and files that the
+        ack names.
+        """
         sinks = [files for sink in self._sinks for files in sink.files]
         taken_back = self._taken_back.take()
         if taken_back is not None:
@@ -149,7 +151,7 @@ class Output:
 
     def _sink(self, node: SinkNode) -> Sink:
         spec = self._work.spec
-        return open_sink(node, spec.params, spec.location, self._work.paths)
+        return open_sink(node, spec.params, self._work.location, self._work.paths)
 
     def _add_to_side(self, name: str, frame: pl.DataFrame) -> None:
         """Add rows to a side output; a join has one for each input, as their columns differ."""
@@ -158,9 +160,8 @@ class Output:
         rows = readable(frame)
         files = (name, *rows.columns)
         if files not in self._sides:
-            spec = self._work.spec
-            uid = side_output(spec.stage.uid, name)
-            sink = open_side_output(uid, spec.location, self._work.paths)
+            uid = side_output(self._work.spec.stage.uid, name)
+            sink = open_side_output(uid, self._work.location, self._work.paths)
             self._sides[files] = RowFiles(partial(self.stage_rows, sink))
         self._sides[files].add(rows)
 

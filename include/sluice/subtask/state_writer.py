@@ -89,9 +89,8 @@ class StateWriter:
         handle, body = describe_segment(self._schema, rows)
         if len(body) >= spec.inline_threshold_bytes:
             key = self._work.state_key(handle.segment.checksum)
-            self._work.upload(key, body)
             segment = replace(handle.segment, key=key, inline=None)
-            self._work.cache.add(segment, body)
+            self._work.upload_state(segment, body)
             handle = replace(handle, segment=segment)
         self._written.append(replace(handle, table=self._table, run=self._run))
 

@@ -3,6 +3,12 @@
 It runs inside Spark's Python worker, in ``mapInArrow``; its input is the rows of the epoch that
 belong to this subtask.  Its only lasting effects are files, which count once an ack names them, and
 the ack, which is created last and only once: a retried or speculative Spark task changes nothing.
+
+    sync part     read, merge, encode; what is encoded is uploaded meanwhile
+    async part    wait until all of it is durable
+    ack           create-only; the Spark task ends behind it
+
+See docs/adr/0045-uploads-in-the-background.md.
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ from sluice.protocol.records import encode_ack
 from sluice.storage.answers import AnswerStore
 from sluice.storage.open import open_store
 from sluice.storage.patience import PatientStore
+from sluice.storage.uploads import Uploads
 from sluice.subtask.chain import ChainedOutput
 from sluice.subtask.chunks import chunks
 from sluice.subtask.event_times import EventTimes
@@ -69,16 +76,8 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
             f"stage {spec.task.uid!r} has more partitions than its parallelism "
             f"{spec.task.parallelism}; a transform must not change the partitioning"
         )
-    store = PatientStore(open_store(spec.location))
-    work = Workspace(
-        spec=spec,
-        subtask=SubtaskId(spec.task.uid, index),
-        store=store,
-        paths=PipelinePaths(spec.pipeline),
-        cache=SegmentCache(spec.location, store),
-        token=f"{spec.attempt}-{uuid.uuid4().hex[:8]}",
-    )
-    answers = AnswerStore(store, work.paths)
+    work = _workspace(spec, SubtaskId(spec.task.uid, index))
+    answers = AnswerStore(PatientStore(open_store(spec.location)), work.paths)
     if context.attemptNumber() > 0:
         _require_not_declined(answers, work)
     with _chained_output(work) as chained:
@@ -97,21 +96,22 @@ def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
     """Has an error say whose it is: by a decline, or else by a note, for the stage's driver."""
     try:
         yield
-    except SluiceError as error:
-        if not error.retryable:
+    except Exception as error:
+        reason = _reason(error, work.uploads)
+        if reason is not None:
             answers.write_decline(
                 Decline(
                     checkpoint_id=work.spec.checkpoint_id,
                     subtask=work.subtask,
                     attempt=work.spec.attempt,
                     message=str(error),
-                    reason=_reason(error),
+                    reason=reason,
                 )
             )
-        raise
-    except Exception as error:
         error.add_note(note_of_stage(work.subtask.stage))  # The Spark job may be of several.
         raise
+    finally:
+        work.uploads.cancel()
 
 
 def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | None]:
@@ -119,6 +119,22 @@ def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | N
     if spec.chained_to is None:
         return nullcontext()
     return ChainedOutput(subtask.stage, spec.chained_to, subtask.index, spec.memory_bytes)
+
+
+def _workspace(spec: SubtaskSpec, subtask: SubtaskId) -> Workspace:
+    uploads = Uploads()
+    location = replace(spec.location, layer=uploads)
+    store = open_store(location)
+    return Workspace(
+        spec=spec,
+        subtask=subtask,
+        location=location,
+        uploads=uploads,
+        store=store,
+        paths=PipelinePaths(spec.pipeline),
+        cache=SegmentCache(spec.location, store),
+        token=f"{spec.attempt}-{uuid.uuid4().hex[:8]}",
+    )
 
 
 def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
@@ -131,11 +147,19 @@ def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
         raise StageFailed(declined.message)
 
 
-def _reason(error: SluiceError) -> CheckpointFailureReason:
-    """The reason that the error names; one that names none counts."""
-    if isinstance(error, CheckpointDeclined):
-        return _REASONS[error.reason]
-    return CheckpointFailureReason.CHECKPOINT_DECLINED
+def _reason(error: Exception, uploads: Uploads) -> CheckpointFailureReason | None:
+    """The reason to decline for: that of a failed upload, else the one that the error names, else
+    the one that counts.  None if the Spark task may succeed when it is tried again.
+    """
+    if uploads.failure is not None:
+        return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+    match error:
+        case CheckpointDeclined():
+            return _REASONS[error.reason]
+        case SluiceError(retryable=False):
+            return CheckpointFailureReason.CHECKPOINT_DECLINED
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +186,8 @@ def _snapshot(
     # All subtasks know the times that came with the rows or of the driver, and one ack says them.
     driver_ms = spec.event_times_ms if work.subtask.index == 0 else {}
     segments, committables = output.finish()
-    elapsed_ms = round((time.monotonic() - started) * 1000)
+    sync_ms = _since(started)
+    work.settle()
     ack = Ack(
         checkpoint_id=spec.checkpoint_id,
         subtask=work.subtask,
@@ -176,8 +201,8 @@ def _snapshot(
         metrics=SubtaskMetrics(
             started_at_ms=started_ms,
             acknowledged_at_ms=time.time_ns() // 1_000_000,
-            sync_ms=elapsed_ms - work.upload_ms,
-            async_ms=work.upload_ms,
+            sync_ms=sync_ms,
+            async_ms=_since(started) - sync_ms,
             rows_in=done.rows_in,
             rows_out=output.rows_out,
             groups=done.groups,
@@ -208,6 +233,10 @@ def _keyed(work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]) -
         streams_watermark_ms=snapshot.streams_watermark_ms,
         earlier=snapshot.acks if is_first else {},
     )
+
+
+def _since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)
 
 
 def _pass_through(work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]) -> _Pass:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from sluice.declaration.nodes import SinkNode, StageNode
 from sluice.protocol.paths import PipelinePaths
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation
+from sluice.storage.uploads import Uploads
 from sluice.subtask.carried_clock import CarriedClock
 from sluice.subtask.chain import ChainedClock, ChainLink
 from sluice.subtask.faults import Fault
@@ -65,16 +65,22 @@ class SubtaskSpec:
 
 @dataclass(slots=True)
 class Workspace:
-    """The clients of one pass; they live as long as the Spark task."""
+    """The clients of one pass; they live as long as the Spark task.
+
+    What is put through ``store``, or any store that is opened at ``location``, is uploaded in the
+    background; it is durable once ``uploads`` have settled.
+    """
 
     spec: SubtaskSpec
     subtask: SubtaskId
+    location: StoreLocation
+    uploads: Uploads
     store: ObjectStore
     paths: PipelinePaths
     cache: SegmentCache
     token: str  # Distinguishes Spark tasks that run the same subtask and attempt.
     uploaded_bytes: int = 0
-    upload_ms: int = 0
+    uploaded_state: list[SegmentHandle] = field(default_factory=list[SegmentHandle])
 
     @property
     def hash_range(self) -> tuple[int, int]:
@@ -90,7 +96,20 @@ class Workspace:
         )
 
     def upload(self, key: str, body: bytes) -> None:
-        started = time.monotonic()
         self.store.put(key, body)
-        self.upload_ms += round((time.monotonic() - started) * 1000)
         self.uploaded_bytes += len(body)
+
+    def upload_state(self, segment: SegmentHandle, body: bytes) -> None:
+        """Upload a segment of this subtask's state, and keep it for the next epoch."""
+        self.upload(segment.key, body)
+        self.cache.add(segment, body)
+        self.uploaded_state.append(segment)
+
+    def settle(self) -> None:
+        """Wait until all that was uploaded is durable; raises the error of an upload that failed.
+
+        A root that is a folder has the segments only now, so only now they are known to it.
+        """
+        self.uploads.settle()
+        for segment in self.uploaded_state:
+            self.cache.mark(segment)

@@ -121,7 +121,7 @@ def elsewhere(job: Job, root: str, uid: str) -> Job:
 
 def _reading_once(job: Job) -> Job:
     """All snapshots are held against the same tables and journal, which have a line for each."""
-    location = replace(job.location, memory=ReadMemory())
+    location = replace(job.location, layer=ReadMemory())
     store = RememberingStore(job.store)
     return replace(
         job,

@@ -55,7 +55,7 @@ def test_a_write_forgets_everything(behind: CountingStore) -> None:
 
 def test_places_of_one_memory_share_what_they_read() -> None:
     open_store(StoreLocation("memory://shared-memory")).put("jobs/x", b"1")
-    root = StoreLocation("memory://shared-memory", memory=ReadMemory())
+    root = StoreLocation("memory://shared-memory", layer=ReadMemory())
 
     first, second = open_store(root.below("jobs")), open_store(root.below("jobs"))
     before = first.get("x")

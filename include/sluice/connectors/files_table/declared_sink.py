@@ -71,15 +71,12 @@ class FilesTable:
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> FilesTableSink:
         from sluice.connectors.files_table.table import FilesTable as FilesTableSink
-        from sluice.storage.open import StoreLocation, open_store
+        from sluice.storage.open import open_store
 
         named = value_of(self.location, params)
-        location = (
-            StoreLocation(root=named, endpoint_url=default.endpoint_url) if named else default
-        )
         return FilesTableSink(
             uid,
-            open_store(location),
+            open_store(default.elsewhere(named) if named else default),
             upsert_key=self.upsert_key,
             format=self.format,
             partition_by=self.partition_by,

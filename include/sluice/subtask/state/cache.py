@@ -140,10 +140,18 @@ class SegmentCache:
         *body* is not verified: the caller has just computed the checksum in the handle.
         """
         assert len(body) == handle.size_bytes
-        path = self._root_file(handle)
-        if path is None:
+        if self._root_file(handle) is None:
             self._folder.keep(handle.checksum, body)
-        elif (marker := _marker(handle, path)) is not None:
+        else:
+            self.mark(handle)
+
+    def mark(self, handle: SegmentHandle) -> None:
+        """Note that the segment's file, which this executor has just written, has its checksum.
+
+        It does nothing where the root is no folder, or the file is not there yet.
+        """
+        path = self._root_file(handle)
+        if path is not None and (marker := _marker(handle, path)) is not None:
             self._folder.keep(marker, b"")
 
     def _is_here(self, handle: SegmentHandle) -> bool:

@@ -16,7 +16,7 @@ export function Subtasks({ path, checkpoint, stage, now }) {
           <p>The coordinator acknowledged for this stage (it was overtaken), or its subtasks were not kept.</p><//>`}<//>`;
 }
 
-const LEGEND = [["delay", "start delay"], ["sync", "reading, merging"], ["async", "uploading"], ["wait", "other, or waited for"]];
+const LEGEND = [["delay", "start delay"], ["sync", "reading, merging"], ["async", "waiting for uploads"], ["wait", "other, or waited for"]];
 
 function Shown({ data, stage, isPending, now, triggered }) {
   const rows = byLateness(data.subtasks);
@@ -52,7 +52,7 @@ const columns = (scale) => [
   },
   numeric("delay", "Start delay", (one) => one.start_delay, duration, "From the trigger to its start"),
   numeric("sync", "Sync", (one) => one.checkpoint?.sync, duration, "Reading, merging and encoding"),
-  numeric("async", "Async", (one) => one.checkpoint?.async, duration, "Uploading"),
+  numeric("async", "Async", (one) => one.checkpoint?.async, duration, "From there until all was durable: uploads that were left"),
   {
     name: "size", title: "Checkpointed", kind: "wide", value: (one) => one.checkpointed_size,
     cell: (one) => html`<${Bar} parts=${[["size", one.checkpointed_size ?? 0]]} most=${scale.largest} />${size(one.checkpointed_size)}`,
