@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.coordinator.submission import configure, submit
+from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
 from sluice.declaration import aggregates as agg
 from sluice.declaration.config import Checkpointing
@@ -18,6 +19,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.storage.open import StoreLocation
 from sluice.views.history import history
+from sluice.views.statistics import details
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,5 +57,8 @@ def test_a_failed_upload_declines_the_checkpoint_and_the_next_one_has_its_rows(
     assert failed.reason == "CHECKPOINT_ASYNC_EXCEPTION"
     assert "totals/0: cannot use the folder" in str(failed.message)
     assert (completed.status, status) == ("COMPLETED", JobStatus.FINISHED)
+    asked = details(job, CheckpointId(completed.id)).stages[0].requests
+    assert asked is not None
+    assert asked.puts == 2  # Its state and its rows for the sink.
     rows = open_result_table(job, {}).read().to_pylist()
     assert sorted((row["name"], row["n"]) for row in rows) == [("ann", 4), ("bob", 2)]

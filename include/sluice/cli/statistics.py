@@ -82,7 +82,7 @@ def _print_details(told: Details) -> None:
         print_line(f"{one.stage}/{one.index}, attempt {one.attempt}: {one.message}")
     table = Table(
         "stage", "acks", "latest ack after", "start delay", "alignment", "sync", "async", "written",
-        "state", "rows in", "rows out", "late", "watermark",
+        "state", "rows in", "rows out", "late", "requests", "watermark",
     )  # fmt: skip
     for stage in told.stages:
         table.add_row(*map(escape, _cells(stage, told.summaries[stage.id])))
@@ -114,6 +114,7 @@ def _cells(stage: StageStats, of: StageSummary) -> list[str]:
         _figure("rows", stage.rows_in),
         _figure("rows", stage.rows_out),
         _figure("rows", stage.late_rows),
+        "" if stage.requests is None else _figure("requests", stage.requests.total),
         "" if stage.watermark is None else watermark(stage.watermark),
     ]
 

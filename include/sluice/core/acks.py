@@ -25,6 +25,32 @@ class Committable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRequests:
+    """Requests to stores by kind, as S3 charges them; sizes in bytes."""
+
+    gets: int = 0
+    puts: int = 0  # A conditional one is one of them.
+    lists: int = 0
+    deletes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.gets + self.puts + self.lists + self.deletes
+
+    def __add__(self, other: StoreRequests) -> StoreRequests:
+        return StoreRequests(
+            gets=self.gets + other.gets,
+            puts=self.puts + other.puts,
+            lists=self.lists + other.lists,
+            deletes=self.deletes + other.deletes,
+            bytes_read=self.bytes_read + other.bytes_read,
+            bytes_written=self.bytes_written + other.bytes_written,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskMetrics:
     """Measured by the subtask itself.  Times are its machine's clock, for display only."""
 
@@ -39,6 +65,7 @@ class SubtaskMetrics:
     malformed_rows: int = 0
     checkpointed_bytes: int = 0  # Written by this checkpoint.
     full_bytes: int = 0  # Everything the state handles name.
+    requests: StoreRequests | None = None  # Before its ack; None of versions that did not count.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

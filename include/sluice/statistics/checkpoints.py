@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from sluice.core.acks import StoreRequests
+
 
 class CheckpointStatus(StrEnum):
     """Flink's CheckpointStatsStatus."""
@@ -62,6 +64,7 @@ class SubtaskStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     groups: int | None = None
     late_rows: int | None = None
     malformed_rows: int | None = None
+    requests: StoreRequests | None = None
 
 
 class SourceStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,7 +95,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``unaligned_checkpoint``: it waited for no other stage, or the coordinator acknowledged for it.
     ``watermark`` is that of its output; ``bytes_out`` are those of its stream and of what it staged
-    for sinks, as they are stored.
+    for sinks, as they are stored.  ``requests`` are those to stores, before the acks.
     """
 
     id: str
@@ -112,6 +115,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes_out: int | None = None
     late_rows: int | None = None
     malformed_rows: int | None = None
+    requests: StoreRequests | None = None
     subtasks: tuple[SubtaskStats, ...] = ()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sluice.core.acks import Ack
+from sluice.core.acks import Ack, StoreRequests
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, StageState
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
@@ -178,6 +178,7 @@ def _stage(
         bytes_out=_bytes_out(answered.acks),
         late_rows=_sum(one.late_rows for one in done),
         malformed_rows=_sum(one.malformed_rows for one in done),
+        requests=_all_requests(done),
         subtasks=() if is_overtaken else subtasks,
     )
 
@@ -208,7 +209,13 @@ def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
         groups=told.groups,
         late_rows=told.late_rows,
         malformed_rows=told.malformed_rows,
+        requests=told.requests,
     )
+
+
+def _all_requests(subtasks: Sequence[SubtaskStats]) -> StoreRequests | None:
+    known = [one.requests for one in subtasks if one.requests is not None]
+    return sum(known, StoreRequests()) if known else None
 
 
 def _unmeasured(plan: CheckpointPlan, answered: Answered, index: int) -> SubtaskStats:

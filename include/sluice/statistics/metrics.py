@@ -261,5 +261,35 @@ METRICS = {
             scope=Scope.STAGE,
             is_flinks=False,
         ),
+        Metric(
+            name="syncDuration",
+            unit=Unit.MILLISECONDS,
+            help=f"the sync part of its slowest subtask{_LATEST}",
+            scope=Scope.STAGE,
+            is_flinks=False,
+        ),
+        Metric(
+            name="asyncDuration",
+            unit=Unit.MILLISECONDS,
+            help=f"the async part of its slowest subtask{_LATEST}",
+            scope=Scope.STAGE,
+            is_flinks=False,
+        ),
+        Metric(
+            name="numStoreRequests",
+            unit=Unit.NUMBER,
+            help=f"requests of its subtasks to stores, GET, PUT, LIST or DELETE{_LATEST}",
+            scope=Scope.STAGE,
+            label="kind",
+            is_flinks=False,
+        ),
+        Metric(
+            name="numStoreBytes",
+            unit=Unit.BYTES,
+            help=f"bytes that these requests read, GET, or wrote, PUT{_LATEST}",
+            scope=Scope.STAGE,
+            label="kind",
+            is_flinks=False,
+        ),
     )
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from sluice.core.acks import StoreRequests
 from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.statistics.checkpoints import CheckpointStats, StageStats
@@ -125,6 +126,7 @@ def _of_sources(figures: JobFigures) -> Iterator[_Value]:
 def _of_stages(figures: JobFigures) -> Iterator[_Value]:
     for stage in figures.stages:
         watermark, rates = moment_of(stage.watermark), _rates(figures, stage.id)
+        parts = [one.checkpoint for one in stage.subtasks if one.checkpoint is not None]
         for name, value in {
             "currentInputWatermark": watermark,  # An epoch is consumed whole: it is the output's.
             "currentOutputWatermark": watermark,
@@ -138,8 +140,24 @@ def _of_stages(figures: JobFigures) -> Iterator[_Value]:
             "numMalformedRecords": stage.malformed_rows,
             "stateSize": stage.state_size,
             "checkpointedSize": stage.checkpointed_size,
+            "syncDuration": max((one.sync for one in parts), default=None),
+            "asyncDuration": max((one.async_ for one in parts), default=None),
         }.items():
             yield name, (stage.id,), value
+        if stage.requests is not None:
+            yield from _of_requests(stage.id, stage.requests)
+
+
+def _of_requests(stage: str, asked: StoreRequests) -> Iterator[_Value]:
+    for kind, number in {
+        "GET": asked.gets,
+        "PUT": asked.puts,
+        "LIST": asked.lists,
+        "DELETE": asked.deletes,
+    }.items():
+        yield "numStoreRequests", (stage, kind), number
+    yield "numStoreBytes", (stage, "GET"), asked.bytes_read
+    yield "numStoreBytes", (stage, "PUT"), asked.bytes_written
 
 
 def _rates(figures: JobFigures, uid: str) -> NodeRates:

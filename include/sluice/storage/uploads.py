@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Event
 
+from sluice.storage.metering import MeteredStore, RequestCounter
 from sluice.storage.object_store import CreateResult, Listed, ObjectStore
 from sluice.storage.patience import DEFAULT_PATIENCE_S, PatientStore
 
@@ -42,10 +43,12 @@ class Uploads:
         self._pending_bytes = 0
         self._ended = Event()
         self.failure: BaseException | None = None
+        self.requests = RequestCounter()
 
     def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> BackgroundStore:  # noqa: ARG002 - of ``StoreLayer``
-        """The store that *opened* opens, patient, with its puts in the background."""
-        store = PatientStore(opened(), patience_s=self._patience_s, given_up=self._ended)
+        """The store that *opened* opens, counted and patient, with its puts in the background."""
+        counted = MeteredStore(opened(), self.requests)
+        store = PatientStore(counted, patience_s=self._patience_s, given_up=self._ended)
         return BackgroundStore(store, self)
 
     def submit(self, store: ObjectStore, key: str, body: bytes) -> None:

@@ -210,6 +210,7 @@ def _snapshot(
             malformed_rows=output.malformed_rows,
             checkpointed_bytes=work.uploaded_bytes + _inline_bytes(done.state, spec, work.subtask),
             full_bytes=sum(handle.segment.size_bytes for handle in done.state),
+            requests=work.uploads.requests.so_far(),
         ),
     )
     return ack, done.earlier

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from sluice.core.acks import Ack, SubtaskMetrics
+from sluice.core.acks import Ack, StoreRequests, SubtaskMetrics
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import TaskPlan
 from sluice.statistics.checkpoints import CheckpointStatus, StageStats, SubtaskStatus
@@ -19,13 +20,13 @@ PLAN = a_plan(tasks=(A, B, JOIN), triggered_at_ms=1_000)
 COMPLETED = CheckpointStatus.COMPLETED
 
 
-def an_ack(stage: str, index: int, ended_ms: int, **metrics: int) -> Ack:
+def an_ack(stage: str, index: int, ended_ms: int, **metrics: Any) -> Ack:
     measured = SubtaskMetrics(started_at_ms=ended_ms - 30, acknowledged_at_ms=ended_ms, **metrics)
     subtask = SubtaskId(stage, index)
     return Ack(checkpoint_id=CheckpointId(1), subtask=subtask, attempt=1, metrics=measured)
 
 
-def answered(stage: str, *ended_ms: int, **metrics: int) -> Answered:
+def answered(stage: str, *ended_ms: int, **metrics: Any) -> Answered:
     acks = tuple(an_ack(stage, index, ms, **metrics) for index, ms in enumerate(ended_ms))
     return Answered(attempt=1, acks=acks)
 
@@ -117,3 +118,14 @@ def test_finalization_is_what_came_after_the_latest_ack() -> None:
     assert (line.end_to_end_duration, line.finalization_duration) == (950, 50)
     assert (line.num_acknowledged_subtasks, line.num_subtasks) == (4, 6)
     assert of_completed(done).end_to_end_duration is None
+
+
+def test_requests_to_stores_are_summed_and_unknown_where_no_subtask_counted() -> None:
+    asked = StoreRequests(gets=1, puts=2, lists=3, deletes=4, bytes_read=5, bytes_written=6)
+    stages = measured(a=answered("a", 1_100, 1_400, requests=asked), b=answered("b", 1_150))
+
+    assert stages["a"].subtasks[1].requests == asked
+    assert stages["a"].requests == StoreRequests(
+        gets=2, puts=4, lists=6, deletes=8, bytes_read=10, bytes_written=12
+    )
+    assert (asked.total, stages["b"].requests) == (10, None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from sluice.core.acks import StoreRequests
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from sluice.statistics.checkpoints import StageStats
+from sluice.statistics.checkpoints import CheckpointDuration, StageStats, SubtaskStats
 from sluice.statistics.flow import NodeRates, Rates
 from sluice.statistics.lag import SourceLag
 from sluice.statistics.metrics import METRICS
@@ -100,6 +101,23 @@ def test_figures_of_stages_have_a_label_each_and_zero_is_a_figure() -> None:
     assert found["numLateRecordsDropped", "count"] == 0
     assert found["stateSize", "rank"] == 3
     assert ("numRecordsIn", "rank") not in found
+
+
+def test_a_stage_has_the_phases_of_its_slowest_subtask_and_its_requests_by_kind() -> None:
+    subtasks = tuple(
+        SubtaskStats(index=index, checkpoint=CheckpointDuration(sync=sync, async_=60 - sync))
+        for index, sync in enumerate((20, 50))
+    )
+    asked = StoreRequests(gets=3, puts=2, bytes_read=70, bytes_written=40)
+
+    found = values(stages=[a_stage(subtasks=subtasks, requests=asked), a_stage(id="rank")])
+
+    assert (found["syncDuration", "count"], found["asyncDuration", "count"]) == (50, 40)
+    by_kind = {of[1]: value for (name, *of), value in found.items() if name == "numStoreRequests"}
+    assert by_kind == {"GET": 3, "PUT": 2, "LIST": 0, "DELETE": 0}
+    assert found["numStoreBytes", "count", "GET"] == 70
+    assert found["numStoreBytes", "count", "PUT"] == 40
+    assert not [name for name, *of in found if of[:1] == ["rank"]]
 
 
 def test_sources_have_a_lag_and_sources_and_stages_a_rate() -> None:

@@ -5,7 +5,7 @@ import { asked, count, duration, pending, size, watermark, words } from "../form
 import { Abort } from "../actions.js";
 import { html } from "../html.js";
 import { Badge, Empty, Failure, Figures, Link, Moment, Resource, Table, numeric } from "../parts.js";
-import { Subtasks } from "./subtasks.js";
+import { Subtasks, requestsOf } from "./subtasks.js";
 
 export function Detail({ uid, path, names }) {
   const now = useNow();
@@ -125,6 +125,7 @@ const columns = (uid, { id: checkpoint }) => [
   numeric("bytes", "Bytes out", (one) => one.bytes_out, size, "Its stream, and what it staged for sinks"),
   numeric("late", "Late", (one) => one.late_rows, count),
   numeric("malformed", "Malformed", (one) => one.malformed_rows, count),
+  numeric("requests", "Requests", requestsOf, count, "Of its subtasks to stores, before their acks"),
   numeric("watermark", "Watermark", (one) => one.watermark, watermark),
   numeric("attempt", "Attempt", (one) => one.attempt, count),
 ];

@@ -43,6 +43,9 @@ function timeOf(one, { now, triggered, isPending }) {
   return [["delay", delay], ["sync", sync], ["async", upload], ["wait", Math.max(0, whole - delay - sync - upload)]];
 }
 
+/** @param {{requests?: {gets: number, puts: number, lists: number, deletes: number}}} one a stage or a subtask */
+export const requestsOf = ({ requests }) => (requests ? requests.gets + requests.puts + requests.lists + requests.deletes : undefined);
+
 const columns = (scale) => [
   numeric("index", "Subtask", ({ index }) => index, String),
   { name: "status", title: "Status", value: ({ status }) => status ?? "completed", cell: (one) => (isDone(one) ? html`<${Badge} status="completed" />` : html`<span class="badge warn">${scale.isPending ? "late" : "did not acknowledge"}</span>`) },
@@ -63,6 +66,7 @@ const columns = (scale) => [
   numeric("groups", "Groups", (one) => one.groups, count, "Distinct keys of this epoch"),
   numeric("late", "Late", (one) => one.late_rows, count),
   numeric("malformed", "Malformed", (one) => one.malformed_rows, count),
+  numeric("requests", "Requests", requestsOf, count, "To stores, before its ack: GET, PUT, LIST and DELETE"),
   { name: "started", title: "Started", value: (one) => one.start_timestamp, cell: (one) => html`<${Moment} at=${one.start_timestamp} />` },
   { name: "acked", title: "Acknowledged", value: (one) => one.ack_timestamp, cell: (one) => html`<${Moment} at=${one.ack_timestamp} />` },
   numeric("attempt", "Attempt", (one) => one.attempt, count),
