@@ -9,6 +9,7 @@ Only a restore with CLAIM gives it to the job, which then deletes it once no che
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sluice.coordinator.outside import require_outside
@@ -16,10 +17,11 @@ from sluice.core.completed import CheckpointMetadata, with_files
 from sluice.core.handles import SegmentHandle
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, RestoreError
-from sluice.job.contents import verified
+from sluice.job.contents import verify
 from sluice.job.job import Job
 from sluice.protocol.names import check_savepoint_name
 from sluice.protocol.records import encode_metadata
+from sluice.storage.copying import copy_object
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.parallel import in_parallel
 
@@ -65,11 +67,8 @@ def copy_files(
         key = _copy_of(job, name, handle).key
         if there.get(key) == handle.size_bytes:
             return
-        raw = job.store_at(handle.root).get(handle.key)
-        what = f"savepoint {name!r} cannot be completed"
-        if raw is None:
-            raise RestoreError(f"{handle.key} is gone; {what}")
-        store.put(key, verified(handle, raw, what))
+        source = job.store_at(handle.root)
+        _copy(source, handle, store, key, f"savepoint {name!r} cannot be completed")
 
     in_parallel(copy, {handle.key: handle for handle in metadata.files}.values(), PARALLEL_COPIES)
 
@@ -109,16 +108,22 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
         )
 
     def copy(handle: SegmentHandle) -> None:
-        raw = job.store.get(handle.key)
-        what = f"savepoint {name!r} cannot be copied"
-        if raw is None:
-            raise RestoreError(f"{handle.key} is gone; {what}")
-        target.put(handle.key, verified(handle, raw, what))
+        _copy(job.store, handle, target, handle.key, f"savepoint {name!r} cannot be copied")
 
     in_parallel(copy, {handle.key: handle for handle in files}.values(), PARALLEL_COPIES)
     target.put(metadata_key, metadata)  # Last: it is what makes it a savepoint.
     log.info("savepoint copied name=%s root=%s files=%d", name, target.root, len(files))
     return f"{target.root}/{job.paths.savepoint(name)}"
+
+
+def _copy(
+    source: ObjectStore, handle: SegmentHandle, target: ObjectStore, key: str, what: str
+) -> None:
+    def check(pieces: Iterable[bytes]) -> None:
+        verify(handle, pieces, what)
+
+    if not copy_object(source, handle.key, target, key, check):
+        raise RestoreError(f"{handle.key} is gone; {what}")
 
 
 def _copy_of(job: Job, name: str, handle: SegmentHandle) -> SegmentHandle:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import SegmentHandle
 from sluice.errors import CorruptSegment
 from sluice.job.job import Job
-from sluice.protocol.checksums import checksum
+from sluice.protocol.checksums import checksum, checksum_of
 from sluice.storage.parallel import in_parallel
 
 PARALLEL_READS = 8  # Each holds a segment in memory, as those who copy one do.
@@ -39,15 +39,28 @@ def segments_of(metadata: CheckpointMetadata) -> tuple[SegmentHandle, ...]:
 
 
 def verified(handle: SegmentHandle, raw: bytes, what: str) -> bytes:
-    """*raw*, which was read at *handle*.
+    """*raw*, which was read at *handle*.  Raises as ``verify``."""
+    verify(handle, [raw], what)
+    return raw
+
+
+def verify(handle: SegmentHandle, pieces: Iterable[bytes], what: str) -> None:
+    """Compare *pieces*, one after the other, with what was written at *handle*.
 
     Raises:
         CorruptSegment: these are other bytes than were written; *what* says what cannot be done.
     """
-    actual = checksum(raw)
+    size_bytes = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal size_bytes
+        for piece in pieces:
+            size_bytes += len(piece)
+            yield piece
+
+    actual = checksum_of(counted())
     if actual != handle.checksum:
         raise CorruptSegment(
-            f"{handle.key} is damaged: checksum {handle.checksum} was recorded, its {len(raw)} "
+            f"{handle.key} is damaged: checksum {handle.checksum} was recorded, its {size_bytes} "
             f"bytes have {actual}; {what}"
         )
-    return raw

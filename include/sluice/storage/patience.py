@@ -59,26 +59,32 @@ class PatientStore:
     def root(self) -> str:
         return self._store.root
 
+    @property
+    def behind(self) -> ObjectStore:
+        """The store that is asked."""
+        return self._store
+
     def get(self, key: str) -> bytes | None:
-        return self._retry(lambda: self._store.get(key))
+        return self.patiently(lambda: self._store.get(key))
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        return self._retry(lambda: self._store.get_range(key, start, end))
+        return self.patiently(lambda: self._store.get_range(key, start, end))
 
     def put(self, key: str, body: bytes) -> None:
-        self._retry(lambda: self._store.put(key, body))
+        self.patiently(lambda: self._store.put(key, body))
 
     def create(self, key: str, body: bytes) -> CreateResult:
-        return self._retry(lambda: self._store.create(key, body))
+        return self.patiently(lambda: self._store.create(key, body))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
-        return iter(self._retry(lambda: [*self._store.list(prefix, start_after=start_after)]))
+        return iter(self.patiently(lambda: [*self._store.list(prefix, start_after=start_after)]))
 
     def delete(self, keys: Iterable[str]) -> None:
         doomed = [*keys]
-        self._retry(lambda: self._store.delete(doomed))
+        self.patiently(lambda: self._store.delete(doomed))
 
-    def _retry(self, call: Callable[[], T]) -> T:
+    def patiently(self, call: Callable[[], T]) -> T:
+        """The result of *call*, which asks the store, and may be repeated."""
         try:
             return call()
         except StoreUnavailable:

@@ -11,21 +11,21 @@ another process opens its own from the same ``StoreLocation``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from sluice.core.pages import STORES
 from sluice.errors import ConfigurationError, ObjectVanished, SluiceError, StoreUnavailable
 from sluice.protocol.names import check_key, check_prefix
 from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
+from sluice.storage.s3_refusals import Refusal, check_deletes
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from mypy_boto3_s3.client import S3Client
-    from mypy_boto3_s3.type_defs import ErrorTypeDef
+    from mypy_boto3_s3.type_defs import CopySourceTypeDef
 
 CONNECT_TIMEOUT_S = 5  # A healthy endpoint accepts within milliseconds, across an ocean in 0.3 s.
 READ_TIMEOUT_S = 60  # botocore's default: S3 may take this long to begin its answer to a large put.
@@ -37,9 +37,9 @@ DELETE_BATCH = 1_000  # DeleteObjects takes no more.
 # One process rarely talks to two servers; a test run does.  Old ones are closed when collected.
 CACHED_CLIENTS = 8
 
-# 4xx answers that say "not now" rather than "never".
-PASSING_STATUSES = frozenset({408, 409, 429})
-PASSING_CODES = frozenset({"RequestTimeout", "BadDigest", "SlowDown", "InternalError"})
+# S3 copies no larger object in one request.
+MAX_COPY_BYTES = 5 * 1024**3
+PIECE_BYTES = 4 * 1024**2  # Of an object that is checked as it passes.
 
 
 class _Clients(NamedTuple):
@@ -124,7 +124,45 @@ class S3Store:
                         "Quiet": True,
                     },
                 )
-            self._check_deletes(answer.get("Errors", []))
+            check_deletes(self._place(), answer.get("Errors", []))
+
+    def shares_server_with(self, other: S3Store) -> bool:
+        """Whether one server, asked with the same credentials, has both stores."""
+        return self._clients is other._clients
+
+    def copy_from(
+        self, source: S3Store, source_key: str, key: str, check: Callable[[Iterable[bytes]], None]
+    ) -> bool:
+        """Have the server copy an object of *source*, once *check* has not raised over its bytes;
+        False when there is none.
+
+        The server copies what was checked, or refuses: ``CopySourceIfMatch``.
+        """
+        from boto3.s3.transfer import TransferConfig
+        from botocore.exceptions import ClientError
+
+        client, bucket, full_key = self._clients.repeating, self._bucket, self._full_key(key)
+        there: CopySourceTypeDef = {"Bucket": source._bucket, "Key": source._full_key(source_key)}
+        with self._translated():
+            try:
+                found = client.get_object(Bucket=there["Bucket"], Key=there["Key"])
+            except ClientError as error:
+                if _code(error) != "NoSuchKey":
+                    raise
+                return False
+            with closing(found["Body"]) as body:
+                check(body.iter_chunks(PIECE_BYTES))
+            if found["ContentLength"] <= MAX_COPY_BYTES:
+                answer = client.copy_object(
+                    Bucket=bucket, Key=full_key, CopySource=there, CopySourceIfMatch=found["ETag"]
+                )
+                if "ETag" not in answer.get("CopyObjectResult", {}):
+                    raise ConfigurationError(f"{self._place()} does not copy when it is asked to")
+            else:  # In parts, several at a time.
+                checked = {"CopySourceIfMatch": found["ETag"]}
+                parts = TransferConfig(multipart_threshold=MAX_COPY_BYTES)
+                client.copy(there, bucket, full_key, ExtraArgs=checked, Config=parts)
+        return True
 
     def _full_key(self, key: str) -> str:
         check_key(key)
@@ -153,19 +191,6 @@ class S3Store:
                         raise
             with closing(answer["Body"]) as body:
                 return body.read()
-
-    def _check_deletes(self, errors: Sequence[ErrorTypeDef]) -> None:
-        for error in errors:
-            code = error.get("Code", "")
-            if code == "NoSuchKey":
-                continue
-            sentence = (
-                f"{self._place()} did not delete {error.get('Key')!r}: {code} "
-                f"{error.get('Message', '')}"
-            )
-            if code in {"AccessDenied", "MethodNotAllowed"}:
-                raise ConfigurationError(f"{sentence}; allow s3:DeleteObject there")
-            raise StoreUnavailable(sentence)
 
     def _place(self) -> str:
         return f"bucket {self._bucket!r} at {self._clients.repeating.meta.endpoint_url}"
@@ -202,38 +227,14 @@ class S3Store:
             raise StoreUnavailable(f"{self._place()} did not answer: {error}") from error
 
     def _refusal(self, error: ClientError) -> SluiceError:
-        code, status = _code(error), _status(error)
-        match code:
-            case "NoSuchBucket":
-                return ConfigurationError(
-                    f"bucket {self._bucket!r} does not exist at "
-                    f"{self._clients.repeating.meta.endpoint_url}; create it or correct --root"
-                )
-            case "NotImplemented":
-                return ConfigurationError(
-                    f"{self._place()} does not implement {error.operation_name} as sluice sends "
-                    f"it; use AWS S3, or another store listed in {STORES}"
-                )
-            case _:
-                pass
-        sentence = f"{self._place()} answered {status} {code} to {error.operation_name}"
-        # 404: AWS answers a conditional put so when a delete overtook it.
-        passing = status >= 500 or status in PASSING_STATUSES or code in PASSING_CODES
-        if passing or code == "NoSuchKey":
-            return StoreUnavailable(f"{sentence}; repeat the call")
-        if status in {301, 307} or code in {"AuthorizationHeaderMalformed", "PermanentRedirect"}:
-            return ConfigurationError(
-                f"{sentence}: the bucket is in another region; set AWS_REGION"
-            )
-        if status in {401, 403}:
-            return ConfigurationError(
-                f"{sentence}; give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject "
-                "and s3:ListBucket there, or use others"
-            )
-        return ConfigurationError(
-            f"{sentence}: {error.response['Error'].get('Message', '')}; correct --root or "
-            "--endpoint-url"
-        )
+        return Refusal(
+            bucket=self._bucket,
+            endpoint_url=self._clients.repeating.meta.endpoint_url,
+            operation=error.operation_name,
+            status=_status(error),
+            code=_code(error),
+            message=error.response["Error"].get("Message", ""),
+        ).error
 
 
 @lru_cache(maxsize=CACHED_CLIENTS)
