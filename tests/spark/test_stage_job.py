@@ -15,7 +15,7 @@ from sluice.job.job import Job
 SCRIPT = Path(__file__).resolve().parents[2] / "spark_jobs" / "run_stage.py"
 
 
-def test_the_submitted_job_acknowledges_every_subtask(
+def test_the_submitted_job_acknowledges_every_subtask_of_its_chain(
     submitted: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a local master its workers run the Python of the application, which has sluice."""
@@ -36,4 +36,6 @@ def test_the_submitted_job_acknowledges_every_subtask(
     assert {str(subtask) for subtask, _ in answers.acknowledged} == {
         "bid_statistics/0",
         "bid_statistics/1",
+        "category_ranking/0",
+        "category_ranking/1",
     }
