@@ -17,6 +17,7 @@ from sluice.subtask.faults import FAULT_VARIABLE, WORKER_FAULTS
 from sluice_airflow.links import SparkLink
 from sluice_airflow.operators import CheckpointOperator, Summary, fault_of, once_sealed
 from sluice_airflow.ownership import cause_of, pending_of
+from sluice_airflow.reaper import reap
 from sluice_airflow.settings import Settings
 from sluice_airflow.silence import Needed
 
@@ -50,7 +51,7 @@ class StageOperator(CheckpointOperator):
             if self._is_done(job, pending, attempt):
                 log.info("acknowledged already: nothing runs again")
                 return {"checkpoint_id": pending.checkpoint_id, "attempt": attempt, "stage_ms": 0}
-            if not self.goes_on(context):
+            if not self.goes_on(job, pending, attempt):
                 attempt = self._next_attempt(job, pending)
         fault = fault_of(context)
         if fault is not None and fault.kind in WORKER_FAULTS:
@@ -69,7 +70,12 @@ class StageOperator(CheckpointOperator):
         """Run until every subtask has acknowledged as *attempt*; the seconds that Spark worked."""
         raise NotImplementedError
 
-    def goes_on(self, context: Context) -> bool:  # noqa: ARG002 - for who submits
+    def goes_on(
+        self,
+        job: Job,  # noqa: ARG002 - for who submits
+        pending: PendingCheckpoint,  # noqa: ARG002
+        attempt: int,  # noqa: ARG002
+    ) -> bool:
         """Whether the attempt of the previous try still runs, and a retry can continue it."""
         return False
 
@@ -135,7 +141,7 @@ class SnapshotOperator(StageOperator):
 
 
 class CancelStagesOperator(CheckpointOperator):
-    """Interrupts the stages of an aborted checkpoint that still run on Spark.
+    """Interrupts, or ends, the stages of an aborted checkpoint that still run on Spark.
 
     The task that started a stage may have been killed before it could do so.  This only frees the
     cores: the stages are fenced, and their acks do not count.
@@ -147,6 +153,9 @@ class CancelStagesOperator(CheckpointOperator):
         failed = [f for f in job.state().failed if f.cause == cause_of(context["ti"])]
         if not failed:
             return []
+        submit = self.pipeline.orchestration.submit
+        if submit is not None:
+            return reap(job, submit)
         spark = connect(Settings.from_environment().spark_remote, self.pipeline.uid)
         tags = [
             stage_tag(self.pipeline.uid, one.checkpoint_id, stage)

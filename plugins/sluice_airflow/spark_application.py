@@ -1,9 +1,8 @@
 """The submit task: one stage of a checkpoint as a Spark application of its own (see ``Submit``).
 
-The application's name has pipeline, checkpoint, stage and attempt, for people.  Its acks count by
-the attempt in its arguments, so two applications are harmless.  When a worker was lost, the retry
-of its task reads the acks first, and then asks the master for the application (Airflow's
-``ResumableJobMixin``: standalone, YARN and Kubernetes in cluster mode).  Only if neither exists, a
+Its acks count by the attempt in its arguments, so two applications are harmless.  When a worker was
+lost, the retry of its task reads the acks first, and then asks the cluster for the application by
+its name, which needs no id that the lost worker would have had to keep.  Only if neither exists, a
 new attempt begins, and the one before it is fenced.
 """
 
@@ -22,9 +21,11 @@ import sluice
 from sluice.core.pending import PendingCheckpoint
 from sluice.declaration.project import loaded_package
 from sluice.declaration.schedules import Submit
-from sluice.errors import StageFailed
+from sluice.errors import FencedError, StageFailed
+from sluice_airflow.application_names import ApplicationName, short_life
 from sluice_airflow.settings import Settings
 from sluice_airflow.snapshot import StageOperator
+from sluice_airflow.spark_clusters import Application, Cluster, cluster_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 APPLICATION = Path(sluice.__file__).parent / "spark" / "application" / "run_stage.py"
+POLL_S = 2.0  # Between two looks at an application that another process submitted.
 
 
 class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
@@ -48,30 +50,90 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             executor_memory=submit.executor_memory,
             executor_cores=submit.executor_cores,
             num_executors=submit.num_executors,
+            durable=False,  # Airflow's own way back needs an id, and YARN's or Kubernetes' API.
             **kwargs,
         )
+        self._submit = submit
 
     def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
         if not self.missing(job, pending, attempt):
             log.info("acknowledged already: nothing to submit")
             return 0.0
+        name = self._named(job, pending, attempt)
+        cluster = cluster_of(self._submit)
+        self.name = str(name)
+        started = time.monotonic()
+        if context["ti"].try_number > 1 and _found(cluster, name) is not None:
+            log.info("found again name=%s", name)
+            self._wait_for(job, pending, name, cluster)
+        else:
+            self.conf = {**self._submit.conf, **cluster.properties(name)}
+            self.application_args = self._arguments(name)
+            log.info("submitting name=%s", name)
+            SparkSubmitOperator.execute(self, context)
+        missing = self.missing(job, pending, attempt)
+        if missing:
+            raise StageFailed(f"{name} ended without an ack of {', '.join(missing)}")
+        return time.monotonic() - started
+
+    def goes_on(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
+        name = self._named(job, pending, attempt)
+        return _found(cluster_of(self._submit), name) is not None
+
+    def on_kill(self) -> None:
+        """End ``spark-submit``, and what it, or the try before, has submitted."""
+        try:
+            super().on_kill()
+        finally:
+            name = ApplicationName.parse(self.name)
+            cluster = cluster_of(self._submit)
+            found = None if name is None else _found(cluster, name)
+            if found is not None:
+                cluster.kill(found)
+
+    def _named(self, job: Job, pending: PendingCheckpoint, attempt: int) -> ApplicationName:
+        return ApplicationName(
+            pipeline=self.pipeline.uid,
+            checkpoint_id=pending.checkpoint_id,
+            stage=self.stage,
+            attempt=attempt,
+            life=short_life(job.state().life),
+        )
+
+    def _arguments(self, name: ApplicationName) -> list[str]:
         location = Settings.from_environment().location
         package = loaded_package()
-        self.name = f"sluice-{self.pipeline.uid}-{pending.checkpoint_id}-{self.stage}-{attempt}"
-        self.application_args = [
-            self.pipeline.uid, str(pending.checkpoint_id), self.stage, str(attempt),
+        return [
+            name.pipeline, str(name.checkpoint_id), name.stage, str(name.attempt),
             "--root", location.root,
             *(["--pipelines", package.said] if package is not None else []),
             *(["--endpoint-url", location.endpoint_url] if location.endpoint_url else []),
         ]  # fmt: skip
-        log.info("submitting name=%s", self.name)
-        started = time.monotonic()
-        SparkSubmitOperator.execute(self, context)
-        missing = self.missing(job, pending, attempt)
-        if missing:
-            raise StageFailed(f"{self.name} ended without an ack of {', '.join(missing)}")
-        return time.monotonic() - started
 
-    def goes_on(self, context: Context) -> bool:
-        store = context.get("task_state_store")
-        return store is not None and store.get(self.external_id_key) is not None
+    def _wait_for(
+        self, job: Job, pending: PendingCheckpoint, name: ApplicationName, cluster: Cluster
+    ) -> None:
+        """Return when the stage has acknowledged, or its application has ended.
+
+        Raises:
+            FencedError: nothing awaits it any more.
+        """
+        while self.missing(job, pending, name.attempt):
+            if not name.is_awaited(job.state()):
+                raise FencedError(f"{name} was overtaken, or its checkpoint has ended")
+            if _found(cluster, name, unknown=True) is None:
+                return
+            time.sleep(POLL_S)
+
+
+def _found(cluster: Cluster, name: ApplicationName, *, unknown: bool = False) -> Application | None:
+    """The application of that name, if it has not ended.
+
+    A cluster that does not answer is logged: as if it was there, if *unknown*.
+    """
+    try:
+        found = cluster.applications({name.life})
+    except Exception:  # A new attempt is right, too; and an acknowledgement ends the wait.
+        log.warning("the cluster does not say what runs name=%s", name, exc_info=True)
+        return Application("", str(name)) if unknown else None
+    return next((one for one in found if one.name == str(name)), None)

@@ -17,6 +17,7 @@ from sluice_airflow.adoption import start_runs
 from sluice_airflow.job_stats import emit_stats, send_newest_trace
 from sluice_airflow.notes import note
 from sluice_airflow.ownership import run_of
+from sluice_airflow.reaper import reap
 from sluice_airflow.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ DOC = """\
 Reads the bucket: expires checkpoints past their timeout, aborts declined ones and those whose DAG
 run has ended or was deleted, commits what was completed and not committed, restores a job whose
 restart was not carried out; starts a run for what a person asked for outside of Airflow; once in
-about 100 checkpoints collects garbage.  Names a paused DAG that has a checkpoint pending.  Every
-action is idempotent.  Where Airflow's stats are on it emits each job's metrics.  A job that was
-never submitted is left alone.
+about 100 checkpoints collects garbage.  Ends submitted Spark applications that no attempt awaits.
+Names a paused DAG that has a checkpoint pending.  Every action is idempotent.  Where Airflow's
+stats are on it emits each job's metrics.  A job that was never submitted is left alone.
 """
 
 
@@ -86,7 +87,9 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
     emit_stats(job)
     if actions:
         send_newest_trace(job)
-    return actions + frozen(ti, under_way) + tuple(start_runs(job))
+    submit = pipeline.orchestration.submit
+    reaped = [] if submit is None else [f"ended application {name}" for name in reap(job, submit)]
+    return actions + frozen(ti, under_way) + tuple(start_runs(job)) + tuple(reaped)
 
 
 def _look_at(job: Job, is_abandoned: Callable[[str], bool]) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ class Submit:
     job in a warm session: for YARN or Kubernetes, and epochs long enough to pay for a start.
 
     *connection* is an Airflow connection of type Spark; *conf* are Spark properties.  A retry finds
-    a running application again where the master can be asked for it.
+    a running application again, by its name, where the cluster can be asked for it.
     """
 
     connection: str = "spark_default"
