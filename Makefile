@@ -68,7 +68,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills e2e package check dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e package check dist lock docs docs-lock tutorial
 test: coverage optimized $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
@@ -126,6 +126,9 @@ chaos: setup kills  ## Break everything, everywhere, and watch the jobs heal; 2 
 
 kills: setup  ## KILLS schedules (7) of processes that die, or freeze, for each source with each sink; half an hour
 	@SLUICE_KILLS="$(KILLS)" $(BIN)/pytest -q -s tests/exactly_once
+
+cluster: setup  ## A Spark cluster: machines are lost, jobs are rescaled, stages submitted; a quarter of an hour
+	@SLUICE_CLUSTER=all $(BIN)/pytest -q tests/cluster tests/airflow/test_submitting_to_a_cluster.py
 
 bench-airflow: setup  ## A checkpoint's DAG run beside an equal one of empty tasks, run by run
 	@$(BIN)/python -m bench.airflow_run

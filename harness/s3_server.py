@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sluice.devstack.s3_server import bucket_exists_or_is_created
+
 START_TIMEOUT_S = 60.0  # It takes about 2 s on an idle machine.
 PORT_ATTEMPTS = 5  # Another process may take the free port before the server does.
 
@@ -123,6 +125,19 @@ def running_s3_server(data_dir: Path) -> Iterator[str]:
         yield server.endpoint_url
     finally:
         server.kill()
+
+
+@contextmanager
+def own_bucket(data_dir: Path) -> Iterator[dict[str, str]]:
+    """Run a server with the bucket of the development stack, and yield the variables of clients."""
+    with running_s3_server(data_dir) as endpoint:
+        assert bucket_exists_or_is_created(int(endpoint.rpartition(":")[2]))
+        yield {
+            "AWS_ENDPOINT_URL_S3": endpoint,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
 
 
 def free_port() -> int:

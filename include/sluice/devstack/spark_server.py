@@ -1,6 +1,7 @@
 """The Spark Connect server from the pip package, on loopback, in the foreground as our child.
 
-Every epoch of every pipeline runs in this one JVM.  ``local[n,4]`` retries failed Python tasks.
+Unless it has the master of a cluster, every epoch of every pipeline runs in this one JVM, and
+``local[n,4]`` retries failed Python tasks.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,17 +34,23 @@ class SparkSettings:
     cores: int = os.cpu_count() or 1
     # An archive of loaded classes, written when it stops, for later starts.
     writes_archive: bool = False
+    cluster: str | None = None  # The address of its master, ``spark://host:port``.
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])  # Of Spark, beside ours.
+
+    @property
+    def master(self) -> str:
+        return self.cluster or f"local[{self.cores},{_TASK_ATTEMPTS}]"
 
 
 def spark_launch(settings: SparkSettings, *, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
     """Return how to start the server; its scratch space lies in ``{sluice_dir}/spark``."""
     folder = sluice_dir / "spark"
     home = spark_home()
-    properties = _properties(settings, folder)
+    properties = {**_properties(settings, folder), **settings.properties}
     command = [
         str(home / "bin" / "spark-submit"),
         "--class", _MAIN_CLASS,
-        "--master", f"local[{settings.cores},{_TASK_ATTEMPTS}]",
+        "--master", settings.master,
         "--driver-memory", settings.driver_memory,
         "--driver-java-options", " ".join(_java_options(settings, folder)),
     ]  # fmt: skip

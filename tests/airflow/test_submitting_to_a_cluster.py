@@ -1,0 +1,161 @@
+"""Stages that are submitted to a real standalone cluster, and what becomes of them without us."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.s3_server import own_bucket
+from harness.spark_cluster import SparkCluster, running_cluster
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.ids import CheckpointId
+from sluice.core.reasons import CheckpointFailureReason
+from sluice.declaration.discovery import load_pipeline
+from sluice.declaration.schedules import Submit
+from sluice.devstack.s3_server import BUCKET
+from sluice.job.job import Job, open_job
+from sluice.storage.open import StoreLocation
+from sluice_airflow.reaper import reap
+from sluice_airflow.spark_application import SubmitOperator
+from tests.airflow.acts import a_context
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(os.environ.get("SLUICE_CLUSTER") != "all", reason="make cluster runs it"),
+]
+STAGE = "bid_statistics"
+RUN = {"dag_id": "auctions", "run_id": "run-1"}
+WAIT_S = 300.0
+
+
+@pytest.fixture(scope="module", name="cluster")
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    root = tmp_path_factory.mktemp("cluster")
+    with pytest.MonkeyPatch.context() as patch, own_bucket(root / "s3") as bucket:
+        for name, value in bucket.items():
+            patch.setenv(name, value)
+        with running_cluster(root / "machines", os.environ, workers=1) as cluster:
+            connection = {
+                "conn_type": "spark",
+                "host": cluster.master,
+                "extra": {"master_webui_address": cluster.ui},
+            }
+            patch.setenv("AIRFLOW_CONN_SPARK_THERE", json.dumps(connection))
+            patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+            patch.setenv("PYSPARK_PYTHON", sys.executable)
+            bin_folder = Path(sys.executable).parent
+            patch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
+            yield cluster
+            gc.collect()  # Of pipes that Airflow's hook leaves open; warnings are ignored here.
+
+
+@pytest.fixture(name="job")
+def _job(
+    cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Job:
+    root = f"s3://{BUCKET}/{request.node.name}"
+    monkeypatch.setenv("SLUICE_ROOT", root)
+    endpoint = os.environ["AWS_ENDPOINT_URL_S3"]
+    job = open_job(load_pipeline("auctions"), StoreLocation(root=root, endpoint_url=endpoint))
+    submit(job, configure(job.pipeline, {"events": "2000"}, parallelism=1))
+    assert isinstance(trigger(job, cause="airflow:auctions/run-1"), Triggered)
+    return job
+
+
+def an_operator(cluster: SparkCluster, job: Job) -> SubmitOperator:
+    return SubmitOperator(
+        task_id="snapshot", pipeline=job.pipeline, stage=STAGE, submit=submit_to(cluster)
+    )
+
+
+def submit_to(cluster: SparkCluster) -> Submit:
+    conf = {**cluster.executors, "spark.ui.enabled": "false"}
+    return Submit(connection="spark_there", driver_memory="512m", conf=conf)
+
+
+@contextmanager
+def a_try_that_hangs(cluster: SparkCluster, job: Job, *, seconds: int) -> Iterator[int]:
+    """A task's process, as Airflow forks one, while its application runs; yields its id."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLUICE_FAULT", f"hang-worker stage={STAGE} seconds={seconds}")
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0)
+            try:
+                an_operator(cluster, job).execute(a_context(**RUN))
+            finally:
+                os._exit(0)
+    until(lambda: len(running(cluster)) == 1, "the application")
+    try:
+        yield pid
+    finally:
+        os.waitpid(pid, 0)
+
+
+def running(cluster: SparkCluster) -> list[str]:
+    return [one["name"] for one in cluster.status()["activeapps"]]
+
+
+def until(is_true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_true():
+        assert time.monotonic() < deadline, f"no {what} within {WAIT_S:.0f} s"
+        time.sleep(0.2)
+
+
+def test_what_was_submitted_is_found_again_after_its_worker_was_killed(
+    cluster: SparkCluster, job: Job
+) -> None:
+    """Nothing of the first try is left but the application itself, and its name at the master."""
+    with a_try_that_hangs(cluster, job, seconds=15) as pid:
+        (name,) = running(cluster)
+        os.kill(pid, signal.SIGKILL)
+
+    assert running(cluster) == [name]
+    an_operator(cluster, job).execute(a_context(**RUN, try_number=2))
+
+    assert job.state().pending[0].attempt_of(STAGE) == 1
+    (plan,) = job.state().pending
+    assert job.answers.observe(CheckpointId(1)).missing(plan.tasks[0].subtasks, 1) == ()
+    until(lambda: not running(cluster), "end of the application")
+    assert [one["name"] for one in cluster.status()["completedapps"]] == [name]
+
+
+def test_an_application_that_no_attempt_awaits_is_ended(cluster: SparkCluster, job: Job) -> None:
+    with a_try_that_hangs(cluster, job, seconds=600) as pid:
+        (name,) = running(cluster)
+        assert reap(job, submit_to(cluster)) == []
+        os.kill(pid, signal.SIGKILL)
+
+    fail_checkpoint(job, CheckpointId(1), CheckpointFailureReason.CHECKPOINT_EXPIRED, "too late")
+
+    assert reap(job, submit_to(cluster)) == [name]
+    until(lambda: not running(cluster), "end of the application")
+    assert reap(job, submit_to(cluster)) == []
+
+
+def test_a_task_that_is_killed_ends_its_application(
+    cluster: SparkCluster, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_FAULT", f"hang-worker stage={STAGE} seconds=600")
+    operator = an_operator(cluster, job)
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(operator.execute, a_context(**RUN))
+        until(lambda: len(running(cluster)) == 1, "the application")
+
+        operator.on_kill()
+
+        assert task.exception(WAIT_S) is not None
+    until(lambda: not running(cluster), "end of the application")
