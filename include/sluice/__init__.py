@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         BroadcastState,
         KeyedBroadcastProcessFunction,
     )
+    from sluice.declaration.checkpointed_function import CheckpointedFunction, SubtaskContext
     from sluice.declaration.config import (
         Checkpointing,
         StateBackend,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     )
     from sluice.declaration.keyed_states import ListState, MapState, ValueState
     from sluice.declaration.keyed_streams import KeyedStream
+    from sluice.declaration.operator_states import OperatorListState, UnionListState
     from sluice.declaration.params import Env, Param, env, param
     from sluice.declaration.pipeline import Pipeline
     from sluice.declaration.schedules import (
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "accumulating_states": ("AggregateFunction", "AggregatingState", "ReducingState"),
     "broadcast_state": ("BroadcastContext", "BroadcastState", "KeyedBroadcastProcessFunction"),
+    "checkpointed_function": ("CheckpointedFunction", "SubtaskContext"),
     "config": (
         "Checkpointing",
         "StateBackend",
@@ -74,6 +77,7 @@ _MODULES = {
     ),
     "keyed_states": ("ListState", "MapState", "ValueState"),
     "keyed_streams": ("KeyedStream",),
+    "operator_states": ("OperatorListState", "UnionListState"),
     "params": ("Env", "Param", "env", "param"),
     "pipeline": ("Pipeline",),
     "schedules": ("Continuous", "Cron", "OnAsset", "Orchestration", "Submit", "Watcher"),
@@ -90,6 +94,7 @@ __all__ = [
     "BroadcastContext",
     "BroadcastState",
     "CheckpointDeclined",
+    "CheckpointedFunction",
     "Checkpointing",
     "Context",
     "Continuous",
@@ -104,6 +109,7 @@ __all__ = [
     "MasterHook",
     "OnAsset",
     "OnTimerContext",
+    "OperatorListState",
     "Orchestration",
     "Param",
     "Pipeline",
@@ -114,8 +120,10 @@ __all__ = [
     "StateTtlConfig",
     "Stream",
     "Submit",
+    "SubtaskContext",
     "TriggerHook",
     "Tumbling",
+    "UnionListState",
     "ValueState",
     "Watcher",
     "aggregates",

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from sluice.declaration.accumulating_states import AggregatingState, ReducingState
 from sluice.declaration.broadcast_state import BroadcastState
 from sluice.declaration.keyed_states import OWN_STATES, ListState, MapState, ValueState
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import ProcessKeyed
+from sluice.declaration.operator_states import (
+    OperatorListState,
+    declared_operator_lists,
+    operator_table_of,
+)
 from sluice.declaration.state_ttl import StateTtlConfig
 
 if TYPE_CHECKING:
@@ -59,18 +65,28 @@ def declared_broadcasts(
     return {name: state for name, state in named if isinstance(state, BroadcastState)}
 
 
-def with_own_states(
-    function: F,
-) -> tuple[F, Mapping[str, AnyState], Mapping[str, BroadcastState[Any, Any]]]:
-    """A copy of *function*, and its states: those to be bound to a key, and the broadcast ones.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own(Generic[F]):
+    """A copy of a function, and its own copies of its states; ``keyed`` are to be bound to a key.
 
     For the runtime.
     """
-    own = copy.copy(function)
-    states = {name: copy.copy(state) for name, state in declared_states(function).items()}
-    broadcasts = {name: copy.copy(one) for name, one in declared_broadcasts(function).items()}
-    vars(own)[OWN_STATES] = {**states, **broadcasts}
-    return own, states, broadcasts
+
+    function: F
+    keyed: Mapping[str, AnyState]
+    broadcast: Mapping[str, BroadcastState[Any, Any]]
+    lists: Mapping[str, OperatorListState[Any]]
+
+
+def with_own_states(function: F) -> Own[F]:
+    own = Own(
+        function=copy.copy(function),
+        keyed={name: copy.copy(state) for name, state in declared_states(function).items()},
+        broadcast={name: copy.copy(one) for name, one in declared_broadcasts(function).items()},
+        lists={name: copy.copy(one) for name, one in declared_operator_lists(function).items()},
+    )
+    vars(own.function)[OWN_STATES] = {**own.keyed, **own.broadcast, **own.lists}
+    return own
 
 
 def table_of(state: AnyState) -> str:
@@ -103,7 +119,7 @@ def ttl_configs(function: KeyedProcessFunction) -> Mapping[str, StateTtlConfig]:
 def ttl_of_table(stage: StageNode, table: str) -> int | None:
     """After how many milliseconds without an update a row of *table* is gone; None if never."""
     if isinstance(stage.operation, ProcessKeyed):
-        if table.startswith("broadcast:"):
+        if table.startswith(("broadcast:", "operator:")):
             return None
         config = ttl_configs(stage.operation.function).get(table)
         if config is not None:
@@ -120,4 +136,6 @@ def migrates(stage: StageNode, table: str) -> bool:
     tables |= {
         broadcast_table_of(one) for one in declared_broadcasts(function).values() if one.migrations
     }
+    lists = declared_operator_lists(function).values()
+    tables |= {operator_table_of(one) for one in lists if one.migrations}
     return table in tables

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeAlias
 
+from sluice.declaration.checkpointed_function import CheckpointedFunction
 from sluice.declaration.keyed_states import ListState, MapState, ValueState
 
 # States are here, too, for pipelines that were written before modules moved: ``sluice.moved``.
@@ -92,7 +93,7 @@ class OnTimerContext(Context):
     time_domain: Literal["event", "processing"]
 
 
-class KeyedProcessFunction(ABC):
+class KeyedProcessFunction(CheckpointedFunction, ABC):
     """A function of single rows and timers, with state per key; one instance serves all keys."""
 
     @abstractmethod

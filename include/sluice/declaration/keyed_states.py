@@ -88,6 +88,8 @@ class Entries(Generic[K, V]):
 class State(Generic[K, V]):
     """A class attribute that declares state; its name is part of the state's format."""
 
+    _USE = "that of a key; use it inside process() and on_timer() only"
+
     def __init__(
         self,
         of: type[V],
@@ -116,16 +118,14 @@ class State(Generic[K, V]):
             f"state {self.name!r} is not assigned to; use its methods, such as set() or add()"
         )
 
-    def bind(self, entries: Entries[K, V]) -> None:
-        """Switch to the state of another key.  For the runtime."""
+    def bind(self, entries: Entries[K, V] | None) -> None:
+        """Switch to the state of another key, or of none.  For the runtime."""
         self._bound_entries = entries
 
     @property
     def _entries(self) -> Entries[K, V]:
         if self._bound_entries is None:
-            raise ConfigurationError(
-                f"state {self.name!r} is that of a key; use it inside process() and on_timer() only"
-            )
+            raise ConfigurationError(f"state {self.name!r} is {self._USE}")
         return self._bound_entries
 
     def _checked(self, value: V) -> V:
@@ -153,8 +153,8 @@ class ValueState(State[str, V]):
         self._entries.remove(self.name)
 
 
-class ListState(State[int, V]):
-    """A list per key: ``recent = ListState(str)``."""
+class Elements(State[int, V]):
+    """The elements of a list, whosever it is."""
 
     def get(self) -> list[V]:
         """A copy; empty if there is none."""
@@ -174,6 +174,10 @@ class ListState(State[int, V]):
 
     def clear(self) -> None:
         self._entries.clear()
+
+
+class ListState(Elements[V]):
+    """A list per key: ``recent = ListState(str)``."""
 
 
 class Map(State[K, V]):

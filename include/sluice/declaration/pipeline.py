@@ -25,7 +25,8 @@ from sluice.declaration.hooks import (
     TriggerHook,
 )
 from sluice.declaration.nodes import SinkNode, SourceNode, StageNode
-from sluice.declaration.operations import Transform
+from sluice.declaration.operations import Process, Transform
+from sluice.declaration.operator_states import refuse_operator_lists
 from sluice.declaration.params import Param
 from sluice.declaration.schedules import Orchestration
 from sluice.declaration.source_spec import SourceSpec
@@ -80,6 +81,7 @@ class Pipeline:
             raise ConfigurationError(
                 f"source {uid!r} has idle_after {idle_after}; use 1 ms or more"
             )
+        refuse_operator_lists(uid, spec, "what a source has read is its position in the plan")
         self.sources[uid] = SourceNode(
             uid=uid,
             spec=spec,
@@ -175,6 +177,9 @@ class Pipeline:
                     f"stage {stage.uid!r} streams the table source {uid!r}; "
                     "pass it to lookup(), or declare it without table=True"
                 )
+        if isinstance(stage.operation, Transform | Process):
+            why = "its rows are computed without a subtask of its own"
+            refuse_operator_lists(stage.uid, stage.operation.function, why)
         _ = stage.kind  # Refused, if it cannot read what it reads.
         self.stages[stage.uid] = stage
         return Stream(self, stage.uid, event_time)

@@ -17,6 +17,7 @@ from sluice.subtask.carried_clock import CarriedClock
 from sluice.subtask.chain import ChainedClock, acks_in
 from sluice.subtask.exchange_blocks import BlockKind, Received
 from sluice.subtask.group_buffer import GroupBuffer, HashRange
+from sluice.subtask.keyed_function import FunctionEpoch
 from sluice.subtask.operators.build import build_operator
 from sluice.subtask.operators.operator import Operator, Outcome
 from sluice.subtask.operators.process_keyed import ProcessKeyed
@@ -59,6 +60,11 @@ class KeyedSnapshot:
         self._broadcast = (
             BroadcastRows(work, self._operator.broadcast)
             if isinstance(self._operator, ProcessKeyed) and self._operator.broadcast.tables
+            else None
+        )
+        self._function = (
+            FunctionEpoch(work, self._operator)
+            if isinstance(self._operator, ProcessKeyed)
             else None
         )
         self.rows_in = 0
@@ -122,6 +128,8 @@ class KeyedSnapshot:
             for name, schema in self._operator.tables.items()
         }
         state, broadcast = self._state(), self._broadcast_state(writers)
+        if self._function is not None:
+            self._function.begin(broadcast, self._time)
         with self._buffer:
             for bounds, groups in self._buffer.ranges(self._due_bytes()):
                 part = {
@@ -129,6 +137,8 @@ class KeyedSnapshot:
                 } | broadcast
                 outcome = self._operator.process(groups, part, self._time)
                 self._take(outcome, writers)
+        if self._function is not None:
+            self._take(self._function.end(self._time), writers)
         handles = [
             handle
             for name, inherited in self._inherited.items()

@@ -70,7 +70,8 @@ class BroadcastSide:
             StageFailed: the function raised something else.
         """
         assert isinstance(self._function, KeyedBroadcastProcessFunction)
-        function, _, broadcasts = with_own_states(self._function)
+        own = with_own_states(self._function)
+        function, broadcasts = own.function, own.broadcast
         entries = {
             name: Entries(_stored(state[broadcast_table_of(one)]))
             for name, one in broadcasts.items()

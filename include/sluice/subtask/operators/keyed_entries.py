@@ -24,6 +24,7 @@ from sluice.declaration.keyed_process import KeyedProcessFunction
 from sluice.declaration.keyed_states import Entries, ListState, MapState
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import ProcessKeyed
+from sluice.declaration.operator_states import declared_operator_lists, operator_table_of
 from sluice.declaration.state_ttl import StateTtlConfig
 from sluice.subtask.operators.keyed_timers import PLACE
 from sluice.subtask.operators.keyed_values import (
@@ -95,6 +96,9 @@ def declared_columns(stage: StageNode, table: str) -> dict[str, DeclaredColumn]:
     for broadcast in declared_broadcasts(function).values():
         if broadcast_table_of(broadcast) == table:
             return {VALUE: declared_column(broadcast)}
+    for one in declared_operator_lists(function).values():
+        if operator_table_of(one) == table:
+            return {VALUE: declared_column(one)}
     return {
         VALUE if isinstance(state, ListState | MapState) else name: declared_column(state)
         for name, state in declared_states(function).items()

@@ -7,6 +7,7 @@ from typing import ParamSpec
 
 import polars as pl
 
+from sluice.declaration.checkpointed_function import SubtaskContext
 from sluice.declaration.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.subtask.operators.declared_types import frame_of_rows, row_values
@@ -59,6 +60,21 @@ class Visitor:
             )
             self._collect(key, self._function.on_timer, timestamp, firing)
 
+    def prepare(self, context: SubtaskContext) -> None:
+        """Call the function before the barrier, behind the last key."""
+        self._collect(None, self._function.prepare_snapshot_pre_barrier, context)
+
+    def tell(self, call: Callable[[SubtaskContext], None], context: SubtaskContext) -> None:
+        """Call a method of the function that yields nothing."""
+        before = len(self._rows)
+        self._collect(None, call, context)
+        if len(self._rows) > before:
+            name = getattr(call, "__name__", "its function")
+            raise ConfigurationError(
+                f"stage {self._uid!r}: {name}() yields rows; yield them in process(), on_timer() "
+                "or prepare_snapshot_pre_barrier()"
+            )
+
     def results(self) -> pl.DataFrame:
         """The results of all visits, in their order."""
         return frame_of_rows(
@@ -66,9 +82,13 @@ class Visitor:
         )
 
     def _collect(
-        self, key: Row, call: Callable[P, Iterable[Row] | None], *args: P.args, **kwargs: P.kwargs
+        self,
+        key: Row | None,
+        call: Callable[P, Iterable[Row] | None],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> None:
-        """Call the user's code, and collect each row as soon as it is yielded.
+        """Call the user's code, of a *key* or of none, and collect each row once it is yielded.
 
         Raises:
             ConfigurationError: a row has other columns than declared, or state was misused.
@@ -76,14 +96,15 @@ class Visitor:
             StageFailed: the user's code raised something else.
         """
         name = getattr(call, "__name__", "its function")
+        where = f"stage {self._uid!r}" + ("" if key is None else f", key {key}")
         try:
             for row in call(*args, **kwargs) or ():
                 self._rows.append(row_values(row, self._result, f"what {name}() yields"))
         except CheckpointDeclined:
             raise
         except ConfigurationError as error:
-            raise ConfigurationError(f"stage {self._uid!r}, key {key}: {error}") from error
+            raise ConfigurationError(f"{where}: {error}") from error
         except Exception as error:
             raise StageFailed(
-                f"stage {self._uid!r}, key {key}: {name}() raised {type(error).__name__}: {error}"
+                f"{where}: {name}() raised {type(error).__name__}: {error}"
             ) from error

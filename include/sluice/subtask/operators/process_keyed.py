@@ -16,8 +16,9 @@ from itertools import islice
 
 import polars as pl
 
-from sluice.declaration.declared_states import table_of, ttl_configs, with_own_states
-from sluice.declaration.keyed_process import Row
+from sluice.declaration.checkpointed_function import SubtaskContext
+from sluice.declaration.declared_states import Own, table_of, ttl_configs, with_own_states
+from sluice.declaration.keyed_process import KeyedProcessFunction, Row
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import ProcessKeyed as Declared
 from sluice.subtask.operators.declared_types import declared_schema
@@ -44,6 +45,7 @@ from sluice.subtask.operators.operator import (
     key_types,
     require_distinct,
 )
+from sluice.subtask.operators.operator_lists import OperatorLists, list_tables
 from sluice.subtask.operators.panes import require_append_only
 from sluice.subtask.operators.raw_rows import RawRows, in_order
 from sluice.subtask.state.keyed import KeyedState, StateSchema
@@ -81,10 +83,14 @@ class ProcessKeyed(RawRows):
         self._ttls = ttl_configs(self._function)
         self._former = former_tables(types, self._function)
         self.broadcast = BroadcastSide(stage)
+        self.list_tables = list_tables(stage)
+        self._lists: OperatorLists | None = None
+        self._own: Own[KeyedProcessFunction] | None = None
         self.tables: Mapping[str, StateSchema] = {
             **self._states,
             **self._former,
             **self.broadcast.tables,
+            **self.list_tables,
             **{timer_table(domain): schema for domain, schema in self._timers.items()},
         }
         self.output_schema = declared_schema(stage.uid, stage.operation.result)
@@ -93,6 +99,33 @@ class ProcessKeyed(RawRows):
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - a late row is like any other
         groups = {_ROWS: rows.select(HASH, *self._input)}
         return Partial(groups=groups, late=self._input.to_frame())
+
+    def begin(
+        self,
+        lists: OperatorLists,
+        broadcast: Mapping[str, KeyedState],
+        context: SubtaskContext,
+        time: EpochTime,
+    ) -> None:
+        """Begin an epoch of a subtask, before its first range of hashes."""
+        self._lists, self._own = lists, with_own_states(self._function)
+        self.broadcast.bind(self._own.broadcast, broadcast)
+        lists.bind(self._own.lists)
+        function = self._own.function
+        self._visitor(function, time).tell(function.initialize_state, context)
+
+    def end(self, context: SubtaskContext, time: EpochTime) -> Outcome:
+        """End the epoch of the subtask, behind its last range of hashes."""
+        assert self._own is not None, "the epoch has begun"
+        assert self._lists is not None, "and the lists with it"
+        function = self._own.function
+        visitor = self._visitor(function, time)
+        visitor.prepare(context)
+        visitor.tell(function.snapshot_state, context)
+        return Outcome(output=visitor.results(), changes=self._lists.changes())
+
+    def _visitor(self, function: KeyedProcessFunction, time: EpochTime) -> Visitor:
+        return Visitor(self._uid, function, self.output_schema, self._event_time, time)
 
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
         empty = pl.Schema({HASH: pl.Int64(), **self._input}).to_frame()
@@ -118,12 +151,12 @@ class ProcessKeyed(RawRows):
         }
         due_ms = {domain: table.due_ms(keys) for domain, table in timers.items()}
 
-        function, states, broadcasts = with_own_states(self._function)
-        self.broadcast.bind(broadcasts, state)
-        visitor = Visitor(self._uid, function, self.output_schema, self._event_time, time)
+        own = self._own or with_own_states(self._function)
+        self.broadcast.bind(own.broadcast, state)
+        visitor = self._visitor(own.function, time)
         for place, (named, its_rows) in enumerate(self._by_key(keys, rows)):
             entries = {name: table.entries(place) for name, table in tables.items()}
-            for one in states.values():
+            for one in own.keyed.values():
                 one.bind(entries[table_of(one)])
             its_timers = KeyTimers({d: of.get(place, []) for d, of in due_ms.items()}, limits)
             visitor.visit(named, its_rows, its_timers)
@@ -131,6 +164,8 @@ class ProcessKeyed(RawRows):
                 table.collect(place, entries[name])
             for domain, timer_rows in timers.items():
                 timer_rows.collect(place, its_timers.written(domain))
+        for one in own.keyed.values():
+            one.bind(None)
 
         changes = {name: table.changes() for name, table in tables.items()}
         changes |= {timer_table(domain): table.changes(keys) for domain, table in timers.items()}

@@ -1,0 +1,39 @@
+"""Operator lists are dealt out as Flink's RoundRobinOperatorStateRepartitioner does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.core.operator_state import dealt_out
+
+
+@pytest.mark.parametrize(
+    ("elements", "parallelism", "parts"),
+    [
+        ({"a": 10}, 3, {"a": [(0, 4), (4, 7), (7, 10)]}),
+        ({"a": 1}, 2, {"a": [(0, 1), (1, 1)]}),
+        ({"a": 0}, 2, {"a": [(0, 0), (0, 0)]}),
+        # The odd one of the second list goes to the subtask behind that of the first.
+        ({"a": 1, "b": 3}, 2, {"a": [(0, 1), (1, 1)], "b": [(2, 3), (0, 2)]}),
+    ],
+)
+def test_elements_are_dealt_out_in_turn(
+    elements: dict[str, int], parallelism: int, parts: dict[str, list[tuple[int, int]]]
+) -> None:
+    assert dealt_out(elements, parallelism) == parts
+
+
+@given(st.dictionaries(st.text(max_size=2), st.integers(0, 30)), st.integers(1, 9))
+def test_each_element_goes_to_one_subtask_and_none_has_two_more_than_another(
+    elements: dict[str, int], parallelism: int
+) -> None:
+    found = dealt_out(elements, parallelism)
+
+    totals = [0] * parallelism
+    for name, parts in found.items():
+        covered = sorted(place for start, end in parts for place in range(start, end))
+        assert covered == list(range(elements[name]))
+        totals = [total + end - start for total, (start, end) in zip(totals, parts, strict=True)]
+    assert max(totals) - min(totals) <= 1
