@@ -28,7 +28,7 @@ from sluice.core.transition import Transition
 from sluice.errors import ProtocolViolation, RestoreError
 from sluice.job.collector import uncollected
 from sluice.job.job import Job
-from sluice.job.places import open_sinks
+from sluice.job.places import Sources, open_sinks
 from sluice.storage.journal import Head
 
 log = logging.getLogger(__name__)
@@ -70,14 +70,15 @@ def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
         doomed.extend(listed.key for listed in job.store.list(prefix))
     sinks = open_sinks(job, state.configuration.params)
     abort_staged(job, checkpoint_id, sinks)
-    release(job, state, str(checkpoint_id))
+    sources = Sources(job, state.configuration.params)
+    release(job, state, str(checkpoint_id), sources)
     folder = [*job.store.list(job.paths.checkpoint(checkpoint_id))]
     keep_failed(job, state, checkpoint_id, folder)
     own = [listed.key for listed in folder]
     plan = job.paths.plan(checkpoint_id)
     job.store.delete([*doomed, *(key for key in own if key != plan)])
     job.store.delete([plan])
-    notify_checkpoint_aborted(job, state, checkpoint_id, sinks)
+    notify_checkpoint_aborted(job, checkpoint_id, sources, sinks)
     log.info(
         "checkpoint discarded checkpoint_id=%d files=%d", checkpoint_id, len(doomed) + len(own)
     )
@@ -96,10 +97,14 @@ def clean_up(job: Job, state: CoordinatorState) -> None:
 
 @uncollected
 def discard_subsumed(
-    job: Job, state: CoordinatorState, *, known: CheckpointMetadata | None = None
+    job: Job,
+    state: CoordinatorState,
+    *,
+    known: CheckpointMetadata | None = None,
+    sources: Sources | None = None,
 ) -> tuple[CheckpointId, ...]:
     """Delete the files of the checkpoints that left the store, but those still in use.  A *known*
-    checkpoint is not read again.
+    checkpoint is not read again, and *sources* are not opened again.
 
     Fails closed: when a ``_metadata`` cannot be read nothing is deleted, and what is left behind is
     the garbage collector's to find.  It does not hold up the job.
@@ -117,7 +122,7 @@ def discard_subsumed(
             retained.append(job.origin_metadata(state.origin))
         for checkpoint in state.discarding:
             discard_completed(job, checkpoint, retained)
-            release(job, state, str(checkpoint.checkpoint_id))
+            release(job, state, str(checkpoint.checkpoint_id), sources)
     except (RestoreError, ProtocolViolation) as error:
         log.error("nothing was discarded, as a retained checkpoint cannot be read: %s", error)  # noqa: TRY400
     return tuple(checkpoint.checkpoint_id for checkpoint in state.discarding)

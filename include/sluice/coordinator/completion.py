@@ -34,7 +34,7 @@ from sluice.epoch.lineage import lineage_of
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, ProtocolViolation
 from sluice.job.job import Job
 from sluice.job.owed_work import plan_of, still_owed, why_gone
-from sluice.job.places import open_sinks
+from sluice.job.places import Sources, open_sinks
 from sluice.storage.journal import Head
 
 log = logging.getLogger(__name__)
@@ -151,8 +151,9 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     if completed.savepoint_name is not None:
         hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
-    notify_complete(job, state, metadata.sources)
-    notify_checkpoint_complete(job, state, checkpoint_id, opened)
+    sources = Sources(job, state.configuration.params)
+    notify_complete(job, state, metadata.sources, sources)
+    notify_checkpoint_complete(job, checkpoint_id, sources, opened)
     if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
     done = CheckpointCommitted(
@@ -160,7 +161,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         at_ms=job.clock(),
         checkpoint_id=checkpoint_id,
         sinks=tuple(publishing),
-        discarded=discard_subsumed(job, state, known=metadata),
+        discarded=discard_subsumed(job, state, known=metadata, sources=sources),
     )
     transition = record(job, lambda current: replace(done, generation=current.generation), head)
     # Not before, nor if it is still owed: a place that was put back until then is told again.

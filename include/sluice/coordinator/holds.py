@@ -16,7 +16,7 @@ from sluice.core.plan import SourceCut
 from sluice.core.state import CoordinatorState
 from sluice.errors import SluiceError
 from sluice.job.job import Job
-from sluice.job.places import open_source
+from sluice.job.places import Sources, open_source
 from sluice.job.positions import position_of
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,12 @@ def hold(job: Job, state: CoordinatorState, cuts: Iterable[SourceCut], what: str
                 source.hold(_prefix(job, cut.uid) + what, position_of(job, cut))
 
 
-def release(job: Job, state: CoordinatorState, what: str) -> None:
-    """Release what sources hold for *what*; one that cannot be reached does not stop the others."""
-    for uid, source in _sources(job, state):
+def release(job: Job, state: CoordinatorState, what: str, sources: Sources | None = None) -> None:
+    """Release what sources hold for *what*; one that cannot be reached does not stop the others.
+
+    *sources* are those that the caller has opened.
+    """
+    for uid, source in _sources(job, state, sources):
         try:
             source.release(_prefix(job, uid) + what)
         except SluiceError as error:
@@ -86,10 +89,12 @@ def _known(state: CoordinatorState) -> set[str]:
     return ids | {SAVEPOINT + name for name in named}
 
 
-def notify_complete(job: Job, state: CoordinatorState, cuts: Iterable[SourceCut]) -> None:
+def notify_complete(
+    job: Job, state: CoordinatorState, cuts: Iterable[SourceCut], sources: Sources
+) -> None:
     """Tell the sources that a checkpoint with these *cuts* is published, for monitoring."""
     by_uid = {cut.uid: cut for cut in cuts}
-    for uid, source in _sources(job, state):
+    for uid, source in _sources(job, state, sources):
         if not _answers(source, "notify_complete"):
             continue
         try:
@@ -109,8 +114,11 @@ def _prefix(job: Job, uid: str) -> str:
     return f"sluice-{job.pipeline.uid}-{uid}-"
 
 
-def _sources(job: Job, state: CoordinatorState) -> Iterator[tuple[str, Source]]:
+def _sources(
+    job: Job, state: CoordinatorState, opened: Sources | None = None
+) -> Iterator[tuple[str, Source]]:
     if state.generation == NO_GENERATION:
         return
+    sources = opened or Sources(job, state.configuration.params)
     for node in job.pipeline.stream_sources():
-        yield node.uid, open_source(job, node.uid, state.configuration.params)
+        yield node.uid, sources[node.uid]

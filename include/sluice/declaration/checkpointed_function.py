@@ -1,7 +1,8 @@
 """``CheckpointedFunction``: what is called of a keyed function beside its keys; Flink's, in Python.
 
 Around the keys of an epoch each subtask calls ``initialize_state``, then
-``prepare_snapshot_pre_barrier`` and ``snapshot_state``, and again where it runs again.
+``prepare_snapshot_pre_barrier`` and ``snapshot_state``, and again where it runs again.  How the
+checkpoint ended is told on the coordinator; nothing correct may depend on it (CheckpointListener).
 """
 
 from __future__ import annotations
@@ -41,3 +42,13 @@ class CheckpointedFunction:
 
     def snapshot_state(self, context: SubtaskContext) -> None:
         """Called last: the operator state as it is then is part of the checkpoint."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Called on the coordinator when every sink has published the checkpoint, perhaps again.
+
+        There is no state.  As for a source or sink that listens, ids are left out, and what it
+        raises is logged.
+        """
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Called on the coordinator when everything that the checkpoint wrote is deleted."""

@@ -20,6 +20,22 @@ def open_source(job: Job, uid: str, params: Mapping[str, str]) -> Source:
     return job.pipeline.sources[uid].spec.open(params, job.location.endpoint_url)
 
 
+class Sources:
+    """The sources of a job for one act of its coordinator: each is opened once, when it is asked
+    for.
+    """
+
+    def __init__(self, job: Job, params: Mapping[str, str]) -> None:
+        self._job = job
+        self._params = params
+        self._opened: dict[str, Source] = {}
+
+    def __getitem__(self, uid: str) -> Source:
+        if uid not in self._opened:
+            self._opened[uid] = open_source(self._job, uid, self._params)
+        return self._opened[uid]
+
+
 def open_sinks(job: Job, params: Mapping[str, str]) -> dict[str, Sink]:
     """Every declared sink, and a table for each side output that a stage may have."""
     declared = {

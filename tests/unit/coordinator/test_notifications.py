@@ -20,7 +20,10 @@ from sluice.coordinator.trigger import NotTriggered, trigger
 from sluice.core.ids import CheckpointId
 from sluice.core.properties import JobStatus
 from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.streams import Stream
 from sluice.job.job import Job
 from sluice.storage.memory import InMemoryStore
 from tests.hooked import Crash, crashing
@@ -63,9 +66,31 @@ class ListeningSource(NexmarkSource, CheckpointListener):
 class Listening:
     source: ListeningSource
     params: tuple[Any, ...] = ()
+    opened: list[str] = field(default_factory=list[str])
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> ListeningSource:
+        self.opened.append("events")
         return self.source
+
+
+class ListeningFunction(KeyedProcessFunction):
+    seen = ValueState(int)
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+
+    def process(self, row: Row, context: Context) -> None: ...
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.told.hear("counted", "complete", checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.told.hear("counted", "aborted", checkpoint_id)
+        self.seen.get()
+
+
+class Quiet(KeyedProcessFunction):
+    def process(self, row: Row, context: Context) -> None: ...
 
 
 def a_listening_job(told: Told, **checkpointing: Any) -> Job:
@@ -167,6 +192,46 @@ def test_what_fails_before_the_barrier_takes_no_checkpoint() -> None:
     )
     told.breaks = False
     assert take_checkpoint(job) == 1
+
+
+def test_a_keyed_function_hears_on_the_coordinator_where_it_has_no_state(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = Told()
+    pipeline = a_pipeline(tolerable_failed_checkpoints=1)
+    keyed = Stream(pipeline, "events", None).key_by("bid_auction")
+    for uid, function in (("counted", ListeningFunction(told)), ("quiet", Quiet())):
+        keyed.process_keyed(uid, function, result={"n": int})
+    job = a_running_job(pipeline)
+
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "too slow")
+
+    assert told.calls == [("counted", "complete", 1), ("counted", "aborted", 2)]
+    assert "uid=counted: state 'seen' is that of a key" in caplog.text
+    assert "quiet" not in caplog.text
+    assert job.state().status is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_sources_are_opened_once_for_the_end_of_a_checkpoint(*, is_aborted: bool) -> None:
+    job = a_listening_job(Told(), tolerable_failed_checkpoints=1, num_retained=1)
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    spec = job.pipeline.sources["events"].spec
+    assert isinstance(spec, Listening)
+    if not is_aborted:
+        finalize(job, plan.checkpoint_id)
+    spec.opened.clear()
+
+    if is_aborted:
+        fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "too slow")
+    else:
+        commit(job, plan.checkpoint_id)  # It subsumes the one before it.
+
+    assert spec.opened == ["events"]
 
 
 def test_the_target_of_a_staged_sink_hears_if_it_listens() -> None:
