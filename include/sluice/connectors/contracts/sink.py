@@ -64,6 +64,8 @@ class Sink(Protocol):
     ) -> Committable | None:
         """Make rows durable, but invisible to readers; None when there are no rows.
 
+        In a subtask, what is put into a store that was opened at the place given to ``open`` is
+        uploaded in the background, and is durable before the subtask acknowledges.
         Rows with a column ``_deleted``, which is then true in all of them, delete the rows of
         their keys, except for keys that the same checkpoint writes.
         *attempt_token* is unique to one attempt of one subtask: letters, digits and hyphens.
