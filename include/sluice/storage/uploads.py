@@ -20,7 +20,7 @@ from sluice.storage.patience import DEFAULT_PATIENCE_S, PatientStore
 
 # A subtask writes a file of its state, of its stream and of each sink at the same time; partitions
 # of a sink's rows are more.
-THREADS = 8
+THREADS = 16
 
 # Of bodies that wait: several small files, or one large file while the next one is made.
 MAX_PENDING_BYTES = 64 * 1024**2
