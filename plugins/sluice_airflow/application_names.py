@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from sluice.core.state import CoordinatorState
+if TYPE_CHECKING:
+    from sluice.core.state import CoordinatorState
 
 LIFE_DIGITS = 8
 MAX_POD_NAME = 63  # Of a DNS label, which a driver pod's name becomes: its host name.

@@ -86,10 +86,8 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             super().on_kill()
         finally:
             name = ApplicationName.parse(self.name)
-            cluster = cluster_of(self._submit)
-            found = None if name is None else _found(cluster, name)
-            if found is not None:
-                cluster.kill(found)
+            if name is not None:
+                _end(self._submit, name)
 
     def _named(self, job: Job, pending: PendingCheckpoint, attempt: int) -> ApplicationName:
         return ApplicationName(
@@ -124,6 +122,17 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             if _found(cluster, name, unknown=True) is None:
                 return
             time.sleep(POLL_S)
+
+
+def _end(submit: Submit, name: ApplicationName) -> None:
+    """Kill the application of that name, if it can be found; an error is logged."""
+    try:
+        cluster = cluster_of(submit)
+        found = _found(cluster, name)
+        if found is not None:
+            cluster.kill(found)
+    except Exception:  # It holds cores until the watchdog finds it.
+        log.warning("the application may still run name=%s", name, exc_info=True)
 
 
 def _found(cluster: Cluster, name: ApplicationName, *, unknown: bool = False) -> Application | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +88,8 @@ class Standalone(Cluster):
     def kill(self, application: Application) -> None:
         asked = {"id": application.id, "terminate": "true"}
         for ui in self.uis:
-            requests.post(f"{ui}/app/kill/", data=asked, timeout=TIMEOUT_S)
+            with suppress(requests.ConnectionError):  # As above.
+                requests.post(f"{ui}/app/kill/", data=asked, timeout=TIMEOUT_S)
 
 
 @dataclass(frozen=True, slots=True)
