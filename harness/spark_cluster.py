@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,11 @@ class SparkCluster:
         return said
 
     @contextmanager
-    def connect_server(self) -> Iterator[str]:
-        """A Spark Connect server whose executors are on the cluster; yields its address."""
+    def connect_server(self, **variables: str) -> Iterator[str]:
+        """A Spark Connect server whose executors are on the cluster; yields its address.
+
+        Its environment has *variables*, too.
+        """
         port, ui_port = free_ports(2)
         settings = spark_server.SparkSettings(
             port=port,
@@ -155,9 +158,12 @@ class SparkCluster:
         )
         env = {**self._env, FOLDER_VARIABLE: str(self._folder / "driver-cache")}
         launch = spark_server.spark_launch(settings, sluice_dir=self._folder, env=env)
-        self._started.append(processes.start(launch))
+        launch = replace(launch, env={**launch.env, **variables})
+        record = processes.start(launch)
+        self._started.append(record)
         _until(lambda: accepts_connections(port), "the Spark Connect server")
         yield f"sc://{LOOPBACK}:{port}"
+        processes.stop_all([record], stack_id=None, grace_s=STOP_GRACE_S)
 
     def stop(self) -> None:
         processes.stop_all(self._started, stack_id=None, grace_s=STOP_GRACE_S)

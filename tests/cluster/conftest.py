@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,10 +76,18 @@ def ended(process: subprocess.Popen[str]) -> str:
 @pytest.fixture(name="client")
 def _client(tmp_path: Path) -> Iterator[Client]:
     """On a cluster of the test's own, with two workers."""
-    (home := tmp_path / "client").mkdir()
-    with pytest.MonkeyPatch.context() as patch, own_bucket(tmp_path / "s3") as bucket:
+    with a_client(tmp_path, workers=2) as client:
+        yield client
+
+
+@contextmanager
+def a_client(folder: Path, *, workers: int, lacking: Collection[str] = ()) -> Iterator[Client]:
+    """A client of a new cluster, whose machines have no variable that is *lacking*."""
+    (home := folder / "client").mkdir()
+    with pytest.MonkeyPatch.context() as patch, own_bucket(folder / "s3") as bucket:
         env = {**os.environ, **bucket}
-        with running_cluster(tmp_path / "machines", env, workers=2) as cluster:
+        of_machines = {name: value for name, value in env.items() if name not in lacking}
+        with running_cluster(folder / "machines", of_machines, workers=workers) as cluster:
             of_client = {"SLUICE_PIPELINES": str(DECLARED), "SLUICE_CACHE_DIR": str(home / "cache")}
             for name, value in {**bucket, **of_client}.items():
                 patch.setenv(name, value)  # This process is a client, too.

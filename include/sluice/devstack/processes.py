@@ -209,10 +209,15 @@ def _wait_until_gone(
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_S)
+    for record in records:
+        # A JVM's first thread is a zombie before the others have ended, and not waited for.
+        _reap(record.pid, within_s=_KILL_WAIT_S)
     return True
 
 
-def _reap(pid: int) -> None:
+def _reap(pid: int, *, within_s: float = 0) -> None:
     child = _children.get(pid)
-    if child is not None and child.poll() is not None:
-        _children.pop(pid, None)
+    if child is not None:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(within_s)
+            _children.pop(pid, None)
