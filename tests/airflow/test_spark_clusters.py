@@ -9,7 +9,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -22,7 +22,7 @@ from sluice.coordinator.completion import commit, finalize
 from sluice.coordinator.recovery import fail_checkpoint, start_attempt
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.declaration.schedules import Orchestration, Submit
-from sluice.errors import ConfigurationError, StageFailed
+from sluice.errors import ConfigurationError, FencedError, StageFailed
 from sluice.job.job import Job
 from sluice_airflow.application_names import MAX_POD_NAME, ApplicationName, short_life
 from sluice_airflow.reaper import reap
@@ -347,3 +347,45 @@ def test_an_abort_ends_the_applications_of_a_pipeline_that_submits(
         connect("spark://master:7077", master_webui_address=ui)
 
         assert operator.act(job, context) == [str(name)]
+
+
+@contextmanager
+def a_retry_that_found_it(connect: Connect) -> Iterator[tuple[Job, list[Any], Callable[[], float]]]:
+    """A job, what runs at its cluster, and the retry's wait for the application that is there."""
+    job = a_running_job()
+    trigger_one(job)
+    (pending,) = job.state().pending
+    running = [{"id": "app-1", "name": str(name_in(job))}]
+    operator = SubmitOperator(
+        task_id="snapshot", pipeline=job.pipeline, stage=pending.tasks[0].uid, submit=SUBMIT
+    )
+    with answering({"/json/": {"activeapps": running}}) as (ui, _):
+        connect("spark://master:7077", master_webui_address=ui)
+        assert operator.goes_on(job, pending, 1)
+        yield job, running, lambda: operator.run(job, pending, 1, a_context(try_number=2))
+
+
+def test_a_retry_waits_for_the_acks_of_what_it_found(connect: Connect) -> None:
+    with a_retry_that_found_it(connect) as (job, _, wait):
+        plan = job.plan(job.state().pending[0].checkpoint_id)
+        assert plan is not None
+        Timer(0.3, acknowledge, (job, plan, plan.tasks[0].uid)).start()
+
+        assert wait() > 0.3
+
+
+def test_a_retry_ends_when_what_it_found_has_gone_without_an_ack(connect: Connect) -> None:
+    with a_retry_that_found_it(connect) as (_, running, wait):
+        Timer(0.3, running.clear).start()
+
+        with pytest.raises(StageFailed, match=r"-1-\w+ ended without an ack of count_bids/0"):
+            wait()
+
+
+def test_a_retry_ends_when_the_checkpoint_was_aborted(connect: Connect) -> None:
+    with a_retry_that_found_it(connect) as (job, _, wait):
+        reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+        fail_checkpoint(job, job.state().pending[0].checkpoint_id, reason, "too late")
+
+        with pytest.raises(FencedError, match="was overtaken, or its checkpoint has ended"):
+            wait()
