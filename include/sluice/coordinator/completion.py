@@ -152,8 +152,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
     sources = Sources(job, state.configuration.params)
-    notify_complete(job, state, metadata.sources, sources)
-    notify_checkpoint_complete(job, checkpoint_id, sources, opened)
+    _notify(job, state, metadata, sources, opened)
     if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
     done = CheckpointCommitted(
@@ -172,6 +171,17 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         discard_claimed(job)
     log.info("checkpoint committed checkpoint_id=%d", checkpoint_id)
     return transition.state
+
+
+def _notify(
+    job: Job,
+    state: CoordinatorState,
+    metadata: CheckpointMetadata,
+    sources: Sources,
+    sinks: Mapping[str, Sink],
+) -> None:
+    notify_complete(job, state, metadata.sources, sources)
+    notify_checkpoint_complete(job, metadata.checkpoint_id, sources, sinks)
 
 
 def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
