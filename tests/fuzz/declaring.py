@@ -35,6 +35,10 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
             num_retained=3,
             tolerable_failed_checkpoints=99,
             max_records_per_epoch=plan.max_records,
+            unaligned=bool(plan.unaligned),
+            aligned_checkpoint_timeout=(
+                timedelta(hours=1) if plan.unaligned == "timeout" else timedelta()
+            ),
             restart_strategy=fixed_delay(attempts=None, delay=timedelta(milliseconds=1)),
         ),
         parallelism=plan.parallelism,

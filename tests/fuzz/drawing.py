@@ -64,7 +64,8 @@ def draw(seed: int) -> Plan:
         tuning=tuple(t for t in TUNINGS if random.random() < 0.15),
     )
     plan = only_used(plan)
-    return replace(plan, acts=drawing_acts.draw_acts(random, plan))
+    plan = replace(plan, acts=drawing_acts.draw_acts(random, plan))
+    return drawing_acts.unaligned(Random(f"{seed} unaligned"), plan)
 
 
 def _source(drawing: Drawing, number: int) -> None:

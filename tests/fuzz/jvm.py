@@ -45,6 +45,7 @@ def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.deployment.exchange_of", exchange_of)
     patch.setattr("sluice.spark.rows._look_up", look_up)
     patch.setattr("sluice.spark.rows._united", united)
+    patch.setattr("sluice.spark.rows.settled", settled)
 
 
 _REAL_EXCHANGE_OF = exchange.exchange_of
@@ -53,6 +54,19 @@ _REAL_EXCHANGE_OF = exchange.exchange_of
 def exchange_of(run: Any) -> Any:
     """Past the JVM, unless the plan says through it."""
     return None if run.spark.way == "jvm" else _REAL_EXCHANGE_OF(run)
+
+
+def settled(rows: Frame, parallelism: int) -> Frame:
+    """Changes of several epochs as those of one: rows that came and went are gone."""
+    whole = pa.concat_tables(rows.partitions)
+    kept = [name for name in whole.column_names if name != WEIGHT]
+    total = pl.col(WEIGHT).cast(pl.Int64).sum()
+    net = _frame(whole).group_by(kept, maintain_order=True).agg(total)
+    copies = pl.col(WEIGHT).sign().cast(pl.Int8).repeat_by(pl.col(WEIGHT).abs())
+    changes = net.filter(pl.col(WEIGHT) != 0).with_columns(copies).explode(WEIGHT)
+    table = changes.select(whole.column_names).to_arrow().cast(whole.schema)
+    empty = [table.slice(0, 0)] * (parallelism - 1)
+    return Frame(rows.session, [table, *empty])
 
 
 def united(inputs: Sequence[Frame]) -> Frame:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from sluice.declaration.side_outputs import side_output
 from tests.fuzz.data import schema_of
+from tests.fuzz.in_flight import seen_by
 from tests.fuzz.past import MIN_WATERMARK, Past
 from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
 from tests.fuzz.query_parts import EPOCH, listed, q
@@ -46,6 +47,8 @@ class Oracle:
         for stage in self.past.plan.stages:
             text = QUERIES[stage.op](self, stage)
             self.make(stage.uid, _narrowed(stage, text))
+            if self.past.plan.unaligned:  # Others may read it later than at this barrier.
+                self._remembered[self._barriers(), stage.uid] = self._whole(stage.uid)
         return {sink.uid: self._sink(sink) for sink in self.past.plan.sinks}
 
     def sides(self) -> dict[str, pa.Table]:
@@ -71,10 +74,12 @@ class Oracle:
             self._columns[name] = {row[0]: row[1] for row in found if row[0] != EPOCH}
         return self._columns[name]
 
-    def given(self, stage: StagePlan, side: int = 0) -> str:
-        """The name of a view of an input as the stage knows it, with its key expressions."""
+    def given(self, stage: StagePlan, side: int = 0, *, since: str | None = None) -> str:
+        """The name of a view of an input as the stage knows it, with its key expressions; of the
+        table *since*, where that has its rows.
+        """
         given = stage.inputs[side]
-        text = self._input(given)
+        text = self._input(given, since or seen_by(self, stage, given.producer))
         name = f"{stage.uid}_in{side}"
         renamed = self._renames(stage, side)
         if renamed:
@@ -93,34 +98,43 @@ class Oracle:
         """The columns of a table that are none of *others*."""
         return [column for column in self.columns(name) if column not in others]
 
-    def is_updating(self, producer: str) -> bool:
+    def is_updating(self, stream: str) -> bool:
         """Rows that may be taken back have no epoch in which they came."""
-        if self.past.plan.source(producer) is not None:
+        if self.past.plan.source(stream) is not None:
             return False
-        ((least,),) = self.sql.execute(f"SELECT min({EPOCH}) FROM {q(producer)}").fetchall()
+        ((least,),) = self.sql.execute(f"SELECT min({EPOCH}) FROM {q(stream)}").fetchall()
         return least in (0, None)
 
-    def since(self, producer: str) -> str:
+    def table_at(self, epoch: int, stage: str) -> pa.Table:
+        """The stage's rows as they were at the barrier of *epoch*, counted from 1."""
+        return self._remembered[self._barriers()[:epoch], stage]
+
+    def since(self, stream: str) -> str:
         """A table of the rows of an updating stream, each with the epoch since which it is as it
         is: what was there at the barrier before, and was not replaced, came earlier.
         """
-        checkpoints = tuple(epoch.checkpoint_id for epoch in self.past.epochs)
-        before = self._remembered.get((checkpoints[:-1], producer))
+        checkpoints, name = self._barriers(), f"{stream}_since"
+        before = self._remembered.get((checkpoints[:-1], name))
         assert before is not None or len(checkpoints) == 1, "every barrier is looked at"
-        name, columns = f"{producer}_since", [*self.columns(producer)]
+        columns = [*self.columns(stream)]
         now = f"SELECT {listed(columns)}, CAST({len(checkpoints)} AS BIGINT) AS {EPOCH}"
         if before is None:
-            self.make(name, f"{now} FROM {q(producer)}")
+            self.make(name, f"{now} FROM {q(stream)}")
         else:
             self.sql.register("_before", before)
             same = " AND ".join(f"n.{q(one)} IS NOT DISTINCT FROM b.{q(one)}" for one in columns)
             came = f"coalesce(b.{EPOCH}, CAST({len(checkpoints)} AS BIGINT)) AS {EPOCH}"
-            joined = f"{q(producer)} n LEFT JOIN _before b ON {same}"
+            joined = f"{q(stream)} n LEFT JOIN _before b ON {same}"
             self.make(name, f"SELECT {listed(columns, 'n.')}, {came} FROM {joined}")
             self.sql.unregister("_before")
-        kept = self.sql.sql(f"SELECT * FROM {q(name)}").to_arrow_table()
-        self._remembered[checkpoints, producer] = kept
+        self._remembered[checkpoints, name] = self._whole(name)
         return name
+
+    def _barriers(self) -> tuple[int, ...]:
+        return tuple(epoch.checkpoint_id for epoch in self.past.epochs)
+
+    def _whole(self, name: str) -> pa.Table:
+        return self.sql.sql(f"SELECT * FROM {q(name)}").to_arrow_table()
 
     def _event_time_of(self, producer: str) -> str | None:
         source = self.past.plan.source(producer)
@@ -139,8 +153,8 @@ class Oracle:
             return {}
         return {right: f"right_{right}"}
 
-    def _input(self, given: InputPlan) -> str:
-        text = f"SELECT * FROM {q(given.producer)}"
+    def _input(self, given: InputPlan, read: str) -> str:
+        text = f"SELECT * FROM {q(read)}"
         for condition in given.where:
             text = f"SELECT * FROM ({text}) WHERE {condition}"
         if given.select:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from tests.fuzz.in_flight import read_up_to
 from tests.fuzz.plans import InputPlan, Plan, SourcePlan, StagePlan
 from tests.fuzz.session import duck
 
@@ -39,13 +40,17 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """``read``: source -> partition -> position; ``tables``: table sources as they were pinned."""
+    """``read``: source -> partition -> position; ``tables``: table sources as they were pinned;
+    ``unaligned`` and ``overtaken``: the stages that were.
+    """
 
     checkpoint_id: int
     triggered_at_ms: int
     read: Mapping[str, Mapping[str, Position]]
     tables: Mapping[str, pa.Table]
     drains: bool = False
+    unaligned: frozenset[str] = frozenset()
+    overtaken: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -72,21 +77,34 @@ class Past:
         """Of each stage, at each barrier."""
         says: dict[str, list[int | None]] = {}
         found: dict[str, list[int]] = {}
+        read = read_up_to(self)
         for stage in self.plan.stages:
             inputs = [
                 self._of_source(stage, given, source)
                 if (source := self.plan.source(given.producer)) is not None
-                else says[given.producer]
+                else self._of_stream(stage, found[given.producer], says[given.producer])
                 for given in stage.inputs
             ]
             found[stage.uid], says[stage.uid] = [], []
             floor = MIN_WATERMARK
-            for at_barrier in zip(*inputs, strict=True):
-                known = [one for one in at_barrier if one is not None]
+            for at_barrier, up_to in zip(zip(*inputs, strict=True), read[stage.uid], strict=True):
+                known = [floor] if up_to is None else [one for one in at_barrier if one is not None]
                 floor = max([floor, min(known)]) if known else floor
                 found[stage.uid].append(floor)
                 says[stage.uid].append(floor if known else None)
         return found
+
+    def _of_stream(
+        self, stage: StagePlan, own: list[int], says: list[int | None]
+    ) -> list[int | None]:
+        """At each barrier, of a stage with its *own* watermarks; an unaligned one reads those of
+        the barrier before, which always have a say.
+        """
+        before = [MIN_WATERMARK, *own]
+        return [
+            before[place] if stage.uid in epoch.unaligned else said
+            for place, (epoch, said) in enumerate(zip(self.epochs, says, strict=True))
+        ]
 
     def _of_source(
         self, stage: StagePlan, given: InputPlan, source: SourcePlan

@@ -70,11 +70,15 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """``fate``: where it dies, a point of ``world.POINTS``; ``at`` counts to the place there."""
+    """``fate``: where it dies, a point of ``world.POINTS``; ``at`` counts to the place there.
+
+    ``overtakes``: the stage, counted from 1, for which the aligned checkpoint timeout passes.
+    """
 
     fate: str = ""
     at: int = 0
     drains: bool = False
+    overtakes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,8 @@ Act = Feed | Checkpoint | Restore
 class Plan:
     """``way``: how rows reach keyed subtasks, ``plain`` past the JVM where that can be, or ``jvm``.
 
-    ``tuning``: sizes that are small for once, see ``tuning.TUNINGS``.
+    ``tuning``: sizes that are small for once, see ``tuning.TUNINGS``.  ``unaligned``: whether
+    checkpoints are, from the ``start`` or behind a ``timeout``.
     """
 
     seed: int
@@ -107,6 +112,7 @@ class Plan:
     spills: bool = False
     way: str = "plain"
     tuning: tuple[str, ...] = ()
+    unaligned: str = ""
 
     @property
     def is_chained(self) -> bool:

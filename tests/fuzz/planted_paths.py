@@ -164,4 +164,25 @@ PATHS: dict[str, Mutation] = {
         "end=before[name].offset + end - (end > 1),",
         needs=("epochs",),
     ),
+    "unread_is_dropped": Mutation(
+        "what is in flight goes while a stage cannot read yet",
+        "epoch.lineage:_left",
+        "None if has_read else before",
+        "None",
+        needs=("uneven", "epochs"),
+    ),
+    "overtaken_drops": Mutation(
+        "what was in flight goes when its stage is overtaken",
+        "epoch.lineage:_in_flight",
+        "earlier.segments if earlier is not None else ()",
+        "()",
+        needs=("unaligned", "behind", "epochs"),
+    ),
+    "source_is_skipped": Mutation(
+        "a stage that reads a source and an unaligned stream leaves out what it cannot read yet",
+        "coordinator.participants:task_plan",
+        "is_possible and not _is_needed_now(job, uid, lineage)",
+        "is_possible",
+        needs=("waiting_source", "epochs"),
+    ),
 }

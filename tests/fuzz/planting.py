@@ -86,11 +86,26 @@ def features(plan: Plan) -> set[str]:
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
     found |= {"capped"} if plan.max_records else set()
     found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}
+    found |= _unaligned(plan) if plan.unaligned else set()
     found |= {"restore" for act in plan.acts if isinstance(act, Restore)}
     rescaled = [act for act in plan.acts if isinstance(act, Restore) and act.parallelism]
     found |= {"rescale"} if rescaled else set()
     checkpoints = sum(isinstance(act, Checkpoint) for act in plan.acts)
     found |= {"epochs"} if checkpoints > 1 else set()
+    return found
+
+
+def _unaligned(plan: Plan) -> set[str]:
+    """Rows come later the more stages are before them: ``uneven`` inputs differ in that, and one
+    of ``waiting_source`` is a source, whose rows cannot wait for the columns of the other.
+    """
+    depth = {source.uid: 0 for source in plan.sources}
+    found = {"unaligned", plan.unaligned}
+    for stage in plan.stages:
+        depths = {depth[given.producer] for given in stage.inputs}
+        depth[stage.uid] = 1 + max(depths)
+        if max(depths) > 1 and len(depths) > 1:
+            found.add("waiting_source" if 0 in depths else "uneven")
     return found
 
 

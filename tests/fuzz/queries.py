@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tests.fuzz.in_flight import seen_by
 from tests.fuzz.plans import StagePlan
 from tests.fuzz.query_parts import (
     EPOCH,
@@ -37,11 +37,10 @@ def union(oracle: Oracle, stage: StagePlan) -> str:
 
 
 def lookup(oracle: Oracle, stage: StagePlan) -> str:
-    args, producer = stage.args, stage.inputs[0].producer
-    if is_updating := oracle.is_updating(producer):
-        since = replace(stage.inputs[0], producer=oracle.since(producer))
-        stage = replace(stage, inputs=(since,))
-    given, added = oracle.given(stage), args.get("add") or {}
+    args, added = stage.args, stage.args.get("add") or {}
+    stream = seen_by(oracle, stage, stage.inputs[0].producer)
+    is_updating = oracle.is_updating(stream)
+    given = oracle.given(stage, since=oracle.since(stream) if is_updating else None)
     columns = listed(oracle.columns(given), "r.")
     columns += f", 0 AS {EPOCH}" if is_updating else f", r.{EPOCH}"
     more = "".join(f", t.{q('_t_' + name)} AS {q(name)}" for name in added)

@@ -107,6 +107,8 @@ def _fates(plan: Plan) -> Iterator[Plan]:
     for place, act in enumerate(plan.acts):
         if isinstance(act, Checkpoint) and act.fate:
             yield _with_act(plan, place, replace(act, fate="", at=0))
+        if isinstance(act, Checkpoint) and act.overtakes:
+            yield _with_act(plan, place, replace(act, overtakes=0))
         if isinstance(act, Restore) and (act.back or act.parallelism):
             yield _with_act(plan, place, Restore())
 
@@ -124,7 +126,7 @@ def _rows(plan: Plan) -> Iterator[Plan]:
 def _settings(plan: Plan) -> Iterator[Plan]:
     plain: dict[str, Any] = {
         "parallelism": 1, "max_records": None, "max_runs": 16, "spills": False, "tuning": (),
-        "way": "plain",
+        "way": "plain", "unaligned": "",
     }  # fmt: skip
     for name, value in plain.items():
         if getattr(plan, name) != value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 
 from sluice.connectors.files_table.table import FilesTable
 from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore, start_attempt
+from sluice.coordinator.recovery import fail_checkpoint, overtake, restore, start_attempt
 from sluice.coordinator.submission import configure, reconfigure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.ids import CheckpointId
-from sluice.core.plan import CheckpointPlan
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import FromCheckpoint, Latest
@@ -149,15 +150,18 @@ class World:
         plan = outcome.plan
         epoch = self._epoch(plan, drains=act.drains)
         self.strikes, self.subtasks = act, 0
-        for task in plan.tasks:
+        for task in self._in_turn(plan):
+            if self._is_overtaken(plan, task, act):
+                continue
             if not self._stage(plan, task.uid, act):
                 self._fail_over()
                 return
         if act.fate == "before_finalize":
             self._fail_over()
             return
+        overtaken = frozenset(self._pending(plan).overtaken)
         finalize(self.job, plan.checkpoint_id)
-        self.past.epochs.append(epoch)
+        self.past.epochs.append(replace(epoch, overtaken=overtaken))
         self.is_behind = False
         if act.fate == "before_commit":
             self._fail_over()
@@ -165,12 +169,27 @@ class World:
         commit(self.job, plan.checkpoint_id)
         self._compare()
 
+    def _in_turn(self, plan: CheckpointPlan) -> list[TaskPlan]:
+        """Those that wait for none come first, the last of the chain before the others."""
+        unaligned = [task for task in plan.tasks if task.is_unaligned]
+        return [*reversed(unaligned), *(task for task in plan.tasks if not task.is_unaligned)]
+
+    def _is_overtaken(self, plan: CheckpointPlan, task: TaskPlan, act: Checkpoint) -> bool:
+        """Whether the aligned checkpoint timeout has passed before the stage ran."""
+        place = next(n for n, one in enumerate(self.plan.stages, start=1) if one.uid == task.uid)
+        if task.may_be_overtaken and place == act.overtakes:
+            overtake(self.job, plan.checkpoint_id, [task.uid])
+        return task.uid in self._pending(plan).overtaken
+
+    def _pending(self, plan: CheckpointPlan) -> PendingCheckpoint:
+        pending = self.job.state().pending_checkpoint(plan.checkpoint_id)
+        assert pending is not None, "a checkpoint is pending until it is finalized"
+        return pending
+
     def _stage(self, plan: CheckpointPlan, stage: str, act: Checkpoint) -> bool:
         """Whether it came to its end, perhaps in another attempt."""
         try:
-            pending = self.job.state().pending_checkpoint(plan.checkpoint_id)
-            assert pending is not None, "a checkpoint is pending until it is finalized"
-            self._run(plan, stage, pending.attempt_of(stage))
+            self._run(plan, stage, self._pending(plan).attempt_of(stage))
         except StageFailed as error:
             if not isinstance(error.__cause__, KilledError):
                 raise
@@ -245,6 +264,7 @@ class World:
             read=read,
             tables=tables,
             drains=drains,
+            unaligned=frozenset(task.uid for task in plan.tasks if task.is_unaligned),
         )
 
     def _compare(self) -> None:
