@@ -129,9 +129,5 @@ class OperatorLists:
 
     def _is_settled(self, rows: pl.DataFrame) -> bool:
         """Whether each row is where a subtask of today keeps it."""
-        return all(
-            parallelism == self._parallelism
-            and 0 <= subtask < self._parallelism
-            and self._firsts[subtask] == at
-            for parallelism, subtask, at in rows.select(PARALLELISM, SUBTASK, HASH).unique().rows()
-        )
+        kept = {(self._parallelism, subtask, at) for subtask, at in enumerate(self._firsts)}
+        return kept.issuperset(rows.select(PARALLELISM, SUBTASK, HASH).unique().iter_rows())
