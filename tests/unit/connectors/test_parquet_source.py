@@ -55,12 +55,12 @@ def test_any_sequence_of_cuts_covers_every_row_exactly_once(
 
 def test_a_slice_ends_where_a_row_group_does_if_that_is_near(tmp_path: Path) -> None:
     write(tmp_path / "a", 0, 1_000, group=280)
-    write(tmp_path / "b", 0, 1_000, group=480)
-    two = ParquetSource(str(tmp_path / "b")).plan((), max_records=None, parallelism=2)
+    write(tmp_path / "b", 0, 1_000, group=700)
     three = ParquetSource(str(tmp_path / "a")).plan((), max_records=None, parallelism=3)
+    four = ParquetSource(str(tmp_path / "b")).plan((), max_records=None, parallelism=4)
 
-    assert bounds(two) == [(0, 480), (480, 1_000)]
-    assert bounds(three) == [(0, 333), (333, 666), (666, 1_000)]  # 280 and 560 are too far.
+    assert bounds(three) == [(0, 280), (280, 560), (560, 1_000)]
+    assert bounds(four) == [(0, 250), (250, 500), (500, 700), (700, 1_000)]  # 700 is far from 500.
 
 
 def test_a_barrier_from_outside_is_a_row(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ well the text is compressed.
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Iterable, Iterator
 
 from sluice.connectors.files import line_scan
@@ -19,6 +18,7 @@ from sluice.storage.object_store import ObjectStore
 
 GZIP_SUFFIXES = (".gz",)
 ZSTD_SUFFIXES = (".zst", ".zstd")
+GZIP_MAGIC = b"\x1f\x8b"
 GZIP = 31  # zlib's code for its largest window and a gzip header.
 
 
@@ -67,27 +67,33 @@ def _compressed(store: ObjectStore, key: str, what: str) -> Iterator[bytes]:
 
 
 def _gunzip(blocks: Iterable[bytes], what: str) -> Iterator[bytes]:
-    member = zlib.decompressobj(GZIP)
+    """Decompress with ISA-L, in less than half of the time that zlib takes."""
+    from isal import igzip_lib, isal_zlib
+
+    member = None
     is_whole = True  # A file without bytes is an empty text.
     try:
         for block in blocks:
             rest = block
             while rest:
-                if member.eof:
-                    rest = rest.lstrip(b"\0")
+                if member is None or member.eof:
+                    rest = rest if member is None else rest.lstrip(b"\0")
                     if not rest:
                         break
-                    member = zlib.decompressobj(GZIP)
+                    if not (rest.startswith(GZIP_MAGIC) or rest == GZIP_MAGIC[:1]):
+                        raise _not_gzip(what, "incorrect header")
+                    member = isal_zlib.decompressobj(GZIP)
                 yield member.decompress(rest, line_scan.BLOCK_BYTES)
                 rest = member.unused_data if member.eof else member.unconsumed_tail
-            is_whole = member.eof
-        yield member.flush()
-    except zlib.error as error:
-        raise ConfigurationError(
-            f"{what} is not a gzip file ({error}); correct it, or its name"
-        ) from error
+            is_whole = member is None or member.eof
+    except igzip_lib.IsalError as error:  # type: ignore[misc] # Its stub calls it an instance.
+        raise _not_gzip(what, str(error)) from error
     if not is_whole:
         raise _not_whole(what)
+
+
+def _not_gzip(what: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"{what} is not a gzip file ({why}); correct it, or its name")
 
 
 def _unzstd(blocks: Iterator[bytes], what: str) -> Iterator[bytes]:
@@ -119,14 +125,14 @@ class _Blocks(io.RawIOBase):
     def __init__(self, blocks: Iterator[bytes]) -> None:
         super().__init__()
         self._blocks = blocks
-        self._rest = b""
+        self._block = io.BytesIO()
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        if not self._rest:
-            self._rest = next(self._blocks, b"")
-        taken = self._rest if size < 0 else self._rest[:size]
-        self._rest = self._rest[len(taken) :]
+        taken = self._block.read(size)
+        if not taken:
+            self._block = io.BytesIO(next(self._blocks, b""))
+            taken = self._block.read(size)
         return taken

@@ -28,9 +28,11 @@ def lines_of(whole: bytes, name: str, records_before: int) -> pa.RecordBatch:
 
     if records_before == 0:
         whole = whole.removeprefix(BYTE_ORDER_MARK)
-    text = whole.decode("utf-8", "backslashreplace")
-    lines = pc.split_pattern(pa.array([text], pa.string()), "\n").flatten()
-    if "\r" in text:
+    text = _as_utf8(whole)
+    bounds = np.array([0, len(text)], np.int32)
+    one = pa.StringArray.from_buffers(1, pa.py_buffer(bounds), pa.py_buffer(text))
+    lines = pc.split_pattern(one, "\n").flatten()
+    if b"\r" in text:
         without_last = pc.utf8_slice_codeunits(lines, 0, -1)
         lines = pc.if_else(pc.ends_with(lines, "\r"), without_last, lines)
     first = records_before + 1
@@ -40,3 +42,13 @@ def lines_of(whole: bytes, name: str, records_before: int) -> pa.RecordBatch:
         pa.array(np.arange(first, first + len(lines), dtype=np.int64)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=lines_schema())
+
+
+def _as_utf8(text: bytes) -> bytes:
+    if text.isascii():
+        return text
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return text.decode("utf-8", "backslashreplace").encode()
+    return text

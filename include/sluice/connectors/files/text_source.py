@@ -91,13 +91,13 @@ class FilesSource(FileSource[FileCut]):
         records = 0
         for block in self._blocks(piece.partition, piece.start, piece.end):
             # Whole lines only; the rest waits for the next block.
-            whole, newline, rest = block.rpartition(b"\n")
-            if not newline:
-                pending.append(rest)
+            end = block.rfind(b"\n")
+            if end < 0:
+                pending.append(block)
                 continue
-            first = piece.first_record + records
-            batch = lines_of(b"".join([*pending, whole]), piece.partition, first)
-            pending = [rest] if rest else []
+            whole = b"".join([*pending, memoryview(block)[:end]])
+            batch = lines_of(whole, piece.partition, piece.first_record + records)
+            pending = [block[end + 1 :]] if end + 1 < len(block) else []
             records += batch.num_rows
             yield batch
         if pending:
