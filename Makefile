@@ -141,6 +141,7 @@ bench-pages: setup  ## How soon the checkpoint pages open over 1,000 checkpoints
 
 bench-connectors: setup  ## Each connector beside its plain library, read and written
 	@for name in files files_table kafka postgres iceberg; do echo "== $$name"; $(BIN)/python -m bench.connectors.$$name || exit 1; done
+	@$(BIN)/python -m bench.sources
 
 e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
 	@SLUICE_E2E=all $(BIN)/pytest -q tests/e2e

@@ -20,14 +20,16 @@ from sluice.spark.stage_run import StageRun
 
 
 def deploy_chain(
-    run: StageRun, pending: PendingCheckpoint, lineage: Lineage
+    run: StageRun, pending: PendingCheckpoint, lineage: Lineage, *, by_spark: bool = False
 ) -> tuple[Deployment, ...]:
     """Deploy the stage of *run* and those that can be chained to it, in their order.
+
+    With *by_spark* Spark reads the rows of the first.
 
     Raises:
         ConfigurationError: a stage cannot compute what it declares of its columns.
     """
-    chain = [deploy(run)]
+    chain = [deploy(run, by_spark=by_spark)]
     while (node := _next(chain[-1].run, lineage)) is not None:
         before = chain[-1]
         stream = StreamInput(segments=(), schema=before.stream_schema, watermark_ms=None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW, TextDecoding
 from sluice.connectors.files.csv_header import delimiter_of
+from sluice.connectors.files.plain_json import END
 from sluice.spark.names import columns_named
 from sluice.subtask.side_rows import SOURCE
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 RECORD = "_record"
 CORRUPT = "_corrupt"
 MODE: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-
-# The extra field and its value.  A text that contains it could fake it, and is malformed.
-END = "sluice_end_9b1fd3c5a7"
 
 BLANKS = " \t"
 

@@ -64,15 +64,17 @@ class Deployment:
         return body
 
 
-def deploy(run: StageRun) -> Deployment:
+def deploy(run: StageRun, *, by_spark: bool = False) -> Deployment:
     """Analyse the stage over the actual columns of its inputs, and plan its Spark job.
+
+    With *by_spark* no row goes past Spark's JVM.
 
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
     """
     _check_weights(run)
     take_along(run.node)
-    exchange = exchange_of(run)
+    exchange = None if by_spark else exchange_of(run)
     if exchange is not None:
         event_time = event_time_of(run, exchange.feeds)
         given = exchanged_rows(run, exchange, event_time)

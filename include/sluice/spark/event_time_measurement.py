@@ -27,7 +27,7 @@ from sluice.spark.rows import lookup_table, projected, read_source, transformed
 from sluice.spark.stage_run import StageRun
 from sluice.subtask.carried_clock import CarriedClock, TimedInput, Times, decisive_times
 from sluice.subtask.chain import ChainedClock
-from sluice.subtask.feed import Feed, ParquetRows
+from sluice.subtask.feed import Feed, JsonRows, ParquetRows
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.side_rows import SOURCE
 
@@ -165,7 +165,7 @@ def _timed_inputs(
     timed: dict[int, TimedInput] = {}
     for side, cut in sides.items():
         rows = feeds[side].rows
-        assert isinstance(rows, ParquetRows), "no other source goes past the JVM"
+        assert isinstance(rows, ParquetRows | JsonRows), "no other source goes past the JVM"
         alone = feeds[side].of_event_time()
         if not alone.is_possible():
             return None

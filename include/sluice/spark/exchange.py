@@ -14,6 +14,8 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.plain_json import plain_schema
+from sluice.connectors.files.text_source import FilesSource
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input
 from sluice.declaration.operations import KeyedLookup, WindowTopN
@@ -25,7 +27,7 @@ from sluice.spark.names import map_batches
 from sluice.spark.reading import share
 from sluice.spark.stage_run import StageRun
 from sluice.subtask.exchange_blocks import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
-from sluice.subtask.feed import Feed, ParquetRows, StreamRows
+from sluice.subtask.feed import Feed, JsonRows, ParquetRows, StreamRows
 from sluice.subtask.operators.build import build_operator
 from sluice.subtask.operators.computed import wanted
 from sluice.subtask.operators.operator import Operator
@@ -129,19 +131,23 @@ def _feed(run: StageRun, given: Input) -> Feed | None:
     return Feed(rows=rows, schema=schema, given=given, hashed=hashed, wanted=wanted(node.operation))
 
 
-def _rows(run: StageRun, given: Input) -> tuple[ParquetRows | StreamRows, bytes] | None:
+def _rows(run: StageRun, given: Input) -> tuple[ParquetRows | JsonRows | StreamRows, bytes] | None:
     parallelism = run.task.parallelism
     if given.producer not in run.job.pipeline.sources:
         stream = run.given.streams[given.producer]
-        shares = share(stream.segments, parallelism)
-        location = run.job.location
-        return StreamRows(location, shares, stream.schema), stream.schema
+        segments = share(stream.segments, parallelism)
+        return StreamRows(run.job.location, segments, stream.schema), stream.schema
     source = open_source(run.job, given.producer, run.configuration.params)
-    if not isinstance(source, ParquetSource):
-        return None
-    slices = run.plan.source(given.producer).slices
-    schema: bytes = source.schema().serialize().to_pybytes()
-    return ParquetRows(source, share(slices, parallelism), schema), schema
+    shares = share(run.plan.source(given.producer).slices, parallelism)
+    if isinstance(source, ParquetSource):
+        schema: bytes = source.schema().serialize().to_pybytes()
+        return ParquetRows(source, shares, schema), schema
+    if isinstance(source, FilesSource):
+        plain = plain_schema(source.decoding)
+        if plain is not None:
+            schema = plain.serialize().to_pybytes()
+            return JsonRows(source, shares, schema), schema
+    return None
 
 
 def _is_known_to_spark(feed: Feed) -> bool:

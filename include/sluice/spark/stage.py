@@ -40,7 +40,7 @@ from sluice.subtask.state.schema import StateSchema
 from sluice.subtask.subtask import RESULT_SCHEMA, run_subtask
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -180,17 +180,29 @@ def _run(run: StageRun, pending: PendingCheckpoint, lineage: Lineage) -> tuple[_
     chain: tuple[Deployment, ...] = ()
     try:
         chain = deploy_chain(run, pending, lineage)
-        last = chain[-1]
-        spec = last.spec
-        done = map_batches(
-            last.rows, lambda batches: run_subtask(spec, batches), RESULT_SCHEMA
-        ).collect()
+        done = _collected(chain[-1])
+        if not done and chain[0].spec.is_exchanged:
+            log.info(
+                "lines are left to Spark checkpoint_id=%d stage=%s",
+                run.plan.checkpoint_id,
+                run.node.uid,
+            )
+            chain = deploy_chain(run, pending, lineage, by_spark=True)
+            done = _collected(chain[-1])
     except SluiceError:
         raise
     except Exception as error:
         raise stage_failure([one.run for one in chain] or [run], error) from error
     acks = [decode_ack(bytes(row["ack"]), f"ack of {run.node.uid}") for row in done]
     return tuple(_Snapshot(one.run, _of_stage(one.run, acks), one.tables) for one in chain)
+
+
+def _collected(deployed: Deployment) -> list[Row]:
+    """The acks that the last subtasks yield; none if the rows are undecided."""
+    spec = deployed.spec
+    done = map_batches(deployed.rows, lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
+    rows: list[Row] = done.collect()
+    return rows
 
 
 def _of_stage(run: StageRun, acks: Sequence[Ack]) -> tuple[Ack, ...]:

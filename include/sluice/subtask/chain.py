@@ -88,6 +88,10 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
         for block in self._sender.rows(0, feed.keyed(to_frame(rows))):
             self._writer.write_batch(block)
 
+    def undecided(self, why: str) -> Iterator[pa.RecordBatch]:
+        """Tell the subtasks of the next stage that the rows are undecided."""
+        yield from self._sender.to_all(BlockKind.UNDECIDED, why, pl.DataFrame())
+
     def blocks(self, ack: Ack, earlier: Mapping[str, list[Ack]]) -> Iterator[pa.RecordBatch]:
         """All rows, *ack*, and whole acks of *earlier* stages, which the first subtask passes on.
 

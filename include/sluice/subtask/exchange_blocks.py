@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from sluice.connectors.files.plain_json import UndecidedError
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import StageNode
@@ -46,6 +47,7 @@ class BlockKind(StrEnum):
     ROWS = "rows"  # Rows of an input; the name is its number.
     GROUPS = "groups"  # Pre-aggregated rows; the name is that of their group frame.
     LATE = "late"  # Late rows of an input; the name is its number.
+    UNDECIDED = "undecided"  # No rows: only Spark can read some; the name says why.
     TIMES = "times"  # Event times of an input, by partition; the name is its number.
     ACK = "ack"  # An ack of a chained stage; the name is the stage's.
 
@@ -77,15 +79,26 @@ class ExchangeSpec:
 
 
 def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the shares whose numbers *batches* hold, and yield blocks; run by ``mapInArrow``."""
+    """Read the shares whose numbers *batches* hold, and yield blocks; run by ``mapInArrow``.
+
+    Where only Spark can read a row, all subtasks are told, and no more is read.
+    """
     for share in (index for batch in batches for index in batch.column(0).to_pylist()):
         sender = Sender(spec, share)
-        for side, feed in enumerate(spec.feeds):
-            timed = spec.timed[side].reader(share) if side in spec.timed else None
-            for rows in feed.frames(share, timed):
-                yield from sender.rows(side, rows)
-            if timed is not None and timed.times_ms:
-                yield from sender.to_all(BlockKind.TIMES, str(side), times_frame(timed.times_ms))
+        try:
+            yield from _sent(spec, share, sender)
+        except UndecidedError as error:
+            yield from sender.to_all(BlockKind.UNDECIDED, str(error), pl.DataFrame())
+            return
+
+
+def _sent(spec: ExchangeSpec, share: int, sender: Sender) -> Iterator[pa.RecordBatch]:
+    for side, feed in enumerate(spec.feeds):
+        timed = spec.timed[side].reader(share) if side in spec.timed else None
+        for rows in feed.frames(share, timed):
+            yield from sender.rows(side, rows)
+        if timed is not None and timed.times_ms:
+            yield from sender.to_all(BlockKind.TIMES, str(side), times_frame(timed.times_ms))
 
 
 class Sender:

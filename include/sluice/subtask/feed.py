@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from sluice.connectors.contracts.announced import check_announced, narrowed
 from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.plain_json import UndecidedError, decoded_lines
+from sluice.connectors.files.text_source import FilesSource
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
 from sluice.declaration.nodes import Input
@@ -51,6 +53,32 @@ class ParquetRows:
 
 
 @dataclass(frozen=True, slots=True)
+class JsonRows:
+    """The lines of JSON of a source; see ``ParquetRows``."""
+
+    source: FilesSource
+    shares: tuple[tuple[Slice, ...], ...]
+    schema: bytes
+
+    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Batches of the columns of *paths*, whole, each with the name of its partition.
+
+        Raises:
+            UndecidedError: only Spark can read one of the lines.
+        """
+        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+        names = list(dict.fromkeys(path.partition(".")[0] for path in paths))
+
+        def rows(whole: bytes, _: str, first_record: int) -> pa.Table:
+            return decoded_lines(whole, first_record, schema).select(names)
+
+        for piece in self.shares[share]:
+            for table in self.source.read_as(rows, piece):
+                for batch in table.to_batches():
+                    yield piece.partition, batch
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRows:
     """The segments of a stream, verified as they are read."""
 
@@ -74,7 +102,7 @@ class Feed:
     the stage's aggregates read; ``columns`` what the subtasks get, None for everything.
     """
 
-    rows: ParquetRows | StreamRows
+    rows: ParquetRows | JsonRows | StreamRows
     schema: bytes  # A serialized Arrow schema of all columns of the input.
     given: Input
     hashed: tuple[str, ...]
@@ -111,7 +139,13 @@ class Feed:
         """Rows of the input, of which *chunk* has the columns that are read, or all, hashed."""
         columns = self.prepared_schema.names() if self.columns is None else self.columns
         rows = self.prepared(chunk)
+        if isinstance(self.rows, JsonRows) and self._has_no_event_time(rows):
+            raise UndecidedError("a row without event time, whose line is to be told")
         return rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
+
+    def _has_no_event_time(self, rows: pl.DataFrame) -> bool:
+        at = self.given.event_time
+        return at is not None and at in rows.columns and rows[at].null_count() > 0
 
     def _batches(self, share: int, timed: TimedFeed | None) -> Iterator[pa.RecordBatch]:
         paths = self.paths if timed is None else self._in_order({*self.paths, *timed.feed.paths})

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW
+from sluice.connectors.files.plain_json import UndecidedError
 from sluice.core.acks import Ack
 from sluice.core.handles import StateHandle
 from sluice.subtask.broadcast_rows import BroadcastRows
@@ -94,7 +95,11 @@ class KeyedSnapshot:
             self._add_rows(good.drop(SOURCE, strict=False), side)
 
     def receive(self, part: Received) -> None:
-        """Add one frame of rows that were exchanged as blocks."""
+        """Add one frame of rows that were exchanged as blocks.
+
+        Raises:
+            UndecidedError: a sender could not read its rows.
+        """
         self.rows_in += part.input_rows
         match part.kind:
             case BlockKind.ROWS:
@@ -109,6 +114,8 @@ class KeyedSnapshot:
             case BlockKind.ACK:
                 acks = acks_in(part.name, part.rows)
                 self.acks[part.name] = [*self.acks.get(part.name, ()), *acks]
+            case BlockKind.UNDECIDED:
+                raise UndecidedError(part.name)
             case _:
                 assert_never(part.kind)
 

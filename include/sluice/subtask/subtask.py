@@ -24,6 +24,7 @@ from itertools import chain
 
 import pyarrow as pa
 
+from sluice.connectors.files.plain_json import UndecidedError
 from sluice.core.acks import Ack, Decline, SubtaskMetrics
 from sluice.core.causes import note_of_stage
 from sluice.core.handles import SegmentHandle, StateHandle
@@ -65,6 +66,7 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
 
     It is followed by those of stages that are chained to this one, which no one has written yet.
     A subtask of these yields the blocks for the next stage.
+    It yields none if rows are undecided: the stage has to run again, and Spark to read them.
     """
     from pyspark import TaskContext
 
@@ -81,9 +83,14 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
     if context.attemptNumber() > 0:
         _require_not_declined(answers, work)
     with _chained_output(work) as chained:
-        with _declining(answers, work):
-            ack, earlier = _snapshot(work, batches, chained)
-            _strike(work)
+        try:
+            with _declining(answers, work):
+                ack, earlier = _snapshot(work, batches, chained)
+                _strike(work)
+        except UndecidedError as error:  # Every subtask was told, so none has acknowledged.
+            if chained is not None:
+                yield from chained.undecided(str(error))
+            return
         if chained is not None:
             yield from chained.blocks(replace(ack, is_chained=True), earlier)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,27 @@ def lines_schema() -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([("line", pa.string()), ("file", pa.string()), ("line_number", pa.int64())])
+
+
+def whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The text of *blocks* in pieces of whole lines, of which the last has lost its newline."""
+    pending: list[bytes] = []
+    for block in blocks:
+        end = block.rfind(b"\n")
+        if end < 0:
+            pending.append(block)
+            continue
+        yield b"".join([*pending, memoryview(block)[:end]])
+        pending = [block[end + 1 :]] if end + 1 < len(block) else []
+    if pending:
+        yield b"".join(pending)
+
+
+def lines_in(whole: bytes) -> int:
+    """The number of *whole* lines, of which the last has lost its newline."""
+    import numpy as np
+
+    return int(np.count_nonzero(np.frombuffer(whole, np.uint8) == ord("\n"))) + 1
 
 
 def lines_of(whole: bytes, name: str, records_before: int) -> pa.RecordBatch:

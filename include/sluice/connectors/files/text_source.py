@@ -18,10 +18,10 @@ unbounded source leaves one that is not whole yet for a later epoch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sluice.connectors.contracts.source import TextDecoding
 from sluice.connectors.files.compressed_text import is_compressed, read_text
@@ -36,7 +36,13 @@ from sluice.connectors.files.line_scan import (
     scan_lines,
     slices_of,
 )
-from sluice.connectors.files.text_lines import BYTE_ORDER_MARK, lines_of, lines_schema
+from sluice.connectors.files.text_lines import (
+    BYTE_ORDER_MARK,
+    lines_in,
+    lines_of,
+    lines_schema,
+    whole_lines,
+)
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.storage.object_store import Listed
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 
 HEAD_BYTES = 64 * 1024
+
+RowsT = TypeVar("RowsT")
 
 LINE_FORMATS = ("text", "json", "csv")
 
@@ -83,32 +91,22 @@ class FilesSource(FileSource[FileCut]):
 
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the lines of one slice.  See ``Source.read``."""
-        with self._identity(piece.partition).unchanged(piece):
-            yield from self._lines(piece)
+        return self.read_as(lines_of, piece)
 
-    def _lines(self, piece: Slice) -> Iterator[pa.RecordBatch]:
-        pending: list[bytes] = []
-        records = 0
-        for block in self._blocks(piece.partition, piece.start, piece.end):
-            # Whole lines only; the rest waits for the next block.
-            end = block.rfind(b"\n")
-            if end < 0:
-                pending.append(block)
-                continue
-            whole = b"".join([*pending, memoryview(block)[:end]])
-            batch = lines_of(whole, piece.partition, piece.first_record + records)
-            pending = [block[end + 1 :]] if end + 1 < len(block) else []
-            records += batch.num_rows
-            yield batch
-        if pending:
-            records += 1
-            yield lines_of(b"".join(pending), piece.partition, piece.first_record + records - 1)
-        if records != piece.records:
-            raise ConfigurationError(
-                f"{piece.partition} of {self.location} has {records} lines between bytes "
-                f"{piece.start} and {piece.end} where it had {piece.records}; it was changed: "
-                "restore it, for a source file may only grow"
-            )
+    def read_as(self, lines: Callable[[bytes, str, int], RowsT], piece: Slice) -> Iterator[RowsT]:
+        """Yield what *lines* makes of the slice's whole lines, a block at a time."""
+        found = 0
+        with self._identity(piece.partition).unchanged(piece):
+            blocks = self._blocks(piece.partition, piece.start, piece.end)
+            for whole in whole_lines(blocks):
+                yield lines(whole, piece.partition, piece.first_record + found)
+                found += lines_in(whole)
+            if found != piece.records:
+                raise ConfigurationError(
+                    f"{piece.partition} of {self.location} has {found} lines between bytes "
+                    f"{piece.start} and {piece.end} where it had {piece.records}; it was changed: "
+                    "restore it, for a source file may only grow"
+                )
 
     def snapshot(self) -> tuple[str, pa.Table]:
         """The version of all lines that exist now, which changes when they do, and the lines.
