@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -22,7 +22,7 @@ from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import StageNode
 from sluice.subtask.carried_clock import TimedInput, times_frame
 from sluice.subtask.chunks import CHUNK_BYTES, CHUNK_ROWS
-from sluice.subtask.feed import Feed
+from sluice.subtask.feed import Feed, JsonRows, read_together
 from sluice.subtask.operators.build import build_operator
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.state.segments import HASH
@@ -93,12 +93,35 @@ def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _sent(spec: ExchangeSpec, share: int, sender: Sender) -> Iterator[pa.RecordBatch]:
-    for side, feed in enumerate(spec.feeds):
-        timed = spec.timed[side].reader(share) if side in spec.timed else None
-        for rows in feed.frames(share, timed):
+    timed = {side: given.reader(share) for side, given in spec.timed.items()}
+    for sides in _with_same_rows(spec.feeds):
+        for side, rows in read_together(sides, share, timed):
+            _check_event_time(spec.stage, side, sides[side], rows)
             yield from sender.rows(side, rows)
-        if timed is not None and timed.times_ms:
-            yield from sender.to_all(BlockKind.TIMES, str(side), times_frame(timed.times_ms))
+    for side, one in timed.items():
+        if one.times_ms:
+            yield from sender.to_all(BlockKind.TIMES, str(side), times_frame(one.times_ms))
+
+
+def _with_same_rows(feeds: Sequence[Feed]) -> list[dict[int, Feed]]:
+    """The inputs by their numbers, those together that read the same slices or segments."""
+    found: list[dict[int, Feed]] = []
+    for side, feed in enumerate(feeds):
+        same = (sides for sides in found if next(iter(sides.values())).rows == feed.rows)
+        sides = next(same, None)
+        if sides is None:
+            found.append({side: feed})
+        else:
+            sides[side] = feed
+    return found
+
+
+def _check_event_time(stage: StageNode, side: int, feed: Feed, rows: pl.DataFrame) -> None:
+    """Raises UndecidedError if a line has no event time: it is to be reported, with its place."""
+    at = stage.inputs[side].event_time
+    is_needed = isinstance(feed.rows, JsonRows) and stage.goes_by_event_time
+    if is_needed and at in rows.columns and rows[at].null_count():
+        raise UndecidedError("a line without event time")
 
 
 class Sender:

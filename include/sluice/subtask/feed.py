@@ -6,7 +6,7 @@ projections are more than plain SQL, or whose keys only Spark can hash, has none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sluice.connectors.contracts.announced import check_announced, narrowed
 from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.plain_json import UndecidedError, decoded_lines
+from sluice.connectors.files.plain_json import decoded_lines
 from sluice.connectors.files.text_source import FilesSource
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
@@ -123,36 +123,18 @@ class Feed:
 
     @cached_property
     def prepared_schema(self) -> pl.Schema:
-        """The columns of ``frames``."""
+        """The columns of ``keyed``."""
         prepared = self.prepared(self._raw.to_frame())
         return prepared.with_columns(pl.lit(None, pl.Int64()).alias(HASH)).schema
 
     def narrowed(self, columns: Sequence[str]) -> Feed:
         return replace(self, columns=tuple(columns))
 
-    def frames(self, share: int, timed: TimedFeed | None = None) -> Iterator[pl.DataFrame]:
-        """The rows of one reader's share, hashed; as they pass, *timed* measures their times."""
-        for chunk in chunks(self._batches(share, timed)):
-            yield self.keyed(chunk)
-
     def keyed(self, chunk: pl.DataFrame) -> pl.DataFrame:
         """Rows of the input, of which *chunk* has the columns that are read, or all, hashed."""
         columns = self.prepared_schema.names() if self.columns is None else self.columns
         rows = self.prepared(chunk)
-        if isinstance(self.rows, JsonRows) and self._has_no_event_time(rows):
-            raise UndecidedError("a row without event time, whose line is to be told")
         return rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
-
-    def _has_no_event_time(self, rows: pl.DataFrame) -> bool:
-        at = self.given.event_time
-        return at is not None and at in rows.columns and rows[at].null_count() > 0
-
-    def _batches(self, share: int, timed: TimedFeed | None) -> Iterator[pa.RecordBatch]:
-        paths = self.paths if timed is None else self._in_order({*self.paths, *timed.feed.paths})
-        for partition, batch in self.rows.read(share, paths):
-            if timed is not None:
-                timed.measure(partition, batch)
-            yield batch
 
     def of_event_time(self) -> Feed:
         """The same input, of which only the event time is read, without its filters."""
@@ -212,9 +194,9 @@ class Feed:
     @cached_property
     def paths(self) -> list[str]:
         """The columns and fields that have to be read, in the order of the schema."""
-        return self._in_order(self._needed[2]) or [next(iter(self._raw))]  # Rows are counted only.
+        return self.in_order(self._needed[2]) or [next(iter(self._raw))]  # Rows are counted only.
 
-    def _in_order(self, paths: Iterable[str]) -> list[str]:
+    def in_order(self, paths: Iterable[str]) -> list[str]:
         """*paths* in the order of the schema, each column or field once."""
         order = {name: place for place, name in enumerate(self._raw)}
         whole = {path for path in paths if "." not in path}
@@ -229,6 +211,30 @@ class Feed:
             .select(wanted)
             .with_columns(item.expression.alias(name) for name, item in self._computed.items())
         )
+
+
+def read_together(
+    feeds: Mapping[int, Feed], share: int, timed: Mapping[int, TimedFeed]
+) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows of one reader's share, hashed, of inputs that read the same *rows* of files.
+
+    They are read and decoded once, the columns that one of *feeds* or *timed* needs.  Each frame
+    comes with its input's number; as the rows pass, *timed* measures their times.
+    """
+    measured = [timed[side] for side in feeds if side in timed]
+    reading = [*feeds.values(), *(one.feed for one in measured)]
+    first = reading[0]
+    paths = first.in_order({path for feed in reading for path in feed.paths})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for partition, batch in first.rows.read(share, paths):
+            for one in measured:
+                one.measure(partition, batch)
+            yield batch
+
+    for chunk in chunks(batches()):
+        for side, feed in feeds.items():
+            yield side, feed.keyed(chunk)
 
 
 class TimedFeed:
