@@ -14,8 +14,16 @@ ENDS_WITHIN_S = 120.0
 FREEZES_WITHIN_S = 60.0
 
 _context = multiprocessing.get_context("forkserver")
+# Under the trace of an attempt an import costs many times its own time.
 _context.set_forkserver_preload(
-    ["tests.exactly_once.attempt", "pandas", "polars", "pyarrow.parquet"]
+    [
+        *("tests.exactly_once.attempt", "pandas", "polars", "pyarrow.parquet", "pyarrow.compute"),
+        *("confluent_kafka", "psycopg", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow"),
+        *("sluice.connectors.files.text_source", "sluice.connectors.files_table.table"),
+        *("sluice.connectors.iceberg.sink", "sluice.connectors.iceberg.source"),
+        *("sluice.connectors.kafka.source", "sluice.connectors.kafka.transactions"),
+        "sluice.connectors.postgres.source",
+    ]
 )
 
 
