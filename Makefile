@@ -93,11 +93,11 @@ fuzz: setup  ## Play PLANS random pipelines (20,000) beside batch SQL, mistakes 
 	@$(BIN)/python -m tests.fuzz --refusals 2000
 	@$(BIN)/python -m tests.fuzz --mutations
 
-properties: setup  ## Draw EXAMPLES times (25) as many examples of each property as the check does
+properties: setup  ## Draw EXAMPLES times (25) as many examples as each property asks for; the check draws half
 	@SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit
 
-contract: setup  ## Every form of the table of files on S3, too
-	@SLUICE_CONTRACT=all $(PYTEST) tests/contract/test_files_table_rules.py
+contract: setup  ## Every case of the contract suites on S3, too
+	@SLUICE_CONTRACT=all $(PYTEST) tests/contract
 
 nexmark: setup  ## The Nexmark queries cut into 1, 7 and 40 epochs, for 1 and 3 subtasks; minutes
 	@SLUICE_NEXMARK=all $(BIN)/pytest -q tests/spark/test_nexmark.py

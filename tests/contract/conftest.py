@@ -1,4 +1,9 @@
-"""Where the contract suites run: a fresh root of every kind of store, for every test."""
+"""Where the contract suites run: a fresh root of every kind of store, for every test.
+
+What a store promises has a suite of its own, test_object_store.  Of all others a server of S3 sees
+one case a test, its last, or one test a file, where the format of what is stored is the point;
+``SLUICE_CONTRACT=all``, which is ``make contract``, plays every case there.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,32 @@ from sluice.storage.open import StoreLocation, open_store
 from tests.postgres_database import database  # noqa: F401 - a fixture
 
 BUCKET = "sluice-contract"
+IS_WHOLE = os.environ.get("SLUICE_CONTRACT") == "all"
+WHOLE_ON_S3 = ("test_object_store.py", "test_files_table_rules.py")  # The second chooses by itself.
+ONE_ON_S3 = ("test_files_table_latest.py", "test_files_table_schemas.py", "test_statistics.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if IS_WHOLE:
+        return
+    chosen: dict[tuple[Path, str], pytest.Item] = {}
+    spared: list[pytest.Item] = []
+    for item in items:
+        if item.path.parent != Path(__file__).parent or item.path.name in WHOLE_ON_S3:
+            continue
+        if isinstance(item, pytest.Function) and is_on_s3(item):
+            function = "" if item.path.name in ONE_ON_S3 else item.originalname
+            if (before := chosen.get((item.path, function))) is not None:
+                spared.append(before)
+            chosen[item.path, function] = item
+    if spared:
+        config.hook.pytest_deselected(items=spared)
+        left_out = {*spared}
+        items[:] = [item for item in items if item not in left_out]
+
+
+def is_on_s3(item: pytest.Function) -> bool:
+    return hasattr(item, "callspec") and item.callspec.params.get("location") == "s3"
 
 
 @pytest.fixture(scope="module")

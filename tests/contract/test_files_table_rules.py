@@ -1,6 +1,6 @@
 """The table of files keeps every sink's promises, in all its forms, on every kind of store.
 
-On S3 the fullest form alone, as what a store promises has a suite of its own; with
+In a folder and on S3 the fullest form alone, as what a store promises has a suite of its own; with
 ``SLUICE_CONTRACT=all`` every form.
 """
 
@@ -34,11 +34,11 @@ FORMS = (
         {"format": "json", "partition_by": ("name", "id"), "compact_when_files": 2},
     ),
 )
-ON_S3 = FORMS if os.environ.get("SLUICE_CONTRACT") == "all" else FORMS[-1:]
+ELSEWHERE = FORMS if os.environ.get("SLUICE_CONTRACT") == "all" else FORMS[-1:]
 PLAYED = [
     *(pytest.param("memory", form, id=f"memory-{form.name}") for form in FORMS),
-    *(pytest.param("file", form, id=f"file-{form.name}") for form in FORMS),
-    *(pytest.param("s3", form, id=f"s3-{form.name}", marks=pytest.mark.s3) for form in ON_S3),
+    *(pytest.param("file", form, id=f"file-{form.name}") for form in ELSEWHERE),
+    *(pytest.param("s3", form, id=f"s3-{form.name}", marks=pytest.mark.s3) for form in ELSEWHERE),
 ]
 each_form = pytest.mark.parametrize(("location", "form"), PLAYED, indirect=["location"])
 

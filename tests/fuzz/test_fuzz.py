@@ -20,8 +20,8 @@ from tests.fuzz.plans import from_json, to_json
 from tests.fuzz.queries import QUERIES
 from tests.fuzz.seeds import check_refusals, play_seeds
 
-PLANS = int(os.environ.get("FUZZ_PLANS", "40"))  # 8 s on two processors.
-REFUSALS = 80
+PLANS = int(os.environ.get("FUZZ_PLANS", "20"))  # 4 s on two processors.
+REFUSALS = 40
 
 # A handful, of each kind one, that few plans show; ``make fuzz`` plants all.
 SAMPLE = ("mean_of_nulls", "hops_once", "first_again", "rank_forgets", "filter_is_dropped")

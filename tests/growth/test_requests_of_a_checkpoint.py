@@ -47,9 +47,14 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
     return StoreLocation(root=f"memory://{secrets.token_hex(6)}")
 
 
-@pytest.mark.parametrize("parallelism", [1, 10, 100])
 @pytest.mark.parametrize(
-    ("threshold", "of_a_subtask"), [(0, {"put": 2, "create": 1}), (20_480, {"put": 1, "create": 1})]
+    ("parallelism", "threshold", "of_a_subtask"),
+    [
+        (1, 0, {"put": 2, "create": 1}),
+        (10, 0, {"put": 2, "create": 1}),
+        (1, 20_480, {"put": 1, "create": 1}),
+        (100, 20_480, {"put": 1, "create": 1}),
+    ],
 )
 def test_a_checkpoint_keeps_to_its_budget_of_requests(
     location: StoreLocation, parallelism: int, threshold: int, of_a_subtask: dict[str, int]

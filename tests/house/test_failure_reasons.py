@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -29,32 +30,40 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def reasons_in_use() -> set[str]:
+@functools.cache
+def texts() -> list[str]:
+    """Every worker asks while it collects the tests: no more of these is parsed than has to be."""
+    return [path.read_text() for path in CODE]
+
+
+@functools.cache
+def reasons_in_use() -> frozenset[str]:
     """The reasons that our code names: those that it gives, or looks for."""
-    return {
+    return frozenset(
         node.attr
-        for path in CODE
-        for node in ast.walk(ast.parse(path.read_text()))
+        for text in texts()
+        if "CheckpointFailureReason." in text
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == "CheckpointFailureReason"
         and node.attr in CheckpointFailureReason.__members__
-    }
+    )
 
 
-def errors() -> set[str]:
+@functools.cache
+def errors() -> frozenset[str]:
     """The names of all descendants of ``SluiceError``, in any module."""
     bases = {
-        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
-        for path in CODE
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef)
+        name: [base.strip() for base in of.split(",")]
+        for text in texts()
+        for name, of in re.findall(r"^ *class (\w+)\(([^)]*)\):", text, re.MULTILINE)
     }
     found, before = {"SluiceError"}, set[str]()
     while found != before:
         before = set(found)
         found |= {name for name, of in bases.items() if found.intersection(of)}
-    return found - {"SluiceError"}
+    return frozenset(found - {"SluiceError"})
 
 
 @pytest.mark.parametrize("reason", CheckpointFailureReason, ids=lambda reason: reason.value)

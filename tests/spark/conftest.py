@@ -18,6 +18,17 @@ from sluice.storage.open import StoreLocation
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Where values that Spark computes are the point, it computes them with the code that it generates,
+# as everywhere else.  To generate it for a few rows is an eighth of the CPU of the other files.
+WITH_GENERATED_CODE = (
+    *("test_exchange", "test_fuzz", "test_nexmark", "test_partial_sql", "test_types"),
+    *("test_updates", "test_ways"),
+)
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
@@ -26,14 +37,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
-@pytest.fixture(scope="session", name="spark")
-def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+@pytest.fixture(scope="session", name="shared_spark")
+def _shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Its workers keep the cache that the variable names when it is started."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
             session = stack.enter_context(local_session(driver_memory="1g"))
         yield session
+
+
+@pytest.fixture(scope="module", name="spark")
+def _spark(request: pytest.FixtureRequest, shared_spark: SparkSession) -> Iterator[SparkSession]:
+    module = request.module.__name__.rpartition(".")[2]
+    chosen = {} if module in WITH_GENERATED_CODE else INTERPRETED
+    for name, value in chosen.items():
+        shared_spark.conf.set(name, value)
+    yield shared_spark
+    for name in chosen:
+        shared_spark.conf.unset(name)
 
 
 @pytest.fixture(scope="module", autouse=True)
