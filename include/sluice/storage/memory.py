@@ -1,4 +1,4 @@
-"""The reference store: a dictionary behind a lock.
+"""The reference store: a dictionary, and its keys in order, behind a lock.
 
 Promises everything ``ObjectStore`` does, to the threads of one process, and never raises
 ``StoreUnavailable``.  ``named_store`` opens the same objects for the same name, so that
@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
 
 from sluice.protocol.names import check_key, check_prefix
 from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
@@ -22,6 +24,22 @@ class _Objects:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.written: dict[str, tuple[bytes, int]] = {}  # Body, and when it was written (ms).
+        self.keys: list[str] = []  # Those of `written`, sorted: most listings are of a few of many.
+
+    def write(self, full_key: str, body: bytes) -> None:
+        if full_key not in self.written:
+            insort(self.keys, full_key)
+        self.written[full_key] = (bytes(body), _now_ms())
+
+    def below(self, prefix: str, start_after: str) -> Iterator[str]:
+        first = bisect_left(self.keys, prefix)
+        if start_after >= prefix:
+            first = bisect_right(self.keys, start_after)
+        return takewhile(lambda key: key.startswith(prefix), islice(self.keys, first, None))
+
+    def delete(self, full_key: str) -> None:
+        if self.written.pop(full_key, None) is not None:
+            del self.keys[bisect_left(self.keys, full_key)]
 
 
 class InMemoryStore:
@@ -50,7 +68,7 @@ class InMemoryStore:
 
     def put(self, key: str, body: bytes) -> None:
         with self._objects.lock:
-            self._objects.written[self._full_key(key)] = (bytes(body), _now_ms())
+            self._objects.write(self._full_key(key), body)
 
     def create(self, key: str, body: bytes) -> CreateResult:
         full_key = self._full_key(key)
@@ -58,7 +76,7 @@ class InMemoryStore:
             found = self._objects.written.get(full_key)
             if found is not None:
                 return AlreadyExists(found[0])
-            self._objects.written[full_key] = (bytes(body), _now_ms())
+            self._objects.write(full_key, body)
             return Created()
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
@@ -66,24 +84,24 @@ class InMemoryStore:
         check_prefix(prefix)
         with self._objects.lock:
             below = [
-                (full_key.removeprefix(self._prefix), body, modified_ms)
-                for full_key, (body, modified_ms) in self._objects.written.items()
-                if full_key.startswith(self._prefix + prefix)
-            ]
-        for key, body, modified_ms in sorted(below):
-            if key > start_after:
-                yield Listed(
-                    key=key,
-                    size_bytes=len(body),
-                    modified_ms=modified_ms,
-                    version=hashlib.blake2b(body, digest_size=16).hexdigest(),
+                (full_key.removeprefix(self._prefix), *self._objects.written[full_key])
+                for full_key in self._objects.below(
+                    self._prefix + prefix, self._prefix + start_after
                 )
+            ]
+        for key, body, modified_ms in below:
+            yield Listed(
+                key=key,
+                size_bytes=len(body),
+                modified_ms=modified_ms,
+                version=hashlib.blake2b(body, digest_size=16).hexdigest(),
+            )
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             full_key = self._full_key(key)
             with self._objects.lock:
-                self._objects.written.pop(full_key, None)
+                self._objects.delete(full_key)
 
     def _full_key(self, key: str) -> str:
         check_key(key)
