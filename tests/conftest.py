@@ -5,6 +5,7 @@ A subprocess of a test imports what is installed, not what a variable of the she
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -18,6 +19,9 @@ from hypothesis import settings
 from sluice.declaration import project
 from tests import spark_archive
 from tests.examples import OF_A_PROPERTY, TIMES
+
+# Nothing that is imported and collected is garbage; to look for some is half of what that costs.
+gc.disable()
 
 for name in ("PYTHONPATH", "SLUICE_PIPELINES"):
     os.environ.pop(name, None)
@@ -72,6 +76,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return FIRST.index(folder) if folder in FIRST else len(FIRST)
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
