@@ -85,9 +85,9 @@ def test_a_kill_in_a_snapshot_restores_and_changes_nothing(
 
 
 def assert_a_kill_changes_nothing(
-    running: Stack, airflow: AirflowApi, tmp_path: Path, fault: str
+    running: Stack, airflow: AirflowApi, tmp_path: Path, fault: str, *, epochs: int = 3
 ) -> None:
-    job, expected, first_id = started(running, airflow, tmp_path, epochs=3)
+    job, expected, first_id = started(running, airflow, tmp_path, epochs=epochs)
     run_id = f"e2e-{fault.partition(' ')[0]}-{first_id}"
 
     airflow.unpause(PIPELINE)
@@ -100,7 +100,7 @@ def assert_a_kill_changes_nothing(
     assert status is JobStatus.FINISHED
     assert alerts(job) == expected
     assert [record.reason for record in failed] == ["TASK_FAILURE"], records
-    assert [r.records for r in records if r.status == "COMPLETED"] == [100, 100, 100]
+    assert [r.records for r in records if r.status == "COMPLETED"] == [100] * epochs
     assert airflow.wait_until_finished(PIPELINE, run_id).state == "failed"
     assert job.state().num_restarts == 1
     restores = airflow.runs(f"{PIPELINE}__restore")

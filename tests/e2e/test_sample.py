@@ -78,7 +78,8 @@ def test_runs_tell_what_they_did(field: Field) -> None:
 def test_a_killed_worker_restores_the_main_job_and_changes_nothing(
     running: Stack, airflow: AirflowApi, tmp_path: Path
 ) -> None:
-    assert_a_kill_changes_nothing(running, airflow, tmp_path, "kill-worker stage=window_rule")
+    fault = "kill-worker stage=window_rule"
+    assert_a_kill_changes_nothing(running, airflow, tmp_path, fault, epochs=2)
 
 
 def test_files_that_arrive_are_an_event_and_the_event_is_a_checkpoint(field: Field) -> None:

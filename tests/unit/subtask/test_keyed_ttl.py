@@ -91,7 +91,7 @@ def test_an_entry_is_forgotten_when_it_was_not_written_for_its_own_ttl(name: str
 def test_a_read_begins_a_ttl_anew_where_it_is_declared_so(name: str) -> None:
     write, read = f"write {name}", f"read {name}"
 
-    reads = told(Played(a_function(StateTtlConfig(TTL, READ))), write, *([read] * 6))
+    reads = told(Played(a_function(StateTtlConfig(TTL, READ))), write, *([read] * 4))
     pause = told(Played(a_function(StateTtlConfig(TTL, READ))), write, read, "", "", read)
 
     assert "gone" not in reads
