@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.s3_server import free_port
-from sluice.cli.main import main
+from sluice.cli.main import app, main
 
 
 def sluice(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -149,13 +149,12 @@ def test_a_shell_completes_commands_and_pipelines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As the shell asks: by variables, of a command without arguments."""
-    monkeypatch.setattr("sys.argv", ["sluice"])
     monkeypatch.setenv("_SLUICE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
 
     with pytest.raises(SystemExit):
-        main()
+        app(args=[], prog_name="sluice")
 
     asked = capsys.readouterr()
     assert (asked.out.split(), asked.err) == (offered, "")
