@@ -18,6 +18,7 @@ GUARDS := tests/unit/protocol tests/unit/storage tests/unit/core \
 WITH_ASSERT := not racing and not truncating_while and not more_keys_than_a_page
 
 unexport PYTHONDONTWRITEBYTECODE # Each process of a test would compile the tree anew.
+COMPILED ?= --compile-bytecode
 WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -q $(PARALLEL)
@@ -50,12 +51,16 @@ $(READY): requirements-dev.txt pyproject.toml
 		echo "error: $(PYTHON) cannot create a virtual environment; on Debian: sudo apt-get install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@echo "installing into $(VENV) (1.2 GB; a minute or two)"
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --override overrides.txt -r requirements-dev.txt
+	@$(BIN)/uv pip install --quiet $(COMPILED) --python $(BIN)/python --override overrides.txt -r requirements-dev.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
-.PHONY: archive
+.PHONY: archive bytecode
 archive: $(SPARK_ARCHIVE)
+
+bytecode: $(READY)
+	@$(BIN)/python -m compileall -q $(VENV)/lib include plugins harness bench tests > /dev/null || true # Templates are no Python.
+
 $(SPARK_ARCHIVE): $(READY)
 	@$(BIN)/python -m tests.spark_archive
 
