@@ -79,7 +79,8 @@ status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
 .PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e package check dist lock docs docs-lock tutorial
-test: coverage optimized $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
+test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
 unit: setup  ## Run tests/unit: no process, no server; for every save of a file

@@ -48,7 +48,7 @@ def test_no_assert_guards_what_comes_from_outside(folder: Path) -> None:
 def test_every_test_run_plays_the_guards_without_assert() -> None:
     assert GUARDS is not None
     assert all((REPOSITORY / path).exists() for path in GUARDS[1].split())
-    assert re.search(r"^test:.* optimized\b", MAKEFILE, re.MULTILINE)
+    assert re.search(r"^test:.*\n\t@\$\(MAKE\) .* optimized$", MAKEFILE, re.MULTILINE)
     assert re.search(r"^optimized:.*\n\t@PYTHONOPTIMIZE=1 .*\$\(GUARDS\)$", MAKEFILE, re.MULTILINE)
 
 
