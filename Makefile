@@ -91,7 +91,7 @@ optimized: setup  ## Run the tests of keys, records and stores as python -O does
 
 coverage: setup  ## Run the tests that prove the pure core; every branch of it is to be taken
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -q $(PARALLEL) $(CORE_TESTS)
+	@SLUICE_EXAMPLES=1 $(BIN)/coverage run -m pytest -q $(PARALLEL) $(CORE_TESTS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --fail-under=100 --skip-covered --show-missing
 

@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from sluice.declaration import project
 from tests import spark_archive
-from tests.examples import OF_A_PROPERTY, TIMES
+from tests.examples import OF_A_PROPERTY, drawn
 
 # Nothing that is imported and collected is garbage; to look for some is half of what that costs.
 gc.disable()
@@ -29,7 +29,7 @@ for name in ("PYTHONPATH", "SLUICE_PIPELINES"):
 os.environ[spark_archive.VARIABLE] = spark_archive.java_options()
 
 # A busy machine is no failure.
-settings.register_profile("sluice", deadline=None, max_examples=OF_A_PROPERTY * TIMES)
+settings.register_profile("sluice", deadline=None, max_examples=drawn(OF_A_PROPERTY))
 settings.load_profile("sluice")
 
 HERE = Path(__file__).parent

@@ -1,4 +1,9 @@
-"""How many examples a property is drawn: few in the check, ``make properties`` draws many."""
+"""How many examples a property is drawn: few in a check, ``make properties`` draws many.
+
+SLUICE_EXAMPLES is how many times as many are drawn as a property asks for: 1 where the branches of
+the core are counted.  A check, which says nothing, draws half: it has minutes for all, and others
+every day.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,15 @@ import os
 from hypothesis import settings
 
 TIMES = int(os.environ.get("SLUICE_EXAMPLES", "1"))
+_IS_CHECK = "SLUICE_EXAMPLES" not in os.environ
 OF_A_PROPERTY = 40  # Of one that says no number of its own.
-_SHARE_OF_A_CHECK = 2  # A check draws one half: it has minutes for all, and is run every day anew.
+
+
+def drawn(count: int) -> int:
+    """Of *count* examples that a property asks for."""
+    return -(-count // 2) if _IS_CHECK else count * TIMES
 
 
 def examples(count: int) -> settings:
-    """The settings of a property that takes longer, or that needs more, than others.
-
-    Drawn are *count* examples SLUICE_EXAMPLES times; where that is not said, half as many.
-    """
-    few = -(-count // _SHARE_OF_A_CHECK)
-    return settings(max_examples=few if "SLUICE_EXAMPLES" not in os.environ else count * TIMES)
+    """The settings of a property that takes longer, or that needs more, than others."""
+    return settings(max_examples=drawn(count))
