@@ -190,7 +190,9 @@ def _check_savepoint(job: Job, name: str | None, *, drain: bool) -> None:
 
 
 def _session(remote: str | None, log_file: Path) -> AbstractContextManager[SparkSession]:
-    return local_session(log_file=log_file) if remote is None else remote_session(remote)
+    if remote is not None:
+        return remote_session(remote)
+    return local_session(log_file=log_file, archives=True)
 
 
 def _begin(

@@ -35,7 +35,7 @@ def find_java(env: Mapping[str, str]) -> Java:
     Raises:
         ConfigurationError: there is none, or it is too old; the message says what to install.
     """
-    executable = _executable(env)
+    executable = java_executable(env)
     version = _version(executable)
     if version < MINIMUM_VERSION:
         raise ConfigurationError(
@@ -45,7 +45,8 @@ def find_java(env: Mapping[str, str]) -> Java:
     return Java(executable=executable, version=version)
 
 
-def _executable(env: Mapping[str, str]) -> Path:
+def java_executable(env: Mapping[str, str]) -> Path:
+    """The Java of JAVA_HOME, or else of PATH.  Raises ConfigurationError if there is none."""
     home = env.get("JAVA_HOME")
     if home:
         executable = Path(home) / "bin" / "java"

@@ -18,6 +18,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from sluice.errors import ConfigurationError
 from sluice.extras import SPARK, require
+from sluice.spark.class_archive import archive_option
+from sluice.spark.java import java_executable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,12 +137,17 @@ def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def local_session(
-    *, cores: int | None = None, driver_memory: str = "4g", log_file: Path | None = None
+    *,
+    cores: int | None = None,
+    driver_memory: str = "4g",
+    log_file: Path | None = None,
+    archives: bool = False,
 ) -> Iterator[SparkSession]:
     """A local Spark session with its own JVM, which ends with the block.
 
     Its Python workers have the import path of this process.  Output that the JVM and the workers
-    print goes to *log_file*, if given.
+    print goes to *log_file*, if given.  With *archives* the JVM starts with the archive of its
+    classes, or writes it when it ends.
     """
     require_pyspark("a Spark of one's own")
     from pyspark.sql import SparkSession
@@ -154,7 +161,7 @@ def local_session(
         SparkSession.builder.master(f"local[{cores or os.cpu_count() or 2},4]")
         .appName("sluice run")
         .config("spark.driver.memory", driver_memory)
-        .config("spark.driver.extraJavaOptions", _JVM_OPTIONS)
+        .config("spark.driver.extraJavaOptions", _java_options(archives=archives))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.python.daemon.module", "sluice.spark.worker_daemon")
@@ -171,6 +178,16 @@ def local_session(
         yield spark
     finally:
         spark.stop()
+
+
+def _java_options(*, archives: bool) -> str:
+    import pyspark
+
+    if not archives:
+        return _JVM_OPTIONS
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    archive = archive_option(java_executable(os.environ), home, os.environ)
+    return f"{_JVM_OPTIONS} {archive}".rstrip()
 
 
 def _import_path() -> str:
