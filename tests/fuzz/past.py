@@ -82,7 +82,7 @@ class Past:
             inputs = [
                 self._of_source(stage, given, source)
                 if (source := self.plan.source(given.producer)) is not None
-                else self._of_stream(stage, found[given.producer], says[given.producer])
+                else self._of_stream(stage, says[given.producer])
                 for given in stage.inputs
             ]
             found[stage.uid], says[stage.uid] = [], []
@@ -94,13 +94,9 @@ class Past:
                 says[stage.uid].append(floor if known else None)
         return found
 
-    def _of_stream(
-        self, stage: StagePlan, own: list[int], says: list[int | None]
-    ) -> list[int | None]:
-        """At each barrier, of a stage with its *own* watermarks; an unaligned one reads those of
-        the barrier before, which always have a say.
-        """
-        before = [MIN_WATERMARK, *own]
+    def _of_stream(self, stage: StagePlan, says: list[int | None]) -> list[int | None]:
+        """At each barrier, of a stage that *says* so; an unaligned one reads the barrier before."""
+        before = [MIN_WATERMARK, *says]
         return [
             before[place] if stage.uid in epoch.unaligned else said
             for place, (epoch, said) in enumerate(zip(self.epochs, says, strict=True))

@@ -46,6 +46,8 @@ class StageState:
     will never run again.  ``event_times_ms`` is by ``source/partition``.  ``rows_per_group`` is how
     often a key came in its last epoch; it decides how the next one is run.  ``schema`` is its
     output's Arrow schema, kept where a stage reads it beside other inputs, which may outlive it.
+    With ``has_no_say`` nothing that it read says how far event time has come, so that it holds no
+    stage back.
     """
 
     uid: str
@@ -59,6 +61,7 @@ class StageState:
     event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
     rows_per_group: float | None = None
     schema: bytes = b""
+    has_no_say: bool = False
 
     @property
     def in_flight_segments(self) -> tuple[SegmentHandle, ...]:

@@ -34,28 +34,21 @@ def stage_clock(
     )
 
 
-def event_times(
-    job: Job,
-    plan: CheckpointPlan,
-    stage: str,
-    measured_ms: Mapping[str, int],
-    before: StageState | None,
-) -> dict[str, int]:
-    """What the stage knows of the partitions of its sources behind the barrier."""
+def behind_stage(
+    job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
+) -> tuple[int, bool, dict[str, int]]:
+    """The watermark behind a stage at this barrier, known once all its subtasks acknowledged;
+    whether nothing that it read in this epoch says how far event time has come; and what it knows
+    of the partitions of its sources.
+    """
     clock = stage_clock(job, plan, stage, None, before)
+    measured_ms = measured_by(acks)
     known = {
         name: at_ms
         for source in clock.sources
         for name, at_ms in source.known_ms(measured_ms).items()
     }
-    return dict(sorted(known.items()))
-
-
-def output_watermark(
-    job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
-) -> int:
-    """The watermark behind a stage at this barrier, known once all its subtasks acknowledged."""
-    return stage_clock(job, plan, stage, None, before).behind_ms(acks)
+    return clock.behind_ms(acks), clock.has_no_say(acks), dict(sorted(known.items()))
 
 
 def known_of_source(
@@ -69,13 +62,6 @@ def known_of_source(
     known = [at_ms for name, at_ms in after.event_times_ms.items() if name.startswith(own)]
     watermark_ms = clock.watermark_of(after.event_times_ms, measured_by(acks))
     return watermark_ms, max(known, default=None)
-
-
-def has_no_say(
-    job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
-) -> bool:
-    """Whether nothing that the stage read in this epoch says how far event time has come."""
-    return stage_clock(job, plan, stage, None, before).has_no_say(acks)
 
 
 def is_idle(job: Job, plan: CheckpointPlan, producer: str) -> bool:

@@ -19,7 +19,7 @@ from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration.side_outputs import side_outputs
 from sluice.epoch.acks import acks_of
-from sluice.epoch.event_time import event_times, output_watermark
+from sluice.epoch.event_time import behind_stage
 from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.job.owed_work import plan_of
@@ -147,6 +147,7 @@ def stage_state(
     if uid in pending.overtaken:
         return _overtaken(task, before, upstream)
     mine = acks(uid)
+    watermark_ms, no_say, known_ms = behind_stage(job, plan, uid, mine, before)
     return StageState(
         uid=uid,
         parallelism=task.parallelism,
@@ -154,11 +155,12 @@ def stage_state(
         subtasks=tuple(
             SubtaskState(subtask=ack.subtask, state=ack.state, output=ack.output) for ack in mine
         ),
-        watermark_ms=output_watermark(job, plan, uid, mine, before),
+        watermark_ms=watermark_ms,
         in_flight=_left(job, task, before, lineage, upstream) if task.is_unaligned else (),
-        event_times_ms=event_times(job, plan, uid, measured_by(mine), before),
+        event_times_ms=known_ms,
         rows_per_group=_rows_per_group(mine, before),
         schema=_schema(job, uid, mine, before),
+        has_no_say=no_say,
     )
 
 

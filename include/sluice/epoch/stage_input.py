@@ -11,7 +11,7 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MIN_WATERMARK, combined_watermark
 from sluice.epoch.acks import acks_of
-from sluice.epoch.event_time import has_no_say, is_idle, output_watermark
+from sluice.epoch.event_time import behind_stage, is_idle
 from sluice.epoch.lineage import Lineage, schema_before
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
@@ -97,13 +97,13 @@ def _stream(
     no_say, is_chained = is_idle(job, plan, producer), False
     if plan.task(uid).is_unaligned or not ran:
         watermark_ms = producer_before.watermark_ms if producer_before else MIN_WATERMARK
+        no_say = no_say or (producer_before is not None and producer_before.has_no_say)
     else:
         acks = acks_of(job, state, plan.checkpoint_id)(producer)
         segments = (*segments, *(segment for ack in acks for segment in ack.output))
         schema = acks[0].schema or schema
         is_chained = any(ack.is_chained for ack in acks)
-        watermark_ms = output_watermark(job, plan, producer, acks, producer_before)
-        no_say = has_no_say(job, plan, producer, acks, producer_before)
+        watermark_ms, no_say, _ = behind_stage(job, plan, producer, acks, producer_before)
     return StreamInput(
         segments=segments,
         schema=schema,
