@@ -78,6 +78,37 @@ def test_it_asks_first_and_links_to_the_run_it_started(
     assert tab.errors == []
 
 
+@pytest.mark.parametrize(
+    ("title", "field", "value", "suffix", "asked"),
+    [
+        ("Take a checkpoint now", "checkpointType", "FULL", "", {"checkpoint_type": "FULL"}),
+        ("Take a savepoint", "forced", True, "__savepoint", {"forced": True}),
+        ("Stop with a savepoint", "forced", True, "__savepoint", {"forced": True}),
+    ],
+)
+def test_what_was_chosen_is_in_the_form_of_the_run(
+    tab: Tab,
+    served: Served,
+    title: str,
+    field: str,
+    value: object,
+    suffix: str,
+    asked: dict[str, object],
+) -> None:
+    set_paused("auctions", paused=False)
+    show(tab, served, "p/auctions/overview", "Overview")
+    ask(tab, title)
+    named = f"{DIALOG}.querySelector('[name={field}]')"
+    tab.evaluate(f"{named}.click()" if value is True else f"{named}.value = {value!r}")
+
+    confirm(tab)
+    run = tab.until(f"{TOLD}.querySelector('a').pathname").rpartition("/")[2]
+
+    of_the_run = f"/api/v2/dags/auctions{suffix}/dagRuns/{run}"
+    conf = tab.evaluate(f"fetch('{of_the_run}').then((one) => one.json()).then((one) => one.conf)")
+    assert {**conf, **asked} == conf
+
+
 def test_a_restore_asks_behind_what_the_dry_run_says_and_keeps_what_was_ticked(
     tab: Tab, served: Served
 ) -> None:
@@ -211,3 +242,27 @@ def test_a_pending_checkpoint_is_aborted_on_its_page(tab: Tab, served: Served, j
     assert "aborted by airflow:uwe" in job.state().failed[-1].message
     assert job.state().status.value == "RUNNING"
     assert posts(tab) == ["checkpoints/4/abort"]
+
+
+def test_a_savepoint_is_deleted_only_once_a_person_has_said_twice_that_it_may(
+    tab: Tab, served: Served, job: Job
+) -> None:
+    files = job.paths.savepoint("before")
+    show(tab, served, "p/auctions/snapshots", "Snapshots")
+    ask(tab, "Dispose")
+    close(tab)
+    ask(tab, "Dispose")
+    confirm(tab)  # The browser refuses: the box is not ticked.
+    tab.evaluate("new Promise((done) => setTimeout(done, 500))")
+    assert posts(tab) == []
+    assert list(job.store.list(files))
+
+    tab.evaluate(f"{DIALOG}.querySelector('[required]').click()")
+    confirm(tab)
+    tab.until(f"{TOLD}.textContent === 'Savepoint before is deleted.'")
+    close(tab)
+    tab.until(f"!{button('Dispose')}")
+
+    assert list(job.store.list(files)) == []
+    assert posts(tab) == ["savepoint-disposal"]
+    assert (tab.errors, tab.failed) == ([], [])

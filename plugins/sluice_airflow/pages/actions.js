@@ -13,6 +13,13 @@ const Name = () => html`<label>Name of the savepoint <input name="savepoint-name
 
 const Drain = () => html`<label><input type="checkbox" name="drain" /> Drain: every window fires, and the job is FINISHED, for good</label>`;
 
+const Forced = () => html`<label><input type="checkbox" name="forced" /> Forced: it waits neither for a pending checkpoint nor for the minimum pause</label>`;
+
+const Written = () => html`<label>State that is written <select name="checkpointType">
+    <option value="CONFIGURED">what changed since the checkpoint before</option>
+    <option value="FULL">all of it: the checkpoint shares no file with another one</option>
+  </select></label>`;
+
 const ALIVE = ["RUNNING", "RESTARTING", "FAILING", "SUSPENDED"];
 
 /**
@@ -31,16 +38,17 @@ const ACTS = {
     done: "Checkpointing is resumed.",
   },
   checkpoint: {
-    title: "Take a checkpoint now", does: "Start the checkpoint", place: ["checkpoints"],
+    title: "Take a checkpoint now", does: "Start the checkpoint", place: ["checkpoints"], fields: () => html`<${Written} />`,
     text: "A run of the checkpoint DAG starts now, whatever its schedule says.",
   },
   savepoint: {
-    title: "Take a savepoint", does: "Take the savepoint", place: ["savepoints"], fields: () => html`<${Name} />`,
+    title: "Take a savepoint", does: "Take the savepoint", place: ["savepoints"],
+    fields: () => html`<${Name} /><${Forced} />`,
     text: "A savepoint is a copy that is never subsumed. The job goes on.",
   },
   stop: {
     title: "Stop with a savepoint", does: "Stop the job", place: ["stop"], isDangerous: true,
-    fields: () => html`<${Name} /><${Drain} />`,
+    fields: () => html`<${Name} /><${Drain} /><${Forced} />`,
     text: "The job takes a savepoint and is SUSPENDED; a restore resumes it. A job that is drained cannot be resumed where it was: its windows have fired.",
   },
   cancel: {
@@ -90,6 +98,24 @@ export function RestoreFrom({ path, snapshot, name }) {
   };
   return html`<button type="button" class="button" onClick=${() => setOpen(true)}>Restore</button>
     ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${() => setOpen(false)} />` : null}`;
+}
+
+/** Delete a savepoint; `onGone` is called when the person has read what became of it. */
+export function Dispose({ path, savepoint, onGone }) {
+  const [isOpen, setOpen] = useState(false);
+  const close = () => {
+    setOpen(false);
+    onGone();
+  };
+  const act = {
+    title: `Dispose of savepoint ${savepoint}`, does: `Delete savepoint ${savepoint}`, place: ["savepoint-disposal"],
+    body: { "savepoint-name": savepoint }, isDangerous: true,
+    fields: () => html`<label><input type="checkbox" required /> No other job begins from it, and none will</label>`,
+    text: "Its files are deleted, for good. What this job still needs is not: then it is refused, and says why.",
+    done: `Savepoint ${savepoint} is deleted.`,
+  };
+  return html`<button type="button" class="button" aria-label="Dispose of savepoint ${savepoint}" onClick=${() => setOpen(true)}>Dispose</button>
+    ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${close} />` : null}`;
 }
 
 const Verdict = ({ snapshot }) => html`<div class=${snapshot.can_restore ? "note" : "problem"}>

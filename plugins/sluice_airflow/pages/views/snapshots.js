@@ -1,7 +1,7 @@
 /** What the job can be restored from: retained checkpoints and savepoints, and what each pins. */
 
 import { useNow, useResource, withQuery } from "../api.js";
-import { RestoreFrom } from "../actions.js";
+import { Dispose, RestoreFrom } from "../actions.js";
 import { count, size, words } from "../format.js";
 import { html } from "../html.js";
 import { Empty, Link, Moment, Resource, Table, numeric } from "../parts.js";
@@ -11,7 +11,7 @@ export function Snapshots({ uid, path }) {
   const resource = useListThenVerdicts(path("snapshots"));
   return html`<h2 tabindex="-1">Snapshots</h2>
     <${Resource} resource=${resource}>${({ snapshots }) => snapshots.length
-      ? html`<${Table} caption="Snapshots of ${uid}, the newest first" columns=${columns(uid, path, now, snapshots)} rows=${snapshots}
+      ? html`<${Table} caption="Snapshots of ${uid}, the newest first" columns=${columns(uid, path, now, snapshots, resource.reload)} rows=${snapshots}
           keyOf=${(one) => `${one.kind} ${one.savepoint ?? one.id}`} rowClass=${(one) => (one.can_restore === false ? "failing" : "")} />`
       : html`<${Empty} title="Nothing to restore from yet">
           <p>Every completed checkpoint that is retained is listed here, and every savepoint.</p><//>`}<//>`;
@@ -21,7 +21,11 @@ export function Snapshots({ uid, path }) {
 function useListThenVerdicts(list) {
   const listed = useResource(list, { everyMs: 60_000 });
   const checked = useResource(listed.data && withQuery(list, { checks: true }), { everyMs: 60_000 });
-  return checked.data ? checked : { ...listed, problem: listed.problem ?? checked.problem };
+  const reload = () => {
+    listed.reload();
+    checked.reload();
+  };
+  return { ...(checked.data ? checked : { ...listed, problem: listed.problem ?? checked.problem }), reload };
 }
 
 /** What a person calls it, and what a route takes. */
@@ -33,7 +37,7 @@ export const namedBy = (one) => one.savepoint ?? String(one.id);
 const Compare = ({ uid, one, newest }) => html`<${Link} to=${["p", uid, "state", "compare"]}
   query=${one === newest ? { to: namedBy(one) } : { from: namedBy(one) }} aria-label="Compare ${nameOf(one)}">Compare<//>`;
 
-const columns = (uid, path, now, snapshots) => [
+const columns = (uid, path, now, snapshots, reload) => [
   { name: "name", title: "Snapshot", value: nameOf, cell: (one) => html`${one.id == null
     ? nameOf(one) : html`<${Link} to=${["p", uid, "checkpoints", one.id]}>${nameOf(one)}<//>`}` },
   { name: "verdict", title: "Can be restored", cell: Verdict },
@@ -46,8 +50,9 @@ const columns = (uid, path, now, snapshots) => [
     html`<div>${sink}: <span class="muted">version</span> ${version}</div>`) },
   { name: "compare", title: html`<span class="unseen">Compare</span>`, cell: (one) => (snapshots.length > 1 && one.id != null
     ? html`<${Compare} uid=${uid} one=${one} newest=${snapshots[0]} />` : null) },
-  { name: "act", title: html`<span class="unseen">Actions</span>`, cell: (one) => (one.can_restore === false
-    ? null : html`<${RestoreFrom} path=${path} snapshot=${one} name=${nameOf(one)} />`) },
+  { name: "act", title: html`<span class="unseen">Actions</span>`, cell: (one) => html`
+    ${one.can_restore === false ? null : html`<${RestoreFrom} path=${path} snapshot=${one} name=${nameOf(one)} />`}
+    ${one.savepoint ? html` <${Dispose} path=${path} savepoint=${one.savepoint} onGone=${reload} />` : null}` },
 ];
 
 const VERDICTS = new Map([[true, ["good", "yes"]], [false, ["bad", "no"]], [null, ["calm", "not checked yet"]]]);
