@@ -14,7 +14,6 @@ from sluice.core.acks import Ack
 from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
-from sluice.core.stage_clock import measured_by
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration.side_outputs import side_outputs
