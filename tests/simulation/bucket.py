@@ -218,7 +218,7 @@ class RepeatingStore(PatientStore):
         self._tries(key, body)
         super().put(key, body)
 
-    def _retry(self, call: Callable[[], T]) -> T:
+    def patiently(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except StoreUnavailable:
