@@ -110,7 +110,7 @@ def test_a_chain_is_one_spark_job_and_leaves_the_same_state(
     ]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ["totals"])  # Between two; Nexmark's tests kill the last one.
 def test_a_chain_is_exact_through_a_kill_and_a_rescale(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
