@@ -92,7 +92,7 @@ def run_stage(
 ) -> AcknowledgedStage:
     """Run the stage, and return when every subtask has acknowledged.
 
-    So have those of the stages that are chained to it, of which each is done with that.
+    So have those of the stages that are chained to it; nothing is left to do for them.
     *fault* is injected into this attempt; by default the one that the environment names.
 
     Raises:

@@ -49,8 +49,9 @@ def _failed(chain: Sequence[StageRun], error: Exception) -> tuple[StageRun, str 
     """The run that failed, and what its subtask said if it declined."""
     runs = {run.node.uid: run for run in chain}
     for one in chain[0].job.answers.declines(chain[0].plan.checkpoint_id):
-        if one.subtask.stage in runs:
-            return runs[one.subtask.stage], one.message
+        run = runs.get(one.subtask.stage)
+        if run is not None and run.attempt == one.attempt:
+            return run, one.message
     raised = stage_in("".join(traceback.format_exception(error)))
     return runs.get(raised, chain[0]), None
 
