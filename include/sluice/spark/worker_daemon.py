@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Safe to import before a fork: none starts a thread.  Polars stays out, its pool does not survive.
+# Safe to import before a fork: none starts a thread that it needs.  Polars stays out, and with it
+# Sluice's own modules that compute: its threads do not survive.
 _EVERY_WORKER_IMPORTS = (
     "pyarrow",
     "pyarrow.compute",
@@ -37,6 +38,10 @@ _EVERY_WORKER_IMPORTS = (
     "pyspark.worker",
     "pyspark.sql.conversion",
     "pyspark.sql.pandas.serializers",
+    "sluice.declaration.nodes",
+    "sluice.protocol.records",
+    "sluice.storage.answers",
+    "sluice.storage.uploads",
 )
 
 # PySpark, Py4J, and Spark's own classes.  Each task invalidates what is cached of the path, and the
@@ -61,12 +66,20 @@ def main() -> None:
     for entry in [entry for entry in sys.path if entry.endswith(_ARCHIVES)]:
         sys.path.remove(entry)
         sys.path_importer_cache.pop(entry, None)
+    import_before_forks()
+    daemon = importlib.import_module("pyspark.daemon")
+    vars(daemon)["gc"] = SimpleNamespace(collect=collections_behind_tasks())
+    daemon.manager()
+
+
+def import_before_forks() -> None:
+    """Import what every worker imports, and leave it out of their collections."""
+    gc.disable()  # There is no garbage yet, and imports would collect it a hundred times.
     for name in _EVERY_WORKER_IMPORTS:
         with suppress(ImportError):  # The worker will name the missing module, and what needs it.
             importlib.import_module(name)
-    daemon = importlib.import_module("pyspark.daemon")
-    daemon.gc = SimpleNamespace(collect=collections_behind_tasks())
-    daemon.manager()
+    gc.freeze()
+    gc.enable()
 
 
 def collections_behind_tasks() -> Callable[[], int]:
