@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from sluice.declaration.nodes import StageNode
@@ -18,7 +17,7 @@ from sluice.errors import ConfigurationError
 from sluice.subtask.operators.operator import column_type, wrong_type
 from sluice.subtask.operators.row_comparison import differs_from_previous
 from sluice.subtask.operators.value_kernels import is_ordered
-from sluice.subtask.state.order import gathered, order_of
+from sluice.subtask.state.order import gathered, order_of, with_next
 from sluice.subtask.state.segments import HASH
 
 RANK = "rank"
@@ -85,7 +84,7 @@ class Ranking:
         is_tie = ~differs_from_previous((HASH, first.column))
         ties = ordered.select(is_tie.arg_true()).to_series().to_numpy()
         if len(ties):
-            shared = np.union1d(ties - 1, ties)
+            shared = with_next(ties - 1, rows.height)
             within = self._order_of(gathered(rows, order[shared]), group)
             order[shared] = order[shared[within.to_numpy()]]
         return gathered(rows, order)

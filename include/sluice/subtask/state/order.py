@@ -67,6 +67,13 @@ def gathered(rows: pl.DataFrame, indices: Indices) -> pl.DataFrame:
     return rows[pl.Series(indices.astype(np.uint32))]  # The type of Polars' indices.
 
 
+def with_next(rows: Indices, height: int) -> Indices:
+    """*rows* of a frame of *height*, and the row behind each; ascending, each once."""
+    is_in = np.zeros(height, np.bool_)
+    is_in[rows] = is_in[rows + 1] = True
+    return np.flatnonzero(is_in)
+
+
 def _pairs(
     rows: pl.DataFrame, twins: Indices, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -96,9 +103,7 @@ def _ascend(left: pl.DataFrame, right: pl.DataFrame) -> bool:
 
 def _order_within_hashes(rows: pl.DataFrame, twins: Indices) -> Indices:
     """The order that sorts *rows*, sorted by their hashes already, by the other columns, too."""
-    is_shared = np.zeros(rows.height, np.bool_)
-    is_shared[twins] = is_shared[twins + 1] = True
-    shared = np.flatnonzero(is_shared)
+    shared = with_next(twins, rows.height)
     within = gathered(rows, shared).select(pl.arg_sort_by(rows.columns, maintain_order=True))
     order = np.arange(rows.height)
     order[shared] = shared[within.to_series().to_numpy()]
