@@ -1,4 +1,4 @@
-"""CPU time of a process and of all its descendants, including ended ones, and of the machine.
+"""CPU time and memory of a process and its descendants, and CPU time of the machine.
 
 Linux only: read from ``/proc``, so that it needs no package and can be asked in any engine.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -33,22 +34,43 @@ def machine_cpu_s() -> float:
 
 def tree_cpu_s(root: int | None = None) -> float:
     """User and system seconds of *root* (this process) and its descendants, to 10 ms each."""
+    # Own user and system time, and that of the children it has waited for.
+    return sum(sum(map(int, one[11:15])) for one in _tree(root).values()) / TICKS_PER_SECOND
+
+
+def peak_memory_bytes(command: str) -> int:
+    """The most memory that one of this process's descendants has had whose command line has
+    *command* in it: ``VmHWM``, with the libraries and the files that it maps; 0 without such.
+    """
+    peaks = [0]
+    for pid in _tree(None):
+        try:
+            is_one = command in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        if is_one:
+            peaks += [int(kb) * 1024 for kb in re.findall(r"VmHWM:\s*(\d+) kB", status)]
+    return max(peaks)
+
+
+def _tree(root: int | None) -> dict[int, list[str]]:
+    """The fields of ``/proc/PID/stat`` behind the name, of *root* and all its descendants."""
     children = defaultdict(list)
-    ticks: dict[int, int] = {}
+    fields: dict[int, list[str]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
         except OSError:
             continue  # It has just ended; its parent has its time.
-        fields = text.rpartition(")")[2].split()
         pid = int(stat.parent.name)
-        children[int(fields[1])].append(pid)
-        # Own user and system time, and that of the children it has waited for.
-        ticks[pid] = sum(int(field) for field in fields[11:15])
-    total = 0
+        fields[pid] = text.rpartition(")")[2].split()
+        children[int(fields[pid][1])].append(pid)
+    found: dict[int, list[str]] = {}
     pending = [root or os.getpid()]
     while pending:
         pid = pending.pop()
-        total += ticks.get(pid, 0)
+        if pid in fields:
+            found[pid] = fields[pid]
         pending += children[pid]
-    return total / TICKS_PER_SECOND
+    return found

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.cpu import peak_memory_bytes
 from bench.protocol import Meter, Report, Request
 from bench.workloads import Workload
 from sluice.job.places import open_result_table
@@ -69,6 +70,8 @@ def run(request: Request) -> Report:
                 _take(driver)
         if request.phase == "prepare":
             return Report(epochs=tuple(meter.records))
+        peak_mb = peak_memory_bytes("sluice.spark.worker_daemon") / 1e6
+        notes["peak memory of a Python worker"] = f"{peak_mb:.0f} MB"
         _result(request, job).write_parquet(work / "result.parquet")
     return Report(epochs=tuple(meter.records), result=str(work / "result.parquet"), notes=notes)
 
