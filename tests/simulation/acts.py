@@ -1,6 +1,6 @@
 """The acts of the simulation: each is a function with the weight of its turns.
 
-To add an act, write a function of the world in ``coordinators`` or ``subtasks`` and decorate it:
+To add an act, write a function of the world in ``coordinators`` or ``deploying`` and decorate it:
 its weight is a number, or a function of the world.  Mostly what leads on; rarely what is out of
 place, which has to be harmless, too.  The function's name is the act's; what it returns is history.
 It draws from ``world.random``, and takes what may be gone in a shorter history by ``world.pick``.

@@ -13,6 +13,7 @@ INVARIANTS = {
     7: "a late ack, a duplicate, a zombie, a second scheduler change nothing visible",
     8: "the output under any schedule of kills is the output without failures",
     9: "a savepoint's bytes never change, and the job needs it no more after its first checkpoint",
+    12: "who sees that a chained stage has acknowledged sees that all stages behind it have",
     11: "what readers see in a table is what the job continues, or the call said otherwise",
     13: "what people pause, change or abort of a running job is in force, and touches no more",
     10: "after a generation is fenced nothing of an older one becomes true",

@@ -23,6 +23,8 @@
 10. Nothing of a fenced generation becomes true: ``_appended``; nor at a table: ``readers``.
 11. What readers see is what the job continues, or the call said otherwise: ``readers``, for a table
     in a place outside and, when it is rolled back and at the end, for the table of files.
+12. When an ack says that its stage is chained, all stages behind it, to the end of the chain, have
+    acknowledged: ``snapshots.check_chained``.
 13. What people ask of a running job, a pause, other times, the end of one checkpoint, is in force
     for every coordinator until a person says otherwise, and does no more: ``timing``.
 
@@ -72,6 +74,7 @@ from tests.simulation.machines import Tried
 from tests.simulation.noted import NOTED
 from tests.simulation.snapshots import (
     absorbed_by_the_last,
+    check_chained,
     check_completed,
     check_cut,
     check_savepoint,
@@ -112,6 +115,9 @@ class Invariants:
         self.in_flight: dict[tuple[int | None, str], list[Row]] = {}  # By checkpoint and reader.
         self.attempts: dict[int, list[dict[str, int]]] = {}  # That ever counted, per checkpoint.
         self.ack_files: dict[tuple[int, str, int], set[str]] = {}  # By id, stage and attempt.
+        # By id, stage and attempt, what a chained one handed on, and which are chained.
+        self.handed: dict[tuple[int, str, int], tuple[Row, ...]] = {}
+        self.chained: set[tuple[int, str, int]] = set()
         self.acknowledged: dict[tuple[int, str, int], set[int]] = {}
         self.restored: set[tuple[int | None, str | None]] = set()
         self.savepoints: dict[str, CheckpointMetadata] = {}
@@ -137,6 +143,8 @@ class Invariants:
             whose = (ack.checkpoint_id, subtask.stage, attempt)
             self.ack_files.setdefault(whose, set()).update({key}, files_of_ack(ack))
             self.acknowledged.setdefault(whose, set()).add(subtask.index)
+            self.chained |= {whose} if ack.is_chained else set()
+            check_chained(self, ack)
         elif PATHS.is_compaction(key):
             self.compactions[key] = decode_compaction(body, key)
         elif key.startswith(SAVEPOINTS):

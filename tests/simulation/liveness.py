@@ -15,10 +15,10 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
 from tests.simulation.broken import Broken
+from tests.simulation.chains import runs
 from tests.simulation.damage import meets_the_damage
 from tests.simulation.noted import Place
 from tests.simulation.readers import Seen
-from tests.simulation.subtasks import STEPS, advance, executions
 from tests.simulation.world import World
 
 MAX_ROUNDS = 6
@@ -38,13 +38,12 @@ def settle(world: World) -> None:
         for actor in range(len(world.coordinators)):
             with world.in_peace(actor):
                 _comes_to_itself(world)
-                _keeps_to_a_pause(world)
                 try:
-                    _takes_a_checkpoint(world)
-                except (TableMismatch, FencedError):  # The commit found what restores do not ask.
+                    _takes_what_is_asked_for(world)
+                except (TableMismatch, FencedError):  # An act found what restores do not ask.
                     _accepts(world)
                     _comes_to_itself(world)
-                    _takes_a_checkpoint(world)
+                    _takes_what_is_asked_for(world)
         with world.in_peace(0):
             _goes_on_when_resumed(world)
             for request in world.bucket.under_way[1::2]:
@@ -124,11 +123,12 @@ def _takes_a_checkpoint(world: World) -> None:
     _carries_out(world, outcome.plan)
 
 
-def _keeps_to_a_pause(world: World) -> None:
-    """What a person asks for comes next, and is taken."""
+def _takes_what_is_asked_for(world: World) -> None:
+    """A checkpoint, also while the job is paused; a periodic one is none then."""
     outcome = trigger(world.job) if world.head.timing.is_paused else PAUSED
     if not (isinstance(outcome, NotTriggered) and outcome.reason is PAUSED.reason):
         raise Broken(0, "a paused job takes a periodic checkpoint", str(outcome))
+    _takes_a_checkpoint(world)
 
 
 def _goes_on_when_resumed(world: World) -> None:
@@ -150,9 +150,9 @@ def _carries_out(world: World, plan: CheckpointPlan) -> None:
         pending = job.state().pending_checkpoint(plan.checkpoint_id)
         if pending is None:
             raise Broken(0, "a checkpoint ends without a reason", f"{plan.checkpoint_id}")
-        for one in executions(world, plan, stage, pending.attempt_of(stage)):
-            for _ in range(STEPS):
-                advance(world, one)
+        for one in runs(world, plan, stage, pending.attempt_of(stage)):
+            while not one.is_done:
+                one.advance(world)
     finalize(job, plan.checkpoint_id)
     commit(job, plan.checkpoint_id)
     if plan.checkpoint_id not in world.witness.committed:

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from tests.simulation import (  # noqa: F401 - they register theirs
+    planted_chains,
     planted_files,
     planted_people,
     planted_rules,

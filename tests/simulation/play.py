@@ -20,14 +20,19 @@ from sluice.connectors.files_table.table_schemas import TableSchemas
 from sluice.job.job import new_life
 from sluice.protocol import records
 from sluice.protocol.names import check_key
-from tests.simulation import (  # noqa: F401 - they register their acts
+
+# They register their acts.  A seed draws by their order: what is new goes last.
+# isort: off
+from tests.simulation import (  # noqa: F401
+    deploying,
     compacting,
     coordinators,
     damage,
     people,
-    subtasks,
     timing,
 )
+
+# isort: on
 from tests.simulation.broken import Broken
 from tests.simulation.bucket import InlinePool, LossyStore
 from tests.simulation.dataflow import COLUMNS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from sluice.core.acks import Ack
 from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
 from sluice.core.handles import SegmentHandle
 from sluice.core.pending import PendingCheckpoint
+from sluice.core.plan import TaskPlan
 from sluice.core.state import CoordinatorState
 from sluice.protocol.paths import PipelinePaths
 from sluice.protocol.records import decode_ack, decode_metadata
@@ -47,7 +48,7 @@ def check_completed(
             _check_acks(seen, metadata, stage, acks, pending)
     _check_files(seen, _files(metadata), 2)
     check_cut(seen, metadata)
-    check_consumed(seen, metadata)
+    check_consumed(seen, metadata, pending)
     claimed = tuple(map(PATHS.savepoint, before.claimed_savepoints))
     for name in _in_savepoints(metadata):
         if not name.startswith(claimed):
@@ -82,12 +83,44 @@ def in_flight_to(seen: Invariants, stage: StageState) -> list[Row]:
     return [row for file in stage.in_flight_segments for row in rows_of(_body(seen, file, 2))]
 
 
-def check_consumed(seen: Invariants, metadata: CheckpointMetadata) -> None:
+def check_chained(seen: Invariants, ack: Ack) -> None:
+    """Behind an ack of a chained stage are all those of the stages behind it, in the attempts of
+    one moment at which it counted.
+    """
+    checkpoint_id, stage = ack.checkpoint_id, ack.subtask.stage
+    if not ack.is_chained or checkpoint_id not in seen.plans:
+        return
+    tasks = seen.plans[checkpoint_id].tasks
+    place = next(at for at, task in enumerate(tasks) if task.uid == stage)
+    counted = [a for a in seen.attempts[checkpoint_id] if a.get(stage, 1) == ack.attempt]
+    if counted and not any(_has_chain(seen, checkpoint_id, tasks[place:], a) for a in counted):
+        what = "a chained stage has acknowledged, and one behind it has not"
+        raise Broken(12, what, f"{ack.subtask} of {checkpoint_id}")
+
+
+def _has_chain(
+    seen: Invariants, checkpoint_id: int, tasks: Sequence[TaskPlan], attempts: Mapping[str, int]
+) -> bool:
+    """Whether the stages behind the first have acknowledged, up to the one that ends the chain."""
+    for task, behind in pairwise(tasks):
+        if (checkpoint_id, task.uid, attempts.get(task.uid, 1)) not in seen.chained:
+            return True
+        have = seen.acknowledged.get((checkpoint_id, behind.uid, attempts.get(behind.uid, 1)), ())
+        if len(have) < behind.parallelism:
+            return False
+    return True
+
+
+def check_consumed(
+    seen: Invariants, metadata: CheckpointMetadata, pending: PendingCheckpoint
+) -> None:
     """What a stage has absorbed in this epoch is what the stage before it says in this checkpoint,
     or had said in the one that it continues.
     """
     for depth, (producer, stage) in enumerate(pairwise(metadata.stages), start=1):
         given = [*seen.in_flight.get((metadata.parent, stage.uid), ())]
+        attempt = pending.attempt_of(producer.uid)
+        given += seen.handed.get((metadata.checkpoint_id, producer.uid, attempt), ())
         for subtask in producer.subtasks:
             given += [row for file in subtask.output for row in rows_of(_body(seen, file, 2))]
         totals = dict(_absorbed(seen, depth, stage)) if given else {}

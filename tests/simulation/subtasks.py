@@ -1,29 +1,25 @@
-"""The acts of subtasks: read, compute, write, acknowledge; late, twice, or never."""
+"""Subtasks: they read, compute, write and acknowledge, step by step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from harness.jobs import records_of
-from sluice.coordinator.recovery import fail_checkpoint
-from sluice.core.acks import Ack, Committable, Decline
+from sluice.core.acks import Ack, Committable
 from sluice.core.compaction import Merges
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
-from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.state import CoordinatorState
 from sluice.epoch.acks import acks_of
 from sluice.epoch.assignment import assigned_state
 from sluice.epoch.compactions import compactions_of
-from sluice.epoch.lineage import lineage_of
+from sluice.epoch.lineage import Lineage
 from sluice.epoch.stage_input import stage_input
 from sluice.errors import CorruptSegment, StageFailed
 from sluice.job.job import Job
 from sluice.storage.open import StoreLocation
-from tests.simulation.acts import act
-from tests.simulation.bucket import Crash
 from tests.simulation.dataflow import (
     COLUMNS,
     Row,
@@ -37,7 +33,7 @@ from tests.simulation.dataflow import (
     said_by,
 )
 from tests.simulation.settings import ROOT
-from tests.simulation.world import EXPECTED, World
+from tests.simulation.world import World
 
 STEPS = 3
 
@@ -59,6 +55,7 @@ class Execution:
     output: tuple[SegmentHandle, ...] = ()
     committables: tuple[Committable, ...] = ()
     said: tuple[Row, ...] = ()
+    handed: tuple[Row, ...] | None = None  # By the stage that it is chained to.
     step: int = 0
 
     @property
@@ -66,127 +63,91 @@ class Execution:
         """Without the checkpoint's id, which is another one when an earlier one is left out."""
         return f"{self.subtask}.{self.attempt}"
 
+    @property
+    def is_done(self) -> bool:
+        return self.step >= STEPS
+
     def again(self, token: str) -> Execution:
         return replace(self, token=token, step=0)
 
+    def advance(self, world: World) -> None:
+        """State, then output, then the ack; each step is durable before the next."""
+        self.step += 1
+        if self.step == 1:
+            self.absorb(world)
+        elif self.step == 2:
+            self.emit(world)
+        else:
+            self.job.answers.write_ack(self.ack())
 
-def _next_stage(world: World, pending: PendingCheckpoint) -> str | None:
-    """The first stage that was not deployed in its attempt and whose input is complete."""
-    for task in pending.tasks:
-        uid, depth = task.uid, world.stages.index(task.uid)
-        is_deployed = (pending.checkpoint_id, uid, pending.attempt_of(uid)) in world.deployed
-        if is_deployed or uid in pending.overtaken:
-            continue
-        before = world.head.pending_checkpoint(pending.parent or 0)
-        is_sealed = depth == 0 or task.is_unaligned or world.is_sealed(pending, depth - 1)
-        is_continued = before is None or world.is_sealed(before, depth)
-        return uid if is_sealed and is_continued else None
-    return None
+    def absorb(self, world: World) -> None:
+        self.state = _state(world, self)
 
+    def emit(self, world: World) -> None:
+        if self.job.pipeline.sinks_of(self.subtask.stage):
+            self.committables = _staged(world, self)
+        else:
+            self.output = (_output(self),)
 
-def _is_deployable(world: World) -> bool:
-    return any(_next_stage(world, pending) is not None for pending in world.head.pending)
-
-
-@act(weight=lambda world: 12 if _is_deployable(world) else 0.3 if world.head.pending else 0.1)
-def deploys(world: World) -> str:
-    """Start the next stage; now and then a stray of an earlier attempt, or of any stage.
-
-    No subtask runs as an attempt before the journal has given its number.
-    """
-    pending = world.pending()
-    stage = _next_stage(world, pending)
-    if stage is None or world.chance(0.1):
-        stage = world.pick([task.uid for task in pending.tasks])
-    attempt = pending.attempt_of(stage)
-    if world.chance(0.1):
-        attempt = max(0, attempt - world.random.choice([1, 1, 2]))
-    plan = world.job.plan(pending.checkpoint_id)
-    if plan is None:
-        return "no plan"
-    started = executions(world, plan, stage, attempt)
-    world.deployed.add((plan.checkpoint_id, stage, attempt))
-    world.running += started
-    return f"{len(started)} subtasks of {plan.checkpoint_id} {stage}.{attempt}"
-
-
-@act(weight=lambda world: 45 if world.running else 0)
-def works(world: World) -> str:
-    """Some steps of one subtask, which may run again, or die and perhaps be run again."""
-    if not world.running:
-        return "nobody"
-    pending = {p.checkpoint_id for p in world.head.pending}
-    useful = [one for one in world.running if one.plan.checkpoint_id in pending]
-    workers = useful if useful and world.chance(0.9) else world.running
-    one = world.pick(workers, lambda execution: execution.label)
-    world.running.remove(one)  # It takes one step at a time.
-    steps = world.random.randint(1, STEPS)
-    token = f"t{world.random.randrange(10**6)}"
-    is_retried, is_repeated = world.chance(0.8), world.chance(0.1)
-    try:
-        while one.step < STEPS and steps > 0:
-            advance(world, one)
-            steps -= 1
-    except (Crash, *EXPECTED):
-        if is_retried:
-            world.running.append(one.again(token))
-        raise
-    except CorruptSegment as error:
-        failure = Reason.TASK_FAILURE
-        fail_checkpoint(
-            world.job, one.plan.checkpoint_id, failure, str(error), is_task_failure=True
+    def ack(self) -> Ack:
+        return Ack(
+            checkpoint_id=self.plan.checkpoint_id,
+            subtask=self.subtask,
+            attempt=self.attempt,
+            state=self.state,
+            output=self.output,
+            schema=COLUMNS.serialize().to_pybytes(),
+            watermark_ms=0,
+            committables=self.committables,
         )
-        raise
-    if one.step < STEPS:
-        world.running.append(one)
-    elif is_repeated:
-        world.running.append(one.again(token))
-    return f"{one.plan.checkpoint_id} {one.label} up to step {one.step}"
 
 
-@act(weight=lambda world: 4 if world.head.pending else 0.1)
-def bundles(world: World) -> str:
-    """The driver of a stage writes its acks as one object; some driver, some time later."""
-    pending = world.pending()
-    stage = world.pick([task.uid for task in pending.tasks])
-    acks = acks_of(world.job, world.head, pending.checkpoint_id)(stage)
-    world.job.answers.write_stage(acks)
-    return f"{len(acks)} acks of {pending.checkpoint_id} {stage}"
-
-
-@act(weight=lambda world: 0.4 if world.head.pending else 0)
-def declines(world: World) -> str:
-    pending = world.pending()
-    subtask = world.random.choice(pending.not_yet_acknowledged)
-    attempt = world.random.choice([1, pending.attempt_of(subtask.stage)])
-    world.job.answers.write_decline(
-        Decline(checkpoint_id=pending.checkpoint_id, subtask=subtask, attempt=attempt, message="no")
-    )
-    return f"{pending.checkpoint_id} {subtask}.{attempt}"
-
-
-def executions(world: World, plan: CheckpointPlan, stage: str, attempt: int) -> list[Execution]:
-    """The executions of a stage, prepared as by ``sluice.spark.stage.run_stage``.
-
-    Raises:
-        NotYetAcknowledged: the stage that it reads has not acknowledged.
-        FencedError: the checkpoint is not pending any more.
+def executions(
+    world: World,
+    plan: CheckpointPlan,
+    stage: str,
+    attempt: int,
+    state: CoordinatorState,
+    lineage: Lineage,
+) -> list[Execution]:
+    """The executions of a stage, prepared as by ``sluice.spark.stage.run_stage``; none if it ran
+    chained to the one before it.
     """
-    task, depth = plan.task(stage), world.stages.index(stage)
-    state = world.job.state()
-    lineage = lineage_of(world.job, state, plan)
-    states = assigned_state(lineage.stage(stage), task)
+    states = inherited(world, plan, stage, lineage)
+    given = stage_input(world.job, state, plan, stage, lineage)
+    if given.is_chained:
+        acks_of(world.job, state, plan.checkpoint_id)(stage)
+        return []
+    inputs = tuple(segment for one in given.streams.values() for segment in one.segments)
+    return prepared(world, plan, stage, attempt, states, inputs)
+
+
+def inherited(
+    world: World, plan: CheckpointPlan, stage: str, lineage: Lineage
+) -> tuple[tuple[StateHandle, ...], ...]:
+    """The state of the stage's subtasks before the epoch."""
+    states = assigned_state(lineage.stage(stage), plan.task(stage))
     if world.chance(0.7):  # Otherwise too few are due for a merge.
         merged = compactions_of(world.job, stage)
         states = tuple(map(Merges(merged).applied_to, states))
-    given = stage_input(world.job, state, plan, stage, lineage)
-    inputs = tuple(segment for one in given.streams.values() for segment in one.segments)
+    return states
+
+
+def prepared(
+    world: World,
+    plan: CheckpointPlan,
+    stage: str,
+    attempt: int,
+    states: tuple[tuple[StateHandle, ...], ...],
+    inputs: tuple[SegmentHandle, ...] = (),
+) -> list[Execution]:
+    task = plan.task(stage)
     return [
         Execution(
             job=world.job,
             plan=plan,
             task=task,
-            depth=depth,
+            depth=world.stages.index(stage),
             subtask=subtask,
             attempt=attempt,
             token=f"t{world.random.randrange(10**6)}",
@@ -195,30 +156,6 @@ def executions(world: World, plan: CheckpointPlan, stage: str, attempt: int) -> 
         )
         for subtask in task.subtasks
     ]
-
-
-def advance(world: World, one: Execution) -> None:
-    """State, then output, then the ack; each step is durable before the next."""
-    one.step += 1
-    if one.step == 1:
-        one.state = _state(world, one)
-    elif one.step == 2 and one.job.pipeline.sinks_of(one.subtask.stage):
-        one.committables = _staged(world, one)
-    elif one.step == 2:
-        one.output = (_output(one),)
-    else:
-        one.job.answers.write_ack(
-            Ack(
-                checkpoint_id=one.plan.checkpoint_id,
-                subtask=one.subtask,
-                attempt=one.attempt,
-                state=one.state,
-                output=one.output,
-                schema=COLUMNS.serialize().to_pybytes(),
-                watermark_ms=0,
-                committables=one.committables,
-            )
-        )
 
 
 def _state(world: World, one: Execution) -> tuple[StateHandle, ...]:
@@ -259,7 +196,9 @@ def _own(one: Execution, handle: StateHandle) -> StateHandle:
 def _input(one: Execution) -> list[Row]:
     """The rows of its key groups: of the source, or of the stage before it."""
     rows: list[Row] = [(number, 1) for number in records_of(one.plan)]
-    if one.depth > 0:
+    if one.handed is not None:
+        rows = [*one.handed]
+    elif one.depth > 0:
         rows = [row for handle in one.inputs for row in rows_of(body_of_segment(one.job, handle))]
     maximum, parallelism = one.task.max_parallelism, one.task.parallelism
     return [r for r in rows if owner(one.depth, r[0], maximum, parallelism) == one.subtask.index]

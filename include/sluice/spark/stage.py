@@ -34,7 +34,6 @@ from sluice.spark.names import map_batches
 from sluice.spark.session import with_our_settings
 from sluice.spark.stage_failure import stage_failure
 from sluice.spark.stage_run import StageRun
-from sluice.storage.parallel import in_parallel
 from sluice.subtask.faults import Fault
 from sluice.subtask.state.schema import StateSchema
 from sluice.subtask.subtask import RESULT_SCHEMA, run_subtask
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 log = logging.getLogger(__name__)
-
-PARALLEL_WRITES = 16  # Below the client's connection pool.
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +129,26 @@ def run_stage(
 
 
 def _acknowledged(snapshots: tuple[_Snapshot, ...]) -> AcknowledgedStage:
-    # From the back: when a chained stage has acknowledged, so have all those behind it.
-    sealed = tuple(_sealed(one) for one in reversed(snapshots))
+    for one in snapshots:
+        _require_all_acks(one)
+    job = snapshots[0].run.job
+    counted = job.answers.write_chain([one.acks for one in snapshots])
     for run in (one.run for one in snapshots):
+        log.info(
+            "stage acknowledged checkpoint_id=%d stage=%s", run.plan.checkpoint_id, run.node.uid
+        )
         if run.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
-            publish_early(run.job, run.plan.checkpoint_id, run.node.uid)
-    return AcknowledgedStage(sealed)
+            publish_early(job, run.plan.checkpoint_id, run.node.uid)
+    sealed = zip(snapshots, counted, strict=True)
+    return AcknowledgedStage(tuple(replace(one, acks=acks) for one, acks in sealed))
 
 
-def _sealed(snapshot: _Snapshot) -> _Snapshot:
-    """The stage once all its subtasks have acknowledged, and their acks are together."""
-    job, task, checkpoint_id = snapshot.run.job, snapshot.run.task, snapshot.run.plan.checkpoint_id
+def _require_all_acks(snapshot: _Snapshot) -> None:
+    task = snapshot.run.task
     missing = set(task.subtasks) - {ack.subtask for ack in snapshot.acks}
     if missing:
         names = ", ".join(str(subtask) for subtask in sorted(missing))
         raise StageFailed(f"Spark finished stage {task.uid!r} without an ack of {names}")
-    chained = [ack for ack in snapshot.acks if ack.is_chained]
-    if chained:
-        raw = in_parallel(job.answers.write_ack, chained, PARALLEL_WRITES)
-        acks = tuple(decode_ack(body, f"ack of {task.uid}") for body in raw)
-        snapshot = replace(snapshot, acks=acks)
-    job.answers.write_stage(snapshot.acks)
-    log.info("stage acknowledged checkpoint_id=%d stage=%s", checkpoint_id, task.uid)
-    return snapshot
 
 
 def _require_current(pending: PendingCheckpoint, stage: str, attempt: int) -> None:

@@ -25,7 +25,7 @@ from sluice.storage.redaction import redacted
 
 log = logging.getLogger(__name__)
 
-PARALLEL_READS = 16  # Below the client's connection pool.
+PARALLEL_READS = PARALLEL_WRITES = 16  # Below the client's connection pool.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,15 @@ class AnswerStore:
         key = self._paths.stage_acks(first.checkpoint_id, first.subtask.stage, first.attempt)
         self._store.create(key, encode_stage_acks(sorted(acks, key=lambda ack: ack.subtask)))
 
+    def write_chain(self, stages: Sequence[Sequence[Ack]]) -> list[tuple[Ack, ...]]:
+        """Acknowledge for *stages* that ran as one, in their order: return the acks that count.
+
+        Those of the last one are there, as its subtasks wrote them.  From the back: who sees that a
+        chained stage has acknowledged may rely on it that all stages behind it have (ADR 52).
+        """
+        counted = [self._write_all(acks) for acks in reversed(stages)]
+        return counted[::-1]
+
     def declines(self, checkpoint_id: CheckpointId) -> list[Decline]:
         listed = self._store.list(self._paths.declines(checkpoint_id))
         keys = [one.key for one in ours(listed, is_answer, self._store.root)]
@@ -114,6 +123,14 @@ class AnswerStore:
         raw = encode_ack(ack)
         result = self._store.create(key, raw)
         return result.body if isinstance(result, AlreadyExists) else raw
+
+    def _write_all(self, acks: Sequence[Ack]) -> tuple[Ack, ...]:
+        """A stage's acks, which none but a chained one has yet to write, and all in one object."""
+        if any(ack.is_chained for ack in acks):
+            written = in_parallel(self.write_ack, acks, PARALLEL_WRITES)
+            acks = [decode_ack(body, f"ack of {acks[0].subtask.stage}") for body in written]
+        self.write_stage(acks)
+        return tuple(acks)
 
     def _subtasks(self, listed: Iterable[Listed], folder: str) -> frozenset[tuple[SubtaskId, int]]:
         inside = (one for one in listed if one.key.startswith(folder))

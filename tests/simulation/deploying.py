@@ -1,0 +1,110 @@
+"""The acts of whoever runs stages: deploy, work, die and run again, bundle, decline."""
+
+from __future__ import annotations
+
+from sluice.coordinator.recovery import fail_checkpoint
+from sluice.core.acks import Decline
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.epoch.acks import acks_of
+from sluice.errors import CorruptSegment
+from tests.simulation.acts import act
+from tests.simulation.bucket import Crash
+from tests.simulation.chains import runs
+from tests.simulation.subtasks import STEPS
+from tests.simulation.world import EXPECTED, World
+
+
+def _next_stage(world: World, pending: PendingCheckpoint) -> str | None:
+    """The first stage that was not deployed in its attempt and whose input is complete."""
+    for task in pending.tasks:
+        uid, depth = task.uid, world.stages.index(task.uid)
+        is_deployed = (pending.checkpoint_id, uid, pending.attempt_of(uid)) in world.deployed
+        if is_deployed or uid in pending.overtaken:
+            continue
+        before = world.head.pending_checkpoint(pending.parent or 0)
+        is_sealed = depth == 0 or task.is_unaligned or world.is_sealed(pending, depth - 1)
+        is_continued = before is None or world.is_sealed(before, depth)
+        return uid if is_sealed and is_continued else None
+    return None
+
+
+def _is_deployable(world: World) -> bool:
+    return any(_next_stage(world, pending) is not None for pending in world.head.pending)
+
+
+@act(weight=lambda world: 12 if _is_deployable(world) else 0.3 if world.head.pending else 0.1)
+def deploys(world: World) -> str:
+    """Start the next stage; now and then a stray of an earlier attempt, or of any stage.
+
+    No subtask runs as an attempt before the journal has given its number.
+    """
+    pending = world.pending()
+    stage = _next_stage(world, pending)
+    if stage is None or world.chance(0.1):
+        stage = world.pick([task.uid for task in pending.tasks])
+    attempt = pending.attempt_of(stage)
+    if world.chance(0.1):
+        attempt = max(0, attempt - world.random.choice([1, 1, 2]))
+    plan = world.job.plan(pending.checkpoint_id)
+    if plan is None:
+        return "no plan"
+    started = runs(world, plan, stage, attempt)
+    world.deployed.add((plan.checkpoint_id, stage, attempt))
+    world.running += started
+    return f"{len(started)} subtasks of {plan.checkpoint_id} {stage}.{attempt}"
+
+
+@act(weight=lambda world: 45 if world.running else 0)
+def works(world: World) -> str:
+    """Some steps of one subtask, which may run again, or die and perhaps be run again."""
+    if not world.running:
+        return "nobody"
+    pending = {p.checkpoint_id for p in world.head.pending}
+    useful = [one for one in world.running if one.plan.checkpoint_id in pending]
+    workers = useful if useful and world.chance(0.9) else world.running
+    one = world.pick(workers, lambda execution: execution.label)
+    world.running.remove(one)  # It takes one step at a time.
+    steps = world.random.randint(1, STEPS)
+    token = f"t{world.random.randrange(10**6)}"
+    is_retried, is_repeated = world.chance(0.8), world.chance(0.1)
+    try:
+        while not one.is_done and steps > 0:
+            one.advance(world)
+            steps -= 1
+    except (Crash, *EXPECTED):
+        if is_retried:
+            world.running.append(one.again(token))
+        raise
+    except CorruptSegment as error:
+        failure = Reason.TASK_FAILURE
+        fail_checkpoint(
+            world.job, one.plan.checkpoint_id, failure, str(error), is_task_failure=True
+        )
+        raise
+    if not one.is_done:
+        world.running.append(one)
+    elif is_repeated:
+        world.running.append(one.again(token))
+    return f"{one.plan.checkpoint_id} {one.label} up to step {one.step}"
+
+
+@act(weight=lambda world: 4 if world.head.pending else 0.1)
+def bundles(world: World) -> str:
+    """The driver of a stage writes its acks as one object; some driver, some time later."""
+    pending = world.pending()
+    stage = world.pick([task.uid for task in pending.tasks])
+    acks = acks_of(world.job, world.head, pending.checkpoint_id)(stage)
+    world.job.answers.write_stage(acks)
+    return f"{len(acks)} acks of {pending.checkpoint_id} {stage}"
+
+
+@act(weight=lambda world: 0.4 if world.head.pending else 0)
+def declines(world: World) -> str:
+    pending = world.pending()
+    subtask = world.random.choice(pending.not_yet_acknowledged)
+    attempt = world.random.choice([1, pending.attempt_of(subtask.stage)])
+    world.job.answers.write_decline(
+        Decline(checkpoint_id=pending.checkpoint_id, subtask=subtask, attempt=attempt, message="no")
+    )
+    return f"{pending.checkpoint_id} {subtask}.{attempt}"

@@ -1,0 +1,55 @@
+"""Planted faults: chained stages that acknowledge too early, or are chained where they must not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sluice.core.acks import Ack
+from sluice.epoch import chaining
+from sluice.epoch.stage_input import StageInput
+from sluice.storage.answers import AnswerStore
+from tests.simulation.chains import Chain, chained_acks
+from tests.simulation.planting import mutation
+from tests.simulation.world import World
+
+
+@mutation(12)
+def acknowledge_a_chain_from_the_front(patch: pytest.MonkeyPatch) -> None:
+    """The driver of a chain writes the acks of its first stage first."""
+    write_chain = AnswerStore.write_chain
+
+    def write(self: AnswerStore, stages: Sequence[Sequence[Ack]]) -> list[tuple[Ack, ...]]:
+        return [counted for acks in stages for counted in write_chain(self, [acks])]
+
+    patch.setattr(AnswerStore, "write_chain", write)
+
+
+@mutation(12)
+def acknowledge_before_the_chain_has_ended(patch: pytest.MonkeyPatch) -> None:
+    """The subtasks of a chained stage acknowledge as soon as they are done, as without a chain."""
+    advance = Chain.advance
+
+    def acknowledges(self: Chain, world: World) -> None:
+        advance(self, world)
+        done = 0
+        for stage in self.stages[:-1]:
+            done += len(stage)
+            if self.step == done:
+                for ack in chained_acks(stage):
+                    stage[0].job.answers.write_ack(ack)
+
+    patch.setattr(Chain, "advance", acknowledges)
+
+
+@mutation(3)
+def chain_what_has_something_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """A stage is chained though rows of an earlier epoch wait for it, or it may be overtaken."""
+    patch.setattr(chaining, "_waits", lambda *_: True)
+
+
+@mutation(3)
+def read_the_stream_of_a_chained_stage(patch: pytest.MonkeyPatch) -> None:
+    """A stage that runs again reads its input from the bucket, where a chain has left none."""
+    patch.setattr(StageInput, "is_chained", property(lambda _: False))
