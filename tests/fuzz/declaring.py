@@ -200,7 +200,7 @@ def _process_keyed(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
     key, kind = stage.args["key"], DECLARED[stage.args["type"]]
     return _keyed(stage.inputs[0], streams).process_keyed(
         stage.uid,
-        functions.number_rows(key, stage.uid),
+        functions.number_rows(key, stage.uid, stage.args.get("lists", "")),
         result={key: _polars(kind), "number": int, "fired_at": datetime},
         parallelism=stage.parallelism,
     )

@@ -49,6 +49,7 @@ def draw(seed: int) -> Plan:
     random = drawing.random
     _sinks(drawing)
     _ttls(drawing, Random(f"{seed} ttl"))
+    _operator_lists(drawing, Random(f"{seed} lists"))
     plan = Plan(
         seed=seed,
         sources=tuple(drawing.sources),
@@ -129,6 +130,14 @@ def _ttls(drawing: Drawing, random: Random) -> None:
             ttl = random.choice((None, None, 4_000, 12_000, 40_000))
             if ttl is not None:
                 drawing.stages[place] = replace(stage, args={**stage.args, "ttl": ttl})
+
+
+def _operator_lists(drawing: Drawing, random: Random) -> None:
+    """Of functions of a key's state some have lists that belong to a subtask."""
+    for place, stage in enumerate(drawing.stages):
+        lists = random.choice(("", "union", "split"))
+        if stage.op == "process_keyed" and lists:
+            drawing.stages[place] = replace(stage, args={**stage.args, "lists": lists})
 
 
 def _keys(drawing: Drawing, sink: SinkPlan) -> tuple[str, ...]:

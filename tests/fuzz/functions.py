@@ -6,7 +6,9 @@ very same text; what a keyed function does, ``oracle`` says again in its own wor
 
 from __future__ import annotations
 
+import json
 import operator
+from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -18,8 +20,10 @@ from sluice.declaration.accumulating_states import (
     AggregatingState,
     ReducingState,
 )
+from sluice.declaration.checkpointed_function import SubtaskContext
 from sluice.declaration.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row
 from sluice.declaration.keyed_states import ListState, MapState, ValueState
+from sluice.declaration.operator_states import OperatorListState, UnionListState
 from sluice.declaration.state_ttl import StateTtlConfig
 
 # Longer than any history, so that nothing expires: what is written again must change no result.
@@ -136,10 +140,61 @@ class NumberByAggregating(NumberRows):
         return self.counted.get() or 0
 
 
-def number_rows(key: str, uid: str) -> NumberRows:
-    """One of the functions that number rows, each with state of another kind, by the stage's uid.
+class NumberByUnion(NumberRows):
+    """Counts with a list of all subtasks; in each epoch another one takes over what all had."""
 
-    It is not drawn, so that a seed's plan stays what it was.
+    noted = UnionListState(str)
+
+    def initialize_state(self, context: SubtaskContext) -> None:
+        before = self.noted.get()
+        self._counted = Counter(before)
+        if context.checkpoint_id % context.parallelism == context.subtask:
+            self.noted.update(before)
+        else:
+            self.noted.clear()
+
+    def process(self, row: Row, context: Context) -> Iterable[Row]:
+        self._current = json.dumps(row[self._key])
+        return super().process(row, context)
+
+    def on_timer(self, timestamp: Any, context: OnTimerContext) -> Iterable[Row]:
+        self._current = json.dumps(context.key[self._key])
+        return super().on_timer(timestamp, context)
+
+    def _count(self) -> None:
+        self._counted[self._current] += 1
+        self.noted.add(self._current)
+
+    def _number(self) -> int:
+        return self._counted[self._current]
+
+
+class HoldRows(NumberRows):
+    """What it says of a row waits in a list of the subtask, and is yielded one epoch later."""
+
+    waiting = OperatorListState(str)
+
+    def initialize_state(self, context: SubtaskContext) -> None:
+        self._before = self.waiting.get()
+
+    def process(self, row: Row, context: Context) -> Iterable[Row]:
+        for one in super().process(row, context):
+            self.waiting.add(json.dumps(one))
+        return ()
+
+    def prepare_snapshot_pre_barrier(self, context: SubtaskContext) -> Iterable[Row]:
+        self.waiting.update(self.waiting.get()[len(self._before) :])
+        return map(json.loads, self._before)
+
+
+LISTS = {"union": NumberByUnion, "split": HoldRows}
+
+
+def number_rows(key: str, uid: str, lists: str = "") -> NumberRows:
+    """One of the functions that number rows, each with state of another kind: that with operator
+    *lists*, or else by the stage's uid, so that a seed's plan stays what it was.
     """
+    if lists:
+        return LISTS[lists](key)
     kinds = (NumberRows, NumberByReducing, NumberByAggregating, NumberByMap, NumberByList)
     return kinds[sum(map(ord, uid)) % len(kinds)](key)

@@ -264,4 +264,28 @@ OPERATORS: dict[str, Mutation] = {
         "while len(self._due) > 1:",
         ("process_keyed",),
     ),
+    "moved_elements_stay": Mutation(
+        "at another parallelism the elements of a list that have moved are not deleted",
+        f"{_AT}.operator_lists:OperatorLists.changes",
+        "deletes = [key for key in before if key not in now]",
+        "deletes = [key for key in before if key not in now and key[1] == self._subtask]",
+        ("union", "split"),
+        needs=("rescale", "epochs"),
+    ),
+    "list_of_one_restart": Mutation(
+        "a subtask gets what it had, though there are others now",
+        f"{_AT}.operator_lists:OperatorLists._is_settled",
+        "return kept.issuperset(",
+        "return True or kept.issuperset(",
+        ("union", "split"),
+        needs=("rescale", "epochs"),
+    ),
+    "union_of_ones_own": Mutation(
+        "of a union list a subtask reads its own elements alone",
+        f"{_AT}.operator_lists:OperatorLists.bind",
+        "self._all[table]",
+        "[*self._entries[table].current.values()]",
+        ("union",),
+        needs=("epochs", "parallel"),
+    ),
 }

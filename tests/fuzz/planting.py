@@ -83,6 +83,7 @@ def features(plan: Plan) -> set[str]:
         found |= {"filtered"} if stage.where else set()
         found |= {"behind"} if any(plan.source(i.producer) is None for i in stage.inputs) else set()
     found |= {"chained"} if "behind" in found and plan.is_chained and plan.way == "plain" else set()
+    found |= {stage.args["lists"] for stage in plan.stages if "lists" in stage.args}
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
     found |= {"capped"} if plan.max_records else set()
     found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.fuzz.in_flight import seen_by
+from tests.fuzz.in_flight import read_up_to, seen_by
 from tests.fuzz.plans import StagePlan
 from tests.fuzz.query_parts import (
     EPOCH,
@@ -228,6 +228,8 @@ def process_keyed(oracle: Oracle, stage: StagePlan) -> str:
     rows = (
         f"SELECT {key}, {number} AS number, NULL::TIMESTAMPTZ AS fired_at, {EPOCH} FROM {q(given)}"
     )
+    if stage.args.get("lists") == "split":
+        rows = _one_epoch_later(oracle, stage, rows)
     at = oracle.event_time(stage)
     if at is None:
         return rows
@@ -243,6 +245,15 @@ def process_keyed(oracle: Oracle, stage: StagePlan) -> str:
         f"{rows} UNION ALL SELECT t.{key}, {seen}, make_timestamptz(t._at * 1000), t._fired "
         f"FROM ({timers}) t"
     )
+
+
+def _one_epoch_later(oracle: Oracle, stage: StagePlan, rows: str) -> str:
+    """*rows* in the next epoch in which the stage took part, if there is one yet."""
+    reads = read_up_to(oracle.past)[stage.uid]
+    ran = [number for number, up_to in enumerate(reads, start=1) if up_to is not None]
+    columns = f"{q(stage.args['key'])}, number, fired_at"
+    later = f"(SELECT min(n) FROM (SELECT unnest({ran}::BIGINT[]) AS n) WHERE n > r.{EPOCH})"
+    return f"SELECT {columns}, {later} AS {EPOCH} FROM ({rows}) r WHERE {later} IS NOT NULL"
 
 
 QUERIES: dict[str, Callable[[Any, StagePlan], str]] = {
