@@ -79,10 +79,23 @@ def _is_needed_now(job: Job, uid: str, lineage: Lineage) -> bool:
     if stage is not None and stage.schema:
         return False
     return any(
-        len(job.pipeline.upstream_of(consumer.uid)) < len(consumer.inputs)
-        or _is_needed_now(job, consumer.uid, lineage)
+        _reads_a_source(job, consumer.uid) or _is_needed_now(job, consumer.uid, lineage)
         for consumer in job.pipeline.consumers_of(uid)
     )
+
+
+def _is_before_a_source(job: Job, uid: str) -> bool:
+    """Whether a stage behind this one reads a source as well: it would be overtaken with this one,
+    and the records of its source that were cut for this epoch would never be read.
+    """
+    return any(
+        _reads_a_source(job, consumer.uid) or _is_before_a_source(job, consumer.uid)
+        for consumer in job.pipeline.consumers_of(uid)
+    )
+
+
+def _reads_a_source(job: Job, uid: str) -> bool:
+    return len(job.pipeline.upstream_of(uid)) < len(job.pipeline.stages[uid].inputs)
 
 
 def task_plan(
@@ -90,25 +103,27 @@ def task_plan(
 ) -> TaskPlan:
     """One stage of the plan, and whether it may be overtaken.
 
-    A stage that reads a source is never overtaken: its unread records are in the source, not in
-    flight.  A stage that was overtaken in the parent is not overtaken again, so that it advances.
-    One whose columns are unknown runs where a stage behind it cannot read its source without them.
+    A stage that reads a source is never overtaken, and none before it: its unread records are in
+    the source, not in flight.  A stage that was overtaken in the parent is not overtaken again, so
+    that it advances.  One whose columns are unknown runs where a stage behind it cannot read its
+    source without them.
     """
     parallelism = job.parallelism_of(uid, state.configuration)
     declared = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
     max_parallelism = lineage.max_parallelism(uid) or declared
     check_parallelism(uid, parallelism, max_parallelism)
     upstream = job.pipeline.upstream_of(uid)
-    reads_streams_alone = len(upstream) == len(job.pipeline.stages[uid].inputs)
-    is_possible = state.configuration.unaligned and not must_align and reads_streams_alone
+    is_wanted = state.configuration.unaligned and not must_align
+    is_possible = is_wanted and not _reads_a_source(job, uid)
     can_be_behind = is_possible and not _is_needed_now(job, uid, lineage)
     is_from_the_start = state.configuration.aligned_timeout_ms == 0
     is_unaligned = can_be_behind and (is_from_the_start or lineage.was_overtaken(uid))
+    may_be_overtaken = can_be_behind and not is_unaligned and not _is_before_a_source(job, uid)
     return TaskPlan(
         uid=uid,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
         is_unaligned=is_unaligned,
-        may_be_overtaken=can_be_behind and not is_unaligned,
+        may_be_overtaken=may_be_overtaken,
         reads=upstream,
     )

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from harness.jobs import ManualClock, keys_of, published_records, trigger_one
+from harness.jobs import ManualClock, a_running_job, keys_of, published_records, trigger_one
 from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
 from sluice.coordinator.submission import configure
 from sluice.coordinator.watch import watch
 from sluice.core.ids import CheckpointId
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
+from sluice.declaration import aggregates as agg
+from sluice.declaration.config import Checkpointing
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import RestoreError
 from sluice.job.job import Job
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
 from tests.in_flight import (
     COUNT,
     ONE,
@@ -99,6 +105,31 @@ def test_who_reads_a_source_and_who_has_answered_is_not_overtaken() -> None:
     assert overtake(job, ONE, [COUNT]).pending[0].overtaken == ()
     assert watch(job).actions == ()
     assert overtake(job, CheckpointId(9), [RANK]) == job.state()
+
+
+def test_who_has_a_reader_of_a_source_behind_it_is_not_overtaken() -> None:
+    """That one would be overtaken with it, and its source's records of the epoch are read once."""
+    timeout = timedelta(milliseconds=TIMEOUT_MS)
+    checkpointing = Checkpointing(
+        unaligned=True, aligned_checkpoint_timeout=timeout, max_records_per_epoch=10
+    )
+    pipeline = Pipeline("auctions", checkpointing=checkpointing)
+    bids = pipeline.source("bids", Nexmark())
+    counted = bids.key_by("bid_auction").aggregate("counted", n=agg.count())
+    per_count = counted.key_by("n").aggregate("per_count", auctions=agg.count())
+    others = pipeline.source("others", Nexmark()).key_by(n="bid_auction")
+    joined = per_count.key_by("n").join("joined", others, how="anti")
+    joined.key_by("auctions").aggregate("behind", n=agg.count()).sink(
+        "out", FilesTable(changelog=True)
+    )
+    job = a_running_job(pipeline)
+    take_checkpoint(job)  # Behind it the columns of every stream are known.
+    plan = trigger_one(job)
+
+    state = overtake(job, plan.checkpoint_id, ["per_count"])
+
+    assert state.pending[0].overtaken == ()
+    assert [task.uid for task in plan.tasks if task.may_be_overtaken] == ["behind"]
 
 
 def test_who_was_overtaken_catches_up_first_and_then_takes_part_again() -> None:
