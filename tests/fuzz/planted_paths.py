@@ -185,4 +185,11 @@ PATHS: dict[str, Mutation] = {
         "is_possible",
         needs=("waiting_source", "epochs"),
     ),
+    "source_is_overtaken": Mutation(
+        "a stage that reads a source is overtaken with the stream that it reads, too",
+        "coordinator.participants:task_plan",
+        " and not _is_before_a_source(job, uid)",
+        "",
+        needs=("timeout", "waiting_source", "epochs"),
+    ),
 }
