@@ -1,47 +1,78 @@
-"""The daemon that forks Spark's Python workers: what it imports, and what its workers collect."""
+"""What a Python worker of Spark has from the daemon that forked it, in a process of its own."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import Any
 
-FORKED = """
-import os, sys, threading
-from sluice.spark.worker_daemon import import_before_forks
+import pytest
 
-import_before_forks()
-print("pandas" in sys.modules, "sluice.storage.uploads" in sys.modules, "polars" in sys.modules)
-print(threading.active_count())
+from tests.contract.conftest import environment_with_sluice
+
+# A worker reports what the daemon had, and what collections behind its tasks find.
+CODE = """
+import gc, json, os, pathlib, sys
+from sluice.spark import worker_daemon
+
+worker_daemon.import_before_the_fork()
+worker_daemon.freeze_what_is_imported()
+threads = [(task / "comm").read_text() for task in pathlib.Path("/proc/self/task").iterdir()]
+forked = {"threads": threads, "modules": sorted(sys.modules), "left": len(gc.get_objects())}
+if (worker := os.fork()) == 0:
+    import polars
+    import sluice.spark.chaining, sluice.spark.exchange, sluice.subtask.subtask
+    imported = len(gc.get_objects())
+    gc.collect()
+    first = len(gc.get_objects())
+
+    class Garbage:
+        found = 0
+        def __init__(self): self.itself = self
+        def __del__(self): Garbage.found += 1
+
+    kept = [Garbage() for _ in range(3)]
+    gc.collect()  # Would freeze them, too, if it did so whenever it is called.
+    del kept
+    gc.collect()
+    print(json.dumps(forked | {"imported": imported, "first": first, "found": Garbage.found}))
+    sys.stdout.flush()
+    os._exit(0)
+assert os.waitpid(worker, 0)[1] == 0
 """
 
-COLLECTED = """
-import gc
-from sluice.spark.worker_daemon import collections_behind_tasks
 
-class Cycle:
-    def __init__(self):
-        self.itself = self
-
-collect, kept, frozen = collections_behind_tasks(), [], []
-for task in range(6):
-    Cycle()
-    kept.append(Cycle())
-    print(collect() > 0, end=" ")
-    frozen.append(gc.get_freeze_count())
-print([later > before for before, later in zip([0, *frozen], frozen)])
-"""
-
-
-def printed(script: str) -> list[str]:
-    ended = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+@pytest.fixture(scope="module", name="told")
+def _told() -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        check=False,
+        env=environment_with_sluice(),
+        capture_output=True,
+        text=True,
     )
-    return ended.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
-def test_it_imports_what_workers_need_and_nothing_whose_threads_a_fork_would_lose() -> None:
-    assert printed(FORKED) == ["True True False", "1"]
+def test_a_worker_is_forked_with_all_that_it_needs_but_polars(told: dict[str, Any]) -> None:
+    needed = {"numpy", "pandas", "pyarrow.parquet", "pyspark.worker"}
+    needed |= {"sluice.core.state", "sluice.declaration.nodes", "sluice.protocol.records"}
+
+    assert needed <= set(told["modules"])
+    assert "polars" not in told["modules"]
+    assert not [name for name in told["threads"] if name.startswith(("polars", "tokio"))]
 
 
-def test_what_outlives_the_first_tasks_is_left_out_and_garbage_never_is() -> None:
-    assert printed(COLLECTED) == ["True " * 6 + "[True, True, True, True, False, False]"]
+def test_what_is_imported_is_not_searched_for_garbage_behind_each_task(
+    told: dict[str, Any],
+) -> None:
+    assert told["left"] < 1_000
+    assert told["imported"] > 10_000  # Of what a worker imports itself.
+    assert told["first"] < 1_000
+
+
+def test_a_task_s_garbage_is_found_as_ever(told: dict[str, Any]) -> None:
+    assert told["found"] == 3

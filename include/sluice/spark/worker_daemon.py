@@ -3,15 +3,14 @@
 Spark puts ``pyspark.zip`` first on the path of its Python processes, and Python keeps no bytecode
 of a zip: every new daemon, one per session, compiled PySpark again (1.9 s against 0.4 s, measured).
 We take the zips off the path, so the same PySpark comes from the installed package; and we import
-before the fork what every Arrow worker would import after it.
+before the fork what every worker of a stage would import after it.
+
+Behind each task PySpark's worker has Python look for garbage among all its objects, most of which
+are what was imported: that took more CPU than the tasks of small epochs.  We freeze it.
 
 Its workers keep memory that they freed.  They allocate the same large buffers for every chunk and
 every epoch, and by default give each back at once: to get it anew, zeroed, was a fifth of their CPU
 time.  Polars gives back what was unused for ten seconds.
-
-They collect garbage behind every task, and each time went through all objects of all imported
-modules for 50 ms, a third of the CPU time of a small epoch.  What is alive behind a worker's first
-tasks is left out of later collections (``gc.freeze``), and still freed with its last reference.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ import ctypes
 import gc
 import importlib
 import os
+import runpy
 import sys
 from contextlib import suppress
-from itertools import count
-from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-# Safe to import before a fork: none starts a thread that it needs.  Polars stays out, and with it
-# Sluice's own modules that compute: its threads do not survive.
+# Safe to import before a fork.  Polars, and what imports it, stays out: its import starts a thread,
+# which a fork would not have.
 _EVERY_WORKER_IMPORTS = (
     "pyarrow",
     "pyarrow.compute",
+    "pyarrow.parquet",
     "pandas",
     "pyspark.worker",
     "pyspark.sql.conversion",
     "pyspark.sql.pandas.serializers",
-    "sluice.declaration.nodes",
-    "sluice.protocol.records",
-    "sluice.storage.answers",
+    "sluice.connectors.contracts.sink",
+    "sluice.connectors.files.parquet_source",
+    "sluice.connectors.files.text_source",
+    "sluice.declaration.declared_states",
+    "sluice.job.places",
+    "sluice.spark.stage_run",
+    "sluice.spark.user_code",
     "sluice.storage.uploads",
 )
 
-# PySpark, Py4J, and Spark's own classes.  Each task invalidates what is cached of the path, and the
-# directory of each is read anew.
+# PySpark, Py4J, and the jar of Spark's own classes.  Each task invalidates what is cached of the
+# path, and would read the directory of each anew, that of the jar for 12 ms.
 _ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")
 
 # Read by the libraries when they are loaded: Polars' jemalloc, and Arrow, which then uses malloc.
@@ -55,9 +54,7 @@ _ALLOCATORS = {
 }
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Parameters of glibc's mallopt(3).
 _KEPT_BYTES = 1024**3
-
-# Behind so many tasks a worker has sent and received rows, and imported what it needs for both.
-_WARM_UP_TASKS = 4
+_OLDEST = 2  # The generation that a full collection collects.
 
 
 def main() -> None:
@@ -66,33 +63,36 @@ def main() -> None:
     for entry in [entry for entry in sys.path if entry.endswith(_ARCHIVES)]:
         sys.path.remove(entry)
         sys.path_importer_cache.pop(entry, None)
-    import_before_forks()
-    daemon = importlib.import_module("pyspark.daemon")
-    vars(daemon)["gc"] = SimpleNamespace(collect=collections_behind_tasks())
-    daemon.manager()
+    import_before_the_fork()
+    freeze_what_is_imported()
+    runpy.run_module("pyspark.daemon", run_name="__main__")
 
 
-def import_before_forks() -> None:
-    """Import what every worker imports, and leave it out of their collections."""
-    gc.disable()  # There is no garbage yet, and imports would collect it a hundred times.
+def import_before_the_fork() -> None:
+    """Import what every worker needs, but for what does not survive a fork."""
+    gc.disable()  # There is no garbage yet, and imports would have it looked for a hundred times.
     for name in _EVERY_WORKER_IMPORTS:
         with suppress(ImportError):  # The worker will name the missing module, and what needs it.
             importlib.import_module(name)
-    gc.freeze()
     gc.enable()
 
 
-def collections_behind_tasks() -> Callable[[], int]:
-    """``gc.collect`` for a worker, which leaves what outlives its first tasks out of later ones."""
-    tasks = count(1)
+def freeze_what_is_imported() -> None:
+    """Spare full collections, here and in the children, the objects of imported modules.
 
-    def collect() -> int:
-        found = gc.collect()
-        if next(tasks) <= _WARM_UP_TASKS:
+    A worker goes on importing in its first tasks, so the first full collection behind an import
+    freezes what is there.  As later ones do not, cyclic garbage is found as ever.
+    """
+    seen = 0
+
+    def freeze_once(phase: str, details: dict[str, int]) -> None:
+        nonlocal seen
+        if phase == "stop" and details["generation"] == _OLDEST and len(sys.modules) != seen:
+            seen = len(sys.modules)
             gc.freeze()
-        return found
 
-    return collect
+    gc.callbacks.append(freeze_once)
+    gc.collect()
 
 
 def keep_freed_memory() -> None:
