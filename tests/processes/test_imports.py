@@ -1,4 +1,4 @@
-"""A declaration imports no library of a connector, an engine or a store."""
+"""Neither a declaration nor the start of a command imports a library of a place or of an engine."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ KAFKA = """
 from sluice.connectors.kafka import declared_sink, declared_source
 declared_source.Kafka("h:1", "t").params, declared_sink.KafkaTopic("h:1", "t").upsert_key
 """
+COMMAND_LINE = (
+    "import sluice.cli.main"  # Most commands are GETs of a bucket, and a shell's completion none.
+)
 HEAVY = {
     "boto3",
     "confluent_kafka",
@@ -36,10 +39,12 @@ HEAVY = {
 
 
 @pytest.mark.parametrize(
-    "declaration", [PUBLIC, ICEBERG, KAFKA], ids=["public", "iceberg", "kafka"]
+    "imports",
+    [PUBLIC, ICEBERG, KAFKA, COMMAND_LINE],
+    ids=["public", "iceberg", "kafka", "command_line"],
 )
-def test_a_declaration_imports_nothing_heavy(declaration: str) -> None:
-    code = f"{declaration}\nimport sys\nprint(sorted({HEAVY} & set(sys.modules)))"
+def test_what_is_read_by_every_process_imports_nothing_heavy(imports: str) -> None:
+    code = f"{imports}\nimport sys\nprint(sorted({HEAVY} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=False,

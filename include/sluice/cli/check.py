@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.analysis.stage_results import Result, analyse
-from sluice.analysis.state_changes import check_state
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
@@ -25,10 +24,12 @@ from sluice.cli.run_log import run_log
 from sluice.declaration.discovery import load_declarations
 from sluice.declaration.params import resolve
 from sluice.job.job import Job
-from sluice.spark.checking import check_pipeline
 from sluice.spark.java import find_java
 from sluice.spark.session import local_session, require_pyspark
 from sluice.views.options import awaited_changes
+
+if TYPE_CHECKING:
+    from sluice.analysis.stage_results import Result
 
 
 def check(
@@ -77,6 +78,10 @@ def check(
 
 
 def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
+    from sluice.analysis.stage_results import analyse
+    from sluice.analysis.state_changes import check_state
+    from sluice.spark.checking import check_pipeline
+
     found = analyse(job.pipeline, params, job.location.endpoint_url)
     check_state(job, found)
     known = {uid: result for uid, result in found.items() if result is not None}

@@ -14,8 +14,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sluice.analysis.stage_results import Result, analyse
-from sluice.analysis.state_changes import check_state
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
@@ -42,9 +40,6 @@ from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, verify_store
 from sluice.job.places import open_result_table
-from sluice.local.epochs import Epoch
-from sluice.local.run_loop import run_epochs
-from sluice.spark.checking import check_pipeline
 from sluice.spark.java import find_java
 from sluice.spark.remote_session import check_listening, remote_session
 from sluice.spark.session import local_session, require_pyspark
@@ -52,6 +47,9 @@ from sluice.views.units import duration, size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from sluice.analysis.stage_results import Result
+    from sluice.local.epochs import Epoch
 
 
 Output: TypeAlias = Annotated[
@@ -114,6 +112,8 @@ def run(
     from its latest completed checkpoint; one that ended starts anew.  One that fails twice for the
     same reason stops, and says the cause last; mend it and run it again.
     """
+    from sluice.local.run_loop import run_epochs
+
     started = time.monotonic()
     check_result_file(output)
     console = Console(stderr=True)
@@ -129,8 +129,7 @@ def run(
     _check_without_spark(job, configuration, (result, output), remote, endpoint_url)
     consent = TableConsent(roll_back=roll_back_tables, accept=accept_tables)
     with run_log(pipeline) as log_file, _session(remote, log_file) as spark:
-        yields = check_pipeline(job.pipeline, spark, configuration.params, endpoint_url)
-        _check_yields(job, yields, (result, output), fresh=fresh)
+        _check_yields(job, _yields(job, spark, configuration), (result, output), fresh=fresh)
         first_id = _begin(job, configuration, console, consent, fresh=fresh)
         tell = partial(_report, console)
         status = run_epochs(
@@ -148,6 +147,8 @@ def _check_without_spark(
     endpoint_url: str | None,
 ) -> None:
     """Find what can be found before a Spark is started or asked, and so before any work."""
+    from sluice.analysis.stage_results import analyse
+
     sink, output = wanted
     if output is not None and sink is not None:
         open_result_table(job, configuration.params, sink)
@@ -161,8 +162,16 @@ def _check_without_spark(
     check_sources(job.pipeline, configuration, endpoint_url)
 
 
+def _yields(job: Job, spark: SparkSession, configuration: JobConfiguration) -> Mapping[str, Result]:
+    from sluice.spark.checking import check_pipeline
+
+    return check_pipeline(job.pipeline, spark, configuration.params, job.location.endpoint_url)
+
+
 def _check_yields(job: Job, yields: Mapping[str, Result], wanted: Wanted, *, fresh: bool) -> None:
     """Refuse stages whose state, or whose result's file, cannot take what they give."""
+    from sluice.analysis.state_changes import check_state
+
     if not fresh:
         check_state(job, yields)
     sink, output = wanted

@@ -24,14 +24,13 @@ from sluice.cli.run_log import run_log
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.spark.session import local_session
-from sluice.state_processor import SavepointWriter, WrittenSavepoint, state_tables
-from sluice.state_processor.schemas import Session
-from sluice.state_processor.sql import dropping, setting
 from sluice.views.units import size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sluice.state_processor import SavepointWriter, WrittenSavepoint
+    from sluice.state_processor.schemas import Session
     from sluice.subtask.state.schema import StateSchema
 
 Snapshot: TypeAlias = Annotated[
@@ -90,6 +89,8 @@ def schema(
     as_json: AsJson = False,
 ) -> None:
     """Show the tables of keyed state that stages of PIPELINE keep, as declared now."""
+    from sluice.state_processor import state_tables
+
     job = declared_job(pipeline, root, endpoint_url)
     wanted = stages or [uid for uid, one in job.pipeline.stages.items() if one.is_stateful]
     params = parameters(param or [], [])
@@ -130,6 +131,8 @@ def rewrite(
     as_json: AsJson = False,
 ) -> None:
     """Write the savepoint NAME: FROM with other values in the keyed state of a stage."""
+    from sluice.state_processor.sql import setting
+
     job = declared_job(pipeline, root, endpoint_url)
     columns = dict(_pair(one, "--set", "COLUMN=SQL") for one in assignments)
     writer = _writer(job, snapshot, from_root, from_pipeline, param)
@@ -156,6 +159,8 @@ def drop(
 
     Of a stage with several tables the rows go from each, unless one is named.
     """
+    from sluice.state_processor.sql import dropping
+
     job = declared_job(pipeline, root, endpoint_url)
     writer = _writer(job, snapshot, from_root, from_pipeline, param)
     if where is None and table is None:
@@ -184,6 +189,8 @@ def bootstrap(
 
     The rows have the columns that 'sluice state schema' shows.
     """
+    from sluice.state_processor import SavepointWriter
+
     job = declared_job(pipeline, root, endpoint_url)
     given = [_pair(one, "the argument", "STAGE=FILE") for one in rows]
     if snapshot is not None:
@@ -215,6 +222,8 @@ def _writer(
     from_pipeline: str | None,
     param: list[str] | None,
 ) -> SavepointWriter:
+    from sluice.state_processor import SavepointWriter
+
     return SavepointWriter.from_existing_savepoint(
         job,
         snapshot,
