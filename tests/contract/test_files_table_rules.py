@@ -1,7 +1,7 @@
 """The table of files keeps every sink's promises, in all its forms, on every kind of store.
 
-In a folder and on S3 the fullest form alone, as what a store promises has a suite of its own; with
-``SLUICE_CONTRACT=all`` every form.
+In a folder and on S3 the fullest form alone, with a key: what a store promises has a suite of its
+own, and ``UPSERT_RULES`` has every rule.  With ``SLUICE_CONTRACT=all`` each form, with and without.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ FORMS = (
         {"format": "json", "partition_by": ("name", "id"), "compact_when_files": 2},
     ),
 )
-ELSEWHERE = FORMS if os.environ.get("SLUICE_CONTRACT") == "all" else FORMS[-1:]
-PLAYED = [
-    *(pytest.param("memory", form, id=f"memory-{form.name}") for form in FORMS),
-    *(pytest.param("file", form, id=f"file-{form.name}") for form in ELSEWHERE),
-    *(pytest.param("s3", form, id=f"s3-{form.name}", marks=pytest.mark.s3) for form in ELSEWHERE),
-]
-each_form = pytest.mark.parametrize(("location", "form"), PLAYED, indirect=["location"])
+IS_WHOLE = os.environ.get("SLUICE_CONTRACT") == "all"
+
+
+def each_form(*elsewhere: Form) -> pytest.MarkDecorator:
+    """Every form in memory; those *elsewhere*, or all, in a folder and on S3."""
+    played = [pytest.param("memory", form, id=f"memory-{form.name}") for form in FORMS]
+    for form in FORMS if IS_WHOLE else elsewhere:
+        played.append(pytest.param("file", form, id=f"file-{form.name}"))
+        played.append(pytest.param("s3", form, id=f"s3-{form.name}", marks=pytest.mark.s3))
+    return pytest.mark.parametrize(("location", "form"), played, indirect=["location"])
 
 
 def case_at(location: StoreLocation, form: Form, *key: str) -> SinkCase:
@@ -54,13 +57,13 @@ def case_at(location: StoreLocation, form: Form, *key: str) -> SinkCase:
     return SinkCase(open_, read)
 
 
-@each_form
+@each_form()
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
 def test_appended(location: StoreLocation, form: Form, rule: Callable[[SinkCase], None]) -> None:
     rule(case_at(location, form))
 
 
-@each_form
+@each_form(FORMS[-1])
 @pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
 def test_upserted(location: StoreLocation, form: Form, rule: Callable[[SinkCase], None]) -> None:
     rule(case_at(location, form, "id"))
