@@ -69,8 +69,8 @@ PATHS: dict[str, Mutation] = {
     "chained_ack_is_lost": Mutation(
         "of the stage before it a chained stage believes the first ack alone",
         "subtask.snapshot:KeyedSnapshot._read_clock",
-        "self.acks[clock.producer])",
-        "self.acks[clock.producer][:1])",
+        "self.executions[clock.producer]]",
+        "self.executions[clock.producer][:1]]",
         needs=("chained", "parallel", "epochs"),
     ),
     "chain_is_cut": Mutation(

@@ -126,7 +126,7 @@ class Frame:
         arrow = _arrow(schema)
         count = len(self.partitions)
         # Those that acknowledge, also where others are chained to them; not those that only send.
-        is_job = arrow.names == ["ack"] or self.columns != ["id"]
+        is_job = "ack" in arrow.names or self.columns != ["id"]
         answers = []
         for index, table in enumerate(self.partitions):
             with self.session.around(index, count) if is_job else nullcontext():

@@ -1,4 +1,4 @@
-"""Chains: stages that run as one Spark job, whose driver writes all acks but the last stage's.
+"""Chains: stages that run as one Spark job, whose driver writes all acks.
 
 Which may, and in which order their acks are written, is the product's (ADR 52).  An attempt decides
 how long its chain is, so that those of one checkpoint differ.
@@ -15,9 +15,8 @@ from sluice.core.acks import Ack
 from sluice.core.plan import CheckpointPlan
 from sluice.epoch.chaining import chained_behind
 from sluice.epoch.lineage import lineage_of
-from sluice.errors import FencedError
+from sluice.errors import FencedError, StageFailed
 from sluice.job.owed_work import still_pending
-from sluice.protocol.records import decode_ack
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import Row, said_by
 from tests.simulation.subtasks import Execution, executions, inherited, prepared
@@ -31,7 +30,6 @@ class Chain:
     """A Spark job of several stages: their subtasks, and the driver, which goes last."""
 
     stages: tuple[tuple[Execution, ...], ...]
-    acks: tuple[Ack, ...] = ()  # Of the last stage, as they are in the bucket.
     step: int = 0
 
     @property
@@ -44,25 +42,23 @@ class Chain:
 
     @property
     def is_done(self) -> bool:
-        return self.step > sum(map(len, self.stages)) + len(self.stages[-1])
+        return self.step > sum(map(len, self.stages))
 
     def again(self, token: str) -> Chain:
         stages = tuple(tuple(one.again(token) for one in stage) for stage in self.stages)
         return Chain(stages)
 
     def advance(self, world: World) -> None:
-        """A subtask's pass, the ack of one of the last stage, or, at the end, all other acks."""
+        """A subtask's pass or, at the end, all acks."""
         step, passes = self.step, [*chain.from_iterable(self.stages)]
         self.step += 1
         if step < len(passes):
             self._passes(world, passes[step])
-        elif step < len(passes) + len(self.stages[-1]):
-            one = self.stages[-1][step - len(passes)]
-            raw = one.job.answers.write_ack(one.ack())
-            self.acks = (*self.acks, decode_ack(raw, one.label))
-        else:
-            behind = [chained_acks(stage) for stage in self.stages[:-1]]
-            self.stages[0][0].job.answers.write_chain([*behind, self.acks])
+            return
+        behind = [chained_acks(stage) for stage in self.stages[:-1]]
+        last = [one.ack() for one in self.stages[-1]]
+        if answered := self.stages[0][0].job.answers.write_chain([*behind, last]):
+            raise StageFailed(f"another driver has acknowledged for {answered}")
 
     def _passes(self, world: World, one: Execution) -> None:
         depth = next(at for at, stage in enumerate(self.stages) if one in stage)

@@ -20,8 +20,8 @@ def acknowledge_a_chain_from_the_front(patch: pytest.MonkeyPatch) -> None:
     """The driver of a chain writes the acks of its first stage first."""
     write_chain = AnswerStore.write_chain
 
-    def write(self: AnswerStore, stages: Sequence[Sequence[Ack]]) -> list[tuple[Ack, ...]]:
-        return [counted for acks in stages for counted in write_chain(self, [acks])]
+    def write(self: AnswerStore, stages: Sequence[Sequence[Ack]]) -> str | None:
+        return write_chain(self, stages[::-1])
 
     patch.setattr(AnswerStore, "write_chain", write)
 

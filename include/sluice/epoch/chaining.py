@@ -8,7 +8,6 @@ from __future__ import annotations
 from sluice.core.configuration import JobConfiguration
 from sluice.core.plan import CheckpointPlan
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.operations import Process, ProcessKeyed, Transform
 from sluice.declaration.pipeline import Pipeline
 from sluice.epoch.lineage import Lineage
 
@@ -22,21 +21,16 @@ def chained_behind(
 ) -> StageNode | None:
     """The one stage that reads the stream of *uid*, and nothing else, if it may be chained.
 
-    Not behind a function of the user's: Spark may compute rows again that it has lost, and subtasks
-    of one epoch must not see what two calls of a function say.  Not with concurrent checkpoints,
-    where a stage works on the next one meanwhile; and not where the stage may be overtaken, or has
-    something in flight.
+    Not with concurrent checkpoints, where a stage works on the next one meanwhile; and not where
+    the stage may be overtaken, or has something in flight.
     """
-    producer = pipeline.stages[uid]
-    if isinstance(producer.operation, Transform | Process | ProcessKeyed):
-        return None
     consumers = pipeline.consumers_of(uid)
     if len(consumers) != 1 or configuration.max_concurrent > 1:
         return None
     (node,) = consumers
     if node.producers != (uid,) or not node.is_stateful:
         return None
-    is_chained = producer.chained and node.chained
+    is_chained = pipeline.stages[uid].chained and node.chained
     return node if is_chained and _waits(plan, node.uid, lineage) else None
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.coordinator.completion import publish_early
 from sluice.core.acks import Ack
+from sluice.core.executions import Execution, Mixture, mixture_in
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
@@ -32,16 +33,19 @@ from sluice.spark.compaction_job import compact_state
 from sluice.spark.deployment import Deployment
 from sluice.spark.names import map_batches
 from sluice.spark.session import with_our_settings
-from sluice.spark.stage_failure import stage_failure
+from sluice.spark.stage_failure import has_lost_rows, stage_failure
 from sluice.spark.stage_run import StageRun
+from sluice.subtask.chain import ACK, READ, RESULT_SCHEMA, TOKEN, executions_in
 from sluice.subtask.faults import Fault
 from sluice.subtask.state.schema import StateSchema
-from sluice.subtask.subtask import RESULT_SCHEMA, run_subtask
+from sluice.subtask.subtask import run_subtask
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+RUNS_OF_A_CHAIN = 2  # One more when Spark has lost a part of it; then the attempt fails.
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +135,18 @@ def run_stage(
 def _acknowledged(snapshots: tuple[_Snapshot, ...]) -> AcknowledgedStage:
     for one in snapshots:
         _require_all_acks(one)
-    job = snapshots[0].run.job
-    counted = job.answers.write_chain([one.acks for one in snapshots])
+    job, acks = snapshots[0].run.job, [one.acks for one in snapshots]
+    if len(snapshots) == 1:
+        job.answers.write_stage(*acks)
+    elif (answered := job.answers.write_chain(acks)) is not None:
+        raise _answered_by_another(answered)
     for run in (one.run for one in snapshots):
         log.info(
             "stage acknowledged checkpoint_id=%d stage=%s", run.plan.checkpoint_id, run.node.uid
         )
         if run.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
             publish_early(job, run.plan.checkpoint_id, run.node.uid)
-    sealed = zip(snapshots, counted, strict=True)
-    return AcknowledgedStage(tuple(replace(one, acks=acks) for one, acks in sealed))
+    return AcknowledgedStage(snapshots)
 
 
 def _require_all_acks(snapshot: _Snapshot) -> None:
@@ -149,6 +155,14 @@ def _require_all_acks(snapshot: _Snapshot) -> None:
     if missing:
         names = ", ".join(str(subtask) for subtask in sorted(missing))
         raise StageFailed(f"Spark finished stage {task.uid!r} without an ack of {names}")
+
+
+def _answered_by_another(stage: str) -> StageFailed:
+    """The error of a driver that was started twice: what both acknowledge would be a mixture."""
+    cause = "another driver of the same attempt has acknowledged for it"
+    return StageFailed(
+        f"stage {stage!r} failed: {cause}", stage=stage, cause=cause, is_transient=True
+    )
 
 
 def _require_current(pending: PendingCheckpoint, stage: str, attempt: int) -> None:
@@ -171,36 +185,69 @@ def _require_planned(plan: CheckpointPlan, stage: str) -> None:
 
 
 def _run(run: StageRun, pending: PendingCheckpoint, lineage: Lineage) -> tuple[_Snapshot, ...]:
+    """Raises StageFailed, also where Spark lost a part of a chain each time."""
+    error: StageFailed | None = None
+    for _ in range(RUNS_OF_A_CHAIN):
+        chain, done, error = _collected(run, pending, lineage)
+        if error is None:
+            return tuple(_snapshot(one, done) for one in chain)
+        log.warning("a part of the chain was lost %s: %s", _of(run), error)
+    assert error is not None
+    raise error
+
+
+def _collected(
+    run: StageRun, pending: PendingCheckpoint, lineage: Lineage
+) -> tuple[Sequence[Deployment], Sequence[Execution], StageFailed | None]:
+    """What was chained in one Spark job, and the executions that it came to.
+
+    With an error the job may begin again, in the same attempt: no subtask has acknowledged.
+    """
     chain: tuple[Deployment, ...] = ()
     try:
         chain = deploy_chain(run, pending, lineage)
-        done = _collected(chain[-1])
+        done = _executions(chain[-1])
         if not done and chain[0].spec.is_exchanged:
-            log.info(
-                "lines are left to Spark checkpoint_id=%d stage=%s",
-                run.plan.checkpoint_id,
-                run.node.uid,
-            )
+            log.info("lines are left to Spark %s", _of(run))
             chain = deploy_chain(run, pending, lineage, by_spark=True)
-            done = _collected(chain[-1])
+            done = _executions(chain[-1])
     except SluiceError:
         raise
     except Exception as error:
-        raise stage_failure([one.run for one in chain] or [run], error) from error
-    acks = [decode_ack(bytes(row["ack"]), f"ack of {run.node.uid}") for row in done]
-    return tuple(_Snapshot(one.run, _of_stage(one.run, acks), one.tables) for one in chain)
+        failure = stage_failure([one.run for one in chain] or [run], error)
+        if len(chain) > 1 and has_lost_rows(failure):
+            return chain, (), failure
+        raise failure from error
+    mixture = mixture_in([one.run.node.uid for one in chain], done)
+    return chain, done, None if mixture is None else _mixed(mixture)
 
 
-def _collected(deployed: Deployment) -> list[Row]:
-    """The acks that the last subtasks yield; none if the rows are undecided."""
+def _of(run: StageRun) -> str:
+    return f"checkpoint_id={run.plan.checkpoint_id} stage={run.node.uid}"
+
+
+def _executions(deployed: Deployment) -> list[Execution]:
+    """What the last subtasks yield; nothing if the rows are undecided."""
     spec = deployed.spec
     done = map_batches(deployed.rows, lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
-    rows: list[Row] = done.collect()
-    return rows
+    rows = ((row[ACK], row[TOKEN], row[READ]) for row in done.collect())
+    return executions_in(rows, deployed.run.node.uid)
 
 
-def _of_stage(run: StageRun, acks: Sequence[Ack]) -> tuple[Ack, ...]:
-    return tuple(ack for ack in acks if ack.subtask.stage == run.node.uid)
+def _mixed(mixture: Mixture) -> StageFailed:
+    cause = (
+        f"Spark lost what it had sent to stage {mixture.reader!r} and computed it again, when a "
+        "part had been read; a function may have answered otherwise then. Where machines are "
+        f"lost often, declare {mixture.reader!r} with disable_chaining()"
+    )
+    said = f"stage {mixture.producer!r} failed: {cause}"
+    return StageFailed(said, stage=mixture.producer, cause=cause, is_transient=True)
+
+
+def _snapshot(deployed: Deployment, executions: Sequence[Execution]) -> _Snapshot:
+    uid = deployed.run.node.uid
+    acks = tuple(one.ack for one in executions if one.ack.subtask.stage == uid)
+    return _Snapshot(deployed.run, acks, deployed.tables)
 
 
 def _acknowledge_nothing(run: StageRun) -> tuple[Ack, ...]:

@@ -11,6 +11,7 @@ from sluice.spark.stage_run import StageRun
 
 NAMED_PARTITIONS = 2
 _SPARK = ("pyspark", "py4j")
+_LOST = "indeterminate output was failed and retried"  # DAGScheduler, by checksums of shuffles.
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -40,9 +41,18 @@ def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:
         f"stage {stage!r} failed{over}: {cause}",
         stage=stage,
         cause=str(cause),
-        is_transient=noticed.is_transient,
+        is_transient=noticed.is_transient or _LOST in str(cause),
         is_declined=said is not None,
     )
+
+
+def has_lost_rows(failure: StageFailed) -> bool:
+    """Whether Spark gave up because rows that it had lost became others when it computed them again
+    and some were read.
+
+    The blocks between chained stages always do: they say which execution they are of.
+    """
+    return _LOST in failure.cause
 
 
 def _failed(chain: Sequence[StageRun], error: Exception) -> tuple[StageRun, str | None]:

@@ -93,14 +93,20 @@ class AnswerStore:
         key = self._paths.stage_acks(first.checkpoint_id, first.subtask.stage, first.attempt)
         self._store.create(key, encode_stage_acks(sorted(acks, key=lambda ack: ack.subtask)))
 
-    def write_chain(self, stages: Sequence[Sequence[Ack]]) -> list[tuple[Ack, ...]]:
-        """Acknowledge for *stages* that ran as one, in their order: return the acks that count.
+    def write_chain(self, stages: Sequence[Sequence[Ack]]) -> str | None:
+        """Acknowledge for *stages* that ran as one, in their order.
 
-        Those of the last one are there, as its subtasks wrote them.  From the back: who sees that a
-        chained stage has acknowledged may rely on it that all stages behind it have (ADR 52).
+        From the back: who sees that a chained stage has acknowledged may rely on it that all stages
+        behind it have (ADR 52).  Where another driver of the attempt has acknowledged otherwise
+        for a stage, that is returned, and nothing is written for those before it.
         """
-        counted = [self._write_all(acks) for acks in reversed(stages)]
-        return counted[::-1]
+        for acks in reversed(stages):
+            stage = acks[0].subtask.stage
+            written = in_parallel(self.write_ack, acks, PARALLEL_WRITES)
+            if [decode_ack(body, f"ack of {stage}") for body in written] != [*acks]:
+                return stage
+            self.write_stage(acks)
+        return None
 
     def declines(self, checkpoint_id: CheckpointId) -> list[Decline]:
         listed = self._store.list(self._paths.declines(checkpoint_id))
@@ -123,14 +129,6 @@ class AnswerStore:
         raw = encode_ack(ack)
         result = self._store.create(key, raw)
         return result.body if isinstance(result, AlreadyExists) else raw
-
-    def _write_all(self, acks: Sequence[Ack]) -> tuple[Ack, ...]:
-        """A stage's acks, which none but a chained one has yet to write, and all in one object."""
-        if any(ack.is_chained for ack in acks):
-            written = in_parallel(self.write_ack, acks, PARALLEL_WRITES)
-            acks = [decode_ack(body, f"ack of {acks[0].subtask.stage}") for body in written]
-        self.write_stage(acks)
-        return tuple(acks)
 
     def _subtasks(self, listed: Iterable[Listed], folder: str) -> frozenset[tuple[SubtaskId, int]]:
         inside = (one for one in listed if one.key.startswith(folder))

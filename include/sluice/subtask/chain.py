@@ -1,14 +1,15 @@
 """Chained stages: the output of one goes to the subtasks of the next in the same Spark job.
 
 Flink's operator chains, with a shuffle inside.  Rows leave as the blocks in which an exchange sends
-rows of files; behind them come the acks, by which the next stage knows how far event time has come.
-A chained subtask's ack is written when the subtasks behind it have acknowledged: by the driver.
+rows of files; behind them come the acks, by which the next stage knows how far event time has come,
+and the token of the execution that they are of.  A chained subtask's ack is written when the
+subtasks behind it have acknowledged: by the driver.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.core.acks import Ack
+from sluice.core.executions import Execution
 from sluice.core.stage_clock import StageClock
 from sluice.core.watermarks import combined_watermark
 from sluice.errors import ConfigurationError
@@ -24,7 +26,10 @@ from sluice.subtask.exchange_blocks import BLOCK_SCHEMA, BlockKind, ExchangeSpec
 from sluice.subtask.operators.operator import EpochTime
 from sluice.subtask.state.segments import to_frame
 
-ACK = "ack"
+# The columns of executions, also of what a Spark job yields.  A token holds no comma.
+ACK, TOKEN, READ = "ack", "token", "read"
+RESULT_SCHEMA = f"{ACK} binary, {TOKEN} string, {READ} string"
+_EXECUTIONS = pa.schema([(ACK, pa.binary()), (TOKEN, pa.string()), (READ, pa.string())])
 SPILL_SHARE = 8  # Blocks may take up so much of the memory, then they go through local disk.
 
 
@@ -92,29 +97,49 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
         """Tell the subtasks of the next stage that the rows are undecided."""
         yield from self._sender.to_all(BlockKind.UNDECIDED, why, pl.DataFrame())
 
-    def blocks(self, ack: Ack, earlier: Mapping[str, list[Ack]]) -> Iterator[pa.RecordBatch]:
-        """All rows, *ack*, and whole acks of *earlier* stages, which the first subtask passes on.
+    def blocks(
+        self, done: Execution, earlier: Mapping[str, list[Execution]]
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows, what this execution came to, and the whole executions of *earlier* stages,
+        which the first subtask passes on.
 
-        The others behind get of *ack* only what decides how far event time has come.
+        The others behind get of its ack only what decides how far event time has come.
         """
         self._writer.close()
         self._file.seek(0)
         yield from pa.ipc.open_stream(self._file)
-        said = replace(ack, state=(), output=(), schema=b"", committables=())
+        said = replace(done.ack, state=(), output=(), schema=b"", committables=())
+        brief = [replace(done, ack=said)]
         for subtask in range(1, self._exchange.task.parallelism):
-            yield from self._sender.to_one(subtask, BlockKind.ACK, self._stage, _frame([said]))
-        for stage, acks in {**earlier, self._stage: [ack]}.items():
-            yield from self._sender.to_one(0, BlockKind.ACK, stage, _frame(acks))
+            yield from self._sender.to_one(subtask, BlockKind.ACK, self._stage, _frame(brief))
+        for stage, executions in {**earlier, self._stage: [done]}.items():
+            yield from self._sender.to_one(0, BlockKind.ACK, stage, _frame(executions))
 
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def acks_in(stage: str, rows: pl.DataFrame) -> list[Ack]:
-    """The acks of *stage* in rows of a block of acks."""
-    return [decode_ack(body, f"ack of {stage}") for body in rows[ACK]]
+def rows_of(executions: Sequence[Execution]) -> pa.RecordBatch:
+    columns = {
+        ACK: [encode_ack(one.ack) for one in executions],
+        TOKEN: [one.token for one in executions],
+        READ: [",".join(one.read) for one in executions],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=_EXECUTIONS)
 
 
-def _frame(acks: Sequence[Ack]) -> pl.DataFrame:
-    return pl.DataFrame({ACK: [encode_ack(ack) for ack in acks]}, {ACK: pl.Binary})
+def executions_in(rows: Iterable[tuple[bytes, str, str]], stage: str) -> list[Execution]:
+    """The executions in *rows* as ``rows_of`` makes them, of *stage* or its chain."""
+    return [
+        Execution(
+            ack=decode_ack(bytes(body), f"ack of {stage}"),
+            token=token,
+            read=tuple(read.split(",")) if read else (),
+        )
+        for body, token, read in rows
+    ]
+
+
+def _frame(executions: Sequence[Execution]) -> pl.DataFrame:
+    return to_frame(pa.Table.from_batches([rows_of(executions)]))

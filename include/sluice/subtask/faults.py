@@ -21,10 +21,12 @@ Of an Airflow task (``stage=UID`` is short for the snapshot task of that stage):
 from __future__ import annotations
 
 import os
+import signal
+import time
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, StageFailed
 
 FAULT_VARIABLE = "SLUICE_FAULT"
 FORM = (
@@ -71,6 +73,18 @@ class Fault:
 
     def _is_now(self, checkpoint_id: int | None) -> bool:
         return self.checkpoint_id in (None, checkpoint_id)
+
+    def strike(self) -> None:
+        """Do to the subtask that calls it what the fault says."""
+        match self.kind:
+            case "kill-worker":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "decline":
+                raise StageFailed(f"fault injected: {self}")
+            case "hang-worker":
+                time.sleep(self.seconds)
+            case _:
+                raise RuntimeError(f"fault injected: {self}")
 
     def __str__(self) -> str:
         """The form that ``parse_fault`` reads."""

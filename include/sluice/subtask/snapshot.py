@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW
 from sluice.connectors.files.plain_json import UndecidedError
-from sluice.core.acks import Ack
+from sluice.core.executions import Execution
 from sluice.core.handles import StateHandle
 from sluice.subtask.broadcast_rows import BroadcastRows
 from sluice.subtask.carried_clock import CarriedClock
-from sluice.subtask.chain import ChainedClock, acks_in
+from sluice.subtask.chain import ChainedClock, executions_in
 from sluice.subtask.exchange_blocks import BlockKind, Received
 from sluice.subtask.group_buffer import GroupBuffer, HashRange
 from sluice.subtask.keyed_function import FunctionEpoch
@@ -70,12 +70,21 @@ class KeyedSnapshot:
         )
         self.rows_in = 0
         self.event_times_ms: dict[str, int] = {}  # Those that came with the rows.
-        self.acks: dict[str, list[Ack]] = {}  # Of stages before this one in its chain.
+        self.executions: dict[str, list[Execution]] = {}  # Of stages before it in its chain.
         self.streams_watermark_ms = spec.streams_watermark_ms
 
     @property
     def groups(self) -> int:
         return self._buffer.rows
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The tokens of the executions that sent the rows, where the stage is chained."""
+        clock = self._work.spec.clock
+        if not isinstance(clock, ChainedClock):
+            return ()
+        senders = sorted(self.executions[clock.producer], key=lambda one: one.ack.subtask)
+        return tuple(one.token for one in senders)
 
     def add(self, rows: pl.DataFrame) -> None:
         """Pre-aggregate one chunk of the epoch's rows."""
@@ -112,8 +121,8 @@ class KeyedSnapshot:
             case BlockKind.TIMES:
                 self._times.setdefault(int(part.name), []).append(part.rows)
             case BlockKind.ACK:
-                acks = acks_in(part.name, part.rows)
-                self.acks[part.name] = [*self.acks.get(part.name, ()), *acks]
+                known = self.executions.setdefault(part.name, [])
+                known += executions_in(part.rows.iter_rows(), part.name)
             case BlockKind.UNDECIDED:
                 raise UndecidedError(part.name)
             case _:
@@ -160,7 +169,8 @@ class KeyedSnapshot:
                 self.event_times_ms = clock.measured_ms(seen)
                 self._time = clock.read(self._time, self.event_times_ms)
             case ChainedClock() as clock:
-                self.streams_watermark_ms = clock.streams_ms(self.acks[clock.producer])
+                acks = [one.ack for one in self.executions[clock.producer]]
+                self.streams_watermark_ms = clock.streams_ms(acks)
                 self._time = clock.read(self._time, self.streams_watermark_ms)
             case None:
                 pass

@@ -3,6 +3,7 @@
 It runs inside Spark's Python worker, in ``mapInArrow``; its input is the rows of the epoch that
 belong to this subtask.  Its only lasting effects are files, which count once an ack names them, and
 the ack, which is created last and only once: a retried or speculative Spark task changes nothing.
+In a chain the driver creates it.
 
     sync part     read, merge, encode; what is encoded is uploaded meanwhile
     async part    wait until all of it is durable
@@ -13,8 +14,6 @@ See docs/adr/0045-uploads-in-the-background.md.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,17 +26,18 @@ import pyarrow as pa
 from sluice.connectors.files.plain_json import UndecidedError
 from sluice.core.acks import Ack, Decline, SubtaskMetrics
 from sluice.core.causes import note_of_stage
+from sluice.core.executions import Execution
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import CheckpointDeclined, DeclineReason, SluiceError, StageFailed
 from sluice.protocol.paths import PipelinePaths
-from sluice.protocol.records import encode_ack
+from sluice.protocol.records import decode_ack
 from sluice.storage.answers import AnswerStore
 from sluice.storage.open import open_store
 from sluice.storage.patience import PatientStore
 from sluice.storage.uploads import Uploads
-from sluice.subtask.chain import ChainedOutput
+from sluice.subtask.chain import ChainedOutput, rows_of
 from sluice.subtask.chunks import chunks
 from sluice.subtask.event_times import EventTimes
 from sluice.subtask.exchange_blocks import received
@@ -47,8 +47,6 @@ from sluice.subtask.snapshot import KeyedSnapshot
 from sluice.subtask.state.cache import SegmentCache
 from sluice.subtask.state.segments import to_frame
 from sluice.subtask.workspace import SubtaskSpec, Workspace
-
-RESULT_SCHEMA = "ack binary"
 
 _REASONS: dict[DeclineReason, CheckpointFailureReason] = {
     "CHECKPOINT_DECLINED": CheckpointFailureReason.CHECKPOINT_DECLINED,
@@ -62,7 +60,8 @@ _REASONS: dict[DeclineReason, CheckpointFailureReason] = {
 
 
 def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the subtask in ``mapInArrow``; yield the ack that counts, as it is in the bucket.
+    """Run the subtask in ``mapInArrow``; yield the execution, with the ack that counts: as it is in
+    the bucket, unless it is left to the driver to write.
 
     It is followed by those of stages that are chained to this one, which no one has written yet.
     A subtask of these yields the blocks for the next stage.
@@ -85,17 +84,20 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
     with _chained_output(work) as chained:
         try:
             with _declining(answers, work):
-                ack, earlier = _snapshot(work, batches, chained)
+                done, earlier = _snapshot(work, batches, chained)
                 _strike(work)
         except UndecidedError as error:  # Every subtask was told, so none has acknowledged.
             if chained is not None:
                 yield from chained.undecided(str(error))
             return
         if chained is not None:
-            yield from chained.blocks(replace(ack, is_chained=True), earlier)
+            done = replace(done, ack=replace(done.ack, is_chained=True))
+            yield from chained.blocks(done, earlier)
             return
-    acks = [answers.write_ack(ack), *map(encode_ack, chain.from_iterable(earlier.values()))]
-    yield pa.RecordBatch.from_pydict({"ack": pa.array(acks, pa.binary())})
+    if not spec.leaves_acks_to_driver:
+        counts = decode_ack(answers.write_ack(done.ack), f"ack of {work.subtask}")
+        done = replace(done, ack=counts)
+    yield rows_of([done, *chain.from_iterable(earlier.values())])
 
 
 @contextmanager
@@ -171,20 +173,21 @@ def _reason(error: Exception, uploads: Uploads) -> CheckpointFailureReason | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """What one pass over the epoch's rows came to; ``earlier`` are acks of chained stages."""
+    """What one pass over the epoch's rows came to; ``read`` and ``earlier`` are of its chain."""
 
     rows_in: int
     groups: int = 0
     state: tuple[StateHandle, ...] = ()
     event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     streams_watermark_ms: int | None = None
-    earlier: Mapping[str, list[Ack]] = field(default_factory=dict[str, list[Ack]])
+    read: tuple[str, ...] = ()
+    earlier: Mapping[str, list[Execution]] = field(default_factory=dict[str, list[Execution]])
 
 
 def _snapshot(
     work: Workspace, batches: Iterable[pa.RecordBatch], chained: ChainedOutput | None
-) -> tuple[Ack, Mapping[str, list[Ack]]]:
-    """The subtask's ack, and those of earlier stages of its chain, which it is to pass on."""
+) -> tuple[Execution, Mapping[str, list[Execution]]]:
+    """This execution, and those of earlier stages of its chain, which it is to pass on."""
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     spec = work.spec
     output = Output(work, chained)
@@ -220,7 +223,7 @@ def _snapshot(
             requests=work.uploads.requests.so_far(),
         ),
     )
-    return ack, done.earlier
+    return Execution(ack=ack, token=work.token, read=done.read), done.earlier
 
 
 def _keyed(work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]) -> _Pass:
@@ -239,7 +242,8 @@ def _keyed(work: Workspace, output: Output, batches: Iterable[pa.RecordBatch]) -
         state=state,
         event_times_ms=snapshot.event_times_ms if is_first else {},
         streams_watermark_ms=snapshot.streams_watermark_ms,
-        earlier=snapshot.acks if is_first else {},
+        read=snapshot.read,
+        earlier=snapshot.executions if is_first else {},
     )
 
 
@@ -282,14 +286,5 @@ def _strike(work: Workspace) -> None:
     fault, subtask = work.spec.fault, work.subtask
     if fault is None or subtask.index != 0:
         return
-    if not fault.strikes_subtask(subtask.stage, work.spec.checkpoint_id):
-        return
-    match fault.kind:
-        case "kill-worker":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "decline":
-            raise StageFailed(f"fault injected: {fault}")
-        case "hang-worker":
-            time.sleep(fault.seconds)
-        case _:
-            raise RuntimeError(f"fault injected: {fault}")
+    if fault.strikes_subtask(subtask.stage, work.spec.checkpoint_id):
+        fault.strike()

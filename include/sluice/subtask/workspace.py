@@ -32,7 +32,8 @@ class SubtaskSpec:
     with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
     ``event_times_ms`` are what the stage's driver learned of the input, for the ack.  With a
     ``clock`` the watermark of the epoch's end comes with the rows, and ``epoch_time`` lacks it.
-    With ``chained_to`` the output goes to the next stage's subtasks, and not to the bucket.
+    With ``chained_to`` the output goes to the next stage's subtasks, and not to the bucket; one
+    that ``leaves_acks_to_driver`` is the last of its chain.
     """
 
     location: StoreLocation
@@ -51,6 +52,7 @@ class SubtaskSpec:
     event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     clock: CarriedClock | ChainedClock | None = None
     chained_to: ChainLink | None = None
+    leaves_acks_to_driver: bool = False
     measured_source: str | None = None  # The source whose event times are measured.
     is_pre_aggregated: bool = False
     is_exchanged: bool = False
@@ -78,7 +80,7 @@ class Workspace:
     store: ObjectStore
     paths: PipelinePaths
     cache: SegmentCache
-    token: str  # Distinguishes Spark tasks that run the same subtask and attempt.
+    token: str  # Of this execution: Spark may run the same subtask and attempt several times.
     uploaded_bytes: int = 0
     uploaded_state: list[SegmentHandle] = field(default_factory=list[SegmentHandle])
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.core.acks import Ack
+from sluice.core.executions import Execution
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import TaskPlan
@@ -18,7 +19,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
 from sluice.storage.open import StoreLocation
-from sluice.subtask.chain import ChainedClock, ChainedOutput, ChainLink, acks_in
+from sluice.subtask.chain import ChainedClock, ChainedOutput, ChainLink, executions_in
 from sluice.subtask.exchange_blocks import BlockKind, ExchangeSpec, received
 from sluice.subtask.feed import Feed, StreamRows
 from sluice.subtask.operators.operator import EpochTime
@@ -55,28 +56,31 @@ def a_link(parallelism: int) -> ChainLink:
 @pytest.mark.parametrize("memory_bytes", [8, 2**30])
 def test_every_subtask_gets_its_rows_and_what_the_ack_says_of_time(memory_bytes: int) -> None:
     rows = pl.DataFrame({"k": range(1_000), "n": [n % 7 for n in range(1_000)]})
-    earlier = replace(ACK, subtask=SubtaskId("first", 0))
+    first, then = "1-a", "1-b"
+    earlier = Execution(ack=replace(ACK, subtask=SubtaskId("first", 0)), token=first)
+    done = Execution(ack=ACK, token=then, read=(first,))
 
     with ChainedOutput("before", a_link(3), 1, memory_bytes) as output:
         for start in (0, 600):
             output.add(rows.slice(start, 600).to_arrow().cast(SCHEMA))
-        blocks = [*output.blocks(ACK, {"first": [earlier]})]
+        blocks = [*output.blocks(done, {"first": [earlier]})]
 
     got: list[pl.DataFrame] = []
-    acks: dict[int, list[Ack]] = {}
+    told: dict[int, list[Execution]] = {}
     for subtask in range(3):
         mine = [block for block in blocks if block.column(0)[0].as_py() == subtask]
         for part in received(mine):
             if part.kind is BlockKind.ACK:
-                acks.setdefault(subtask, []).extend(acks_in(part.name, part.rows))
+                told.setdefault(subtask, []).extend(executions_in(part.rows.iter_rows(), part.name))
             else:
                 assert part.kind is BlockKind.ROWS
                 got.append(part.rows.select("k", "n"))
     assert len(got) == 3
     assert pl.concat(got).sort("k").equals(rows)
-    # One subtask passes on what counts; all of them need what is said of event time.
-    assert acks[0] == [earlier, ACK]
-    assert acks[1] == acks[2] == [replace(ACK, output=())]
+    # One subtask passes on what counts; all of them need what is said of event time, and whose
+    # rows they have got.
+    assert told[0] == [earlier, done]
+    assert told[1] == told[2] == [replace(done, ack=replace(ACK, output=()))]
 
 
 def test_rows_that_are_not_those_of_the_declaration_are_refused_by_name() -> None:
