@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ from sluice.storage.file import FileStore
 from sluice.storage.object_store import ObjectStore
 from sluice.storage.open import StoreLocation, open_store
 from tests.contract.conftest import environment_with_sluice
+from tests.patching import replace_in
 
 
 def keys_of(store: ObjectStore) -> list[str]:
@@ -86,3 +89,28 @@ def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(tmp_path: 
         list(pool.map(write_and_delete, range(8)))
 
     assert keys_of(store) == []
+
+
+def test_a_folder_that_another_writer_makes_and_a_deleter_removes_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, others = os.mkdir, [tmp_path / "a"]
+
+    def made_by_another_and_removed(path: Path, mode: int = 0o777) -> None:
+        if path in others:
+            others.remove(path)
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))
+        make(path, mode)
+
+    replace_in(monkeypatch, "pathlib", "os", mkdir=made_by_another_and_removed)
+    FileStore(tmp_path).create("a/b", b"x")
+
+    assert others == []
+    assert keys_of(FileStore(tmp_path)) == ["a/b"]
+
+
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"no folder")
+
+    with pytest.raises(ConfigurationError, match=f"cannot use the folder {tmp_path}"):
+        FileStore(tmp_path).create("a/b", b"x")

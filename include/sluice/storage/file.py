@@ -231,7 +231,8 @@ def _make_folder(folder: Path) -> None:
         return
     if folder.parent != folder:
         _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    with suppress(FileExistsError):  # Another call made it; it may be gone again, or be a file.
+        folder.mkdir()
     _sync_folder(folder.parent)
 
 
