@@ -48,8 +48,8 @@ PATHS: dict[str, Mutation] = {
     "block_is_short": Mutation(
         "the last row of a block is left out",
         "subtask.exchange_blocks:_blocks",
-        "sorted_rows[start:end]",
-        "sorted_rows[start : max(start, end - 1)]",
+        "enumerate(owners.split(rows))",
+        "enumerate(part[:-1] for part in owners.split(rows))",
         needs=("plain", "parallel"),
     ),
     "times_reach_one": Mutation(
@@ -76,7 +76,7 @@ PATHS: dict[str, Mutation] = {
     "chain_is_cut": Mutation(
         "of what a chained stage yields the last block stays behind",
         "subtask.chain:ChainedOutput.add",
-        "for block in self._sender.rows(0, feed.keyed(to_frame(rows))):",
+        "for block in self._sender.rows(0, to_frame(rows)):",
         "for block in [*self._sender.rows(0, feed.keyed(to_frame(rows)))][:-1]:",
         needs=("chained",),
     ),

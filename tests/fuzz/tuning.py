@@ -33,6 +33,7 @@ def small_files(patch: Any) -> None:
 def pre_aggregates(patch: Any) -> None:
     """Rows are grouped before they are sent, however seldom keys come."""
     patch.setattr("sluice.spark.keying.PRE_AGGREGATED_ROWS_PER_GROUP", 0.0)
+    patch.setattr("sluice.spark.keying.GROUPED_ROWS_PER_GROUP", 0.0)
 
 
 def prunes(patch: Any) -> None:

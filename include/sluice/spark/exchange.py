@@ -28,7 +28,7 @@ from sluice.spark.reading import share
 from sluice.spark.stage_run import StageRun
 from sluice.subtask.exchange_blocks import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
 from sluice.subtask.feed import Feed, JsonRows, ParquetRows, StreamRows
-from sluice.subtask.operators.build import build_operator
+from sluice.subtask.operators.build import build_operator, hashes_groups
 from sluice.subtask.operators.computed import wanted
 from sluice.subtask.operators.operator import Operator
 from sluice.subtask.state.segments import to_table
@@ -83,7 +83,10 @@ def exchange_spec(run: StageRun, exchange: Exchange, event_time: EventTime) -> E
         feeds=exchange.feeds,
         epoch_time=event_time.time,
         timed=event_time.timed,
-        pre_aggregates=run.before is not None and is_pre_aggregated(run.before.rows_per_group),
+        pre_aggregates=run.before is not None
+        and is_pre_aggregated(
+            run.before.rows_per_group, hashes_groups=hashes_groups(exchange.operator)
+        ),
     )
 
 

@@ -89,8 +89,7 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
                 f"{_columns(self._schema)}; declare {self._exchange.stage.uid!r} with "
                 "disable_chaining()"
             )
-        (feed,) = self._exchange.feeds
-        for block in self._sender.rows(0, feed.keyed(to_frame(rows))):
+        for block in self._sender.rows(0, to_frame(rows)):
             self._writer.write_batch(block)
 
     def undecided(self, why: str) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sluice.subtask.state.segments import to_frame
 
-CHUNK_ROWS = 1_000_000  # Rows that are pre-aggregated at a time: large enough to be vectorized.
+CHUNK_ROWS = 2_500_000  # Rows that are pre-aggregated at a time: large enough to be vectorized.
 CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
 
 

@@ -17,18 +17,20 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.connectors.files.plain_json import UndecidedError
-from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import StageNode
 from sluice.subtask.carried_clock import TimedInput, times_frame
 from sluice.subtask.chunks import CHUNK_BYTES, CHUNK_ROWS
 from sluice.subtask.feed import Feed, JsonRows, read_together
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.operator import EpochTime
-from sluice.subtask.state.segments import HASH
+from sluice.subtask.key_hash import with_hash
+from sluice.subtask.operators.build import build_operator, hashes_groups
+from sluice.subtask.operators.operator import ROW_COUNT, EpochTime, Partial
+from sluice.subtask.owners import Counts, Owners
 
 SUBTASK = "subtask"
 BLOCK_BYTES = 16 * 1024**2  # Of one block: Spark holds several in memory, each in one piece.
+# A chunk with fewer rows for each of its groups is cheaper to send than they are to make.
+_ROWS_PER_GROUP = 1.5
 
 BLOCK_SCHEMA = pa.schema(
     [
@@ -95,9 +97,8 @@ def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 def _sent(spec: ExchangeSpec, share: int, sender: Sender) -> Iterator[pa.RecordBatch]:
     timed = {side: given.reader(share) for side, given in spec.timed.items()}
     for sides in _with_same_rows(spec.feeds):
-        for side, rows in read_together(sides, share, timed):
-            _check_event_time(spec.stage, side, sides[side], rows)
-            yield from sender.rows(side, rows)
+        for side, chunk in read_together(sides, share, timed):
+            yield from sender.rows(side, chunk)
     for side, one in timed.items():
         if one.times_ms:
             yield from sender.to_all(BlockKind.TIMES, str(side), times_frame(one.times_ms))
@@ -135,21 +136,40 @@ class Sender:
             for feed in spec.feeds
         ]
         self._operator = build_operator(spec.stage, schemas) if spec.pre_aggregates else None
+        self._owners = Owners(spec.task)
 
-    def rows(self, side: int, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
-        """Blocks of *rows*, which are hashed, or of the groups that they make."""
-        task = self._spec.task
-        if self._operator is None:
-            yield from _blocks(task, BlockKind.ROWS, str(side), rows)
+    def rows(self, side: int, chunk: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        """Blocks of the rows of input *side* that *chunk* holds as they were read, or of their
+        groups, as long as these are many fewer.
+
+        Raises:
+            UndecidedError: only Spark can read one of them.
+        """
+        operator, feed = self._operator, self._spec.feeds[side]
+        is_hashed = operator is None or not hashes_groups(operator)
+        rows = feed.keyed(chunk, is_hashed=is_hashed)
+        _check_event_time(self._spec.stage, side, feed, rows)
+        if operator is None:
+            yield from _blocks(self._owners, BlockKind.ROWS, str(side), rows)
             return
-        partial = self._operator.partial(rows, self._spec.epoch_time, side)
-        counts = np.bincount(_owners(task, rows), minlength=task.parallelism)
+        partial = operator.partial(rows, self._spec.epoch_time, side)
+        counts = self._counts(rows, partial, feed)
         for name, groups in partial.groups.items():
-            yield from _blocks(task, BlockKind.GROUPS, name, groups, counts)
+            yield from _blocks(self._owners, BlockKind.GROUPS, name, groups, counts)
             counts = np.zeros_like(counts)
         if partial.late.height:
-            owner = self._index % task.parallelism
+            owner = self._index % self._spec.task.parallelism
             yield from self.to_one(owner, BlockKind.LATE, str(side), partial.late)
+        groups_made = 0 if partial.counted is None else partial.counted.height
+        if groups_made * _ROWS_PER_GROUP > rows.height:
+            self._operator = None
+
+    def _counts(self, rows: pl.DataFrame, partial: Partial, feed: Feed) -> Counts:
+        """The number of *rows* that each subtask owns."""
+        if partial.counted is None:
+            return self._owners.count(rows)
+        late = with_hash(partial.late, feed.hashed)
+        return self._owners.count(partial.counted, ROW_COUNT) + self._owners.count(late)
 
     def to_one(
         self, subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame
@@ -185,23 +205,14 @@ def _together(key: tuple[BlockKind, str], frames: list[pl.DataFrame], input_rows
 
 
 def _blocks(
-    task: TaskPlan,
+    owners: Owners,
     kind: BlockKind,
     name: str,
     rows: pl.DataFrame,
-    counts: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None,
+    counts: Counts | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """*rows* as a block per subtask; *counts* are the input's rows of each, if pre-aggregated."""
-    if task.parallelism == 1:
-        parts = [rows]
-    else:
-        owners = _owners(task, rows)
-        order = np.argsort(owners, kind="stable")
-        ends = np.searchsorted(owners[order], np.arange(1, task.parallelism + 1))
-        sorted_rows = rows[pl.Series(order.astype(np.uint32))]
-        starts = [0, *ends[:-1]]
-        parts = [sorted_rows[start:end] for start, end in zip(starts, ends, strict=True)]
-    for subtask, part in enumerate(parts):
+    for subtask, part in enumerate(owners.split(rows)):
         count = part.height if counts is None else int(counts[subtask])
         if part.height or count:
             yield from _pieces(subtask, kind, name, part, count)
@@ -220,15 +231,3 @@ def _pieces(
             [pa.array([v], f.type) for v, f in zip(values, BLOCK_SCHEMA, strict=True)],
             schema=BLOCK_SCHEMA,
         )
-
-
-def _owners(task: TaskPlan, rows: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
-    """The subtask of each row; numbers of 16 bits are sorted several times faster."""
-    firsts = [
-        hash_range(
-            task.max_parallelism, key_group_range(task.max_parallelism, task.parallelism, index)
-        )[0]
-        for index in range(1, task.parallelism)
-    ]
-    hashes = rows[HASH].to_numpy()
-    return np.searchsorted(np.array(firsts, np.int64), hashes, side="right").astype(np.uint16)

@@ -23,7 +23,7 @@ from sluice.declaration.nodes import Input
 from sluice.declaration.steps import Projection, computing
 from sluice.storage.open import StoreLocation
 from sluice.subtask.chunks import chunks
-from sluice.subtask.key_hash import can_hash, key_hash
+from sluice.subtask.key_hash import can_hash, with_hash
 from sluice.subtask.operators.computed import Computed, to_compute
 from sluice.subtask.plain_sql import PlainSql
 from sluice.subtask.plain_steps import NotPlainError, PlainSteps, column, condition, plain_steps
@@ -130,11 +130,16 @@ class Feed:
     def narrowed(self, columns: Sequence[str]) -> Feed:
         return replace(self, columns=tuple(columns))
 
-    def keyed(self, chunk: pl.DataFrame) -> pl.DataFrame:
-        """Rows of the input, of which *chunk* has the columns that are read, or all, hashed."""
+    def keyed(self, chunk: pl.DataFrame, *, is_hashed: bool = True) -> pl.DataFrame:
+        """Rows of the input, of which *chunk* has the columns that are read, or all.
+
+        With their hash, or without if not *is_hashed*.
+        """
         columns = self.prepared_schema.names() if self.columns is None else self.columns
         rows = self.prepared(chunk)
-        return rows.with_columns(pl.Series(HASH, key_hash(rows, self.hashed))).select(columns)
+        if not is_hashed:
+            return rows.select(name for name in columns if name != HASH)
+        return with_hash(rows, self.hashed).select(columns)
 
     def of_event_time(self) -> Feed:
         """The same input, of which only the event time is read, without its filters."""
@@ -216,7 +221,7 @@ class Feed:
 def read_together(
     feeds: Mapping[int, Feed], share: int, timed: Mapping[int, TimedFeed]
 ) -> Iterator[tuple[int, pl.DataFrame]]:
-    """The rows of one reader's share, hashed, of inputs that read the same *rows* of files.
+    """The rows of one reader's share, of inputs that read the same *rows* of files.
 
     They are read and decoded once, the columns that one of *feeds* or *timed* needs.  Each frame
     comes with its input's number; as the rows pass, *timed* measures their times.
@@ -233,8 +238,8 @@ def read_together(
             yield batch
 
     for chunk in chunks(batches()):
-        for side, feed in feeds.items():
-            yield side, feed.keyed(chunk)
+        for side in feeds:
+            yield side, chunk
 
 
 class TimedFeed:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from sluice.subtask.state.segments import HASH
+
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 _SEED = 42
@@ -37,6 +39,11 @@ _TEXTS = (pl.String(), pl.Binary())
 def can_hash(dtype: pl.DataType) -> bool:
     """Whether ``key_hash`` takes a key column of this type."""
     return dtype in (*_INTS, pl.Int64(), *_TIMESTAMPS, *_TEXTS)
+
+
+def with_hash(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """*rows* with the column ``_hash``, the hash of their *columns*."""
+    return rows.with_columns(pl.Series(HASH, key_hash(rows, columns)))
 
 
 def key_hash(rows: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:

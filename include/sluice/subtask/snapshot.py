@@ -20,7 +20,7 @@ from sluice.subtask.exchange_blocks import BlockKind, Received
 from sluice.subtask.group_buffer import GroupBuffer, HashRange
 from sluice.subtask.keyed_function import FunctionEpoch
 from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.operator import Operator, Outcome
+from sluice.subtask.operators.operator import ROW_COUNT, Operator, Outcome
 from sluice.subtask.operators.process_keyed import ProcessKeyed
 from sluice.subtask.output import Output
 from sluice.subtask.side_rows import SOURCE
@@ -31,7 +31,6 @@ from sluice.subtask.state_writer import StateWriter
 from sluice.subtask.workspace import Workspace
 
 SIDE = "_side"  # The input of a join that a row is from.
-ROWS = "_rows"  # The number of rows that Spark folded into a group.
 
 
 class KeyedSnapshot:
@@ -89,7 +88,7 @@ class KeyedSnapshot:
     def add(self, rows: pl.DataFrame) -> None:
         """Pre-aggregate one chunk of the epoch's rows."""
         if self._work.spec.is_pre_aggregated:
-            self.rows_in += int(rows[ROWS].sum())
+            self.rows_in += int(rows[ROW_COUNT].sum())
             template = self._template["groups"]
             self._buffer.add({"groups": rows.select(template.columns).cast(template.schema)})
             return

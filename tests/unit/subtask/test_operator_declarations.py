@@ -92,6 +92,7 @@ UNKNOWN = (
             "would have a column '_deleted' that is reserved",
             an_aggregate("id", _deleted=agg.count()),
         ),
+        ("would have a column '_rows' that is reserved", an_aggregate("id", _rows=agg.count())),
         (
             "would have a column '_written_ms' that is reserved",
             an_aggregate("id", _written_ms=agg.count()),

@@ -17,12 +17,14 @@ import polars as pl
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
+from sluice.subtask.key_hash import with_hash
 from sluice.subtask.operators.aggregate_values import ValueTable, value_table
 from sluice.subtask.operators.aggregates import Fold, kernel_of
 from sluice.subtask.operators.argument import Argument
 from sluice.subtask.operators.arguments import argument_of
 from sluice.subtask.operators.kernels import Kernel, counted
 from sluice.subtask.operators.operator import (
+    ROW_COUNT,
     WEIGHT,
     Changes,
     EpochTime,
@@ -99,9 +101,13 @@ class KeyedAggregate:
         return None if columns is None else SparkPartial(by=self._keys, columns=columns)
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
-        groups = {GROUPS: self._folded.partial(rows, self._keys)}
+        if self._values and HASH not in rows.columns:
+            rows = with_hash(rows, self._keys)
+        folded = self._folded.partial(rows, self._keys)
+        groups = {GROUPS: folded.drop(ROW_COUNT)}
         groups |= {table.table: table.partial(rows) for table in self._values.values()}
-        return Partial(groups=groups, late=self._input.to_frame())
+        counted = folded.select(HASH, ROW_COUNT)
+        return Partial(groups=groups, late=self._input.to_frame(), counted=counted)
 
     def combine(self, groups: Frames) -> Frames:
         combined = {GROUPS: self._folded.combine(groups[GROUPS], self._keys)}

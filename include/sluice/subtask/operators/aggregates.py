@@ -12,6 +12,7 @@ import polars as pl
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.nodes import StageNode
 from sluice.errors import ConfigurationError
+from sluice.subtask.key_hash import with_hash
 from sluice.subtask.operators.argument import Argument
 from sluice.subtask.operators.arguments import argument_of, ordering_of
 from sluice.subtask.operators.kernels import (
@@ -24,10 +25,7 @@ from sluice.subtask.operators.kernels import (
     weighed,
 )
 from sluice.subtask.operators.moment_kernels import moments
-from sluice.subtask.operators.operator import (
-    COMPUTED,
-    WEIGHT,
-)
+from sluice.subtask.operators.operator import COMPUTED, ROW_COUNT, WEIGHT
 from sluice.subtask.operators.readings import reading_of
 from sluice.subtask.operators.value_kernels import (
     collected,
@@ -81,7 +79,8 @@ class Fold:
     ) -> pl.DataFrame:
         """Fold rows into groups, one for each value of the key columns and the columns *within*.
 
-        The hash is a function of the keys, and is not grouped by.
+        The hash is a function of the keys, and is not grouped by: it is carried along, or computed
+        of the groups if *rows* are without it.  ``ROW_COUNT`` is the number of rows in each.
         """
         is_small = _smallness(rows)
 
@@ -89,7 +88,9 @@ class Fold:
             narrow = kernel.narrow
             return narrow.partial if narrow and is_small(narrow.reads) else kernel.partial
 
-        return self._grouped(rows, keys, within, folding)
+        return self._grouped(
+            rows, keys, within, folding, [pl.len().cast(pl.Int64).alias(ROW_COUNT)]
+        )
 
     def combine(
         self, groups: pl.DataFrame, keys: Sequence[str], within: Sequence[str] = ()
@@ -161,10 +162,11 @@ class Fold:
         keys: Sequence[str],
         within: Sequence[str],
         fold: Callable[[Kernel], Iterable[pl.Expr]],
+        more: Sequence[pl.Expr] = (),
     ) -> pl.DataFrame:
         return self._computed(
             lambda kernels: self._grouped_by(
-                rows, keys, within, [e for k in kernels for e in fold(k)]
+                rows, keys, within, [*(e for k in kernels for e in fold(k)), *more]
             )
         )
 
@@ -184,12 +186,16 @@ class Fold:
             together = pl.concat(grouped)
         else:
             together = self._group(rows, [*keys, *others], expressions)
+        if HASH not in rows.columns:
+            together = with_hash(together, keys)
         return together.select(*names, pl.exclude(names))
 
     def _group(
         self, rows: pl.DataFrame, by: Sequence[str], expressions: Sequence[pl.Expr]
     ) -> pl.DataFrame:
-        query = rows.lazy().group_by(by).agg(pl.col(HASH).first(), *expressions)
+        # All of a group are equal; the least is faster to find than the first.
+        carried = [pl.col(HASH).min()] if HASH in rows.columns else []
+        query = rows.lazy().group_by(by).agg(*carried, *expressions)
         # The streaming engine is faster, but adds floats in the order in which its threads finish.
         return query.collect(engine="in-memory" if self.is_order_sensitive else "streaming")
 

@@ -40,6 +40,14 @@ def build_operator(stage: StageNode, schemas: Sequence[pl.Schema]) -> Operator:
     return _OPERATORS[type(operation)](stage, *schemas)
 
 
+def hashes_groups(operator: Operator) -> bool:
+    """Whether it folds rows into groups of their keys, so that no row's hash is needed before.
+
+    ``key_hash`` has to take its keys.
+    """
+    return isinstance(operator, KeyedAggregate | AlignedWindow | SessionWindow)
+
+
 def regular_join(stage: StageNode, left: pl.Schema, right: pl.Schema) -> Operator:
     """The operator of a regular join: the simpler one where no row can ever be taken back."""
     assert isinstance(stage.operation, ops.RegularJoin)

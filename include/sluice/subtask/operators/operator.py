@@ -34,6 +34,8 @@ FILTER = "_where_"
 ARGUMENT = "_argument_"
 ORDER = "_order_"
 COMPUTED = (FILTER, ARGUMENT, ORDER)
+# On groups as they are made of rows, the number of rows in each.
+ROW_COUNT = "_rows"
 
 Frames: TypeAlias = Mapping[str, pl.DataFrame]
 
@@ -60,10 +62,13 @@ class Partial:
     """A chunk of one input's rows, pre-aggregated, and its late rows.
 
     Every frame of ``groups`` has the column ``_hash``; ``late`` has the input's columns.
+    ``counted`` has ``_hash`` and ``ROW_COUNT``, how many rows that are not late have this hash; it
+    is None if the operator does not count them.
     """
 
     groups: Frames
     late: pl.DataFrame
+    counted: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,6 +138,8 @@ class Operator(Protocol):
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:
         """Pre-aggregate one chunk of input *side*; *rows* carry ``_hash`` and the input's columns.
 
+        An operator that ``hashes_groups`` takes them without ``_hash``, too, and counts them.
+
         Called with no rows, it gives every group frame of that input with its exact types.
         """
         ...
@@ -177,7 +184,7 @@ def wrong_type(
 
 def require_distinct(uid: str, names: Iterable[str]) -> None:
     """Refuse result columns that share a name, or have a reserved one."""
-    ours = {HASH, DELETED, WEIGHT, WRITTEN}
+    ours = {HASH, DELETED, WEIGHT, WRITTEN, ROW_COUNT}
     seen = set(ours)
     for name in names:
         if name in seen:

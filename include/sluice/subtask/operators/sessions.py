@@ -23,9 +23,11 @@ import polars as pl
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.windows import Session
+from sluice.subtask.key_hash import with_hash
 from sluice.subtask.operators.aggregates import Fold, kernels
 from sluice.subtask.operators.argument import Argument
 from sluice.subtask.operators.operator import (
+    ROW_COUNT,
     Changes,
     EpochTime,
     Frames,
@@ -112,15 +114,20 @@ class SessionWindow:
             rows = rows.filter(has_time)
         names = self._fold.reads_of(rows, self._keys)
         stretched = rows.select(*names, self._stretch().alias(_STRETCH))
-        minis = self._fold.partial(stretched, self._keys, [_STRETCH])
+        folded = self._fold.partial(stretched, self._keys, [_STRETCH])
+        minis = folded.drop(ROW_COUNT)
         end = pl.col(self._time) + self._gap_us * US
         is_suspect = max_timestamp_ms(end) + self._lateness_ms <= time.previous_watermark_ms
+        suspects = rows.filter(is_suspect)
+        if HASH not in suspects.columns:
+            suspects = with_hash(suspects, self._keys)
         return Partial(
             groups={
                 SESSIONS: minis.with_columns(pl.col(WINDOW_END) + self._gap_us * US),
-                SUSPECTS: rows.filter(is_suspect).select(HASH, *self._input.names()),
+                SUSPECTS: suspects.select(HASH, *self._input.names()),
             },
             late=late,
+            counted=folded.select(HASH, ROW_COUNT),
         )
 
     def combine(self, groups: Frames) -> Frames:

@@ -25,6 +25,7 @@ from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.subtask.operators.aggregates import Fold, kernels
 from sluice.subtask.operators.operator import (
+    ROW_COUNT,
     Changes,
     EpochTime,
     Frames,
@@ -110,7 +111,8 @@ class AlignedWindow:
         if late.height:
             live = live.filter(is_live)
         groups = self._fold.partial(live, self._keys, self._panes.columns)
-        return Partial(groups={PANES: groups}, late=late)
+        counted = groups.select(HASH, ROW_COUNT)
+        return Partial(groups={PANES: groups.drop(ROW_COUNT)}, late=late, counted=counted)
 
     def combine(self, groups: Frames) -> Frames:
         return {PANES: self._combined(groups[PANES])}
