@@ -104,8 +104,9 @@ def test_a_chain_is_one_spark_job_and_leaves_the_same_state(
         .equals(alone.table("out").sort("window_start", "rank"))
     )
     assert chained.table("all").height == alone.table("all").height > 0
-    # The driver writes them, from the back to the front.
-    assert [(ack.subtask.stage, ack.is_chained, ack.output) for ack in written] == [
+    # The driver writes them, a chain's from the back to the front.
+    of_chains = written[: len(written) // 2]
+    assert [(ack.subtask.stage, ack.is_chained, ack.output) for ack in of_chains] == [
         (stage, stage != "best", ())
         for _ in range(2)
         for stage in ("best", "best", "totals", "totals", "per_key", "per_key")

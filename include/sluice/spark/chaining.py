@@ -2,8 +2,8 @@
 
 The driver of the first stage decides, for one attempt.  The stages keep their uids, state, acks and
 metrics; only the stream between them is not in the bucket.  So a chained stage acknowledges when
-those behind it have: there is nothing that they could read again.  All acks are written by the
-driver, once it knows that every subtask has read the same executions of those before it.
+those behind it have: there is nothing that they could read again.  The driver writes the acks once
+it knows that every subtask has read the same executions of those before it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,6 @@ def deploy_chain(
         if deployed is None:
             break
         chain.append(deployed)
-    if len(chain) > 1:
-        last = chain[-1]
-        chain[-1] = replace(last, spec=replace(last.spec, leaves_acks_to_driver=True))
     return tuple(chain)
 
 

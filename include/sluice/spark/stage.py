@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sluice.coordinator.completion import publish_early
@@ -27,7 +27,6 @@ from sluice.epoch.stage_input import stage_input
 from sluice.errors import ConfigurationError, FencedError, SluiceError, StageFailed
 from sluice.job.job import Job
 from sluice.job.owed_work import plan_of, still_pending
-from sluice.protocol.records import decode_ack
 from sluice.spark.chaining import deploy_chain
 from sluice.spark.compaction_job import compact_state
 from sluice.spark.deployment import Deployment
@@ -135,10 +134,11 @@ def run_stage(
 def _acknowledged(snapshots: tuple[_Snapshot, ...]) -> AcknowledgedStage:
     for one in snapshots:
         _require_all_acks(one)
-    job, acks = snapshots[0].run.job, [one.acks for one in snapshots]
+    job = snapshots[0].run.job
     if len(snapshots) == 1:
-        job.answers.write_stage(*acks)
-    elif (answered := job.answers.write_chain(acks)) is not None:
+        (alone,) = snapshots
+        snapshots = (replace(alone, acks=job.answers.write_acks(alone.acks)),)
+    elif (answered := job.answers.write_chain([one.acks for one in snapshots])) is not None:
         raise _answered_by_another(answered)
     for run in (one.run for one in snapshots):
         log.info(
@@ -256,7 +256,7 @@ def _acknowledge_nothing(run: StageRun) -> tuple[Ack, ...]:
     What is in flight waits, and so does event time, or these rows would be late.
     """
     task, before = run.task, run.before
-    acks = [
+    return tuple(
         Ack(
             checkpoint_id=run.plan.checkpoint_id,
             subtask=subtask,
@@ -265,6 +265,4 @@ def _acknowledge_nothing(run: StageRun) -> tuple[Ack, ...]:
             watermark_ms=before.watermark_ms if before is not None else MIN_WATERMARK,
         )
         for subtask, state in zip(task.subtasks, assigned_state(before, task), strict=True)
-    ]
-    raw = [run.job.answers.write_ack(ack) for ack in acks]
-    return tuple(decode_ack(body, f"ack of {task.uid}") for body in raw)
+    )

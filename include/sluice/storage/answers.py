@@ -87,6 +87,15 @@ class AnswerStore:
             _require_its_key(self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt), key)
         return [*acks.values()]
 
+    def write_acks(self, acks: Sequence[Ack]) -> tuple[Ack, ...]:
+        """Acknowledge for the subtasks of a stage that ran alone, and return the acks that count.
+
+        Those that another driver of the attempt has written stay: each is whole by itself.
+        """
+        counting = self._written(acks)
+        self.write_stage(counting)
+        return counting
+
     def write_stage(self, acks: Sequence[Ack]) -> None:
         """Put a stage's acks, all of one attempt and every one durable, into one object."""
         first = acks[0]
@@ -101,10 +110,8 @@ class AnswerStore:
         for a stage, that is returned, and nothing is written for those before it.
         """
         for acks in reversed(stages):
-            stage = acks[0].subtask.stage
-            written = in_parallel(self.write_ack, acks, PARALLEL_WRITES)
-            if [decode_ack(body, f"ack of {stage}") for body in written] != [*acks]:
-                return stage
+            if self._written(acks) != tuple(acks):
+                return acks[0].subtask.stage
             self.write_stage(acks)
         return None
 
@@ -123,12 +130,18 @@ class AnswerStore:
 
     def write_ack(self, ack: Ack) -> bytes:
         """Answer once, and return the ack that counts: an earlier one of this subtask and attempt
-        stays (a retried Spark task).
+        stays.
         """
         key = self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt)
         raw = encode_ack(ack)
         result = self._store.create(key, raw)
         return result.body if isinstance(result, AlreadyExists) else raw
+
+    def _written(self, acks: Sequence[Ack]) -> tuple[Ack, ...]:
+        """Returns those that are there now."""
+        written = in_parallel(self.write_ack, acks, PARALLEL_WRITES)
+        named = zip(acks, written, strict=True)
+        return tuple(decode_ack(body, f"ack of {ack.subtask}") for ack, body in named)
 
     def _subtasks(self, listed: Iterable[Listed], folder: str) -> frozenset[tuple[SubtaskId, int]]:
         inside = (one for one in listed if one.key.startswith(folder))

@@ -1,15 +1,15 @@
 """One subtask of one stage for one epoch: read, merge, write, upload, acknowledge; in one pass.
 
 It runs inside Spark's Python worker, in ``mapInArrow``; its input is the rows of the epoch that
-belong to this subtask.  Its only lasting effects are files, which count once an ack names them, and
-the ack, which is created last and only once: a retried or speculative Spark task changes nothing.
-In a chain the driver creates it.
+belong to this subtask.  Its only lasting effects are files, which count once an ack names them: a
+retried or speculative Spark task changes nothing.
 
     sync part     read, merge, encode; what is encoded is uploaded meanwhile
     async part    wait until all of it is durable
-    ack           create-only; the Spark task ends behind it
+    ack           yielded; the driver writes it, create-only, when Spark says the task succeeded
 
-See docs/adr/0045-uploads-in-the-background.md.
+It must not write the ack itself: where what feeds it fails, or the task is killed, Spark ends its
+input as if that were all (docs/adr/0056-a-chain-reads-one-execution.md, and 0045 for the uploads).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from sluice.core.ids import SubtaskId
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import CheckpointDeclined, DeclineReason, SluiceError, StageFailed
 from sluice.protocol.paths import PipelinePaths
-from sluice.protocol.records import decode_ack
 from sluice.storage.answers import AnswerStore
 from sluice.storage.open import open_store
 from sluice.storage.patience import PatientStore
@@ -60,11 +59,10 @@ _REASONS: dict[DeclineReason, CheckpointFailureReason] = {
 
 
 def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the subtask in ``mapInArrow``; yield the execution, with the ack that counts: as it is in
-    the bucket, unless it is left to the driver to write.
+    """Run the subtask in ``mapInArrow``; yield the execution, with the ack for the driver to write.
 
-    It is followed by those of stages that are chained to this one, which no one has written yet.
-    A subtask of these yields the blocks for the next stage.
+    It is followed by those of stages that this one is chained to.  A subtask of these yields the
+    blocks for the next stage.
     It yields none if rows are undecided: the stage has to run again, and Spark to read them.
     """
     from pyspark import TaskContext
@@ -94,9 +92,6 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
             done = replace(done, ack=replace(done.ack, is_chained=True))
             yield from chained.blocks(done, earlier)
             return
-    if not spec.leaves_acks_to_driver:
-        counts = decode_ack(answers.write_ack(done.ack), f"ack of {work.subtask}")
-        done = replace(done, ack=counts)
     yield rows_of([done, *chain.from_iterable(earlier.values())])
 
 

@@ -32,8 +32,7 @@ class SubtaskSpec:
     with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
     ``event_times_ms`` are what the stage's driver learned of the input, for the ack.  With a
     ``clock`` the watermark of the epoch's end comes with the rows, and ``epoch_time`` lacks it.
-    With ``chained_to`` the output goes to the next stage's subtasks, and not to the bucket; one
-    that ``leaves_acks_to_driver`` is the last of its chain.
+    With ``chained_to`` the output goes to the next stage's subtasks, and not to the bucket.
     """
 
     location: StoreLocation
@@ -52,7 +51,6 @@ class SubtaskSpec:
     event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     clock: CarriedClock | ChainedClock | None = None
     chained_to: ChainLink | None = None
-    leaves_acks_to_driver: bool = False
     measured_source: str | None = None  # The source whose event times are measured.
     is_pre_aggregated: bool = False
     is_exchanged: bool = False
