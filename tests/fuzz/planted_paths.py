@@ -77,7 +77,7 @@ PATHS: dict[str, Mutation] = {
         "of what a chained stage yields the last block stays behind",
         "subtask.chain:ChainedOutput.add",
         "for block in self._sender.rows(0, to_frame(rows)):",
-        "for block in [*self._sender.rows(0, feed.keyed(to_frame(rows)))][:-1]:",
+        "for block in [*self._sender.rows(0, to_frame(rows))][:-1]:",
         needs=("chained",),
     ),
     "times_of_one_reader": Mutation(
