@@ -18,9 +18,9 @@ from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.errors import FencedError, SluiceError, TableMismatch
 from tests.simulation.acts import act
 from tests.simulation.broken import Broken
-from tests.simulation.chains import runs
 from tests.simulation.noted import NOTED
 from tests.simulation.snapshots import PATHS
+from tests.simulation.spark_jobs import spark_job
 from tests.simulation.world import World
 
 MAX_ROUNDS = 8
@@ -110,9 +110,9 @@ def _tries(world: World) -> None:
             pending = job.state().pending_checkpoint(plan.checkpoint_id)
             if pending is None:
                 return
-            for one in runs(world, plan, stage, pending.attempt_of(stage)):
-                while not one.is_done:
-                    one.advance(world)
+            one = spark_job(world, plan, stage, pending.attempt_of(stage))
+            while one is not None and not one.is_done:
+                one.advance(world)
     except SluiceError as error:
         fail_checkpoint(
             job, plan.checkpoint_id, Reason.TASK_FAILURE, str(error), is_task_failure=True

@@ -1,4 +1,4 @@
-"""The acts of whoever runs stages: deploy, work, die and run again, bundle, decline."""
+"""The acts of those who run stages: deploy, work, die and run again, decline."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from sluice.coordinator.recovery import fail_checkpoint
 from sluice.core.acks import Decline
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.epoch.acks import acks_of
 from sluice.errors import CorruptSegment
 from tests.simulation.acts import act
 from tests.simulation.bucket import Crash
-from tests.simulation.chains import runs
-from tests.simulation.subtasks import STEPS
+from tests.simulation.spark_jobs import spark_job
 from tests.simulation.world import EXPECTED, World
+
+STEPS = 3
 
 
 def _next_stage(world: World, pending: PendingCheckpoint) -> str | None:
@@ -49,21 +49,23 @@ def deploys(world: World) -> str:
     plan = world.job.plan(pending.checkpoint_id)
     if plan is None:
         return "no plan"
-    started = runs(world, plan, stage, attempt)
+    started = spark_job(world, plan, stage, attempt)
     world.deployed.add((plan.checkpoint_id, stage, attempt))
-    world.running += started
-    return f"{len(started)} subtasks of {plan.checkpoint_id} {stage}.{attempt}"
+    if started is None:
+        return f"{stage} of {plan.checkpoint_id} ran chained"
+    world.running.append(started)
+    return f"{len(started.tasks)} subtasks of {plan.checkpoint_id} {stage}.{attempt}"
 
 
 @act(weight=lambda world: 45 if world.running else 0)
 def works(world: World) -> str:
-    """Some steps of one subtask, which may run again, or die and perhaps be run again."""
+    """Some tasks of one Spark job, which may run again, or die and perhaps be run again."""
     if not world.running:
         return "nobody"
     pending = {p.checkpoint_id for p in world.head.pending}
     useful = [one for one in world.running if one.plan.checkpoint_id in pending]
     workers = useful if useful and world.chance(0.9) else world.running
-    one = world.pick(workers, lambda execution: execution.label)
+    one = world.pick(workers, lambda job: job.label)
     world.running.remove(one)  # It takes one step at a time.
     steps = world.random.randint(1, STEPS)
     token = f"t{world.random.randrange(10**6)}"
@@ -87,16 +89,6 @@ def works(world: World) -> str:
     elif is_repeated:
         world.running.append(one.again(token))
     return f"{one.plan.checkpoint_id} {one.label} up to step {one.step}"
-
-
-@act(weight=lambda world: 4 if world.head.pending else 0.1)
-def bundles(world: World) -> str:
-    """The driver of a stage writes its acks as one object; some driver, some time later."""
-    pending = world.pending()
-    stage = world.pick([task.uid for task in pending.tasks])
-    acks = acks_of(world.job, world.head, pending.checkpoint_id)(stage)
-    world.job.answers.write_stage(acks)
-    return f"{len(acks)} acks of {pending.checkpoint_id} {stage}"
 
 
 @act(weight=lambda world: 0.4 if world.head.pending else 0)

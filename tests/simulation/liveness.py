@@ -15,10 +15,10 @@ from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
 from tests.simulation.broken import Broken
-from tests.simulation.chains import runs
 from tests.simulation.damage import meets_the_damage
 from tests.simulation.noted import Place
 from tests.simulation.readers import Seen
+from tests.simulation.spark_jobs import spark_job
 from tests.simulation.world import World
 
 MAX_ROUNDS = 6
@@ -150,9 +150,9 @@ def _carries_out(world: World, plan: CheckpointPlan) -> None:
         pending = job.state().pending_checkpoint(plan.checkpoint_id)
         if pending is None:
             raise Broken(0, "a checkpoint ends without a reason", f"{plan.checkpoint_id}")
-        for one in runs(world, plan, stage, pending.attempt_of(stage)):
-            while not one.is_done:
-                one.advance(world)
+        one = spark_job(world, plan, stage, pending.attempt_of(stage))
+        while one is not None and not one.is_done:
+            one.advance(world)
     finalize(job, plan.checkpoint_id)
     commit(job, plan.checkpoint_id)
     if plan.checkpoint_id not in world.witness.committed:

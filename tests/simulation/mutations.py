@@ -14,8 +14,8 @@ from itertools import chain
 from pathlib import Path
 
 from tests.simulation import (  # noqa: F401 - they register theirs
-    planted_chains,
     planted_files,
+    planted_jobs,
     planted_people,
     planted_rules,
     planted_tables,

@@ -108,9 +108,10 @@ def overwrite_a_plan(patch: pytest.MonkeyPatch) -> None:
 def replace_the_first_ack(patch: pytest.MonkeyPatch) -> None:
     """A second ack of the same subtask and attempt replaces the first."""
 
-    def write_ack(self: AnswerStore, ack: Ack) -> None:
+    def write_ack(self: AnswerStore, ack: Ack) -> bytes:
         key = self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt)
-        self._store.put(key, encode_ack(ack))
+        self._store.put(key, raw := encode_ack(ack))
+        return raw
 
     patch.setattr(AnswerStore, "write_ack", write_ack)
 

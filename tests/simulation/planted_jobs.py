@@ -1,4 +1,4 @@
-"""Planted faults: chained stages that acknowledge too early, or are chained where they must not."""
+"""Planted faults: subtasks that acknowledge too early, stages chained where they must not be."""
 
 from __future__ import annotations
 
@@ -10,9 +10,23 @@ from sluice.core.acks import Ack
 from sluice.epoch import chaining
 from sluice.epoch.stage_input import StageInput
 from sluice.storage.answers import AnswerStore
-from tests.simulation.chains import Chain, chained_acks
 from tests.simulation.planting import mutation
+from tests.simulation.spark_jobs import SparkJob, chained_acks
+from tests.simulation.subtasks import Execution
 from tests.simulation.world import World
+
+
+@mutation(3)
+def acknowledge_from_within_the_task(patch: pytest.MonkeyPatch) -> None:
+    """A subtask writes its ack when its input has ended, also if Spark has cut that short."""
+    run = Execution.run
+
+    def runs(self: Execution, world: World, *, share: float, is_last: bool) -> None:
+        run(self, world, share=share, is_last=is_last)
+        if is_last:
+            self.job.answers.write_ack(self.ack())
+
+    patch.setattr(Execution, "run", runs)
 
 
 @mutation(12)
@@ -29,9 +43,9 @@ def acknowledge_a_chain_from_the_front(patch: pytest.MonkeyPatch) -> None:
 @mutation(12)
 def acknowledge_before_the_chain_has_ended(patch: pytest.MonkeyPatch) -> None:
     """The subtasks of a chained stage acknowledge as soon as they are done, as without a chain."""
-    advance = Chain.advance
+    advance = SparkJob.advance
 
-    def acknowledges(self: Chain, world: World) -> None:
+    def acknowledges(self: SparkJob, world: World) -> None:
         advance(self, world)
         done = 0
         for stage in self.stages[:-1]:
@@ -40,7 +54,7 @@ def acknowledge_before_the_chain_has_ended(patch: pytest.MonkeyPatch) -> None:
                 for ack in chained_acks(stage):
                     stage[0].job.answers.write_ack(ack)
 
-    patch.setattr(Chain, "advance", acknowledges)
+    patch.setattr(SparkJob, "advance", acknowledges)
 
 
 @mutation(3)

@@ -1,7 +1,10 @@
-"""Chains: stages that run as one Spark job, whose driver writes all acks.
+"""Spark jobs: the run of a stage, or of several that are chained, whose driver writes all acks.
 
-Which may, and in which order their acks are written, is the product's (ADR 52).  An attempt decides
-how long its chain is, so that those of one checkpoint differ.
+What feeds a task may fail in mid-epoch.  To the task that looks like the end of its input: it does
+with some rows what it would do with all, and Spark runs it again (ADR 57).
+
+Which stages may be chained, and in which order acks are written, is the product's (ADR 52).  An
+attempt decides how long its chain is, so that those of one checkpoint differ.
 """
 
 from __future__ import annotations
@@ -9,25 +12,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeAlias
 
 from sluice.core.acks import Ack
 from sluice.core.plan import CheckpointPlan
+from sluice.core.state import CoordinatorState
+from sluice.epoch.acks import acks_of
 from sluice.epoch.chaining import chained_behind
-from sluice.epoch.lineage import lineage_of
+from sluice.epoch.lineage import Lineage, lineage_of
+from sluice.epoch.stage_input import stage_input
 from sluice.errors import FencedError, StageFailed
 from sluice.job.owed_work import still_pending
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import Row, said_by
-from tests.simulation.subtasks import Execution, executions, inherited, prepared
+from tests.simulation.subtasks import Execution, inherited, prepared
 from tests.simulation.world import World
 
 LINKED = 0.8  # Of the stages that may be chained.
+CUT_SHORT = 0.1  # Of the runs of a task.
 
 
 @dataclass(slots=True)
-class Chain:
-    """A Spark job of several stages: their subtasks, and the driver, which goes last."""
+class SparkJob:
+    """The subtasks of its stages, one after the other, and the driver, which goes last."""
 
     stages: tuple[tuple[Execution, ...], ...]
     step: int = 0
@@ -38,35 +44,49 @@ class Chain:
 
     @property
     def label(self) -> str:
-        return f"{self.stages[0][0].label} and {len(self.stages) - 1} behind it"
+        behind = len(self.stages) - 1
+        return self.stages[0][0].label + (f" and {behind} behind it" if behind else "")
+
+    @property
+    def tasks(self) -> tuple[Execution, ...]:
+        return tuple(chain.from_iterable(self.stages))
 
     @property
     def is_done(self) -> bool:
-        return self.step > sum(map(len, self.stages))
+        return self.step > len(self.tasks)
 
-    def again(self, token: str) -> Chain:
+    def again(self, token: str) -> SparkJob:
         stages = tuple(tuple(one.again(token) for one in stage) for stage in self.stages)
-        return Chain(stages)
+        return SparkJob(stages)
 
     def advance(self, world: World) -> None:
-        """A subtask's pass or, at the end, all acks."""
-        step, passes = self.step, [*chain.from_iterable(self.stages)]
+        """A task or, at the end, all acks."""
+        step, tasks = self.step, self.tasks
         self.step += 1
-        if step < len(passes):
-            self._passes(world, passes[step])
-            return
-        behind = [chained_acks(stage) for stage in self.stages[:-1]]
-        last = [one.ack() for one in self.stages[-1]]
-        if answered := self.stages[0][0].job.answers.write_chain([*behind, last]):
-            raise StageFailed(f"another driver has acknowledged for {answered}")
+        if step < len(tasks):
+            self.run(world, tasks[step])
+        else:
+            self._acknowledge()
 
-    def _passes(self, world: World, one: Execution) -> None:
+    def run(self, world: World, one: Execution) -> None:
+        """Run the task until it has read all of its input."""
         depth = next(at for at, stage in enumerate(self.stages) if one in stage)
         if depth > 0:
             one.handed = self._stream(world, depth - 1)
-        one.absorb(world)
-        if depth == len(self.stages) - 1:
-            one.emit(world)
+        is_last = depth == len(self.stages) - 1
+        while world.chance(CUT_SHORT):
+            one.run(world, share=world.random.random(), is_last=is_last)
+            one.token += "r"
+        one.run(world, share=1.0, is_last=is_last)
+
+    def _acknowledge(self) -> None:
+        behind = [chained_acks(stage) for stage in self.stages[:-1]]
+        last = [one.ack() for one in self.stages[-1]]
+        answers = self.stages[0][0].job.answers
+        if not behind:
+            answers.write_acks(last)
+        elif answered := answers.write_chain([*behind, last]):
+            raise StageFailed(f"another driver has acknowledged for {answered}")
 
     def _stream(self, world: World, depth: int) -> tuple[Row, ...]:
         """The rows that a stage hands to the next one; noted, as no object says them."""
@@ -79,16 +99,14 @@ class Chain:
         return rows
 
 
-Run: TypeAlias = Execution | Chain
-
-
 def chained_acks(stage: Sequence[Execution]) -> list[Ack]:
     """What travels to the driver: nothing of it is in the bucket but the state."""
     return [replace(one.ack(), is_chained=True) for one in stage]
 
 
-def runs(world: World, plan: CheckpointPlan, stage: str, attempt: int) -> Sequence[Run]:
-    """The executions of a stage, or the chain that begins with it; none if it ran chained.
+def spark_job(world: World, plan: CheckpointPlan, stage: str, attempt: int) -> SparkJob | None:
+    """The job of an attempt of a stage, as of ``sluice.spark.stage.run_stage``; None if the stage
+    ran chained to the one before it.
 
     Raises:
         NotYetAcknowledged: the stage that it reads has not acknowledged.
@@ -96,18 +114,36 @@ def runs(world: World, plan: CheckpointPlan, stage: str, attempt: int) -> Sequen
     """
     state = world.job.state()
     lineage = lineage_of(world.job, state, plan)
-    if not world.settings.is_chained:
-        return executions(world, plan, stage, attempt, state, lineage)
+    states = inherited(world, plan, stage, lineage)
+    given = stage_input(world.job, state, plan, stage, lineage)
+    if given.is_chained:
+        acks_of(world.job, state, plan.checkpoint_id)(stage)
+        return None
+    inputs = tuple(segment for one in given.streams.values() for segment in one.segments)
+    stages = [prepared(world, plan, stage, attempt, states, inputs)]
+    if world.settings.is_chained:
+        stages += _chained(world, plan, stage, attempt, state, lineage)
+    return SparkJob(tuple(map(tuple, stages)))
+
+
+def _chained(
+    world: World,
+    plan: CheckpointPlan,
+    stage: str,
+    attempt: int,
+    state: CoordinatorState,
+    lineage: Lineage,
+) -> list[list[Execution]]:
+    """The subtasks of the stages that this attempt chains to *stage*."""
     pending = still_pending(state, plan.checkpoint_id)
     if attempt != pending.attempt_of(stage):
         raise FencedError(f"attempt {attempt} of {stage} was overtaken")
-    stages = [executions(world, plan, stage, attempt, state, lineage)]
-    uid = stage
-    while stages[0] and world.chance(LINKED):
-        node = chained_behind(world.job.pipeline, state.configuration, plan, uid, lineage)
+    stages: list[list[Execution]] = []
+    while world.chance(LINKED):
+        node = chained_behind(world.job.pipeline, state.configuration, plan, stage, lineage)
         if node is None:
             break
-        uid = node.uid
-        states = inherited(world, plan, uid, lineage)
-        stages.append(prepared(world, plan, uid, pending.attempt_of(uid), states))
-    return [Chain(tuple(map(tuple, stages)))] if len(stages) > 1 else stages[0]
+        stage = node.uid
+        states = inherited(world, plan, stage, lineage)
+        stages.append(prepared(world, plan, stage, pending.attempt_of(stage), states))
+    return stages

@@ -1,7 +1,8 @@
-"""Subtasks: they read, compute, write and acknowledge, step by step."""
+"""Subtasks: they read, compute, and write; a driver acknowledges for them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from harness.jobs import records_of
@@ -11,12 +12,9 @@ from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.core.state import CoordinatorState
-from sluice.epoch.acks import acks_of
 from sluice.epoch.assignment import assigned_state
 from sluice.epoch.compactions import compactions_of
 from sluice.epoch.lineage import Lineage
-from sluice.epoch.stage_input import stage_input
 from sluice.errors import CorruptSegment, StageFailed
 from sluice.job.job import Job
 from sluice.storage.open import StoreLocation
@@ -35,12 +33,10 @@ from tests.simulation.dataflow import (
 from tests.simulation.settings import ROOT
 from tests.simulation.world import World
 
-STEPS = 3
-
 
 @dataclass(slots=True)
 class Execution:
-    """One execution of one subtask; ``step`` is the next step that it takes."""
+    """A Spark task: one execution of one subtask, which may run several times."""
 
     job: Job
     plan: CheckpointPlan
@@ -56,29 +52,22 @@ class Execution:
     committables: tuple[Committable, ...] = ()
     said: tuple[Row, ...] = ()
     handed: tuple[Row, ...] | None = None  # By the stage that it is chained to.
-    step: int = 0
+    share: float = 1.0  # Of its input that it is given.
 
     @property
     def label(self) -> str:
         """Without the checkpoint's id, which is another one when an earlier one is left out."""
         return f"{self.subtask}.{self.attempt}"
 
-    @property
-    def is_done(self) -> bool:
-        return self.step >= STEPS
-
     def again(self, token: str) -> Execution:
-        return replace(self, token=token, step=0)
+        return replace(self, token=token)
 
-    def advance(self, world: World) -> None:
-        """State, then output, then the ack; each step is durable before the next."""
-        self.step += 1
-        if self.step == 1:
-            self.absorb(world)
-        elif self.step == 2:
+    def run(self, world: World, *, share: float, is_last: bool) -> None:
+        """State, then output; each is durable before the next."""
+        self.share = share
+        self.absorb(world)
+        if is_last:
             self.emit(world)
-        else:
-            self.job.answers.write_ack(self.ack())
 
     def absorb(self, world: World) -> None:
         self.state = _state(world, self)
@@ -102,26 +91,6 @@ class Execution:
         )
 
 
-def executions(
-    world: World,
-    plan: CheckpointPlan,
-    stage: str,
-    attempt: int,
-    state: CoordinatorState,
-    lineage: Lineage,
-) -> list[Execution]:
-    """The executions of a stage, prepared as by ``sluice.spark.stage.run_stage``; none if it ran
-    chained to the one before it.
-    """
-    states = inherited(world, plan, stage, lineage)
-    given = stage_input(world.job, state, plan, stage, lineage)
-    if given.is_chained:
-        acks_of(world.job, state, plan.checkpoint_id)(stage)
-        return []
-    inputs = tuple(segment for one in given.streams.values() for segment in one.segments)
-    return prepared(world, plan, stage, attempt, states, inputs)
-
-
 def inherited(
     world: World, plan: CheckpointPlan, stage: str, lineage: Lineage
 ) -> tuple[tuple[StateHandle, ...], ...]:
@@ -141,6 +110,7 @@ def prepared(
     states: tuple[tuple[StateHandle, ...], ...],
     inputs: tuple[SegmentHandle, ...] = (),
 ) -> list[Execution]:
+    """The subtasks of the stage, which have not run yet."""
     task = plan.task(stage)
     return [
         Execution(
@@ -201,7 +171,8 @@ def _input(one: Execution) -> list[Row]:
     elif one.depth > 0:
         rows = [row for handle in one.inputs for row in rows_of(body_of_segment(one.job, handle))]
     maximum, parallelism = one.task.max_parallelism, one.task.parallelism
-    return [r for r in rows if owner(one.depth, r[0], maximum, parallelism) == one.subtask.index]
+    mine = [r for r in rows if owner(one.depth, r[0], maximum, parallelism) == one.subtask.index]
+    return mine[: math.ceil(one.share * len(mine))]
 
 
 def body_of_segment(job: Job, segment: SegmentHandle) -> bytes:

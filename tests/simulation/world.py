@@ -39,8 +39,8 @@ from tests.simulation.script import Director, Drawn, Fate, Replayed, Turn
 from tests.simulation.settings import ROOT, Settings
 
 if TYPE_CHECKING:
-    from tests.simulation.chains import Run
     from tests.simulation.invariants import Invariants
+    from tests.simulation.spark_jobs import SparkJob
 
 T = TypeVar("T")
 EXPECTED = (
@@ -92,7 +92,7 @@ class World:
         self.depth = 0
         self.failure: Exception | None = None
         self.history: list[Line] = []
-        self.running: list[Run] = []
+        self.running: list[SparkJob] = []
         self.deployed: set[tuple[int, str, int]] = set()
         self.savepoints: list[str] = []
         self.queued: list[dict[str, Any]] = []  # Requests whose owners come back.
