@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import requests
@@ -110,7 +111,7 @@ class SparkCluster:
             self.add_worker(f"worker-{number}")
         self.wait_for_workers(workers)
 
-    def add_worker(self, name: str) -> Worker:
+    def add_worker(self, name: str, host: str = LOOPBACK) -> Worker:
         """Start a worker with one core and an empty disk."""
         folder = self._folder / f"{name}-{len(self._started)}"
         arguments = ("--webui-port", "0", "--cores", "1", "--memory", WORKER_MEMORY)
@@ -118,10 +119,11 @@ class SparkCluster:
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "TMPDIR": str(folder / "tmp"),
             FOLDER_VARIABLE: str(folder / "cache"),
+            "SPARK_LOCAL_IP": host,
         }
         (folder / "tmp").mkdir(parents=True)
         work = ("--work-dir", str(folder / "work"), self.master)
-        record = self._start(name, ("worker.Worker", *arguments, *work), folder, disk)
+        record = self._start(name, ("worker.Worker", *arguments, *work), folder, disk, host)
         self.workers[name] = Worker(name, folder, record)
         return self.workers[name]
 
@@ -143,10 +145,12 @@ class SparkCluster:
         return said
 
     @contextmanager
-    def connect_server(self, **variables: str) -> Iterator[str]:
+    def connect_server(
+        self, properties: Mapping[str, str] = MappingProxyType({}), **variables: str
+    ) -> Iterator[str]:
         """A Spark Connect server whose executors are on the cluster; yields its address.
 
-        Its environment has *variables*, too.
+        It has *properties*, too, and its environment *variables*.
         """
         port, ui_port = free_ports(2)
         settings = spark_server.SparkSettings(
@@ -154,7 +158,7 @@ class SparkCluster:
             ui_port=ui_port,
             driver_memory="1g",
             cluster=self.master,
-            properties=self.executors,
+            properties={**self.executors, **properties},
         )
         env = {**self._env, FOLDER_VARIABLE: str(self._folder / "driver-cache")}
         launch = spark_server.spark_launch(settings, sluice_dir=self._folder, env=env)
@@ -169,7 +173,12 @@ class SparkCluster:
         processes.stop_all(self._started, stack_id=None, grace_s=STOP_GRACE_S)
 
     def _start(
-        self, name: str, arguments: tuple[str, ...], folder: Path, env: Mapping[str, str]
+        self,
+        name: str,
+        arguments: tuple[str, ...],
+        folder: Path,
+        env: Mapping[str, str],
+        host: str = LOOPBACK,
     ) -> ProcessRecord:
         module, *rest = arguments
         home = spark_server.spark_home()
@@ -178,7 +187,7 @@ class SparkCluster:
             command=(
                 str(home / "bin" / "spark-class"),
                 f"{_DEPLOY}.{module}",
-                *("--host", LOOPBACK),
+                *("--host", host),
                 *rest,
             ),
             env={**self._env, **env},
