@@ -7,7 +7,8 @@ nothing; numbers below 64 bits count as 32-bit integers, timestamps as microseco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,8 +19,12 @@ import pyarrow as pa
 from sluice.subtask.state.segments import HASH
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
+Places: TypeAlias = npt.NDArray[np.int64]  # In the bytes of all texts of a column.
+Numbers: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
+Words: TypeAlias = Callable[[Places, int, str], Numbers]
 
 _SEED = 42
+_BLOCK = 16_384  # Rows: some arrays of 128 kB.
 
 _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (
     np.uint64(prime)
@@ -66,16 +71,30 @@ def _hashed(column: pl.Series, seeds: Hashes) -> Hashes:
         return _hash_texts(column, seeds)
     if dtype in _INTS:
         numbers = column.to_physical().cast(pl.Int32).fill_null(0).to_numpy()
-        return _hash_ints(numbers.view(np.uint32), seeds)
+        return _in_blocks(_hash_ints, seeds, numbers.view(np.uint32))
     assert can_hash(dtype), f"{dtype} is no type of a key"
-    return _hash_longs(column.to_physical().fill_null(0).to_numpy().view(np.uint64), seeds)
+    longs = column.to_physical().fill_null(0).to_numpy().view(np.uint64)
+    return _in_blocks(_hash_longs, seeds, longs)
 
 
-def _hash_longs(values: Hashes, seeds: Hashes) -> Hashes:
+def _in_blocks(
+    hash_them: Callable[[Hashes, npt.NDArray[Any]], Hashes],
+    seeds: Hashes,
+    values: npt.NDArray[Any],
+) -> Hashes:
+    """Hash a part of the rows after the other, so that what is in between stays in the caches."""
+    hashes = np.empty(len(seeds), np.uint64)
+    for start in range(0, len(seeds), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        hashes[block] = hash_them(seeds[block], values[block])
+    return hashes
+
+
+def _hash_longs(seeds: Hashes, values: Hashes) -> Hashes:
     return _avalanche(_with_long(seeds + _PRIME_5 + np.uint64(8), values))
 
 
-def _hash_ints(values: npt.NDArray[np.uint32], seeds: Hashes) -> Hashes:
+def _hash_ints(seeds: Hashes, values: npt.NDArray[np.uint32]) -> Hashes:
     return _avalanche(_with_int(seeds + _PRIME_5 + np.uint64(4), values.astype(np.uint64)))
 
 
@@ -89,20 +108,20 @@ def _hash_texts(column: pl.Series, seeds: Hashes) -> Hashes:
     data = memoryview(data_buffer or b"")
     lengths = np.diff(offsets)
     if (lengths == lengths[0]).all():
-        return _hash_bytes(data, offsets[:-1], int(lengths[0]), seeds)
+        hash_them = partial(_hash_bytes, partial(_adjacent, data, int(lengths[0])), int(lengths[0]))
+        return _in_blocks(hash_them, seeds, offsets[:-1])
     order = np.argsort(lengths, kind="stable")
     starts = np.flatnonzero(np.diff(lengths[order], prepend=-1))
     hashes = np.empty(len(array), np.uint64)
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         rows = order[start:end]
-        hashes[rows] = _hash_bytes(data, offsets[rows], int(lengths[rows[0]]), seeds[rows])
+        hash_them = partial(_hash_bytes, partial(_scattered, data), int(lengths[rows[0]]))
+        hashes[rows] = _in_blocks(hash_them, seeds[rows], offsets[rows])
     return hashes
 
 
-def _hash_bytes(
-    data: memoryview, places: npt.NDArray[np.int64], length: int, seeds: Hashes
-) -> Hashes:
-    """XXH64, as published, of the *length* bytes from each of *places* on."""
+def _hash_bytes(words: Words, length: int, seeds: Hashes, places: Places) -> Hashes:
+    """XXH64, as published, of the *length* bytes from each of *places* on, which *words* reads."""
     at = 0
     hashes: Hashes = seeds + _PRIME_5
     if length >= 32:
@@ -114,7 +133,7 @@ def _hash_bytes(
         ]
         while at + 32 <= length:
             for number in range(4):
-                word = _words(data, places + (at + 8 * number), "<u8")
+                word = words(places, at + 8 * number, "<u8")
                 lanes[number] = _round(lanes[number], word)
             at += 32
         turns = (1, 7, 12, 18)
@@ -125,24 +144,30 @@ def _hash_bytes(
             hashes = (hashes ^ _round(np.zeros(1, np.uint64), lane)) * _PRIME_1 + _PRIME_4
     hashes = hashes + np.uint64(length)
     while at + 8 <= length:
-        hashes = _with_long(hashes, _words(data, places + at, "<u8"))
+        hashes = _with_long(hashes, words(places, at, "<u8"))
         at += 8
     if at + 4 <= length:
-        hashes = _with_int(hashes, _words(data, places + at, "<u4").astype(np.uint64))
+        hashes = _with_int(hashes, words(places, at, "<u4").astype(np.uint64))
         at += 4
     while at < length:
-        hashes = hashes ^ (_words(data, places + at, "u1").astype(np.uint64) * _PRIME_5)
+        hashes = hashes ^ (words(places, at, "u1").astype(np.uint64) * _PRIME_5)
         hashes = _rotated(hashes, 11) * _PRIME_1
         at += 1
     return _avalanche(hashes)
 
 
-def _words(
-    data: memoryview, places: npt.NDArray[np.int64], dtype: str
-) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """The number at each of *places*, which need not be aligned."""
+def _scattered(data: memoryview, places: Places, at: int, dtype: str) -> Numbers:
+    """The number that begins *at* bytes behind each of *places*; it need not be aligned."""
     count = data.nbytes - np.dtype(dtype).itemsize + 1
-    return np.ndarray((count,), dtype, data, strides=(1,))[places]
+    return np.ndarray((count,), dtype, data, strides=(1,))[places + at]
+
+
+def _adjacent(data: memoryview, length: int, places: Places, at: int, dtype: str) -> Numbers:
+    """The same, where *places* are *length* bytes apart, in a fifth of the time."""
+    first = int(places[0]) + at
+    return np.ascontiguousarray(
+        np.ndarray((len(places),), dtype, data, offset=first, strides=(length,))
+    )
 
 
 def _with_long(hashes: Hashes, values: Hashes) -> Hashes:
