@@ -10,7 +10,7 @@ store is the development S3 server behind a proxy: 30 ms away, 100 MB/s a connec
 
 Milliseconds, over the measured epochs.  By default the real subtasks run one after the other in
 this process; ``--spark`` runs them on Spark.  ``--protocol`` is the checkpoint without work:
-trigger, 26 acks, as many at a time as there are cores, finalize and commit.
+trigger, the acks of two stages, finalize and commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -257,7 +256,7 @@ def _protocol(job: Job) -> dict[str, float]:
 
 
 def _acknowledge(job: Job, plan: CheckpointPlan, stage: str) -> None:
-    """Both subtasks that have a core at a time, as Spark has them, and the stage behind them."""
+    """As the driver of a stage does that ran alone."""
     from sluice.core.acks import Ack
     from sluice.core.handles import SegmentHandle, StateHandle
 
@@ -273,9 +272,7 @@ def _acknowledge(job: Job, plan: CheckpointPlan, stage: str) -> None:
         )
         for subtask in plan.task(stage).subtasks
     ]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        [*pool.map(job.answers.write_ack, acks)]
-    job.answers.write_stage(acks)
+    job.answers.write_acks(acks)
 
 
 if __name__ == "__main__":
