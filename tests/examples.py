@@ -1,8 +1,8 @@
 """How many examples a property is drawn: few in a check, ``make properties`` draws many.
 
 SLUICE_EXAMPLES is how many times as many are drawn as a property asks for: 1 where the branches of
-the core are counted.  A check, which says nothing, draws half: it has minutes for all, and others
-every day.
+the core are counted.  A check, which says nothing, draws a quarter: it has minutes for all, and
+others every day.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OF_A_PROPERTY = 40  # Of one that says no number of its own.
 
 def drawn(count: int) -> int:
     """Of *count* examples that a property asks for."""
-    return -(-count // 2) if _IS_CHECK else count * TIMES
+    return -(-count // 4) if _IS_CHECK else count * TIMES
 
 
 def examples(count: int) -> settings:

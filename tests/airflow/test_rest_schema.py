@@ -24,7 +24,7 @@ from tests.subtasks import take_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
 
-EXAMPLES = 8  # Of each route; the examples are drawn, and the same each time.
+EXAMPLES = 5  # Of each route; the examples are drawn, and the same each time.
 PROMISES = [
     not_a_server_error,
     status_code_conformance,

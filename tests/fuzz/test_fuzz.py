@@ -20,7 +20,7 @@ from tests.fuzz.plans import from_json, to_json
 from tests.fuzz.queries import QUERIES
 from tests.fuzz.seeds import check_refusals, play_seeds
 
-PLANS = int(os.environ.get("FUZZ_PLANS", "20"))  # 4 s on two processors.
+PLANS = int(os.environ.get("FUZZ_PLANS", "10"))  # 2 s on two processors.
 REFUSALS = 40
 
 # A handful, of each kind one, that few plans show; ``make fuzz`` plants all.

@@ -18,7 +18,7 @@ import pytest
 from tests.simulation.conftest import PLAYED
 from tests.simulation.seeds import explain, play_seeds
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "150"))  # 3 s on two processors.
+SEEDS = int(os.environ.get("SIM_SEEDS", "75"))  # 2 s on two processors.
 
 
 @pytest.mark.timeout(0)
