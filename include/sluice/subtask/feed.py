@@ -16,6 +16,7 @@ import pyarrow as pa
 from sluice.connectors.contracts.announced import check_announced, narrowed
 from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.connectors.files.plain_json import decoded_lines
+from sluice.connectors.files.text_lines import lines_in
 from sluice.connectors.files.text_source import FilesSource
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
@@ -69,8 +70,8 @@ class JsonRows:
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         names = list(dict.fromkeys(path.partition(".")[0] for path in paths))
 
-        def rows(whole: bytes, _: str, first_record: int) -> pa.Table:
-            return decoded_lines(whole, first_record, schema).select(names)
+        def rows(whole: bytes, _: str, first_record: int) -> tuple[pa.Table, int]:
+            return decoded_lines(whole, first_record, schema).select(names), lines_in(whole)
 
         for piece in self.shares[share]:
             for table in self.source.read_as(rows, piece):

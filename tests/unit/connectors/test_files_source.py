@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given
@@ -229,6 +230,28 @@ def test_slices_of_many_lines_are_nearly_equal() -> None:
     assert all(piece.end - piece.start == 2 * piece.records for piece in pieces)
 
 
+@pytest.mark.parametrize("most", [None, 299_999, 250_000, 3])
+def test_a_cut_does_not_depend_on_how_a_store_hands_out_the_bytes(most: int | None) -> None:
+    """Some lines are longer than a piece, most are short; the text is longer than its beginning."""
+    lines = [b"x" * (number % 50) for number in range(300_000)]
+    lines[::20_000] = [b"y" * (line_scan.PIECE_BYTES + 1)] * len(lines[::20_000])
+    text = b"\n".join(lines)
+    before = PartitionOffset(partition="f", offset=0, records=0)
+
+    def a_cut(block_bytes: int) -> line_scan.FileCut:
+        blocks = (text[at : at + block_bytes] for at in range(0, len(text), block_bytes))
+        return line_scan.scan_lines(blocks, before, size=len(text), max_records=most, bounded=True)
+
+    cut = a_cut(line_scan.BLOCK_BYTES)
+
+    assert len(text) > line_scan.TO_THE_LINE_BYTES
+    assert cut == a_cut(100_003) == a_cut(len(text))
+    assert cut.records == (most or len(lines))
+    assert all(text[:end].count(b"\n") == upto for upto, end in cut.marks[::100])
+    pieces = line_scan.slices_of([cut], 7)
+    assert sum(piece.records for piece in pieces) == cut.records
+
+
 line = st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b"")) | st.sampled_from(
     [b"", b"\r", b"long" * 20]
 )
@@ -238,21 +261,32 @@ cuts = st.lists(
 )
 
 
+class Sizes(NamedTuple):
+    block: int
+    piece: int
+    pieces_to_the_line: int
+    marks: int
+
+
+SMALLEST = Sizes(block=1, piece=1, pieces_to_the_line=0, marks=2)
+sizes = st.builds(
+    Sizes, st.integers(1, 20), st.integers(1, 9), st.integers(0, 4), st.integers(2, 8)
+)
+
+
 @examples(150)
-@example(files=[(BYTE_ORDER_MARK, False)], cuts=[(None, 1)], block_bytes=1, max_marks=2)
-@example(files=[(BYTE_ORDER_MARK, True)], cuts=[(1, 1)], block_bytes=1, max_marks=2)
-@example(files=[(BYTE_ORDER_MARK + b"\n", False)], cuts=[(None, 1)], block_bytes=1, max_marks=2)
+@example(files=[(BYTE_ORDER_MARK, False)], cuts=[(None, 1)], sizes=SMALLEST)
+@example(files=[(BYTE_ORDER_MARK, True)], cuts=[(1, 1)], sizes=SMALLEST)
+@example(files=[(BYTE_ORDER_MARK + b"\n", False)], cuts=[(None, 1)], sizes=SMALLEST)
 @given(
     files=st.lists(st.tuples(contents, st.booleans()), max_size=4),
     cuts=cuts,
-    block_bytes=st.integers(1, 20),
-    max_marks=st.integers(2, 8),
+    sizes=sizes,
 )
 def test_any_sequence_of_cuts_covers_every_line_exactly_once(
     files: list[tuple[bytes, bool]],
     cuts: list[tuple[int | None, int]],
-    block_bytes: int,
-    max_marks: int,
+    sizes: Sizes,
 ) -> None:
     store = named_store("covers-every-line")
     store.delete([listed.key for listed in store.list("")])
@@ -266,8 +300,10 @@ def test_any_sequence_of_cuts_covers_every_line_exactly_once(
         ]
     source = FilesSource("memory://covers-every-line/")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_scan, "BLOCK_BYTES", block_bytes)
-        patch.setattr(line_scan, "MAX_MARKS", max_marks)
+        patch.setattr(line_scan, "BLOCK_BYTES", sizes.block)
+        patch.setattr(line_scan, "PIECE_BYTES", sizes.piece)
+        patch.setattr(line_scan, "TO_THE_LINE_BYTES", sizes.pieces_to_the_line * sizes.piece)
+        patch.setattr(line_scan, "MAX_MARKS", sizes.marks)
 
         rows: list[Row] = []
         for barrier, max_records, parallelism in epochs(source, cuts):

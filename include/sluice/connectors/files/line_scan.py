@@ -1,32 +1,45 @@
 """The scan for line ends in a range of bytes, and the slices made of them.
 
-A scan remembers about ``MAX_MARKS`` line ends per file, evenly spaced, so that an epoch of any size
-is cut into slices without reading it again.  With fewer lines than that, cuts are to the line.
+A scan remembers up to ``MAX_MARKS`` line ends per file, so that an epoch of any size is cut into
+slices without reading it again.  In the first bytes these are ends of any lines, so a small file
+is cut to the line; further on lines are only counted, a piece of ``PIECE_BYTES`` at a time, which
+takes half the time of finding them, and the last end in each piece is remembered.  Which ends
+those are depends on the bytes alone, not on the blocks in which a store hands them out.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from sluice.connectors.files.content_mark import TAIL_BYTES
 from sluice.connectors.files.text_lines import BYTE_ORDER_MARK
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.storage.object_store import ObjectStore
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 # One ranged read: on S3 the transfer takes as long as the latency, and the coordinator's memory is
 # shared with other tasks.
 BLOCK_BYTES = 1024 * 1024
 
-# The error of a slice is at most 1/2048 of its file's part of the epoch; the marks take 32 kB.
+# The error of a slice is at most 1/1024 of its file's part of the epoch, and PIECE_BYTES.
 MAX_MARKS = 4096
+PIECE_BYTES = 64 * 1024
+TO_THE_LINE_BYTES = 64 * PIECE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCut:
     """The part of one file that an epoch reads, and ends of lines in it.
 
-    ``marks[i]`` is the offset after ``(i + 1) * step`` lines; ``is_whole``: no bytes are left.
+    ``marks`` are numbers of lines from ``start`` on, each with the offset behind them, ascending;
+    ``is_whole``: no bytes are left.
     """
 
     partition: str
@@ -34,8 +47,7 @@ class FileCut:
     end: int
     first_record: int
     records: int
-    step: int
-    marks: list[int]
+    marks: list[tuple[int, int]]
     is_whole: bool
     version: str = ""  # The mark of the file's content up to ``end``.
 
@@ -92,28 +104,15 @@ def scan_lines(
     With *size* None the file ends with the blocks.  Bytes behind the last newline are a line if
     the source is *bounded*; a byte order mark alone is none, as in Hadoop's ``LineRecordReader``.
     """
-    import numpy as np
-
     blocks = iter(blocks)
-    at = end = before.offset
-    records, step, head = 0, 1, b""
-    marks: list[int] = []
+    at, head = before.offset, b""
+    lines = _Lines(at, max_records)
     for block in blocks:
         head += block[: len(BYTE_ORDER_MARK) + 1 - len(head)]
-        line_ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (at + 1)
-        if max_records is not None:
-            line_ends = line_ends[: max_records - records]
         at += len(block)
-        if len(line_ends) == 0:
-            continue
-        marks.extend(line_ends[step - 1 - records % step :: step].tolist())
-        while len(marks) > MAX_MARKS:
-            marks = marks[1::2]
-            step *= 2
-        records += len(line_ends)
-        end = int(line_ends[-1])
-        if records == max_records:
+        if lines.are_all_in(block):
             break
+    records, end = lines.records, lines.end
     if bounded and records != max_records and end < at:
         assert size in {None, at}
         records += before.offset > 0 or head != BYTE_ORDER_MARK
@@ -125,10 +124,72 @@ def scan_lines(
         end=end,
         first_record=before.records,
         records=records,
-        step=step,
-        marks=marks,
+        marks=lines.marks,
         is_whole=is_whole,
     )
+
+
+class _Lines:
+    """Lines from byte *start* on, at most *most*: ``records`` of them, which end at ``end``."""
+
+    def __init__(self, start: int, most: int | None) -> None:
+        self._start = self._at = self.end = start
+        self._most = most
+        self.records = 0
+        self.marks: list[tuple[int, int]] = []
+        self._step = 1  # Each such line end is a mark, and later each such piece's last one.
+        self._passed = 0  # The pieces since the last mark.
+
+    def are_all_in(self, block: bytes) -> bool:
+        """Count the lines that end in the next *block*; whether there are as many as may be."""
+        import numpy as np
+
+        at, letters = self._at, np.frombuffer(block, np.uint8)
+        while self._at < at + len(block):
+            begin, from_start = self._at - at, self._at - self._start
+            end = min(begin + PIECE_BYTES - from_start % PIECE_BYTES, len(block))
+            to_the_line = from_start < TO_THE_LINE_BYTES
+            if from_start == TO_THE_LINE_BYTES:
+                self._step = 1
+            is_line_end = letters[begin:end] == ord("\n")
+            found = int(np.count_nonzero(is_line_end))
+            if to_the_line or (self._most is not None and self.records + found >= self._most):
+                self._find(np.flatnonzero(is_line_end), to_the_line=to_the_line)
+            elif found:
+                self.records += found
+                self.end = at + block.rindex(b"\n", begin, end) + 1
+            if self.records == self._most:
+                return True
+            self._at = at + end
+            self._end_piece(to_the_line=to_the_line)
+        return False
+
+    def _find(self, line_ends: npt.NDArray[np.intp], *, to_the_line: bool) -> None:
+        """Count the lines that end at *line_ends*, and mark some of them."""
+        if self._most is not None:
+            line_ends = line_ends[: self._most - self.records]
+        if len(line_ends) == 0:
+            return
+        offsets = line_ends + (self._at + 1)
+        if to_the_line:
+            first = self._step - 1 - self.records % self._step
+            counts = range(self.records + first + 1, self.records + len(offsets) + 1, self._step)
+            self.marks.extend(zip(counts, offsets[first :: self._step].tolist(), strict=True))
+        self.records += len(offsets)
+        self.end = int(offsets[-1])
+
+    def _end_piece(self, *, to_the_line: bool) -> None:
+        if (self._at - self._start) % PIECE_BYTES:
+            return
+        if not to_the_line:
+            self._passed += 1
+            marked = self.marks[-1][0] if self.marks else 0
+            if self._passed >= self._step and self.records > marked:
+                self.marks.append((self.records, self.end))
+                self._passed = 0
+        while len(self.marks) > MAX_MARKS:
+            self.marks = self.marks[1::2]
+            self._step *= 2
 
 
 def slices_of(cuts: list[FileCut], parallelism: int) -> tuple[Slice, ...]:
@@ -144,8 +205,9 @@ def _slices_of_file(cut: FileCut, longest: int) -> Iterator[Slice]:
         if piece == pieces:
             end, upto = cut.end, cut.records
         else:
-            marked = (cut.records * piece // pieces) // cut.step
-            end, upto = (cut.marks[marked - 1], marked * cut.step) if marked else (start, done)
+            wanted = cut.records * piece // pieces
+            marked = bisect_right(cut.marks, wanted, key=itemgetter(0))
+            upto, end = cut.marks[marked - 1] if marked else (done, start)
         if upto > done:
             yield Slice(
                 partition=cut.partition,

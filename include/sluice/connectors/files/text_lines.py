@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # The byte order mark that Windows editors write; Hadoop's and Spark's readers drop it, too.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+RowsT = TypeVar("RowsT")
+
+# What whole lines, of which the last has lost its newline, hold; the name of their file and the
+# number of lines before them are given.  It also tells how many lines they are.
+RowsOf: TypeAlias = Callable[[bytes, str, int], tuple[RowsT, int]]
 
 
 def lines_schema() -> pa.Schema:
@@ -39,8 +45,8 @@ def lines_in(whole: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(whole, np.uint8) == ord("\n"))) + 1
 
 
-def lines_of(whole: bytes, name: str, records_before: int) -> pa.RecordBatch:
-    """Split *whole* lines, of which the last has lost its newline.
+def lines_of(whole: bytes, name: str, records_before: int) -> tuple[pa.RecordBatch, int]:
+    """Split *whole* lines, of which the last has lost its newline, and count them.
 
     Without the ``\\r`` of a Windows line end; bytes that are not UTF-8 become ``\\xNN``.
     """
@@ -63,7 +69,7 @@ def lines_of(whole: bytes, name: str, records_before: int) -> pa.RecordBatch:
         pa.repeat(pa.scalar(name, pa.string()), len(lines)),
         pa.array(np.arange(first, first + len(lines), dtype=np.int64)),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=lines_schema())
+    return pa.RecordBatch.from_arrays(columns, schema=lines_schema()), len(lines)
 
 
 def _as_utf8(text: bytes) -> bytes:

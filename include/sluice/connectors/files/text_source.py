@@ -18,10 +18,10 @@ unbounded source leaves one that is not whole yet for a later epoch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from sluice.connectors.contracts.source import TextDecoding
 from sluice.connectors.files.compressed_text import is_compressed, read_text
@@ -38,7 +38,8 @@ from sluice.connectors.files.line_scan import (
 )
 from sluice.connectors.files.text_lines import (
     BYTE_ORDER_MARK,
-    lines_in,
+    RowsOf,
+    RowsT,
     lines_of,
     lines_schema,
     whole_lines,
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 
 HEAD_BYTES = 64 * 1024
-
-RowsT = TypeVar("RowsT")
 
 LINE_FORMATS = ("text", "json", "csv")
 
@@ -93,14 +92,15 @@ class FilesSource(FileSource[FileCut]):
         """Yield the lines of one slice.  See ``Source.read``."""
         return self.read_as(lines_of, piece)
 
-    def read_as(self, lines: Callable[[bytes, str, int], RowsT], piece: Slice) -> Iterator[RowsT]:
+    def read_as(self, lines: RowsOf[RowsT], piece: Slice) -> Iterator[RowsT]:
         """Yield what *lines* makes of the slice's whole lines, a block at a time."""
         found = 0
         with self._identity(piece.partition).unchanged(piece):
             blocks = self._blocks(piece.partition, piece.start, piece.end)
             for whole in whole_lines(blocks):
-                yield lines(whole, piece.partition, piece.first_record + found)
-                found += lines_in(whole)
+                rows, count = lines(whole, piece.partition, piece.first_record + found)
+                found += count
+                yield rows
             if found != piece.records:
                 raise ConfigurationError(
                     f"{piece.partition} of {self.location} has {found} lines between bytes "
@@ -135,7 +135,7 @@ class FilesSource(FileSource[FileCut]):
             digest.update(f"{file.key}\0{len(body)}\0".encode())
             digest.update(body)
             if body not in {b"", BYTE_ORDER_MARK}:
-                batches.append(lines_of(body.removesuffix(b"\n"), file.key, 0))
+                batches.append(lines_of(body.removesuffix(b"\n"), file.key, 0)[0])
         return digest.hexdigest(), pa.Table.from_batches(batches, schema=self.schema())
 
     def _head(self, file: Listed) -> Slice | None:
