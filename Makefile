@@ -88,7 +88,7 @@ test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
 unit: setup  ## Run tests/unit: no process, no server; for every save of a file
-	@$(PYTEST) tests/unit
+	@$(PYTEST) -n logical tests/unit
 
 optimized: setup  ## Run the tests of keys, records and stores as python -O does, without assert
 	@PYTHONOPTIMIZE=1 $(PYTEST) -W ignore::pytest.PytestConfigWarning -k "$(WITH_ASSERT)" $(GUARDS)
