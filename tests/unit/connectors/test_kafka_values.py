@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -197,7 +198,10 @@ def test_each_value_is_read_with_its_writers_schema_from_the_registry(
     assert len(Handler.asked) == 4, "each schema is asked for once"
 
 
-def test_a_registry_that_refuses_or_is_away_is_no_malformed_row(registry_url: str) -> None:
+def test_a_registry_that_refuses_or_is_away_is_no_malformed_row(
+    registry_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # The client's, before it asks again.
     schema = json.dumps(ORDER)
     refused = AvroValues(schema, Registry(registry_url, "reader", "wrong-password"))
     with pytest.raises(ConfigurationError, match="answers 401 for schema 1") as caught:

@@ -148,6 +148,8 @@ class EntryTable:
         self._upserts: list[_Row] = []
         self._deletes: list[_Row] = []
         self._expired: dict[int, set[Any]] = defaultdict(set)
+        if not state.has_runs or keys.is_empty():
+            return
         returns_expired = ttl is not None and ttl.returns_expired and ttl.ttl_ms is not None
         found = state.lookup(keys, is_dated=returns_expired).join(
             keys.with_row_index(PLACE),
@@ -211,6 +213,8 @@ class EntryTable:
 
     def _frame(self, rows: list[_Row], names: Iterable[str]) -> pl.DataFrame:
         schema = {PLACE: pl.Int64(), **{name: self._schema.columns[name] for name in names}}
+        if not rows:
+            return pl.DataFrame(schema=self._keys.schema | schema).drop(PLACE)
         if self._has_tuples:
             rows = [tuple(map(to_column, row)) for row in rows]
         frame = pl.DataFrame(rows, schema, orient="row")
