@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -25,7 +24,9 @@ from sluice.connectors.kafka.protobuf import ProtobufValues
 from sluice.connectors.kafka.values import Decoded, JsonValues, RawValues, Values
 from sluice.declaration.params import env
 from sluice.errors import ConfigurationError, StoreUnavailable
+from tests.patching import replace_in
 
+REGISTRY_CLIENT = "confluent_kafka.schema_registry._sync.schema_registry_client"
 ORDER: dict[str, Any] = {
     "type": "record",
     "name": "Order",
@@ -201,7 +202,7 @@ def test_each_value_is_read_with_its_writers_schema_from_the_registry(
 def test_a_registry_that_refuses_or_is_away_is_no_malformed_row(
     registry_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # The client's, before it asks again.
+    replace_in(monkeypatch, REGISTRY_CLIENT, "time", sleep=lambda _: None)  # Before it asks again.
     schema = json.dumps(ORDER)
     refused = AvroValues(schema, Registry(registry_url, "reader", "wrong-password"))
     with pytest.raises(ConfigurationError, match="answers 401 for schema 1") as caught:
