@@ -35,7 +35,7 @@ def test_whatever_breaks_wherever_the_jobs_heal_by_themselves(field: Field, name
 
 
 def test_runs_tell_what_they_did(field: Field) -> None:
-    assert_runs_tell_what_they_did(field, "finalize")
+    assert_runs_tell_what_they_did(field, "await")
 
 
 def test_files_that_arrive_are_an_event_and_the_event_is_a_checkpoint(field: Field) -> None:
