@@ -64,6 +64,8 @@ def draw(seed: int) -> Plan:
         way=random.choice(("plain", "plain", "jvm")),
         tuning=tuple(t for t in TUNINGS if random.random() < 0.15),
     )
+    if Random(f"{seed} blocks").random() < 0.5:  # Drawn apart: other plans stay as they are.
+        plan = replace(plan, tuning=(*plan.tuning, "blocks_in_files"))
     plan = only_used(plan)
     plan = replace(plan, acts=drawing_acts.draw_acts(random, plan))
     return drawing_acts.unaligned(Random(f"{seed} unaligned"), plan)

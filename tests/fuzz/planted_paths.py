@@ -47,10 +47,17 @@ PATHS: dict[str, Mutation] = {
     ),
     "block_is_short": Mutation(
         "the last row of a block is left out",
-        "subtask.exchange_blocks:_blocks",
-        "enumerate(owners.split(rows))",
-        "enumerate(part[:-1] for part in owners.split(rows))",
+        "subtask.exchange_blocks:Sender._blocks",
+        "enumerate(self._owners.split(rows))",
+        "enumerate(part[:-1] for part in self._owners.split(rows))",
         needs=("plain", "parallel"),
+    ),
+    "reference_is_to_the_first": Mutation(
+        "rows that are sent by reference are read from the beginning of their file",
+        "subtask.block_files:read_block",
+        "mapped.seek(place.offset)",
+        "mapped.seek(0)",
+        needs=("plain", "parallel", "blocks_in_files"),
     ),
     "times_reach_one": Mutation(
         "event times that readers measured reach the first subtask alone",

@@ -48,7 +48,7 @@ class Settings:
     """A session's; nothing here follows them but the time zone, which is what it must be."""
 
     def __init__(self) -> None:
-        self._given: dict[str, str] = {}
+        self._given = {"spark.master": "local[1]"}
 
     def get(self, name: str, default: str | None = None) -> str | None:
         return self._given.get(name, default)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 def tuned(names: Sequence[str]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
-            TUNINGS[name](patch)
+            (TUNINGS | DRAWN_APART)[name](patch)
         yield
 
 
@@ -41,9 +43,21 @@ def prunes(patch: Any) -> None:
     patch.setattr("sluice.subtask.operators.ranking._WORTH_PRUNING", 0)
 
 
+def blocks_in_files(patch: Any) -> None:
+    """Rows are sent by reference, however few; as on one machine, where the session is."""
+    patch.setattr("sluice.subtask.block_files.CARRIED_BYTES", 0)
+    patch.setenv("SPARK_LOCAL_DIRS", _local_folder().name)
+
+
+@cache
+def _local_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="sluice-fuzz-local-")
+
+
 TUNINGS: dict[str, Callable[[Any], None]] = {
     "small_chunks": small_chunks,
     "small_files": small_files,
     "pre_aggregates": pre_aggregates,
     "prunes": prunes,
 }
+DRAWN_APART: dict[str, Callable[[Any], None]] = {"blocks_in_files": blocks_in_files}

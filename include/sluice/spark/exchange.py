@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -25,7 +26,9 @@ from sluice.spark.event_time_measurement import EventTime
 from sluice.spark.keying import KeyedRows, is_pre_aggregated, needed_columns
 from sluice.spark.names import map_batches
 from sluice.spark.reading import share
+from sluice.spark.session import is_on_one_machine
 from sluice.spark.stage_run import StageRun
+from sluice.subtask.block_files import BlockFolder
 from sluice.subtask.exchange_blocks import BLOCK_SCHEMA, SUBTASK, ExchangeSpec, send
 from sluice.subtask.feed import Feed, JsonRows, ParquetRows, StreamRows
 from sluice.subtask.operators.build import build_operator, hashes_groups
@@ -83,10 +86,22 @@ def exchange_spec(run: StageRun, exchange: Exchange, event_time: EventTime) -> E
         feeds=exchange.feeds,
         epoch_time=event_time.time,
         timed=event_time.timed,
+        folder=_block_folder(run),
         pre_aggregates=run.before is not None
         and is_pre_aggregated(
             run.before.rows_per_group, hashes_groups=hashes_groups(exchange.operator)
         ),
+    )
+
+
+def _block_folder(run: StageRun) -> BlockFolder | None:
+    """The folder of the attempt's block files; None if its subtasks may be on several machines."""
+    if not is_on_one_machine(run.spark):
+        return None
+    root = sha256(run.job.location.root.encode()).hexdigest()[:16]
+    return BlockFolder(
+        stage=f"{root}-{run.job.pipeline.uid}-{run.node.uid}",
+        attempt=f"{run.plan.checkpoint_id:020d}-{run.attempt:06d}",
     )
 
 

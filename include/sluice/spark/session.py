@@ -116,6 +116,12 @@ def with_our_settings(spark: SparkSession) -> SparkSession:
     return spark
 
 
+def is_on_one_machine(spark: SparkSession) -> bool:
+    """Whether all tasks of the session run on one machine, that of its JVM (``local[…]``)."""
+    master = spark.conf.get("spark.master", "") or ""
+    return master == "local" or master.startswith("local[")
+
+
 def stage_tag(pipeline: str, checkpoint_id: int, stage: str) -> str:
     """The tag of the Spark jobs of one stage in one epoch, by which they can be interrupted."""
     return f"{pipeline}-{checkpoint_id}-{stage}"

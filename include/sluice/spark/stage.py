@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RUNS_OF_A_CHAIN = 2  # One more when Spark has lost a part of it; then the attempt fails.
+RUNS_OF_A_CHAIN = 2  # One more when Spark has lost rows of it; then the attempt fails.
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _collected(
         raise
     except Exception as error:
         failure = stage_failure([one.run for one in chain] or [run], error)
-        if len(chain) > 1 and has_lost_rows(failure):
+        if has_lost_rows(failure):
             return chain, (), failure
         raise failure from error
     mixture = mixture_in([one.run.node.uid for one in chain], done)

@@ -50,7 +50,7 @@ def has_lost_rows(failure: StageFailed) -> bool:
     """Whether Spark gave up because rows that it had lost became others when it computed them again
     and some were read.
 
-    The blocks between chained stages always do: they say which execution they are of.
+    Blocks do that say which execution they are of, or which file their rows are in.
     """
     return _LOST in failure.cause
 

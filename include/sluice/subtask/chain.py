@@ -78,8 +78,9 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
         self._file = tempfile.SpooledTemporaryFile(max_size=room)  # noqa: SIM115 - see __exit__
         self._writer = pa.ipc.new_stream(self._file, BLOCK_SCHEMA)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *details: object) -> None:
         self._file.close()
+        self._sender.__exit__(*details)
 
     def add(self, rows: pa.Table) -> None:
         """Raises ConfigurationError when the rows are not those that were expected."""

@@ -1,7 +1,8 @@
 """Blocks: rows that are sent, as columns, to the subtasks that own their keys.
 
-A row of Spark's shuffle is one block, a piece of an Arrow stream for one subtask.  Spark moves it
-as a single value; rows of their own would be converted to Spark's rows and back, twice.
+A row of Spark's shuffle is one block, an Arrow stream for one subtask, or the place of that stream
+in a file of this machine.  Spark moves it as a single value; rows of their own would be converted
+to Spark's rows and back, twice.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -19,6 +21,7 @@ import pyarrow as pa
 from sluice.connectors.files.plain_json import UndecidedError
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import StageNode
+from sluice.subtask.block_files import BlockFile, BlockFolder, Place, read_block
 from sluice.subtask.carried_clock import TimedInput, times_frame
 from sluice.subtask.chunks import CHUNK_BYTES, CHUNK_ROWS
 from sluice.subtask.feed import Feed, JsonRows, read_together
@@ -39,6 +42,8 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("name", pa.string()),
         pa.field("input_rows", pa.int64()),
         pa.field("body", pa.binary()),
+        pa.field("file", pa.string()),  # Empty where the body is here.
+        pa.field("offset", pa.int64()),
     ]
 )
 
@@ -69,7 +74,8 @@ class ExchangeSpec:
     """The exchange of a stage: ``feeds`` are its inputs, in their order.
 
     With ``pre_aggregates`` rows are grouped before they are sent.  The event times of inputs in
-    ``timed`` are measured as their rows pass, and sent to every subtask.
+    ``timed`` are measured as their rows pass, and sent to every subtask.  ``folder`` is for rows
+    that are sent by reference; None where subtasks may run on several machines.
     """
 
     stage: StageNode
@@ -78,6 +84,7 @@ class ExchangeSpec:
     epoch_time: EpochTime
     pre_aggregates: bool
     timed: Mapping[int, TimedInput] = field(default_factory=dict[int, TimedInput])
+    folder: BlockFolder | None = None
 
 
 def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,12 +93,12 @@ def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     Where only Spark can read a row, all subtasks are told, and no more is read.
     """
     for share in (index for batch in batches for index in batch.column(0).to_pylist()):
-        sender = Sender(spec, share)
-        try:
-            yield from _sent(spec, share, sender)
-        except UndecidedError as error:
-            yield from sender.to_all(BlockKind.UNDECIDED, str(error), pl.DataFrame())
-            return
+        with Sender(spec, share) as sender:
+            try:
+                yield from _sent(spec, share, sender)
+            except UndecidedError as error:
+                yield from sender.to_all(BlockKind.UNDECIDED, str(error), pl.DataFrame())
+                return
 
 
 def _sent(spec: ExchangeSpec, share: int, sender: Sender) -> Iterator[pa.RecordBatch]:
@@ -125,18 +132,22 @@ def _check_event_time(stage: StageNode, side: int, feed: Feed, rows: pl.DataFram
         raise UndecidedError("a line without event time")
 
 
-class Sender:
+class Sender(AbstractContextManager["Sender"]):
     """One of those that send the rows of an exchange; *index* is its number."""
 
     def __init__(self, spec: ExchangeSpec, index: int) -> None:
         self._spec = spec
         self._index = index
+        self._file = BlockFile(spec.folder, index)
         schemas = [
             pl.Schema({name: feed.prepared_schema[name] for name in feed.columns or ()})
             for feed in spec.feeds
         ]
         self._operator = build_operator(spec.stage, schemas) if spec.pre_aggregates else None
         self._owners = Owners(spec.task)
+
+    def __exit__(self, *details: object) -> None:
+        self._file.__exit__(*details)
 
     def rows(self, side: int, chunk: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         """Blocks of the rows of input *side* that *chunk* holds as they were read, or of their
@@ -150,12 +161,12 @@ class Sender:
         rows = feed.keyed(chunk, is_hashed=is_hashed)
         _check_event_time(self._spec.stage, side, feed, rows)
         if operator is None:
-            yield from _blocks(self._owners, BlockKind.ROWS, str(side), rows)
+            yield from self._blocks(BlockKind.ROWS, str(side), rows)
             return
         partial = operator.partial(rows, self._spec.epoch_time, side)
         counts = self._counts(rows, partial, feed)
         for name, groups in partial.groups.items():
-            yield from _blocks(self._owners, BlockKind.GROUPS, name, groups, counts)
+            yield from self._blocks(BlockKind.GROUPS, name, groups, counts)
             counts = np.zeros_like(counts)
         if partial.late.height:
             owner = self._index % self._spec.task.parallelism
@@ -174,11 +185,47 @@ class Sender:
     def to_one(
         self, subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame
     ) -> Iterator[pa.RecordBatch]:
-        yield from _pieces(subtask, kind, name, rows, 0)
+        yield from self._pieces(subtask, kind, name, rows, 0)
 
     def to_all(self, kind: BlockKind, name: str, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         for subtask in range(self._spec.task.parallelism):
-            yield from _pieces(subtask, kind, name, rows, 0)
+            yield from self._pieces(subtask, kind, name, rows, 0)
+
+    def _blocks(
+        self, kind: BlockKind, name: str, rows: pl.DataFrame, counts: Counts | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """A block per subtask; *counts* are the input's rows of each, if pre-aggregated."""
+        for subtask, part in enumerate(self._owners.split(rows)):
+            count = part.height if counts is None else int(counts[subtask])
+            if part.height or count:
+                yield from self._pieces(subtask, kind, name, part, count)
+
+    def _pieces(
+        self, subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame, input_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        if self._file.takes(rows):
+            yield _block(subtask, kind, name, input_rows, b"", self._file.write(rows))
+            return
+        height = max(1, rows.height)
+        step = max(1, height * BLOCK_BYTES // max(int(rows.estimated_size()), 1))
+        for start in range(0, height, step):
+            body = io.BytesIO()
+            rows.slice(start, step).write_ipc_stream(body, compression="lz4")
+            counted = input_rows if start == 0 else 0
+            yield _block(subtask, kind, name, counted, body.getvalue(), _CARRIED)
+
+
+_CARRIED = Place("", 0)  # The place of a body that the block itself has.
+
+
+def _block(
+    subtask: int, kind: BlockKind, name: str, input_rows: int, body: bytes, place: Place
+) -> pa.RecordBatch:
+    values = [subtask, kind.value, name, input_rows, body, *place]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([v], f.type) for v, f in zip(values, BLOCK_SCHEMA, strict=True)],
+        schema=BLOCK_SCHEMA,
+    )
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
@@ -189,7 +236,7 @@ def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
         kinds, names, input_rows = (batch.column(n).to_pylist() for n in (1, 2, 3))
         for index, count in enumerate(input_rows):
             key = (BlockKind(kinds[index]), names[index])
-            pending[key].append(pl.read_ipc_stream(batch.column(4)[index].as_py()))
+            pending[key].append(_rows(batch, index))
             counts[key] += count
             rows = sum(frame.height for frame in pending[key])
             size = sum(frame.estimated_size() for frame in pending[key])
@@ -199,35 +246,13 @@ def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
         yield _together(key, frames, counts[key])
 
 
+def _rows(blocks: pa.RecordBatch, index: int) -> pl.DataFrame:
+    place = Place(blocks.column(5)[index].as_py(), blocks.column(6)[index].as_py())
+    if place == _CARRIED:
+        return pl.read_ipc_stream(blocks.column(4)[index].as_py())
+    return read_block(place)
+
+
 def _together(key: tuple[BlockKind, str], frames: list[pl.DataFrame], input_rows: int) -> Received:
     kind, name = key
     return Received(kind=kind, name=name, rows=pl.concat(frames), input_rows=input_rows)
-
-
-def _blocks(
-    owners: Owners,
-    kind: BlockKind,
-    name: str,
-    rows: pl.DataFrame,
-    counts: Counts | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """*rows* as a block per subtask; *counts* are the input's rows of each, if pre-aggregated."""
-    for subtask, part in enumerate(owners.split(rows)):
-        count = part.height if counts is None else int(counts[subtask])
-        if part.height or count:
-            yield from _pieces(subtask, kind, name, part, count)
-
-
-def _pieces(
-    subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame, input_rows: int
-) -> Iterator[pa.RecordBatch]:
-    height = max(1, rows.height)
-    step = max(1, height * BLOCK_BYTES // max(int(rows.estimated_size()), 1))
-    for start in range(0, height, step):
-        body = io.BytesIO()
-        rows.slice(start, step).write_ipc_stream(body, compression="lz4")
-        values = [subtask, kind.value, name, input_rows if start == 0 else 0, body.getvalue()]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([v], f.type) for v, f in zip(values, BLOCK_SCHEMA, strict=True)],
-            schema=BLOCK_SCHEMA,
-        )
