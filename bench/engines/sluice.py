@@ -39,6 +39,7 @@ def run(request: Request) -> Report:
     from sluice.coordinator.recovery import restore
     from sluice.core.restoring import Latest
     from sluice.local.epochs import EpochDriver
+    from sluice.spark.passing_by import rows_pass_jvm
     from sluice.spark.session import local_session
 
     work = Path(request.work)
@@ -50,8 +51,13 @@ def run(request: Request) -> Report:
     notes: dict[str, str] = {}
     with ExitStack() as stack:
         location = stack.enter_context(_location(request, notes))
-        spark = stack.enter_context(local_session(cores=request.threads, driver_memory="4g"))
+        if request.phase != "restore":  # A session is chosen by the columns that are there.
+            _arrive(request.epochs[0], arrived, before)
         job = _job(request, arrived, location)
+        rows = rows_pass_jvm(job.pipeline, job.state().configuration.params, None)
+        spark = stack.enter_context(
+            local_session(cores=request.threads, driver_memory="4g", compiles_for_rows=rows)
+        )
         if request.phase == "restore":
             _rehearse(request, spark)
             _arrive(request.epochs[0], arrived, before)
@@ -61,9 +67,9 @@ def run(request: Request) -> Report:
             return Report(epochs=tuple(meter.records))
         with EpochDriver(job, spark) as driver:
             for number, folder in enumerate(request.epochs, before):
-                rows = _count(folder)
-                _arrive(folder, arrived, number)
-                with meter.epoch(rows) as measured:
+                if number > before:
+                    _arrive(folder, arrived, number)
+                with meter.epoch(_count(folder)) as measured:
                     measured.uploaded(_take(driver))
             if request.flush is not None:
                 _arrive(request.flush, arrived, 99_999)

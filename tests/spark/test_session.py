@@ -76,3 +76,13 @@ def test_python_workers_keep_memory_and_look_for_modules_in_no_zip(spark: SparkS
 
     assert [(row.pool, row.zips) for row in rows] == [("system", "")]
     assert rows[0].jemalloc.endswith("dirty_decay_ms:10000,muzzy_decay_ms:-1")
+
+
+def test_a_worker_has_the_threads_that_spark_grants_its_task(spark: SparkSession) -> None:
+    def threads(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from (pa.record_batch({"threads": [pl.thread_pool_size()]}) for _ in batches)
+
+    [row] = spark.range(0, 1, 1, 1).mapInArrow(threads, "threads bigint").collect()
+
+    assert "POLARS_MAX_THREADS" not in os.environ
+    assert row["threads"] == int(spark.conf.get("spark.task.cpus", "1") or 1)

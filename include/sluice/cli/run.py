@@ -126,10 +126,10 @@ def run(
         parallelism=parallelism,
         max_records_per_epoch=max_records_per_epoch,
     )
-    _check_without_spark(job, configuration, (result, output), remote, endpoint_url)
+    found = _check_without_spark(job, configuration, (result, output), remote, endpoint_url)
     consent = TableConsent(roll_back=roll_back_tables, accept=accept_tables)
-    with run_log(pipeline) as log_file, _session(remote, log_file) as spark:
-        _check_yields(job, _yields(job, spark, configuration), (result, output), fresh=fresh)
+    with run_log(pipeline) as log, _session(job, configuration, remote, log) as spark:
+        _check_yields(job, _yields(job, spark, configuration, found), (result, output), fresh=fresh)
         first_id = _begin(job, configuration, console, consent, fresh=fresh)
         tell = partial(_report, console)
         status = run_epochs(
@@ -145,14 +145,17 @@ def _check_without_spark(
     wanted: Wanted,
     remote: str | None,
     endpoint_url: str | None,
-) -> None:
-    """Find what can be found before a Spark is started or asked, and so before any work."""
+) -> Mapping[str, Result | None]:
+    """Find what can be found before a Spark is started or asked, and so before any work.
+
+    Returns the result of each stage by uid, as ``analyse`` does.
+    """
     from sluice.analysis.stage_results import analyse
 
     sink, output = wanted
     if output is not None and sink is not None:
         open_result_table(job, configuration.params, sink)
-    analyse(job.pipeline, configuration.params, endpoint_url)
+    found = analyse(job.pipeline, configuration.params, endpoint_url)
     require_pyspark("sluice run")
     if remote is None:
         find_java(os.environ)
@@ -160,11 +163,21 @@ def _check_without_spark(
         check_listening(remote)
     verify_store(job)
     check_sources(job.pipeline, configuration, endpoint_url)
+    return found
 
 
-def _yields(job: Job, spark: SparkSession, configuration: JobConfiguration) -> Mapping[str, Result]:
+def _yields(
+    job: Job,
+    spark: SparkSession,
+    configuration: JobConfiguration,
+    found: Mapping[str, Result | None],
+) -> Mapping[str, Result]:
+    """The result of each stage; Spark is asked unless all were *found* without it."""
     from sluice.spark.checking import check_pipeline
 
+    known = {uid: result for uid, result in found.items() if result is not None}
+    if len(known) == len(found):
+        return known
     return check_pipeline(job.pipeline, spark, configuration.params, job.location.endpoint_url)
 
 
@@ -198,10 +211,15 @@ def _check_savepoint(job: Job, name: str | None, *, drain: bool) -> None:
     require_free_name(job, name, job.state(), request_id="")
 
 
-def _session(remote: str | None, log_file: Path) -> AbstractContextManager[SparkSession]:
+def _session(
+    job: Job, configuration: JobConfiguration, remote: str | None, log_file: Path
+) -> AbstractContextManager[SparkSession]:
+    from sluice.spark.passing_by import rows_pass_jvm
+
     if remote is not None:
         return remote_session(remote)
-    return local_session(log_file=log_file, archives=True)
+    rows = rows_pass_jvm(job.pipeline, configuration.params, job.location.endpoint_url)
+    return local_session(log_file=log_file, archives=True, compiles_for_rows=rows)
 
 
 def _begin(

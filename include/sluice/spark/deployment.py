@@ -56,12 +56,16 @@ class Deployment:
     @property
     def stream_schema(self) -> bytes:
         """The serialized Arrow schema of the stage's stream."""
-        node = self.run.node
-        frame = narrowed(node, self.result.to_frame())
-        if node.kind != Append():
-            frame = frame.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
-        body: bytes = to_table(frame).schema.serialize().to_pybytes()
-        return body
+        return stream_schema(self.run.node, self.result)
+
+
+def stream_schema(node: StageNode, result: pl.Schema) -> bytes:
+    """The serialized Arrow schema of the stream of a stage whose operation yields *result*."""
+    frame = narrowed(node, result.to_frame())
+    if node.kind != Append():
+        frame = frame.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
+    body: bytes = to_table(frame).schema.serialize().to_pybytes()
+    return body
 
 
 def deploy(run: StageRun, *, by_spark: bool = False) -> Deployment:

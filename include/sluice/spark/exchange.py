@@ -6,10 +6,10 @@ Spark still schedules, shuffles and retries, but the rows of its shuffle are blo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -18,7 +18,7 @@ from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.connectors.files.plain_json import plain_schema
 from sluice.connectors.files.text_source import FilesSource
 from sluice.core.plan import TaskPlan
-from sluice.declaration.nodes import Input
+from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedLookup, WindowTopN
 from sluice.declaration.windows import Attached
 from sluice.job.places import open_source
@@ -39,6 +39,8 @@ from sluice.subtask.state.segments import to_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+FileRows: TypeAlias = ParquetRows | JsonRows | StreamRows
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -54,13 +56,24 @@ def exchange_of(run: StageRun) -> Exchange | None:
     Raises:
         ConfigurationError: the stage cannot compute what it declares of these columns.
     """
-    if not run.node.is_stateful or isinstance(run.node.operation, KeyedLookup):
+    return exchange_over(run.node, [_rows(run, given) for given in run.node.shuffled])
+
+
+def exchange_over(node: StageNode, rows: Sequence[FileRows | None]) -> Exchange | None:
+    """The exchange of stage *node*, whose inputs are *rows*; None where Spark has to read
+    one of them, or to sort a subtask's rows.
+
+    Raises:
+        ConfigurationError: the stage cannot compute what it declares of these columns.
+    """
+    if not node.is_stateful or isinstance(node.operation, KeyedLookup):
         return None
-    feeds = [_feed(run, given) for given in run.node.shuffled]
+    pairs = zip(node.shuffled, rows, strict=True)
+    feeds = [None if found is None else _feed(node, given, found) for given, found in pairs]
     possible = [feed for feed in feeds if feed is not None and feed.is_possible()]
     if len(possible) < len(feeds) or not all(map(_is_known_to_spark, possible)):
         return None
-    operator = build_operator(run.node, [feed.prepared_schema for feed in possible])
+    operator = build_operator(node, [feed.prepared_schema for feed in possible])
     if operator.is_order_sensitive:
         return None
     narrowed = (
@@ -133,8 +146,7 @@ def keyed_blocks(blocks: DataFrame, exchange: Exchange) -> KeyedRows:
     )
 
 
-def _feed(run: StageRun, given: Input) -> Feed | None:
-    node = run.node
+def _feed(node: StageNode, given: Input, found: FileRows) -> Feed | None:
     if node.operation.__class__ is WindowTopN and not given.keys:
         assert isinstance(node.operation, WindowTopN)
         if not isinstance(node.operation.window, Attached):
@@ -142,29 +154,24 @@ def _feed(run: StageRun, given: Input) -> Feed | None:
         hashed: tuple[str, ...] = ("window_start",)
     else:
         hashed = given.keys
-    found = _rows(run, given)
-    if found is None:
-        return None
-    rows, schema = found
-    return Feed(rows=rows, schema=schema, given=given, hashed=hashed, wanted=wanted(node.operation))
+    operation = wanted(node.operation)
+    return Feed(rows=found, schema=found.schema, given=given, hashed=hashed, wanted=operation)
 
 
-def _rows(run: StageRun, given: Input) -> tuple[ParquetRows | JsonRows | StreamRows, bytes] | None:
+def _rows(run: StageRun, given: Input) -> FileRows | None:
     parallelism = run.task.parallelism
     if given.producer not in run.job.pipeline.sources:
         stream = run.given.streams[given.producer]
         segments = share(stream.segments, parallelism)
-        return StreamRows(run.job.location, segments, stream.schema), stream.schema
+        return StreamRows(run.job.location, segments, stream.schema)
     source = open_source(run.job, given.producer, run.configuration.params)
     shares = share(run.plan.source(given.producer).slices, parallelism)
     if isinstance(source, ParquetSource):
-        schema: bytes = source.schema().serialize().to_pybytes()
-        return ParquetRows(source, shares, schema), schema
+        return ParquetRows(source, shares, source.schema().serialize().to_pybytes())
     if isinstance(source, FilesSource):
         plain = plain_schema(source.decoding)
         if plain is not None:
-            schema = plain.serialize().to_pybytes()
-            return JsonRows(source, shares, schema), schema
+            return JsonRows(source, shares, plain.serialize().to_pybytes())
     return None
 
 

@@ -45,7 +45,7 @@ def _active() -> SparkSession | None:
 def _own() -> SparkSession:
     find_java(os.environ)
     stack = ExitStack()
-    spark = stack.enter_context(local_session(driver_memory=DRIVER_MEMORY))
+    spark = stack.enter_context(local_session(driver_memory=DRIVER_MEMORY, compiles_for_rows=False))
     # Errors are raised to the caller, and a ``Kill`` is intended.
     spark.sparkContext.setLogLevel("OFF")
     atexit.register(stack.close)
