@@ -139,7 +139,7 @@ def coordinators_that_commit_at_once_publish_once(case: SinkCase) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert problems == []
+        assert problems == [], [repr(problem) for problem in problems]
     assert seen(case) == rows(1, 2, 3, 4, 5)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from harness.postgres_database import Database
@@ -107,3 +108,19 @@ def test_a_long_time_line_is_not_read_whole_to_publish(
             timeline = target.ledger.timeline(connection, since)
             assert (timeline.newest, timeline.is_cut) == (299_999, is_cut)
             assert len(timeline.published) == spans
+
+
+def test_notes_that_another_coordinator_has_just_made_are_not_those_of_an_older_sluice(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    """Names are looked up as of now, and columns as of the statement's beginning: what was made
+    in between has a name, and no columns yet.
+    """
+    ledger = target_of(sink_of(database, table, root)).ledger
+    with psycopg.connect(database.dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT 1")  # All later statements see the columns of this moment.
+        with psycopg.connect(database.dsn) as other:
+            ledger.create(other)
+
+        assert ledger.exists(connection)

@@ -43,10 +43,12 @@ CREATE TABLE IF NOT EXISTS {ledger} (
     published_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (sink, checkpoint_id))
 """
+# Names are looked up as of now, columns as of the statement's beginning: tables that another
+# coordinator made in between have names, and no columns yet.
 FOUND = """
 SELECT to_regclass(%(ledger)s) IS NOT NULL AND to_regclass(%(sinks)s) IS NOT NULL,
-    to_regclass(%(sinks)s) IS NULL OR EXISTS (
-        SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(sinks)s) AND attname = 'life')
+    count(attname) = 0 OR bool_or(attname = 'life')
+FROM pg_attribute WHERE attrelid = to_regclass(%(sinks)s)
 """
 # The server groups neighbouring ids to spans, as there is a row per id, for years.
 SPANS = """
