@@ -47,12 +47,12 @@ class StageOperator(CheckpointOperator):
         if pending is None:
             raise FencedError(f"no checkpoint of {cause} is pending any more")
         attempt = pending.attempt_of(self.stage)
-        if context["ti"].try_number > 1:
-            if self._is_done(job, pending, attempt):
-                log.info("acknowledged already: nothing runs again")
-                return {"checkpoint_id": pending.checkpoint_id, "attempt": attempt, "stage_ms": 0}
-            if not self.goes_on(job, pending, attempt):
-                attempt = self._next_attempt(job, pending)
+        is_retried = context["ti"].try_number > 1
+        if (is_retried or self._may_be_chained) and self._is_done(job, pending, attempt):
+            log.info("acknowledged already: nothing runs again")
+            return {"checkpoint_id": pending.checkpoint_id, "attempt": attempt, "stage_ms": 0}
+        if is_retried and not self.goes_on(job, pending, attempt):
+            attempt = self._next_attempt(job, pending)
         fault = fault_of(context)
         if fault is not None and fault.kind in WORKER_FAULTS:
             os.environ[FAULT_VARIABLE] = str(fault)  # For the subtasks, also of chained stages.
@@ -78,6 +78,14 @@ class StageOperator(CheckpointOperator):
     ) -> bool:
         """Whether the attempt of the previous try still runs, and a retry can continue it."""
         return False
+
+    @property
+    def _may_be_chained(self) -> bool:
+        """Whether the stage may have run behind another one, in the Spark job of that one.
+
+        It has acknowledged then, and neither a session nor an application is needed to find out.
+        """
+        return bool(self.pipeline.upstream_of(self.stage))
 
     def _is_done(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
         """Whether the stage has fully acknowledged, and must not run again.

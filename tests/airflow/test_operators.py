@@ -40,6 +40,7 @@ from tests.airflow.stand_in import (
     StandInSpark,
     a_job,
     a_pipeline,
+    acknowledge,
     decline,
 )
 from tests.patching import replace_in
@@ -228,6 +229,17 @@ def test_a_stage_that_has_acknowledged_does_not_run_again(root: str, spark: Stan
     assert again == {"checkpoint_id": 1, "attempt": 1, "stage_ms": 0}
     assert spark.ran == [(1, "bids", 1), (1, "by_auction", 1)]
     assert a_job(root).metadata(CheckpointId(1)).checkpoint_id == 1
+
+
+def test_a_stage_that_ran_chained_to_another_asks_no_spark(root: str, spark: StandInSpark) -> None:
+    trigger()
+    for stage in ("by_auction", "bids"):  # The driver of the first one wrote all, from the back.
+        acknowledge(a_job(root), 1, stage, 0, 1)
+
+    chained = snapshot("by_auction")
+
+    assert chained == {"checkpoint_id": 1, "attempt": 1, "stage_ms": 0}
+    assert spark.ran == []
 
 
 def test_a_snapshot_of_an_aborted_checkpoint_is_skipped(root: str, spark: StandInSpark) -> None:

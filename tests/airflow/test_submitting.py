@@ -43,7 +43,7 @@ def an_operator(job: Job, stage: str) -> SubmitOperator:
 def test_who_failed_is_another_attempt_and_who_acknowledged_is_not_run_again(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = next(iter(job.pipeline.stages))
+    stage, chained = job.pipeline.stages
     context = {"dag_id": "auctions", "run_id": "run-1"}
 
     monkeypatch.setenv("SLUICE_FAULT", f"fail-worker stage={stage} checkpoint=1")
@@ -53,6 +53,7 @@ def test_who_failed_is_another_attempt_and_who_acknowledged_is_not_run_again(
     an_operator(job, stage).execute(a_context(**context, try_number=2))
     monkeypatch.setenv("PATH", "")  # From here on nothing can be submitted.
     an_operator(job, stage).execute(a_context(**context, try_number=3))  # Its worker was lost.
+    an_operator(job, chained).execute(a_context(**context))  # It has run behind the first.
 
     assert job.state().pending[0].attempt_of(stage) == 2
     plan = job.plan(CheckpointId(1))
