@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
@@ -86,3 +88,23 @@ def test_a_worker_has_the_threads_that_spark_grants_its_task(spark: SparkSession
 
     assert "POLARS_MAX_THREADS" not in os.environ
     assert row["threads"] == int(spark.conf.get("spark.task.cpus", "1") or 1)
+
+
+def test_python_workers_are_asked_over_unix_sockets(spark: SparkSession) -> None:
+    def families(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        links = [link.name for link in Path("/proc/self/fd").iterdir()]
+        found = [socket.socket(fileno=os.dup(int(n))) for n in links if _is_socket(int(n))]
+        names = {one.family.name for one in found}
+        for one in found:
+            one.close()
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"families": [",".join(sorted(names))]})
+
+    assert spark.range(1).mapInArrow(families, "families string").collect()[0][0] == "AF_UNIX"
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:  # The folder itself, which was open while it was listed.
+        return False

@@ -97,6 +97,7 @@ def _properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.cores),
         "spark.python.daemon.module": "sluice.spark.worker_daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
         # A stage's partitions are its subtasks, so Spark must not merge them.
         "spark.sql.adaptive.enabled": "false",
         # Sessions are named and kept: losing one to idleness costs its warm Python workers.

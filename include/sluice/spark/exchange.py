@@ -191,6 +191,5 @@ def _is_known_to_spark(feed: Feed) -> bool:
 
 
 def _serialized(feed: Feed) -> bytes:
-    columns = {name: feed.prepared_schema[name] for name in feed.columns or ()}
-    body: bytes = to_table(pl.DataFrame(schema=columns)).schema.serialize().to_pybytes()
+    body: bytes = to_table(pl.DataFrame(schema=feed.sent)).schema.serialize().to_pybytes()
     return body

@@ -177,10 +177,12 @@ def local_session(
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.python.daemon.module", "sluice.spark.worker_daemon")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.executorEnv.PYTHONPATH", _import_path())
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))
+        .config("spark.sql.codegen.wholeStage", str(compiles_for_rows).lower())
         .config(map=SETTINGS)
     )
     with _prints_to(log_file):  # A JVM keeps the settings that it was started with.

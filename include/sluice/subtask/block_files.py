@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.errors import StoreUnavailable
+from sluice.subtask.state.segments import to_frame, to_table
 
 LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"  # Set by Spark in its Python workers: a list, with commas.
 CARRIED_BYTES = 64 * 1024  # Smaller blocks are cheaper to carry than to write, open and map.
@@ -73,7 +74,9 @@ class BlockFile(AbstractContextManager["BlockFile"]):
         if self._file is None:
             self._file = self._created()
         offset = self._file.tell()
-        rows.write_ipc_stream(self._file, compression="uncompressed")
+        table = to_table(rows)  # Texts as offsets: written in half the time of Polars' views.
+        with pa.ipc.new_stream(self._file, table.schema) as stream:
+            stream.write_table(table)
         self._file.flush()
         return Place(self._file.name, offset)
 
@@ -101,6 +104,4 @@ def read_block(place: Place) -> pl.DataFrame:
         raise StoreUnavailable(
             f"rows that a subtask sent cannot be read from {place.file}: {error}"
         ) from error
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return to_frame(table)

@@ -139,11 +139,11 @@ class Sender(AbstractContextManager["Sender"]):
         self._spec = spec
         self._index = index
         self._file = BlockFile(spec.folder, index)
-        schemas = [
-            pl.Schema({name: feed.prepared_schema[name] for name in feed.columns or ()})
-            for feed in spec.feeds
-        ]
-        self._operator = build_operator(spec.stage, schemas) if spec.pre_aggregates else None
+        self._operator = (
+            build_operator(spec.stage, [feed.sent for feed in spec.feeds])
+            if spec.pre_aggregates
+            else None
+        )
         self._owners = Owners(spec.task)
 
     def __exit__(self, *details: object) -> None:

@@ -100,7 +100,8 @@ class Feed:
     """One input, read without the JVM.
 
     ``hashed`` are the columns that decide a row's subtask; ``wanted`` the columns and SQL that
-    the stage's aggregates read; ``columns`` what the subtasks get, None for everything.
+    the stage's aggregates read; ``columns`` what the subtasks get, None for everything, and
+    ``types`` their types, which no worker need find out again.
     """
 
     rows: ParquetRows | JsonRows | StreamRows
@@ -109,6 +110,7 @@ class Feed:
     hashed: tuple[str, ...]
     wanted: tuple[Computed, ...] = ()
     columns: tuple[str, ...] | None = None
+    types: tuple[pl.DataType, ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         """The fields that are sent to a worker: without values that are cached here."""
@@ -129,7 +131,14 @@ class Feed:
         return prepared.with_columns(pl.lit(None, pl.Int64()).alias(HASH)).schema
 
     def narrowed(self, columns: Sequence[str]) -> Feed:
-        return replace(self, columns=tuple(columns))
+        """The same input, of which the subtasks get *columns*, some of ``prepared_schema``."""
+        types = tuple(self.prepared_schema[name] for name in columns)
+        return replace(self, columns=tuple(columns), types=types)
+
+    @property
+    def sent(self) -> pl.Schema:
+        """What the subtasks get of a narrowed input."""
+        return pl.Schema(zip(self.columns or (), self.types, strict=True))
 
     def keyed(self, chunk: pl.DataFrame, *, is_hashed: bool = True) -> pl.DataFrame:
         """Rows of the input, of which *chunk* has the columns that are read, or all.
@@ -149,7 +158,7 @@ class Feed:
         renamed = {new: name for name, new in given.renames.items()}
         steps = computing(given.steps, renamed.get(given.event_time, given.event_time))
         alone = replace(given, steps=steps, keys=(), key_expressions={})
-        return replace(self, given=alone, hashed=(), wanted=(), columns=(given.event_time,))
+        return replace(self, given=alone, hashed=(), wanted=(), columns=(given.event_time,), types=())
 
     @cached_property
     def _raw(self) -> pl.Schema:
