@@ -28,8 +28,7 @@ from sluice.subtask.state.segments import to_frame
 
 # The columns of executions, also of what a Spark job yields.  A token holds no comma.
 ACK, TOKEN, READ = "ack", "token", "read"
-RESULT_SCHEMA = f"{ACK} binary, {TOKEN} string, {READ} string"
-_EXECUTIONS = pa.schema([(ACK, pa.binary()), (TOKEN, pa.string()), (READ, pa.string())])
+RESULT_SCHEMA = pa.schema([(ACK, pa.binary()), (TOKEN, pa.string()), (READ, pa.string())])
 SPILL_SHARE = 8  # Blocks may take up so much of the memory, then they go through local disk.
 
 
@@ -126,7 +125,7 @@ def rows_of(executions: Sequence[Execution]) -> pa.RecordBatch:
         TOKEN: [one.token for one in executions],
         READ: [",".join(one.read) for one in executions],
     }
-    return pa.RecordBatch.from_pydict(columns, schema=_EXECUTIONS)
+    return pa.RecordBatch.from_pydict(columns, schema=RESULT_SCHEMA)
 
 
 def executions_in(rows: Iterable[tuple[bytes, str, str]], stage: str) -> list[Execution]:

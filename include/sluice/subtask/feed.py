@@ -158,7 +158,8 @@ class Feed:
         renamed = {new: name for name, new in given.renames.items()}
         steps = computing(given.steps, renamed.get(given.event_time, given.event_time))
         alone = replace(given, steps=steps, keys=(), key_expressions={})
-        return replace(self, given=alone, hashed=(), wanted=(), columns=(given.event_time,), types=())
+        columns = (given.event_time,)
+        return replace(self, given=alone, hashed=(), wanted=(), columns=columns, types=())
 
     @cached_property
     def _raw(self) -> pl.Schema:
