@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -73,30 +74,36 @@ def told(played: Played, *texts: str) -> list[str]:
     return [" ".join(played.told(*([a_row(text=text)] if text else []))) for text in texts]
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_an_entry_is_forgotten_when_it_was_not_written_for_its_own_ttl(name: str) -> None:
-    write, read = f"write {name}", f"read {name}"
-
-    played = Played(a_function(TTL))
-    first = told(played, write, read, read, read)
-    again = told(Played(a_function(TTL)), write, write, read, read, read)
-
-    assert first[1] == first[2] != "gone"
-    assert first[3] == "gone"
-    assert "gone" not in again[2:4]
-    assert again[4] == "gone"
+def told_by_each(played: Played, *epochs: str) -> Iterator[tuple[str, list[str]]]:
+    """The same of each kind of state: the row of an epoch of "write read" does both to all."""
+    told: dict[str, list[str]] = {name: [] for name in WRITES}
+    for words in map(str.split, epochs):
+        text = " ".join(f"{word} {name}" for name in told for word in words)
+        said = iter(played.told(*([a_row(text=text)] if words else [])))
+        for mine in told.values():
+            mine.append(" ".join(islice(said, words.count("read"))))
+    yield from told.items()
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_a_read_begins_a_ttl_anew_where_it_is_declared_so(name: str) -> None:
-    write, read = f"write {name}", f"read {name}"
+def test_an_entry_is_forgotten_when_it_was_not_written_for_its_own_ttl() -> None:
+    for name, first in told_by_each(Played(a_function(TTL)), "write", *["read"] * 3):
+        assert first[1] == first[2] != "gone", name
+        assert first[3] == "gone", name
 
-    reads = told(Played(a_function(StateTtlConfig(TTL, READ))), write, *([read] * 4))
-    pause = told(Played(a_function(StateTtlConfig(TTL, READ))), write, read, "", "", read)
+    for name, again in told_by_each(Played(a_function(TTL)), *["write"] * 2, *["read"] * 3):
+        assert "gone" not in again[2:4], name
+        assert again[4] == "gone", name
 
-    assert "gone" not in reads
-    assert pause[1] != "gone"
-    assert pause[4] == "gone"
+
+def test_a_read_begins_a_ttl_anew_where_it_is_declared_so() -> None:
+    config = StateTtlConfig(TTL, READ)
+
+    for name, reads in told_by_each(Played(a_function(config)), "write", *["read"] * 4):
+        assert "gone" not in reads, name
+
+    for name, pause in told_by_each(Played(a_function(config)), "write", "read", "", "", "read"):
+        assert pause[1] != "gone", name
+        assert pause[4] == "gone", name
 
 
 def test_whether_a_map_contains_a_key_is_a_read() -> None:
@@ -117,15 +124,14 @@ def test_a_read_refreshes_only_what_was_read() -> None:
     assert changes["value:value"].upserts.is_empty()
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_a_disabled_ttl_keeps_what_the_stage_would_forget(name: str) -> None:
-    write, read = f"write {name}", f"read {name}"
+def test_a_disabled_ttl_keeps_what_the_stage_would_forget() -> None:
+    epochs = ("write", "", "", "read")
 
-    kept = told(Played(a_function(StateTtlConfig.DISABLED), ttl_ms=1), write, "", "", read)
-    lost = told(Played(a_function(None), ttl_ms=1), write, "", "", read)
+    for name, kept in told_by_each(Played(a_function(StateTtlConfig.DISABLED), ttl_ms=1), *epochs):
+        assert kept[3] != "gone", name
 
-    assert kept[3] != "gone"
-    assert lost[3] == "gone"
+    for name, lost in told_by_each(Played(a_function(None), ttl_ms=1), *epochs):
+        assert lost[3] == "gone", name
 
 
 def test_the_ttl_of_the_stage_is_that_of_states_that_declare_none() -> None:
@@ -139,22 +145,23 @@ def test_the_ttl_of_the_stage_is_that_of_states_that_declare_none() -> None:
     assert told(played, "write value read plain", "", "read plain read value") == ["1", "", "1 1"]
 
 
-@pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("update", [WRITE, READ], ids=lambda one: str(one.name))
 def test_an_expired_entry_is_returned_once_more_where_it_is_declared_so(
-    name: str, update: StateTtlConfig.UpdateType
+    update: StateTtlConfig.UpdateType,
 ) -> None:
-    write, read = f"write {name}", f"read {name}"
-    config = StateTtlConfig(TTL, update, ONCE_MORE)
+    def told_after(*epochs: str) -> dict[str, list[str]]:
+        function = a_function(StateTtlConfig(TTL, update, ONCE_MORE))
+        return dict(told_by_each(Played(function), "write", "", "", *epochs))
 
-    read_late = told(Played(a_function(config)), write, "", "", "", read, read)
-    read_too_late = told(Played(a_function(config)), write, "", "", "", "", read)
-    twice = told(Played(a_function(config)), write, "", "", "", f"{read} {read}")
+    late = told_after("", "read", "read")
+    too_late = told_after("", "", "read")
+    twice = told_after("", "read read")
 
-    assert read_late[4] != "gone"
-    assert read_late[5] == "gone"
-    assert read_too_late[5] == "gone"
-    assert twice[4] == f"{read_late[4]} gone"
+    for name in WRITES:
+        assert late[name][4] != "gone", name
+        assert late[name][5] == "gone", name
+        assert too_late[name][5] == "gone", name
+        assert twice[name][4] == f"{late[name][4]} gone", name
 
 
 def test_an_expired_entry_that_is_written_lives_again() -> None:
