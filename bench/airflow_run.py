@@ -2,7 +2,7 @@
 
 The same Airflow runs, in turn, a checkpoint of a three-stage pipeline and a DAG of as many tasks in
 a row that do nothing, the floor.  *Overhead* is a run's duration less the time of Spark's work, as
-its snapshot tasks report it; the aim is at most 1.5 times the floor, and at most 5 s.
+its snapshot tasks report it; the aim is at most 1.5 times the floor, and at most 2.5 s.
 """
 
 from __future__ import annotations

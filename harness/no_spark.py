@@ -53,7 +53,7 @@ class Rows:
     def columns(self) -> list[str]:
         return list(self.partitions[0].column_names)
 
-    def mapInArrow(self, subtask: Subtask, _: str) -> Rows:  # noqa: N802 - Spark's
+    def mapInArrow(self, subtask: Subtask, _: Any) -> Rows:  # noqa: N802 - Spark's
         answers: list[pa.Table] = []
         for index, table in enumerate(self.partitions):
             with self.around("subtask"), _in_task(index):

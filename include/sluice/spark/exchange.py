@@ -127,10 +127,7 @@ def blocks_of(
     """The blocks that *send* makes of *rows*, which are in *senders* partitions, each with the
     subtask of *task* that it is for.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    # A type, as Spark would have to parse DDL.
-    blocks = map_batches(rows, send, from_arrow_schema(BLOCK_SCHEMA))
+    blocks = map_batches(rows, send, BLOCK_SCHEMA)
     if senders == task.parallelism == 1:
         return blocks
     return blocks.repartitionById(task.parallelism, SUBTASK)

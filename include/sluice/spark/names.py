@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 
 def quoted(name: str) -> str:
@@ -29,14 +28,16 @@ Batches = Iterable["pa.RecordBatch"]
 def map_batches(
     rows: DataFrame,
     function: Callable[[Batches], Iterator[pa.RecordBatch]],
-    schema: str | StructType,
+    schema: pa.Schema,
 ) -> DataFrame:
     """``rows.mapInArrow`` for columns of any name: it looks each one up by its bare name."""
-    names = rows.columns
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    names, yielded = rows.columns, from_arrow_schema(schema)  # DDL would be parsed in the JVM.
     if all(map(str.isidentifier, names)):
-        return rows.mapInArrow(function, schema)
+        return rows.mapInArrow(function, yielded)
 
     def by_name(batches: Batches) -> Iterator[pa.RecordBatch]:
         return function(batch.rename_columns(names) for batch in batches)
 
-    return rows.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(by_name, schema)
+    return rows.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(by_name, yielded)

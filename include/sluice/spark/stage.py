@@ -228,10 +228,8 @@ def _of(run: StageRun) -> str:
 
 def _executions(deployed: Deployment) -> list[Execution]:
     """What the last subtasks yield; nothing if the rows are undecided."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    spec, schema = deployed.spec, from_arrow_schema(RESULT_SCHEMA)
-    done = map_batches(deployed.rows, lambda batches: run_subtask(spec, batches), schema)
+    spec = deployed.spec
+    done = map_batches(deployed.rows, lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
     rows = ((row[ACK], row[TOKEN], row[READ]) for row in done.collect())
     return executions_in(rows, deployed.run.node.uid)
 

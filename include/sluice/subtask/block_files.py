@@ -91,7 +91,8 @@ class BlockFile(AbstractContextManager["BlockFile"]):
 
 
 def read_block(place: Place) -> pl.DataFrame:
-    """The rows at *place*, mapped: they take memory only as they are looked at.
+    """The rows at *place*, mapped: they take memory only as they are looked at, but for 16 bytes
+    of each text, Polars' views.
 
     Raises:
         StoreUnavailable: the file is gone, or is cut off; the attempt has to begin again.
