@@ -35,7 +35,8 @@ settings.register_profile("sluice", deadline=None, max_examples=drawn(OF_A_PROPE
 settings.load_profile("sluice")
 
 HERE = Path(__file__).parent
-OURS = ("SLUICE_", "AWS_", "AIRFLOW_", "PYTHON", "PATH", "HOME")  # What Sluice and its tests read.
+# What Sluice and its tests read.
+OURS = ("SLUICE_", "AWS_", "AIRFLOW_", "POLARS_", "PYTHON", "PATH", "HOME")
 # One worker plays all of these folders, for what they share is expensive, or alone on a machine.
 STACKS = ("chaos", "e2e")
 IN_AIRFLOW = ("airflow", "browser")  # A migrated database, Airflow's app.

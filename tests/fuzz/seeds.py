@@ -11,9 +11,11 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 CHUNK = 20  # Some seconds.
 THREADS = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_IO_THREADS": "1"}
@@ -101,10 +103,12 @@ def refused_chunk(seeds: range) -> list[str]:
     return [text for text in found if text is not None]
 
 
-def pool_of(processes: int) -> ProcessPoolExecutor:
-    os.environ.update(THREADS)  # A worker reads them as it starts.
+@contextmanager
+def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")  # A fork would share DuckDB's threads.
-    return ProcessPoolExecutor(processes, mp_context=context, initializer=quiet)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=quiet)
+    with patch.dict(os.environ, THREADS), pool:  # A worker reads them as it starts.
+        yield pool
 
 
 def quiet() -> None:
