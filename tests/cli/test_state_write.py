@@ -26,7 +26,7 @@ def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture(name="job")
 def _job() -> Job:
-    return a_job_of_two_epochs(a_pipeline("auctions"))
+    return a_job_of_two_epochs(uid="auctions")
 
 
 @pytest.fixture(name="sluice")

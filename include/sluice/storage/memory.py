@@ -13,9 +13,16 @@ import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 from sluice.protocol.names import check_key, check_prefix
 from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
+
+
+class _Object(NamedTuple):
+    body: bytes
+    modified_ms: int
+    version: str
 
 
 class _Objects:
@@ -23,13 +30,14 @@ class _Objects:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.written: dict[str, tuple[bytes, int]] = {}  # Body, and when it was written (ms).
+        self.written: dict[str, _Object] = {}
         self.keys: list[str] = []  # Those of `written`, sorted: most listings are of a few of many.
 
     def write(self, full_key: str, body: bytes) -> None:
         if full_key not in self.written:
             insort(self.keys, full_key)
-        self.written[full_key] = (bytes(body), _now_ms())
+        version = hashlib.blake2b(body, digest_size=16).hexdigest()
+        self.written[full_key] = _Object(bytes(body), _now_ms(), version)
 
     def below(self, prefix: str, start_after: str) -> Iterator[str]:
         first = bisect_left(self.keys, prefix)
@@ -59,7 +67,7 @@ class InMemoryStore:
     def get(self, key: str) -> bytes | None:
         with self._objects.lock:
             found = self._objects.written.get(self._full_key(key))
-        return None if found is None else found[0]
+        return None if found is None else found.body
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
         check_range(start, end)
@@ -75,7 +83,7 @@ class InMemoryStore:
         with self._objects.lock:
             found = self._objects.written.get(full_key)
             if found is not None:
-                return AlreadyExists(found[0])
+                return AlreadyExists(found.body)
             self._objects.write(full_key, body)
             return Created()
 
@@ -84,17 +92,17 @@ class InMemoryStore:
         check_prefix(prefix)
         with self._objects.lock:
             below = [
-                (full_key.removeprefix(self._prefix), *self._objects.written[full_key])
+                (full_key.removeprefix(self._prefix), self._objects.written[full_key])
                 for full_key in self._objects.below(
                     self._prefix + prefix, self._prefix + start_after
                 )
             ]
-        for key, body, modified_ms in below:
+        for key, found in below:
             yield Listed(
                 key=key,
-                size_bytes=len(body),
-                modified_ms=modified_ms,
-                version=hashlib.blake2b(body, digest_size=16).hexdigest(),
+                size_bytes=len(found.body),
+                modified_ms=found.modified_ms,
+                version=found.version,
             )
 
     def delete(self, keys: Iterable[str]) -> None:

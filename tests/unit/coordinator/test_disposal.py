@@ -21,6 +21,7 @@ from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job
+from tests.begun import begun
 from tests.hooked import Crash, hooked
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
@@ -28,6 +29,7 @@ MINE = "auctions/savepoints/mine/"
 CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
 
 
+@begun
 def a_job_with_two_savepoints() -> Job:
     """``mine`` and ``mine-2``, whose name begins as that of the other one."""
     job = a_running_job()

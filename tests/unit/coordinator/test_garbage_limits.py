@@ -45,9 +45,9 @@ def a_job_with_an_orphan(**pipeline: Any) -> tuple[Job, str]:
 
 def make_older(root: str, key: str, *, by_ms: int) -> None:
     objects = named_store(root.removeprefix("memory://").partition("/")[0])._objects  # noqa: SLF001 - an old write is not waited for
-    for known, (body, modified_ms) in objects.written.items():
+    for known, found in objects.written.items():
         if known.endswith(key):
-            objects.written[known] = (body, modified_ms - by_ms)
+            objects.written[known] = found._replace(modified_ms=found.modified_ms - by_ms)
 
 
 def age_of(job: Job, key: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.jobs import STAGES, a_job, a_pipeline, a_running_job, keys_of
+from harness.jobs import STAGES, a_job, a_pipeline, a_running_job
 from sluice.coordinator.recovery import restore, stop
 from sluice.coordinator.restore_request import RestoreRequest, resolve
 from sluice.coordinator.restore_targets import foreign_target
@@ -21,6 +21,7 @@ from sluice.core.properties import ClaimMode, JobStatus, Retention
 from sluice.core.restoring import RestoreOptions
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job
+from tests.begun import begun, copied
 from tests.subtasks import a_savepoint, in_flight_records, state_records, take_checkpoint
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "semantics.md"
@@ -71,12 +72,20 @@ class Taken:
 def taken(kind: str, **checkpointing: Any) -> Taken:
     form = KINDS[kind]
     checkpointing |= {name: value for name, value in form.items() if name == "unaligned"}
+    name = "mine" if "is_canonical" in form else None
+    return Taken(after_three(kind=kind, **checkpointing), CheckpointId(3), name, checkpointing)
+
+
+@begun
+def after_three(*, kind: str, **checkpointing: Any) -> Job:
     job = a_running_job(a_pipeline(**checkpointing))
     take_checkpoint(job)
     take_checkpoint(job)
-    if "is_canonical" in form:
-        return Taken(job, a_savepoint(job, "mine", **form), "mine", checkpointing)
-    return Taken(job, take_checkpoint(job), None, checkpointing)
+    if "is_canonical" in KINDS[kind]:
+        a_savepoint(job, "mine", **KINDS[kind])
+    else:
+        take_checkpoint(job)
+    return job
 
 
 def goes_on(job: Job, request: RestoreRequest, *stages: str) -> bool:
@@ -99,14 +108,6 @@ def elsewhere(snapshot: Taken, root: str) -> bool:
     here = foreign_target(job, root, checkpoint_id=snapshot.checkpoint_id, **where)
     restore(job, here, configuration=configure(job.pipeline, {}))
     return job.metadata(take_checkpoint(job)).origin is not None
-
-
-def copied(job: Job, folder: str) -> Job:
-    """A new root with what lies below *folder*."""
-    other = a_job(job.pipeline)
-    for key in keys_of(job, folder):
-        other.store.put(key, job.store.get(key) or b"")
-    return other
 
 
 def in_its_own_root(kind: str) -> bool:
@@ -153,7 +154,7 @@ def as_its_folder_alone(kind: str) -> bool:
 
 def with_its_whole_root(kind: str) -> bool:
     snapshot = taken(kind)
-    return goes_on(copied(snapshot.job, ""), snapshot.request())
+    return goes_on(copied(snapshot.job), snapshot.request())
 
 
 def claimed(kind: str) -> bool:

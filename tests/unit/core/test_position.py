@@ -159,12 +159,12 @@ def after_epochs(files: int, epochs: int) -> tuple[Bucket, SourceCut, int]:
 def test_an_entry_is_written_a_few_times_however_many_there_are() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(position, "MAX_ABOVE", 16)
-        bucket, kept, most = after_epochs(1_000, 300)
+        bucket, kept, most = after_epochs(300, 100)
 
     assert most <= 17
     assert len(kept.layers) <= 4
-    assert bucket.written <= 1_000 + 4 * 300
-    assert len(bucket.position_of(kept).entries) == 1_300
+    assert bucket.written <= 300 + 4 * 100
+    assert len(bucket.position_of(kept).entries) == 400
 
 
 def test_a_file_that_grows_again_and_again_does_not_fill_the_layers() -> None:

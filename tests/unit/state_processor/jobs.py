@@ -17,6 +17,7 @@ from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
+from tests.begun import begun
 
 STAGE, TABLE = "per_auction", "groups"
 
@@ -30,9 +31,10 @@ def a_pipeline(uid: str = "bids", *, parallelism: int = 2, **checkpointing: Any)
     return pipeline
 
 
-def a_job_of_two_epochs(pipeline: Pipeline | None = None) -> Job:
+@begun
+def a_job_of_two_epochs(**declared: Any) -> Job:
     """Checkpoint 1, and savepoint ``before``, which is checkpoint 2."""
-    job = a_running_job(pipeline or a_pipeline())
+    job = a_running_job(a_pipeline(**declared))
     take(job)
     a_savepoint(job, "before")
     return job

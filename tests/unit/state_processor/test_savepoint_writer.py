@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def handles(metadata: CheckpointMetadata) -> list[list[StateHandle]]:
     return [[*one.state] for one in stage.subtasks]
 
 
+@cache
 def third_epoch() -> dict[int | None, int]:
     """What the third hundred of events adds, found out by another job."""
     job = a_job_of_two_epochs()
@@ -169,7 +171,7 @@ def test_segments_that_subtasks_share_since_a_rescale_are_read_once_by_each(job:
 
 
 def test_small_segments_travel_inside_the_metadata() -> None:
-    job = a_job_of_two_epochs(a_pipeline(data_inline_threshold=20_480))
+    job = a_job_of_two_epochs(data_inline_threshold=20_480)
 
     written = on(job).transform(STAGE, twice_without_rare).write("after")
 

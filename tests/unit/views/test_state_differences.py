@@ -37,6 +37,7 @@ from sluice.views.state_differences import (
     TableDifference,
     table_difference,
 )
+from tests.begun import begun
 
 STAGE = "per_auction"
 
@@ -57,6 +58,11 @@ def take(job: Job, **given: object) -> None:
 
 @pytest.fixture(name="job")
 def _job() -> Job:
+    return two_epochs()
+
+
+@begun
+def two_epochs() -> Job:
     """Checkpoints 1 and 2, of a hundred events each."""
     pipeline = Pipeline(
         "bids", Checkpointing(max_records_per_epoch=100, num_retained=9), parallelism=2
