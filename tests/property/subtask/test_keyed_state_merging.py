@@ -245,7 +245,8 @@ def test_sizes_that_never_call_for_a_merge_meet_the_hard_bound() -> None:
     assert all(older >= GROWTH * newer for older, newer in pairwise(shrinking))
     assert runs_to_merge(shrinking[:-1]) == 1
     assert runs_to_merge(shrinking) == FAN_IN
-    assert runs_to_merge([*shrinking, 1, 1, 1, 1, 1]) == len(shrinking) + 5 - MAX_RUNS + 1
+    late = [*shrinking, *[1] * (FAN_IN + 1)]
+    assert runs_to_merge(late) == len(late) - MAX_RUNS + 1
 
 
 def test_equal_deltas_are_rewritten_a_logarithmic_number_of_times() -> None:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 # run is at least twice the next, so there are about log2(rows) of them.
 GROWTH = 2
 
-# Fewer are left alone: merging two runs again and again rewrites rows that the next merge rewrites
+# Fewer are left alone: merging runs again and again rewrites rows that the next merge rewrites
 # anyway.  Simulated with 100,000 changed rows an epoch, spread over a state of 1, 5 and 50 million
-# rows: a row is rewritten 2.2, 3.2 and 5.6 times for each time it is written, there are 2.5, 3.8
-# and 4.9 runs on average, never more than 4, 6 and 8, and every third epoch has a merge.  Without
-# this bound, 2.5, 4.1 and 6.1 times, 2.2, 3.1 and 4.5 runs, and a merge in two epochs of three;
-# with GROWTH = 4, 3.3, 5.1 and 8.4 times, for a run less.
-FAN_IN = 4
+# rows: a row is rewritten 1.4, 2.7 and 4.6 times for each time it is written, there are 4.0, 5.0
+# and 6.5 runs on average, never more than 7, 9 and 12, and every seventh epoch has a merge.  With
+# 4 of them, 2.2, 3.2 and 5.5 times, 2.5, 3.8 and 4.8 runs, and a merge in every third epoch; of
+# epochs measured in turn, those cost a fifth more.
+FAN_IN = 8
 
 # The hard bound on runs per subtask; met only when sizes fall in an odd pattern, or a state of 5
 # billion rows grows from deltas of 100,000.  A run costs a lookup of 100,000 keys 5 to 15 ms.
