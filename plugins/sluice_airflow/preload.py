@@ -1,8 +1,8 @@
 """Preloading: imports that are done once, in the scheduler, and not in every stage task.
 
 LocalExecutor forks its workers from the scheduler and each task from a worker, so a module the
-scheduler has imported is loaded in every task.  This module only imports: a gRPC channel or thread
-from before the fork would make the task hang.
+scheduler has imported is loaded in every task.  This module only imports and parses: a gRPC channel
+or thread from before the fork would make the task hang.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import logging
 import time
+
+from sluice.storage.s3 import preload_descriptions
 
 log = logging.getLogger(__name__)
 
@@ -43,4 +45,5 @@ def preload_spark_client() -> None:
             importlib.import_module(name)
         except ImportError:
             log.warning("preload skipped module=%s", name, exc_info=True)
+    preload_descriptions()
     log.info("preload finished duration_ms=%d", (time.perf_counter() - begin) * 1_000)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
-from functools import lru_cache
+from contextlib import closing, contextmanager, suppress
+from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,9 @@ from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Li
 from sluice.storage.s3_refusals import Refusal, check_deletes
 
 if TYPE_CHECKING:
+    from boto3.session import Session
     from botocore.exceptions import ClientError
+    from botocore.loaders import Loader
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_s3.type_defs import CopySourceTypeDef
 
@@ -240,7 +242,6 @@ class S3Store:
 @lru_cache(maxsize=CACHED_CLIENTS)
 def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _Clients:
     """Clients are safe for threads and slow to build, but a forked child must not share sockets."""
-    import boto3
     from botocore.config import Config
     from botocore.exceptions import ProfileNotFound
     from botocore.handlers import add_expect_header
@@ -248,7 +249,7 @@ def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _
     if process_id != os.getpid():
         raise RuntimeError("a client belongs to the process that asked for it")
     try:
-        session = boto3.session.Session()
+        session = _session()
         found = session.region_name
     except ProfileNotFound as error:
         raise ConfigurationError(f"{error}; correct AWS_PROFILE, or leave it out") from error
@@ -283,6 +284,36 @@ def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _
         return made
 
     return _Clients(once=client(once), repeating=client(repeating))
+
+
+def preload_descriptions() -> None:
+    """Parse botocore's descriptions of S3 before a fork, not in each child: for its first client a
+    process waits 10 ms then, instead of 75.  No socket and no thread is left.
+    """
+    from botocore.exceptions import BotoCoreError
+
+    with suppress(BotoCoreError):  # The profile of the environment, say: the first request tells.
+        session = _session(aws_access_key_id="none", aws_secret_access_key="none")  # noqa: S106
+        client = session.client("s3", region_name="us-east-1")
+        client.get_paginator("list_objects_v2")
+
+
+def _session(**credentials: str) -> Session:
+    import boto3
+    import botocore.session
+
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _descriptions())
+    return boto3.session.Session(botocore_session=core, **credentials)
+
+
+@cache
+def _descriptions() -> Loader:
+    """What botocore has parsed, for all sessions of this process: each would parse for itself."""
+    import botocore.session
+
+    loader: Loader = botocore.session.get_session().get_component("data_loader")
+    return loader
 
 
 def _status(error: ClientError) -> int:
