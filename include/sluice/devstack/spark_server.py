@@ -16,6 +16,7 @@ from pathlib import Path
 from sluice.devstack.ports import LOOPBACK
 from sluice.devstack.processes import Launch
 from sluice.errors import ConfigurationError
+from sluice.spark.session import PYTHON_WORKERS
 
 NAME = "spark"
 START_TIMEOUT_S = 180.0  # 9 s on a quiet machine; minutes on a loaded one.
@@ -96,12 +97,11 @@ def _properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.cores),
-        "spark.python.daemon.module": "sluice.spark.worker_daemon",
-        "spark.python.unix.domain.socket.enabled": "true",
         # A stage's partitions are its subtasks, so Spark must not merge them.
         "spark.sql.adaptive.enabled": "false",
         # Sessions are named and kept: losing one to idleness costs its warm Python workers.
         "spark.connect.session.manager.defaultSessionTimeout": "-1",
+        **PYTHON_WORKERS,
     }
 
 

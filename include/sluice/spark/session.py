@@ -54,6 +54,12 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024**2),
 }
 
+# What a Spark is started with, once, for Python workers that start fast and do not wait for TCP.
+PYTHON_WORKERS = {
+    "spark.python.daemon.module": "sluice.spark.worker_daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
 _NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Must never change.
 
 
@@ -176,14 +182,12 @@ def local_session(
         .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.python.daemon.module", "sluice.spark.worker_daemon")
-        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.executorEnv.PYTHONPATH", _import_path())
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))
         .config("spark.sql.codegen.wholeStage", str(compiles_for_rows).lower())
-        .config(map=SETTINGS)
+        .config(map={**SETTINGS, **PYTHON_WORKERS})
     )
     with _prints_to(log_file):  # A JVM keeps the settings that it was started with.
         spark = builder.getOrCreate()

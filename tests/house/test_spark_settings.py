@@ -1,0 +1,20 @@
+"""Whoever starts a Spark for us by hand has the settings of the Sparks that we start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.spark.session import PYTHON_WORKERS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "place", ["docker-compose.yaml", "docs/own-airflow.md", "docs/guides/clusters.md"]
+)
+def test_its_python_workers_are_ours(place: str) -> None:
+    text = (REPOSITORY / place).read_text()
+
+    assert [f"{name}={value}" in text for name, value in PYTHON_WORKERS.items()] == [True, True]
