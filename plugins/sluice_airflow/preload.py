@@ -11,7 +11,7 @@ import importlib
 import logging
 import time
 
-from sluice.storage.s3 import preload_descriptions
+from sluice.storage.s3_clients import preload_descriptions
 
 log = logging.getLogger(__name__)
 

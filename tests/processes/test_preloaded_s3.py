@@ -13,7 +13,8 @@ CHILD = """
 import os, sys
 from botocore.loaders import JSONFileLoader
 from sluice.errors import StoreUnavailable
-from sluice.storage.s3 import S3Store, preload_descriptions
+from sluice.storage.s3 import S3Store
+from sluice.storage.s3_clients import preload_descriptions
 
 if "preloads" in sys.argv:
     preload_descriptions()

@@ -4,49 +4,33 @@
 own success.  So a lost answer becomes ``StoreUnavailable``, the caller repeats the call, and finds
 its own bytes.  Every other verb is safe to repeat, and botocore's standard mode repeats it.
 
-This is the only module that knows boto3, and importing it is cheap.  A store is not picklable:
-another process opens its own from the same ``StoreLocation``.
+Importing this module is cheap.  A store is not picklable: another process opens its own from the
+same ``StoreLocation``.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
-from functools import cache, lru_cache
+from contextlib import closing, contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError, ObjectVanished, SluiceError, StoreUnavailable
 from sluice.protocol.names import check_key, check_prefix
 from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
+from sluice.storage.s3_clients import clients
 from sluice.storage.s3_refusals import Refusal, check_deletes
 
 if TYPE_CHECKING:
-    from boto3.session import Session
     from botocore.exceptions import ClientError
-    from botocore.loaders import Loader
-    from mypy_boto3_s3.client import S3Client
     from mypy_boto3_s3.type_defs import CopySourceTypeDef
 
-CONNECT_TIMEOUT_S = 5  # A healthy endpoint accepts within milliseconds, across an ocean in 0.3 s.
-READ_TIMEOUT_S = 60  # botocore's default: S3 may take this long to begin its answer to a large put.
-CREATE_READ_TIMEOUT_S = 30  # Created objects are small; the caller repeats, so give up sooner.
-MAX_ATTEMPTS = 3  # botocore's default: with its backoff an absent server is reported within 4 s.
-MAX_POOL_CONNECTIONS = 64  # More than the threads any sluice process uses; botocore's 10 are fewer.
 DELETE_BATCH = 1_000  # DeleteObjects takes no more.
-
-# One process rarely talks to two servers; a test run does.  Old ones are closed when collected.
-CACHED_CLIENTS = 8
 
 # S3 copies no larger object in one request.
 MAX_COPY_BYTES = 5 * 1024**3
 PIECE_BYTES = 4 * 1024**2  # Of an object that is checked as it passes.
-
-
-class _Clients(NamedTuple):
-    once: S3Client  # For create.
-    repeating: S3Client  # For everything else.
 
 
 class S3Store:
@@ -57,7 +41,7 @@ class S3Store:
     ) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._clients = _clients(endpoint_url, region, os.getpid())
+        self._clients = clients(endpoint_url, region, os.getpid())
 
     @property
     def root(self) -> str:
@@ -213,7 +197,7 @@ class S3Store:
         except ClientError as error:
             raise self._refusal(error) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
-            _clients.cache_clear()  # A store opened later looks for credentials again.
+            clients.cache_clear()  # A store opened later looks for credentials again.
             raise ConfigurationError(
                 f"there are no credentials for {self._place()}; set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
@@ -237,83 +221,6 @@ class S3Store:
             code=_code(error),
             message=error.response["Error"].get("Message", ""),
         ).error
-
-
-@lru_cache(maxsize=CACHED_CLIENTS)
-def _clients(endpoint_url: str | None, region: str | None, process_id: int) -> _Clients:
-    """Clients are safe for threads and slow to build, but a forked child must not share sockets."""
-    from botocore.config import Config
-    from botocore.exceptions import ProfileNotFound
-    from botocore.handlers import add_expect_header
-
-    if process_id != os.getpid():
-        raise RuntimeError("a client belongs to the process that asked for it")
-    try:
-        session = _session()
-        found = session.region_name
-    except ProfileNotFound as error:
-        raise ConfigurationError(f"{error}; correct AWS_PROFILE, or leave it out") from error
-    if region is None and endpoint_url is not None:
-        region = found or "us-east-1"  # Such a server has none; signing needs one.
-    common = Config(
-        connect_timeout=CONNECT_TIMEOUT_S,
-        max_pool_connections=MAX_POOL_CONNECTIONS,
-        s3={"addressing_style": "auto" if endpoint_url is None else "path"},
-    )
-    once = Config(
-        read_timeout=CREATE_READ_TIMEOUT_S,
-        retries={"mode": "standard", "total_max_attempts": 1},
-    )
-    repeating = Config(
-        read_timeout=READ_TIMEOUT_S,
-        retries={"mode": "standard", "total_max_attempts": MAX_ATTEMPTS},
-    )
-
-    def client(config: Config) -> S3Client:
-        try:
-            made = session.client(
-                "s3", endpoint_url=endpoint_url, region_name=region, config=common.merge(config)
-            )
-        except ValueError as error:
-            raise ConfigurationError(
-                f"{error}; write the endpoint as http://host:port or https://host"
-            ) from error
-        # A body that waits for "100 Continue" costs every write a second round trip; without it
-        # only a bucket in another region, which is refused by name, is sent a body in vain.
-        made.meta.events.unregister("before-call.s3", add_expect_header)
-        return made
-
-    return _Clients(once=client(once), repeating=client(repeating))
-
-
-def preload_descriptions() -> None:
-    """Parse botocore's descriptions of S3 before a fork, not in each child: for its first client a
-    process waits 10 ms then, instead of 75.  No socket and no thread is left.
-    """
-    from botocore.exceptions import BotoCoreError
-
-    with suppress(BotoCoreError):  # The profile of the environment, say: the first request tells.
-        session = _session(aws_access_key_id="none", aws_secret_access_key="none")  # noqa: S106
-        client = session.client("s3", region_name="us-east-1")
-        client.get_paginator("list_objects_v2")
-
-
-def _session(**credentials: str) -> Session:
-    import boto3
-    import botocore.session
-
-    core = botocore.session.get_session()
-    core.register_component("data_loader", _descriptions())
-    return boto3.session.Session(botocore_session=core, **credentials)
-
-
-@cache
-def _descriptions() -> Loader:
-    """What botocore has parsed, for all sessions of this process: each would parse for itself."""
-    import botocore.session
-
-    loader: Loader = botocore.session.get_session().get_component("data_loader")
-    return loader
 
 
 def _status(error: ClientError) -> int:
