@@ -24,7 +24,7 @@ from tests.examples import OF_A_PROPERTY, drawn
 # Nothing that is imported and collected is garbage; to look for some is half of what that costs.
 gc.disable()
 
-for name in ("PYTHONPATH", "SLUICE_PIPELINES"):
+for name in ("PYTHONPATH", "SLUICE_PIPELINES", "POLARS_MAX_THREADS"):
     os.environ.pop(name, None)
 
 os.environ[spark_archive.VARIABLE] = spark_archive.java_options()

@@ -38,7 +38,10 @@ _MODULES = (
 
 
 def preload_spark_client() -> None:
-    """Import the Spark Connect client; a missing module is logged, and the task's error."""
+    """Import the Spark Connect client, and parse what a client of S3 does.
+
+    A missing module is logged, and the task's error.
+    """
     begin = time.perf_counter()
     for name in _MODULES:
         try:

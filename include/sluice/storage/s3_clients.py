@@ -82,7 +82,7 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
 
 def preload_descriptions() -> None:
     """Parse botocore's descriptions of S3 before a fork, not in each child: for its first client a
-    process waits 10 ms then, instead of 75.  No socket and no thread is left.
+    process waits 10 to 20 ms then, not 70.  No socket and no thread is left.
     """
     from botocore.exceptions import BotoCoreError
 

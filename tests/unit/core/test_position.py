@@ -146,9 +146,10 @@ def a_position(files: int) -> tuple[PartitionOffset, ...]:
 def after_epochs(files: int, epochs: int) -> tuple[Bucket, SourceCut, int]:
     """A file more in each; the largest number of entries above the layers."""
     bucket, most = Bucket(), 0
-    kept = SourceCut(uid="events", position=a_position(files))
+    entries = a_position(files + epochs)
+    kept = SourceCut(uid="events", position=entries[:files])
     for epoch in range(1, epochs + 1):
-        now = SourceCut(uid="events", position=a_position(files + epoch))
+        now = SourceCut(uid="events", position=entries[: files + epoch])
         kept = with_layers(
             now, bucket.position_of(kept), shares_files=True, layer_of=bucket.layer_of
         )
@@ -159,12 +160,12 @@ def after_epochs(files: int, epochs: int) -> tuple[Bucket, SourceCut, int]:
 def test_an_entry_is_written_a_few_times_however_many_there_are() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(position, "MAX_ABOVE", 16)
-        bucket, kept, most = after_epochs(300, 100)
+        bucket, kept, most = after_epochs(1_000, 300)
 
     assert most <= 17
     assert len(kept.layers) <= 4
-    assert bucket.written <= 300 + 4 * 100
-    assert len(bucket.position_of(kept).entries) == 400
+    assert bucket.written <= 1_000 + 4 * 300
+    assert len(bucket.position_of(kept).entries) == 1_300
 
 
 def test_a_file_that_grows_again_and_again_does_not_fill_the_layers() -> None:
