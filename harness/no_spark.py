@@ -20,6 +20,7 @@ from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice, TaskPlan
 from sluice.declaration.nodes import StageNode
 from sluice.spark.keying import KeyedRows
+from sluice.spark.partitions import Frame
 from sluice.spark.reading import rows_with_origin, share, with_origin
 from sluice.storage.open import StoreLocation
 from sluice.subtask.change_rows import without_pairs
@@ -171,7 +172,7 @@ def _keyed_rows(inputs: Sequence[Rows], node: StageNode, task: TaskPlan, _: obje
     ]
     schema = partitions[0].schema.serialize().to_pybytes()
     operator = build_operator(node, [placed.drop("owner").schema])
-    placed_rows = cast("DataFrame", Rows(partitions, rows.around))
+    placed_rows = Frame(cast("DataFrame", Rows(partitions, rows.around)))
     return KeyedRows(
         rows=placed_rows,
         schemas=(schema,),

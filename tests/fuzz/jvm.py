@@ -20,7 +20,7 @@ from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedLookup, Lookup, WindowTopN
 from sluice.declaration.windows import Attached, Tumbling
-from sluice.spark import exchange, keying
+from sluice.spark import exchange, keying, partitions
 from sluice.spark.keying import KeyedRows, needed_columns
 from sluice.subtask.key_hash import can_hash, key_hash
 from sluice.subtask.operators.build import build_operator
@@ -169,7 +169,7 @@ def keyed_rows(
     if operator.is_order_sensitive:
         rows = rows.each(_sorted)
     return KeyedRows(
-        rows=cast("DataFrame", rows),
+        rows=partitions.Frame(cast("DataFrame", rows)),
         schemas=schemas,
         result=operator.output_schema,
         tables=operator.tables,

@@ -1,4 +1,4 @@
-"""The same plays on a real Spark: through its JVM, and past it."""
+"""The same plays on a real Spark: through its JVM, and past it as an RDD and as a DataFrame."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.fuzz.world import World
 # A subtask of a real Spark is not ours to kill between two lines; tests/exactly_once does that.
 IN_PROCESS = ("dies_retried", "acked_retried", "dies_fails", "acked_fails", "dies_vanishes")
 MOST_CHECKPOINTS = 2
+WAYS = ("plain", "jvm", "frames", "jvm")
 
 
 def spark_plan(seed: int) -> Plan:
@@ -38,7 +39,7 @@ def spark_plan(seed: int) -> Plan:
         plan,
         sources=tuple(replace(source, grows=False) for source in plan.sources),
         acts=tuple(acts),
-        way="jvm" if seed % 2 else "plain",
+        way=WAYS[seed % len(WAYS)],
         spills=False,
         tuning=tuple(name for name in plan.tuning if name == "pre_aggregates"),
     )
@@ -46,7 +47,7 @@ def spark_plan(seed: int) -> Plan:
 
 def play_on_spark(plan: Plan, spark: Any) -> Failure | None:
     """None if every sink held what it must, at every commit."""
-    way = _through_the_jvm() if plan.way == "jvm" else nullcontext()
+    way = _WAY.get(plan.way, nullcontext)()
     with tempfile.TemporaryDirectory(prefix="sluice-fuzz-") as folder, tuned(plan.tuning), way:
         root = f"file://{folder}/root"
         return failure_of(lambda: World(plan, Path(folder) / "in", root, spark).play())
@@ -57,3 +58,13 @@ def _through_the_jvm() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sluice.spark.deployment.exchange_of", lambda run: None)
         yield
+
+
+@contextmanager
+def _as_frames() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.spark.partitions.has_rdds", lambda spark: False)
+        yield
+
+
+_WAY = {"jvm": _through_the_jvm, "frames": _as_frames}

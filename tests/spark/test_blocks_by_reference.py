@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
+import pytest
 
 from sluice.coordinator.recovery import restore
 from sluice.core.restoring import Latest
@@ -100,12 +101,17 @@ def a_job_that_loses(pattern: str, spark: SparkSession, folder: Path) -> FolderJ
     return job
 
 
-def test_senders_whose_shuffle_is_lost_send_again(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("has_rdds", "jobs"), [(True, 1), (False, 2)])
+def test_senders_whose_shuffle_is_lost_send_again(
+    has_rdds: bool, jobs: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a DataFrame Spark compares what is sent again, and has the job begin again."""
+    monkeypatch.setattr("sluice.spark.partitions.has_rdds", lambda _: has_rdds)
     job, before = a_job_that_loses("*/shuffle_*", spark, tmp_path), spark_jobs(spark)
 
     job.epoch()
 
-    assert spark_jobs(spark) - before == 2
+    assert spark_jobs(spark) - before == jobs
     assert job.table("out").sort("k").equals(rows_of(1).sort("k"))
 
 

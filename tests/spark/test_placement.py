@@ -12,6 +12,7 @@ from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import TopN
 from sluice.spark.keying import keyed_rows
+from sluice.spark.partitions import Frame
 from sluice.subtask.state.segments import HASH
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def test_a_row_lands_on_the_subtask_that_owns_its_hash(
     task = TaskPlan(uid="stage", parallelism=parallelism, max_parallelism=max_parallelism)
 
     keyed = keyed_rows([spark.range(500)], node, task, None)
-    placed = keyed.rows.withColumn("partition", spark_partition_id())
+    assert isinstance(keyed.rows, Frame)
+    placed = keyed.rows.rows.withColumn("partition", spark_partition_id())
 
     for row in placed.collect():
         group = key_group_of(row[HASH], max_parallelism)

@@ -33,7 +33,7 @@ from sluice.core.state import FailedCheckpoint
 from sluice.errors import FencedError, StageFailed
 from sluice.job.job import Job
 from sluice.local.running_epoch import Ran, RunningEpoch, first_failure, seconds_by_chain, wait_for
-from sluice.spark.session import stage_tag
+from sluice.spark.session import interrupt, stage_tag, tagged
 from sluice.spark.stage import AcknowledgedStage, run_stage
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class EpochDriver:
         """Interrupt stages that still run, to free the cores; the coordinator does not need it."""
         for uid, stage in epoch.stages.items():
             if not stage.done() and not stage.cancel():
-                self._spark.interruptTag(self._tag(epoch.plan, uid))
+                interrupt(self._spark, self._tag(epoch.plan, uid))
         wait(epoch.stages.values())
 
     def _tag(self, plan: CheckpointPlan, uid: str) -> str:
@@ -284,14 +284,10 @@ class EpochDriver:
         for other in sealed:
             other.result()
         started = time.monotonic()
-        tag = self._tag(plan, uid)
-        self._spark.addTag(tag)
-        try:
+        with tagged(self._spark, self._tag(plan, uid)):
             stage = self._run_stage(
                 self._job, self._spark, plan.checkpoint_id, uid, attempt=FIRST_ATTEMPT
             )
-        finally:
-            self._spark.removeTag(tag)
         if uid not in self._compactions or self._compactions[uid].done():
             self._compactions[uid] = self._compactor.submit(stage.compact)
         return time.monotonic() - started if stage.snapshots else None

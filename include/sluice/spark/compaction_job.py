@@ -16,8 +16,9 @@ from sluice.epoch.compactions import compactions_of, record_compaction
 from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.protocol.records import decode_merged_runs
+from sluice.spark.partitions import numbered
 from sluice.spark.stage_run import StageRun
-from sluice.subtask.run_merging import CompactionSpec, DueMerge, run_merges
+from sluice.subtask.run_merging import MERGED_SCHEMA, CompactionSpec, DueMerge, run_merges
 from sluice.subtask.state.policy import runs_to_merge
 from sluice.subtask.state.schema import StateSchema
 
@@ -42,9 +43,11 @@ def compact_state(run: StageRun, acks: Sequence[Ack], tables: Mapping[str, State
         now_ms=run.plan.processing_time_ms,
         merges=merges,
     )
-    numbers = run.spark.range(0, len(merges), 1, len(merges))
-    rows = numbers.mapInArrow(lambda batches: run_merges(spec, batches), "merged binary").collect()
-    merged = tuple(decode_merged_runs(bytes(row["merged"]), "merged runs") for row in rows)
+    numbers = numbered(run.spark, len(merges))
+    merging = numbers.mapped(lambda batches: run_merges(spec, batches), MERGED_SCHEMA)
+    merged = tuple(
+        decode_merged_runs(bytes(body), "merged runs") for (body,) in merging.collected()
+    )
     compaction = Compaction(stage=run.node.uid, checkpoint_id=run.plan.checkpoint_id, merged=merged)
     if record_compaction(run.job, compaction):
         log.info(

@@ -24,6 +24,7 @@ from sluice.spark.exchange import (
     keyed_blocks,
 )
 from sluice.spark.keying import KeyedRows, keyed_rows, polars_schema
+from sluice.spark.partitions import Frame, Partitions
 from sluice.spark.rows import looked_up, lookup_table, read_inputs, transformed
 from sluice.spark.stage_run import StageRun
 from sluice.spark.user_code import take_along
@@ -48,7 +49,7 @@ class Deployment:
     """
 
     run: StageRun
-    rows: DataFrame
+    rows: Partitions
     spec: SubtaskSpec
     tables: Mapping[str, StateSchema]
     result: pl.Schema
@@ -141,7 +142,7 @@ def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
     if len(inputs) > 1:  # Each input was read over as many partitions as there are subtasks.
         rows = rows.coalesce(run.task.parallelism)
     result = {name: of for name, of in polars_schema(rows).items() if name != WEIGHT}
-    return KeyedRows(rows=rows, schemas=(_schema(rows),), result=pl.Schema(result))
+    return KeyedRows(rows=Frame(rows), schemas=(_schema(rows),), result=pl.Schema(result))
 
 
 def _spec(run: StageRun, given: KeyedRows, event_time: EventTime) -> SubtaskSpec:

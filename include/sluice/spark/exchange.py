@@ -6,13 +6,12 @@ Spark still schedules, shuffles and retries, but the rows of its shuffle are blo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import polars as pl
-import pyarrow as pa
 
 from sluice.connectors.files.parquet_source import ParquetSource
 from sluice.connectors.files.plain_json import plain_schema
@@ -24,7 +23,7 @@ from sluice.declaration.windows import Attached
 from sluice.job.places import open_source
 from sluice.spark.event_time_measurement import EventTime
 from sluice.spark.keying import KeyedRows, is_pre_aggregated, needed_columns
-from sluice.spark.names import map_batches
+from sluice.spark.partitions import Partitions, Step, numbered
 from sluice.spark.reading import share
 from sluice.spark.session import is_on_one_machine
 from sluice.spark.stage_run import StageRun
@@ -35,9 +34,6 @@ from sluice.subtask.operators.build import build_operator, hashes_groups
 from sluice.subtask.operators.computed import wanted
 from sluice.subtask.operators.operator import Operator
 from sluice.subtask.state.segments import to_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 FileRows: TypeAlias = ParquetRows | JsonRows | StreamRows
 
@@ -87,7 +83,7 @@ def exchanged_rows(run: StageRun, exchange: Exchange, event_time: EventTime) -> 
     """The rows of an epoch, in blocks for the subtasks that own their key groups."""
     spec = exchange_spec(run, exchange, event_time)
     senders = run.task.parallelism
-    shares = run.spark.range(0, senders, 1, senders)
+    shares = numbered(run.spark, senders)
     blocks = blocks_of(shares, lambda batches: send(spec, batches), senders, run.task)
     return keyed_blocks(blocks, exchange)
 
@@ -119,21 +115,21 @@ def _block_folder(run: StageRun) -> BlockFolder | None:
 
 
 def blocks_of(
-    rows: DataFrame,
-    send: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    rows: Partitions,
+    send: Step,
     senders: int,
     task: TaskPlan,
-) -> DataFrame:
+) -> Partitions:
     """The blocks that *send* makes of *rows*, which are in *senders* partitions, each with the
     subtask of *task* that it is for.
     """
-    blocks = map_batches(rows, send, BLOCK_SCHEMA)
+    blocks = rows.mapped(send, BLOCK_SCHEMA)
     if senders == task.parallelism == 1:
         return blocks
-    return blocks.repartitionById(task.parallelism, SUBTASK)
+    return blocks.placed(task.parallelism, SUBTASK)
 
 
-def keyed_blocks(blocks: DataFrame, exchange: Exchange) -> KeyedRows:
+def keyed_blocks(blocks: Partitions, exchange: Exchange) -> KeyedRows:
     return KeyedRows(
         rows=blocks,
         schemas=tuple(_serialized(feed) for feed in exchange.feeds),

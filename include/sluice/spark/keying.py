@@ -16,6 +16,7 @@ from sluice.declaration.operations import WindowTopN
 from sluice.declaration.windows import Attached, Tumbling
 from sluice.errors import ConfigurationError
 from sluice.spark.names import columns_named, quoted
+from sluice.spark.partitions import Frame, Partitions
 from sluice.subtask.operators.build import build_operator
 from sluice.subtask.operators.computed import to_compute, wanted
 from sluice.subtask.operators.operator import COMPUTED, ROW_COUNT, WEIGHT, Operator, SparkPartial
@@ -48,7 +49,7 @@ class KeyedRows:
     ``is_exchanged`` the rows are blocks of rows.
     """
 
-    rows: DataFrame
+    rows: Partitions
     schemas: tuple[bytes, ...]
     result: pl.Schema
     is_pre_aggregated: bool = False
@@ -77,7 +78,7 @@ def keyed_rows(
     if partial is not None:
         hashed = _hashed(_pre_aggregated(sides[0], partial), node, node.inputs[0])
         return KeyedRows(
-            rows=_placed(hashed, task),
+            rows=Frame(_placed(hashed, task)),
             schemas=schemas,
             result=operator.output_schema,
             is_pre_aggregated=True,
@@ -89,7 +90,7 @@ def keyed_rows(
         # Sums of floats depend on the order of their terms, and a shuffle does not keep it.
         placed = placed.sortWithinPartitions(*columns_named(placed.columns))
     return KeyedRows(
-        rows=placed, schemas=schemas, result=operator.output_schema, tables=operator.tables
+        rows=Frame(placed), schemas=schemas, result=operator.output_schema, tables=operator.tables
     )
 
 

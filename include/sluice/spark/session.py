@@ -131,23 +131,51 @@ def is_on_one_machine(spark: SparkSession) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def has_rdds(spark: SparkSession) -> bool:
+    """Whether the session has RDDs: a Spark Connect client's has none."""
+    from pyspark.sql import SparkSession
+
+    return isinstance(spark, SparkSession)
+
+
 def stage_tag(pipeline: str, checkpoint_id: int, stage: str) -> str:
     """The tag of the Spark jobs of one stage in one epoch, by which they can be interrupted."""
     return f"{pipeline}-{checkpoint_id}-{stage}"
 
 
 @contextlib.contextmanager
-def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Interrupt the Spark jobs with *tag* if the block is left by an exception."""
-    spark.addTag(tag)
+def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Give *tag* to the Spark jobs that this thread starts in the block."""
+    if has_rdds(spark):  # The tags of a session are not on jobs of RDDs.
+        context = spark.sparkContext
+        add, remove = context.addJobTag, context.removeJobTag
+    else:
+        add, remove = spark.addTag, spark.removeTag
+    add(tag)
     try:
         yield
-    except BaseException:  # A task's timeout is no subclass of Exception.
-        with contextlib.suppress(Exception):
-            spark.interruptTag(tag)
-        raise
     finally:
-        spark.removeTag(tag)
+        remove(tag)
+
+
+def interrupt(spark: SparkSession, tag: str) -> None:
+    """Interrupt the Spark jobs that are ``tagged`` with *tag*."""
+    if has_rdds(spark):
+        spark.sparkContext.cancelJobsWithTag(tag)
+    else:
+        spark.interruptTag(tag)
+
+
+@contextlib.contextmanager
+def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Interrupt the Spark jobs with *tag* if the block is left by an exception."""
+    with tagged(spark, tag):
+        try:
+            yield
+        except BaseException:  # A task's timeout is no subclass of Exception.
+            with contextlib.suppress(Exception):
+                interrupt(spark, tag)
+            raise
 
 
 @contextlib.contextmanager
@@ -183,6 +211,8 @@ def local_session(
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executorEnv.PYTHONPATH", _import_path())
+        # Spark sets it for DataFrames; workers with other variables would be other processes.
+        .config("spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK", "1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))

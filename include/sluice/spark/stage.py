@@ -30,11 +30,10 @@ from sluice.job.owed_work import plan_of, still_pending
 from sluice.spark.chaining import deploy_chain
 from sluice.spark.compaction_job import compact_state
 from sluice.spark.deployment import Deployment
-from sluice.spark.names import map_batches
 from sluice.spark.session import with_our_settings
 from sluice.spark.stage_failure import has_lost_rows, stage_failure
 from sluice.spark.stage_run import StageRun
-from sluice.subtask.chain import ACK, READ, RESULT_SCHEMA, TOKEN, executions_in
+from sluice.subtask.chain import RESULT_SCHEMA, executions_in
 from sluice.subtask.faults import Fault
 from sluice.subtask.state.schema import StateSchema
 from sluice.subtask.subtask import run_subtask
@@ -229,9 +228,8 @@ def _of(run: StageRun) -> str:
 def _executions(deployed: Deployment) -> list[Execution]:
     """What the last subtasks yield; nothing if the rows are undecided."""
     spec = deployed.spec
-    done = map_batches(deployed.rows, lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
-    rows = ((row[ACK], row[TOKEN], row[READ]) for row in done.collect())
-    return executions_in(rows, deployed.run.node.uid)
+    done = deployed.rows.mapped(lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
+    return executions_in(done.collected(), deployed.run.node.uid)
 
 
 def _mixed(mixture: Mixture) -> StageFailed:

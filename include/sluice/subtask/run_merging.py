@@ -18,6 +18,8 @@ from sluice.subtask.state.cache import SegmentCache
 from sluice.subtask.state.schema import StateSchema
 from sluice.subtask.state_files import describe_segment, merged_frames, open_runs
 
+MERGED_SCHEMA = pa.schema([("merged", pa.binary())])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueMerge:
@@ -46,13 +48,13 @@ class CompactionSpec:
 
 
 def run_merges(spec: CompactionSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do the merges whose numbers *batches* hold; run by ``mapInArrow``."""
+    """Do the merges whose numbers *batches* hold; run in a Spark task."""
     store = PatientStore(open_store(spec.location))
     cache = SegmentCache(spec.location, store)
     for batch in batches:
         for number in batch.column(0).to_pylist():
             merged = encode_merged_runs(_merge(spec, spec.merges[number], store, cache))
-            yield pa.RecordBatch.from_pydict({"merged": pa.array([merged], pa.binary())})
+            yield pa.RecordBatch.from_pydict({"merged": [merged]}, schema=MERGED_SCHEMA)
 
 
 def _merge(
