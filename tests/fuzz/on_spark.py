@@ -20,7 +20,7 @@ from tests.fuzz.world import World
 # A subtask of a real Spark is not ours to kill between two lines; tests/exactly_once does that.
 IN_PROCESS = ("dies_retried", "acked_retried", "dies_fails", "acked_fails", "dies_vanishes")
 MOST_CHECKPOINTS = 2
-WAYS = ("plain", "jvm", "frames", "jvm")
+WAYS = ("plain", "jvm", "frames")
 
 
 def spark_plan(seed: int) -> Plan:

@@ -1,7 +1,7 @@
 """Random pipelines on a real Spark: each sink holds what batch SQL says, whichever way rows took.
 
-A sample of what ``tests/fuzz`` plays in one process, odd seeds through the JVM, even ones past it
-where that can be.  ``python -m tests.fuzz --spark 200`` plays more.
+A sample of what ``tests/fuzz`` plays in one process: a seed through the JVM, and two past it where
+that can be, as an RDD and as a DataFrame.  ``python -m tests.fuzz --spark 200`` plays more.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.fuzz.on_spark import play_on_spark, spark_plan
+from tests.fuzz.on_spark import WAYS, play_on_spark, spark_plan
 from tests.fuzz.plans import from_json, to_json
 
-SEEDS = range(2)
+SEEDS = range(len(WAYS))
 FOUND = sorted(Path(__file__).parents[1].joinpath("fuzz", "found", "on_spark").glob("*.json"))
 
 
