@@ -81,7 +81,7 @@ def test_a_busy_machine_is_divided_between_the_engine_and_the_others() -> None:
         epoch = burn(cpu_s=1.0)
 
     available_s = epoch.wall_s * PROCESSORS
-    assert epoch.cpu_s >= 0.99
+    assert epoch.cpu_s >= 0.95  # User and system time are rounded down, before and after.
     assert epoch.cpu_s + epoch.other_cpu_s == pytest.approx(available_s, rel=0.1, abs=0.1)
     assert is_disturbed(other_share([epoch]))
 
