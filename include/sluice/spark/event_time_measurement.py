@@ -167,7 +167,7 @@ def _timed_inputs(
         rows = feeds[side].rows
         assert isinstance(rows, ParquetRows | JsonRows), "no other source goes past the JVM"
         alone = feeds[side].of_event_time()
-        if not alone.is_possible():
+        if not alone.plain.is_possible:
             return None
         heads = replace(rows, shares=share(cut.heads, run.task.parallelism))
         timed[side] = TimedInput(feed=alone, heads=replace(alone, rows=heads))

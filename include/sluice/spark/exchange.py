@@ -66,7 +66,7 @@ def exchange_over(node: StageNode, rows: Sequence[FileRows | None]) -> Exchange 
         return None
     pairs = zip(node.shuffled, rows, strict=True)
     feeds = [None if found is None else _feed(node, given, found) for given, found in pairs]
-    possible = [feed for feed in feeds if feed is not None and feed.is_possible()]
+    possible = [feed for feed in feeds if feed is not None and feed.plain.is_possible]
     if len(possible) < len(feeds) or not all(map(_is_known_to_spark, possible)):
         return None
     operator = build_operator(node, [feed.prepared_schema for feed in possible])

@@ -6,9 +6,8 @@ projections are more than plain SQL, or whose keys only Spark can hash, has none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
@@ -21,13 +20,12 @@ from sluice.connectors.files.text_source import FilesSource
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
 from sluice.declaration.nodes import Input
-from sluice.declaration.steps import Projection, computing
+from sluice.declaration.steps import computing
 from sluice.storage.open import StoreLocation
 from sluice.subtask.chunks import chunks
-from sluice.subtask.key_hash import can_hash, with_hash
-from sluice.subtask.operators.computed import Computed, to_compute
-from sluice.subtask.plain_sql import PlainSql
-from sluice.subtask.plain_steps import NotPlainError, PlainSteps, column, condition, plain_steps
+from sluice.subtask.key_hash import with_hash
+from sluice.subtask.operators.computed import Computed
+from sluice.subtask.plain_input import PlainInput, once
 from sluice.subtask.state.cache import SegmentCache
 from sluice.subtask.state.segments import HASH
 
@@ -95,7 +93,7 @@ class StreamRows:
                 yield "", batch
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """One input, read without the JVM.
 
@@ -112,23 +110,25 @@ class Feed:
     columns: tuple[str, ...] | None = None
     types: tuple[pl.DataType, ...] = ()
 
-    def __getstate__(self) -> dict[str, object]:
-        """The fields that are sent to a worker: without values that are cached here."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    @property
+    def plain(self) -> PlainInput:
+        """What is read of the input, and what is computed of that."""
+        return once(
+            PlainInput(
+                schema=self.schema,
+                steps=self.given.steps,
+                renames=(*self.given.renames.items(),),
+                key_expressions=(*self.given.key_expressions.items(),),
+                hashed=self.hashed,
+                wanted=self.wanted,
+                columns=self.columns,
+            )
+        )
 
-    def is_possible(self) -> bool:
-        """Whether everything that the declaration asks of this input is plain SQL."""
-        try:
-            schema = self.prepared_schema
-        except NotPlainError:
-            return False
-        return all(name in schema and can_hash(schema[name]) for name in self.hashed)
-
-    @cached_property
+    @property
     def prepared_schema(self) -> pl.Schema:
         """The columns of ``keyed``."""
-        prepared = self.prepared(self._raw.to_frame())
-        return prepared.with_columns(pl.lit(None, pl.Int64()).alias(HASH)).schema
+        return self.plain.result
 
     def narrowed(self, columns: Sequence[str]) -> Feed:
         """The same input, of which the subtasks get *columns*, some of ``prepared_schema``."""
@@ -146,7 +146,7 @@ class Feed:
         With their hash, or without if not *is_hashed*.
         """
         columns = self.prepared_schema.names() if self.columns is None else self.columns
-        rows = self.prepared(chunk)
+        rows = self.plain.prepared(chunk)
         if not is_hashed:
             return rows.select(name for name in columns if name != HASH)
         return with_hash(rows, self.hashed).select(columns)
@@ -161,73 +161,6 @@ class Feed:
         columns = (given.event_time,)
         return replace(self, given=alone, hashed=(), wanted=(), columns=columns, types=())
 
-    @cached_property
-    def _raw(self) -> pl.Schema:
-        return _frame(pa.ipc.read_schema(pa.py_buffer(self.schema)).empty_table()).schema
-
-    @cached_property
-    def _steps(self) -> PlainSteps:
-        """The declared filters and projections, up to the columns that the stage reads."""
-        renames = self.given.renames
-        if any("." in name for name in self._raw):
-            raise NotPlainError("a dot in a name looks like the path to a field")
-        if not any(isinstance(step, Projection) for step in self.given.steps):
-            for name in self._raw:
-                column(name, self._raw)
-        names = plain_steps(self.given.steps, self._raw).schema.names()
-        if len({renames.get(name, name) for name in names}) < len(names):
-            raise NotPlainError("two columns of one name")
-        if HASH in (renames.get(name, name).lower() for name in names):
-            raise NotPlainError("a column of ours")
-        renaming = Projection(tuple(f"{name} AS {renames.get(name, name)}" for name in names))
-        steps = (*self.given.steps, renaming) if set(renames) & set(names) else self.given.steps
-        return plain_steps(steps, self._raw)
-
-    @cached_property
-    def _computed(self) -> dict[str, PlainSql]:
-        """The columns that keys and aggregates compute beside those of ``_steps``."""
-        known = self._steps.schema
-        if any(name in known for name in self.given.key_expressions):
-            raise NotPlainError("a key hides a column")
-        keys = {name: column(text, known) for name, text in self.given.key_expressions.items()}
-        return keys | {
-            one.column: (condition if one.is_condition else column)(one.sql, known)
-            for one in to_compute(self.wanted, [*known, *keys])
-        }
-
-    @cached_property
-    def _needed(self) -> tuple[list[str], PlainSteps, set[str]]:
-        """The columns that are used, the steps that compute them, and the paths they read."""
-        wanted = self._steps.schema.names()
-        if self.columns is not None:
-            looked_at = {
-                path.partition(".")[0] for one in self._computed.values() for path in one.reads
-            }
-            looked_at |= {*self.columns, *self.hashed}
-            wanted = [name for name in wanted if name in looked_at]
-        return (wanted, *self._steps.narrowed(wanted))
-
-    @cached_property
-    def paths(self) -> list[str]:
-        """The columns and fields that have to be read, in the order of the schema."""
-        return self.in_order(self._needed[2]) or [next(iter(self._raw))]  # Rows are counted only.
-
-    def in_order(self, paths: Iterable[str]) -> list[str]:
-        """*paths* in the order of the schema, each column or field once."""
-        order = {name: place for place, name in enumerate(self._raw)}
-        whole = {path for path in paths if "." not in path}
-        parts = {path for path in paths if path.partition(".")[0] not in whole}
-        return sorted(whole | parts, key=lambda path: (order[path.partition(".")[0]], path))
-
-    def prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """*rows* of the columns that were read, in the columns that the operator expects."""
-        wanted, steps, _ = self._needed
-        return (
-            steps.apply(rows)
-            .select(wanted)
-            .with_columns(item.expression.alias(name) for name, item in self._computed.items())
-        )
-
 
 def read_together(
     feeds: Mapping[int, Feed], share: int, timed: Mapping[int, TimedFeed]
@@ -240,7 +173,7 @@ def read_together(
     measured = [timed[side] for side in feeds if side in timed]
     reading = [*feeds.values(), *(one.feed for one in measured)]
     first = reading[0]
-    paths = first.in_order({path for feed in reading for path in feed.paths})
+    paths = first.plain.in_order({path for feed in reading for path in feed.plain.paths})
 
     def batches() -> Iterator[pa.RecordBatch]:
         for partition, batch in first.rows.read(share, paths):
@@ -261,18 +194,19 @@ class TimedFeed:
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
+        self._plain = feed.plain
         self.times_ms: dict[str, tuple[int, int]] = {}
         at = pl.col(feed.given.event_time or "")
         self._ends = (at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most"))
 
     def read(self, share: int) -> None:
         """Measure the rows of one reader's share, which are read for nothing else."""
-        for partition, batch in self.feed.rows.read(share, self.feed.paths):
+        for partition, batch in self.feed.rows.read(share, self.feed.plain.paths):
             self.measure(partition, batch)
 
     def measure(self, partition: str, batch: pa.RecordBatch) -> None:
         """Widen the least and the largest event time of *partition*, in ``times_ms``."""
-        least, most = self.feed.prepared(_frame(batch)).select(self._ends).row(0)
+        least, most = self._plain.prepared(_frame(batch)).select(self._ends).row(0)
         if most is not None:
             before = self.times_ms.get(partition, (least, most))
             self.times_ms[partition] = min(least, before[0]), max(most, before[1])
