@@ -40,6 +40,7 @@ def pre_aggregates(patch: Any) -> None:
 
 def prunes(patch: Any) -> None:
     """What can be among the best is looked for first, however few rows there are."""
+    patch.setattr("sluice.subtask.operators.ranking._FEW_ROWS", 0)
     patch.setattr("sluice.subtask.operators.ranking._WORTH_PRUNING", 0)
 
 

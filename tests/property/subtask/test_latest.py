@@ -40,6 +40,8 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
+pytestmark = pytest.mark.usefixtures("ranked_either_way")
+
 
 def a_latest(*by: str, ttl_ms: int | None = None) -> Latest:
     return Latest(a_stage(DeclaredLatest(by=by or ("at",)), ttl_ms=ttl_ms), INPUT)

@@ -9,6 +9,7 @@ from collections import Counter
 from random import Random
 
 import polars as pl
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -38,6 +39,8 @@ from tests.property.subtask.subtask import (
     check_cuts_decide_nothing,
     check_subtasks_share_the_work,
 )
+
+pytestmark = pytest.mark.usefixtures("ranked_either_way")
 
 ROWS = pl.Schema(
     {

@@ -38,6 +38,8 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
+pytestmark = pytest.mark.usefixtures("ranked_either_way")
+
 RANKED = pl.Schema(
     {
         "id": pl.Int64(),

@@ -23,6 +23,10 @@ from sluice.subtask.state.segments import HASH
 RANK = "rank"
 _PLACE = "_place"
 
+# Fewer rows are sorted by all columns at once in less time than they are looked at first (1,000:
+# 0.8 ms to 3.4 ms; 100,000: 20 ms to 9 ms).
+_FEW_ROWS = 10_000
+
 # From this many rows for each that is kept, it is faster to drop most of the others by hashing
 # before the sort (a million rows of 10,000 groups: 0.1 s instead of 0.2 s).
 _WORTH_PRUNING = 32
@@ -58,13 +62,20 @@ class Ranking:
     def ranked(self, rows: pl.DataFrame, group: Sequence[str], name: str = RANK) -> pl.DataFrame:
         """The rows of ``best``, with the rank of each in a new column *name*."""
         assert name not in rows.columns, f"the rows have a column {name!r} of their own"
-        ordered = self._sorted(self._pruned(rows, group), group)
+        if rows.height < _FEW_ROWS:
+            ordered = self._sorted_at_once(rows, group)
+        else:
+            ordered = self._sorted(self._pruned(rows, group), group)
         equal = (*group, self.order[0].column) if self.has_ties else None
         ranked = ordered.with_columns(_row_number(group, equal).alias(name))
         return ranked.filter(pl.col(name) <= self.n)
 
+    def _sorted_at_once(self, rows: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
+        """*rows* sorted by *group*, which starts with the hash, then as ranked."""
+        return rows.select(pl.all().gather(self._order_of(rows, group)))
+
     def _sorted(self, rows: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
-        """*rows* sorted by *group*, which starts with the hash, then as ranked.
+        """The same for many rows.
 
         Sorting by the first column, then by the hash, and only what is equal in both by all columns
         takes half the time of sorting by all at once.
@@ -80,7 +91,7 @@ class Ranking:
         is_same_hash = pl.col(HASH) == pl.col(HASH).shift()
         mixed = ordered.select(is_same_hash & differs_from_previous(group)).to_series()
         if mixed.any():
-            return rows.select(pl.all().gather(self._order_of(rows, group)))  # Keys share a hash.
+            return self._sorted_at_once(rows, group)  # Keys share a hash.
         is_tie = ~differs_from_previous((HASH, first.column))
         ties = ordered.select(is_tie.arg_true()).to_series().to_numpy()
         if len(ties):
