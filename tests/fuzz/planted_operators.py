@@ -135,7 +135,7 @@ OPERATORS: dict[str, Mutation] = {
     "never_again": Mutation(
         "a row within the allowed lateness changes nothing",
         f"{_AT}.windows:AlignedWindow._fired_again",
-        "if not self._lateness_ms or now.is_empty():",
+        "if now.is_empty():",
         "if True:",
         ("window",),
         needs=("lateness", "epochs"),
@@ -206,8 +206,8 @@ OPERATORS: dict[str, Mutation] = {
     "prunes_the_last": Mutation(
         "a row that equals the n-th is passed over before rows are sorted",
         f"{_AT}.ranking:Ranking._pruned",
-        "value >= bound",
-        "value > bound",
+        "value >= value.top_k",
+        "value > value.top_k",
         ("latest", "top_n", "window_top_n"),
         needs=("prunes",),
     ),

@@ -31,10 +31,8 @@ _FEW_ROWS = 10_000
 # before the sort (a million rows of 10,000 groups: 0.1 s instead of 0.2 s).
 _WORTH_PRUNING = 32
 
-# One in so many hashes is sampled to estimate the number of groups.
+# One in so many hashes, a power of two, is sampled to estimate the number of groups.
 _SAMPLED = 16
-
-_BOUND = "_bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +117,13 @@ class Ranking:
             return rows
         if rows.height <= _WORTH_PRUNING * self.n * _group_count(rows, group):
             return rows
-        value, bound = pl.col(first.column), pl.col(_BOUND)
-        if first.descending:
-            worst, is_within = value.top_k(self.n).min(), value >= bound
-        else:
-            worst, is_within = value.min(), value <= bound
+        value = pl.col(first.column)
         by = group[1:] or group  # The hash is a function of the others.
-        bounds = rows.lazy().group_by(by).agg(worst.alias(_BOUND))
-        joined = rows.lazy().join(bounds, on=by, how="left", nulls_equal=True)
-        # Rows with nulls are left to the sort; the bound is null where all values are.
-        kept = joined.filter(value.is_null() | bound.is_null() | is_within)
-        return kept.select(rows.columns).collect(engine="streaming")
+        if first.descending:
+            is_within = value >= value.top_k(self.n).min().over(by)
+        else:
+            is_within = value <= value.min().over(by)
+        return rows.filter(value.is_null() | is_within)  # Nulls are left to the sort.
 
 
 def numbered(sorted_rows: pl.DataFrame, group: Sequence[str], name: str) -> pl.DataFrame:
@@ -169,7 +163,7 @@ def require_rows(stage: StageNode, n: int) -> None:
 
 def _group_count(rows: pl.DataFrame, group: Sequence[str]) -> int:
     """An estimate of the number of groups."""
-    sample = rows.select(group).filter(pl.col(group[0]) % _SAMPLED == 0)
+    sample = rows.select(group).filter(pl.col(group[0]) & (_SAMPLED - 1) == 0)
     return _SAMPLED * sample.n_unique()
 
 

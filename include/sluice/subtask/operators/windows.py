@@ -133,7 +133,9 @@ class AlignedWindow:
             time.previous_watermark_ms,
             time.watermark_ms,
         )
-        again, retracted = self._fired_again(before, after, state[PANES], time)
+        again = retracted = fired.clear()
+        if self._lateness_ms:
+            again, retracted = self._fired_again(before, after, state[PANES], time)
         names = self.output_schema.names()
         order = [HASH, *self._keys, WINDOW_START, WINDOW_END]
 
@@ -185,7 +187,7 @@ class AlignedWindow:
         had_begun = self._panes.first_fires_ms() <= watermark_ms
         is_late = after.select(had_begun).to_series()
         was, now = before.filter(is_late & before[HASH].is_not_null()), after.filter(is_late)
-        if not self._lateness_ms or now.is_empty():
+        if now.is_empty():
             nothing = self._windows(now.clear(), watermark_ms, watermark_ms)
             return nothing, nothing
         if self._panes.per_window > 1:
