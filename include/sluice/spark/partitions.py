@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -17,13 +18,14 @@ from sluice.spark.names import Batches, map_batches
 from sluice.spark.session import has_rdds, is_on_one_machine
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 Step: TypeAlias = Callable[[Batches], Iterator[pa.RecordBatch]]
 Row: TypeAlias = tuple[Any, ...]
 
 _NUMBERS = pa.schema([("id", pa.int64())])
+_PARALLELISMS = 8  # Of the stages of a process, for each of which numbers are kept.
 
 
 class Partitions(Protocol):
@@ -87,8 +89,13 @@ def numbered(spark: SparkSession, count: int) -> Partitions:
     """*count* partitions, each of one row: its number."""
     if not (has_rdds(spark) and is_on_one_machine(spark)):
         return Frame(spark.range(0, count, 1, count))
-    numbers = spark.sparkContext.parallelize([(number,) for number in range(count)], count)
-    return Objects(numbers, _NUMBERS)
+    return Objects(_numbers(spark.sparkContext, count), _NUMBERS)
+
+
+@lru_cache(_PARALLELISMS)
+def _numbers(context: SparkContext, count: int) -> RDD[Row]:
+    """The numbers below *count*, which every epoch of a stage begins with."""
+    return context.parallelize([(number,) for number in range(count)], count)
 
 
 def _batch(row: Row, schema: pa.Schema) -> pa.RecordBatch:

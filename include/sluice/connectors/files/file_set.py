@@ -42,6 +42,10 @@ class FileSet:
             object.__setattr__(self, "location", local)
         self._store_location(self.location)  # Raises for a misspelt URI.
 
+    @property
+    def is_local(self) -> bool:
+        return self.location.startswith("file://")
+
     def listed(self, *, start_after: str = "") -> Iterator[Listed]:
         """The files in the order of their names, after *start_after*; listed lazily.
 
@@ -56,7 +60,7 @@ class FileSet:
                     yield first
                 return
         # A bucket has no folders: one whose files are all read looks like one that does not exist.
-        is_empty = not start_after or self.location.startswith("file://")
+        is_empty = not start_after or self.is_local
         for found in self._as_folder().list("", start_after=start_after):
             is_empty = False
             if HIDDEN.search(found.key):

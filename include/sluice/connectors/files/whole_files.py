@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FOOTER_THREADS = 16  # In parallel: a footer is two small requests, mostly latency.
 LOOKED_AHEAD = 4 * FOOTER_THREADS
+_FEW_FILES = 8  # On a disk of this machine their footers are read before threads have started.
 
 # A cut moves to a row group's end if that changes a slice by at most this part of it: what a group
 # has before a cut in it is decoded twice, which the second slice pays.
@@ -142,7 +143,8 @@ class WholeFileSource(FileSource[RowCut]):
                 wanted = [file for file in ahead if self._is_wanted(read.get(file.key))]
                 if wanted and expected is None and ahead[0] is not wanted[0]:
                     wanted.insert(0, ahead[0])
-                footers = pool.map(self._looked_at, wanted)
+                is_quick = len(wanted) <= _FEW_FILES and self._files.is_local
+                footers = (map if is_quick else pool.map)(self._looked_at, wanted)
                 for file, footer in zip(wanted, footers, strict=True):
                     if footer is not None:
                         expected = expected or (file.key, footer.schema)
