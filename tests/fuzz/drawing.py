@@ -9,7 +9,7 @@ from typing import Any
 from tests.fuzz import drawing_acts, drawing_stages
 from tests.fuzz.drawing_streams import Stream
 from tests.fuzz.plans import Plan, SinkPlan, SourcePlan, StagePlan, only_used
-from tests.fuzz.tuning import TUNINGS
+from tests.fuzz.tuning import DRAWN_APART, TUNINGS
 
 OPTIONAL = {
     "v": "long", "w": "huge", "x": "double", "y": "double", "b": "bool", "d": "date",
@@ -64,8 +64,8 @@ def draw(seed: int) -> Plan:
         way=random.choice(("plain", "plain", "jvm")),
         tuning=tuple(t for t in TUNINGS if random.random() < 0.15),
     )
-    if Random(f"{seed} blocks").random() < 0.5:  # Drawn apart: other plans stay as they are.
-        plan = replace(plan, tuning=(*plan.tuning, "blocks_in_files"))
+    apart = (name for name in DRAWN_APART if Random(f"{seed} {name}").random() < 0.5)
+    plan = replace(plan, tuning=(*plan.tuning, *apart))  # The rest of a plan stays as it was.
     plan = only_used(plan)
     plan = replace(plan, acts=drawing_acts.draw_acts(random, plan))
     return drawing_acts.unaligned(Random(f"{seed} unaligned"), plan)

@@ -50,6 +50,11 @@ def blocks_in_files(patch: Any) -> None:
     patch.setenv("SPARK_LOCAL_DIRS", _local_folder().name)
 
 
+def streams(patch: Any) -> None:
+    """Rows are grouped by Polars' streaming engine, as many are."""
+    patch.setattr("sluice.subtask.operators.engines._STREAMED_ROWS", 0)
+
+
 @cache
 def _local_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="sluice-fuzz-local-")
@@ -61,4 +66,7 @@ TUNINGS: dict[str, Callable[[Any], None]] = {
     "pre_aggregates": pre_aggregates,
     "prunes": prunes,
 }
-DRAWN_APART: dict[str, Callable[[Any], None]] = {"blocks_in_files": blocks_in_files}
+DRAWN_APART: dict[str, Callable[[Any], None]] = {
+    "blocks_in_files": blocks_in_files,
+    "streams": streams,
+}

@@ -15,6 +15,7 @@ from sluice.errors import ConfigurationError
 from sluice.subtask.key_hash import with_hash
 from sluice.subtask.operators.argument import Argument
 from sluice.subtask.operators.arguments import argument_of, ordering_of
+from sluice.subtask.operators.engines import engine_for
 from sluice.subtask.operators.kernels import (
     BEFORE,
     Kernel,
@@ -200,18 +201,19 @@ class Fold:
         carried = [pl.col(HASH).min()] if HASH in rows.columns else []
         uuids = packed_uuids(rows[by[0]]) if len(by) == 1 else None
         if uuids is None:
-            return self._collected(rows.lazy().group_by(by).agg(*carried, *expressions))
+            return self._collected(rows, by, [*carried, *expressions])
         numbered = rows.with_columns(uuids.alias(_UUID)).with_row_index(_PLACE)
         place = pl.col(_PLACE).min()
-        grouped = self._collected(
-            numbered.lazy().group_by(_UUID).agg(place, *carried, *expressions)
-        )
+        grouped = self._collected(numbered, [_UUID], [place, *carried, *expressions])
         keys = rows.select(by)[grouped[_PLACE]]
         return keys.hstack(grouped.drop(_UUID, _PLACE))
 
-    def _collected(self, groups: pl.LazyFrame) -> pl.DataFrame:
-        # The streaming engine is faster, but adds floats in the order in which its threads finish.
-        return groups.collect(engine="in-memory" if self.is_order_sensitive else "streaming")
+    def _collected(
+        self, rows: pl.DataFrame, by: Sequence[str], expressions: Sequence[pl.Expr]
+    ) -> pl.DataFrame:
+        # The streaming engine adds floats in the order in which its threads finish.
+        groups = rows.lazy().group_by(by).agg(*expressions)
+        return groups.collect(engine="in-memory" if self.is_order_sensitive else engine_for(rows))
 
     def _computed(self, compute: Callable[[Sequence[Kernel]], pl.DataFrame]) -> pl.DataFrame:
         """The frame that *compute* makes with all kernels.

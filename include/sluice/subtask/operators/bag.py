@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from sluice.subtask.operators.argument import without_negative_zero
+from sluice.subtask.operators.engines import engine_for
 from sluice.subtask.operators.operator import WEIGHT, Changes
 from sluice.subtask.state.keyed import KeyedState, StateSchema, newest_per_identity
 from sluice.subtask.state.order import gathered
@@ -90,7 +91,7 @@ class Bag:
         by = self.identity[1:]
         query = groups.lazy().group_by(by).agg(pl.col(HASH).first(), pl.col(COPIES).sum())
         kept = query.filter(pl.col(COPIES) != 0).select(self._names)
-        return kept.collect(engine="streaming")
+        return kept.collect(engine=engine_for(groups))
 
     def changed(self, groups: pl.DataFrame, state: KeyedState) -> BagChange:
         """The bag after the folded *groups* are applied to it."""
