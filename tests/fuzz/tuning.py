@@ -52,7 +52,7 @@ def blocks_in_files(patch: Any) -> None:
 
 def streams(patch: Any) -> None:
     """Rows are grouped by Polars' streaming engine, as many are."""
-    patch.setattr("sluice.subtask.operators.engines._STREAMED_ROWS", 0)
+    patch.setattr("sluice.subtask.operators.grouping._STREAMED_ROWS", 0)
 
 
 @cache

@@ -17,7 +17,7 @@ from sluice.declaration.nodes import StageNode
 from sluice.subtask.operators.argument import Argument
 from sluice.subtask.operators.arguments import argument_of, ordering_of
 from sluice.subtask.operators.bag import COPIES, Bag, BagChange, repeated
-from sluice.subtask.operators.engines import engine_for
+from sluice.subtask.operators.grouping import grouped
 from sluice.subtask.operators.kernels import Kernel
 from sluice.subtask.operators.operator import WEIGHT, Changes
 from sluice.subtask.operators.readings import Reading, reading_of
@@ -114,8 +114,8 @@ class _NewValues:
         return self.combine(values.drop_nulls(name))
 
     def combine(self, values: pl.DataFrame) -> pl.DataFrame:
-        query = values.lazy().group_by(self.schema.identity[1:]).agg(pl.col(HASH).first())
-        return query.collect(engine=engine_for(values)).select(values.columns)
+        found = grouped(values, self.schema.identity[1:], [pl.col(HASH).first()])
+        return found.select(values.columns)
 
     def applied(
         self,

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from sluice.subtask.operators.argument import without_negative_zero
-from sluice.subtask.operators.engines import engine_for
+from sluice.subtask.operators.grouping import grouped
 from sluice.subtask.operators.operator import WEIGHT, Changes
 from sluice.subtask.state.keyed import KeyedState, StateSchema, newest_per_identity
 from sluice.subtask.state.order import gathered
@@ -88,10 +88,8 @@ class Bag:
 
     def folded(self, groups: pl.DataFrame) -> pl.DataFrame:
         """The groups of several chunks as one; rows that were added and taken back cancel out."""
-        by = self.identity[1:]
-        query = groups.lazy().group_by(by).agg(pl.col(HASH).first(), pl.col(COPIES).sum())
-        kept = query.filter(pl.col(COPIES) != 0).select(self._names)
-        return kept.collect(engine=engine_for(groups))
+        found = grouped(groups, self.identity[1:], [pl.col(HASH).first(), pl.col(COPIES).sum()])
+        return found.filter(pl.col(COPIES) != 0).select(self._names)
 
     def changed(self, groups: pl.DataFrame, state: KeyedState) -> BagChange:
         """The bag after the folded *groups* are applied to it."""

@@ -23,7 +23,7 @@ import polars as pl
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import RegularJoin as Declared
 from sluice.subtask.operators.bag import COPIES, Bag, BagChange, repeated
-from sluice.subtask.operators.engines import engine_for
+from sluice.subtask.operators.grouping import grouped
 from sluice.subtask.operators.join_rows import LEFT, RIGHT, SIDES, JoinColumns
 from sluice.subtask.operators.operator import WEIGHT, EpochTime, Frames, Outcome, Partial
 from sluice.subtask.operators.raw_rows import RawRows
@@ -163,8 +163,8 @@ class ChangelogJoin(RawRows):
     def _split(self, parts: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The rows to yield and the rows to take back, repeated by their number of copies."""
         names = self.output_schema.names()
-        query = parts.lazy().group_by(names).agg(pl.col(HASH).first(), pl.col(COPIES).sum())
-        net = query.filter(pl.col(COPIES) != 0).collect(engine=engine_for(parts))
+        net = grouped(parts, names, [pl.col(HASH).first(), pl.col(COPIES).sum()])
+        net = net.filter(pl.col(COPIES) != 0)
         net = newest_per_identity(net.select(HASH, *names, COPIES), [HASH, *names])
         new, old = net.filter(pl.col(COPIES) > 0), net.filter(pl.col(COPIES) < 0)
         return (
