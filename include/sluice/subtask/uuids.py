@@ -35,8 +35,10 @@ def packed_uuids(texts: pl.Series) -> pl.Series | None:
     if sample.n_unique() < _DISTINCT * len(sample):
         return None
     packed = np.empty((len(texts), len(_FOURS)), np.uint16)
+    room = np.empty((3, len(_FOURS), _BLOCK), np.uint32)
     for start in range(0, len(texts), _BLOCK):
-        if not _pack(texts[start : start + _BLOCK], packed[start : start + _BLOCK]):
+        block = packed[start : start + _BLOCK]
+        if not _pack(texts[start : start + _BLOCK], block, room[:, :, : len(block)]):
             return None
     # The type by which Arrow hands over 128 bits.
     numbers = pa.Array.from_buffers(pa.decimal128(38), len(texts), [None, pa.py_buffer(packed)])
@@ -45,8 +47,11 @@ def packed_uuids(texts: pl.Series) -> pl.Series | None:
     return found.to_physical()
 
 
-def _pack(texts: pl.Series, packed: npt.NDArray[np.uint16]) -> bool:
-    """Fill the rows *packed* with the numbers of *texts*; False if one is no UUID."""
+def _pack(texts: pl.Series, packed: npt.NDArray[np.uint16], room: npt.NDArray[np.uint32]) -> bool:
+    """Fill the rows *packed* with the numbers of *texts*; False if one is no UUID.
+
+    *room* is for what is in between, three times four letters or digits of each text in 32 bits.
+    """
     array = texts.to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets, letters = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
@@ -57,12 +62,26 @@ def _pack(texts: pl.Series, packed: npt.NDArray[np.uint16]) -> bool:
         both = np.ndarray(shape, "<u8", letters, first + at, strides) & 0x0000FF00000000FF
         if (both != 0x00002D000000002D).any():
             return False
-    fours = np.array([np.ndarray(shape, "<u4", letters, first + at, strides) for at in _FOURS])
-    # From here on each byte of 32 bits is a letter, and then its digit; none carries.
-    digits = ((fours & 0x0F0F0F0F) + 9 * ((fours >> 6) & 0x01010101)) & 0x0F0F0F0F
-    above_nine = ((digits + 0x06060606) >> 4) & 0x01010101
-    if (digits + 0x30303030 + (ord("a") - ord("9") - 1) * above_nine != fours).any():
-        return False  # These digits are written otherwise.
-    pairs = ((digits << 4) | (digits >> 8)) & 0x00FF00FF
-    packed.T[:] = pairs | (pairs >> 8)
+    fours, digits, written = room
+    for place, at in enumerate(_FOURS):
+        fours[place] = np.ndarray(shape, "<u4", letters, first + at, strides)
+    np.right_shift(fours, 6, out=digits)  # No byte carries, here and below.
+    digits &= 0x01010101  # 1 for a letter from a on.
+    digits *= 9
+    digits += np.bitwise_and(fours, 0x0F0F0F0F, out=written)
+    digits &= 0x0F0F0F0F
+    np.add(digits, 0x06060606, out=written)
+    written >>= 4
+    written &= 0x01010101  # 1 for a digit above nine.
+    written *= ord("a") - ord("9") - 1
+    written += digits
+    written += 0x30303030
+    if (written != fours).any():
+        return False
+    np.left_shift(digits, 4, out=written)
+    digits >>= 8
+    digits |= written
+    digits &= 0x00FF00FF  # Two bytes of two digits each.
+    np.right_shift(digits, 8, out=written)
+    np.bitwise_or(digits, written, out=packed.T, casting="unsafe")  # The upper half goes.
     return True
