@@ -43,6 +43,8 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 CHANGELOG = with_weight(INPUT)
 
 # One key and few values, so that the extremes are often taken back.

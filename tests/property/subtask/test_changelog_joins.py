@@ -42,6 +42,8 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 SCHEMAS = (with_weight(LEFT), with_weight(RIGHT))
 EPOCHS = 4

@@ -44,6 +44,8 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 
 def an_aggregate(ttl_ms: int | None = None) -> WithColumns:
     stage = a_stage(Declared(aggregates=AGGREGATES), ttl_ms=ttl_ms)

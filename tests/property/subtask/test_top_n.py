@@ -38,7 +38,7 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
-pytestmark = pytest.mark.usefixtures("ranked_either_way")
+pytestmark = pytest.mark.usefixtures("either_way")
 
 RANKED = pl.Schema(
     {

@@ -40,7 +40,7 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
-pytestmark = pytest.mark.usefixtures("ranked_either_way")
+pytestmark = pytest.mark.usefixtures("either_way")
 
 MS = timedelta(milliseconds=1)
 

@@ -48,6 +48,8 @@ from tests.property.subtask.subtask import (
     check_subtasks_share_the_work,
 )
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 MS = timedelta(milliseconds=1)
 TUMBLING = Tumbling(10 * MS)
 HOPPING = Hopping(10 * MS, 2 * MS)
