@@ -1,4 +1,6 @@
-"""The same plays on a real Spark: through its JVM, and past it as an RDD and as a DataFrame."""
+"""The same plays on a real Spark: through its JVM, and past it, with tasks that all run at once, as
+an RDD, and as a DataFrame.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.fuzz.world import World
 # A subtask of a real Spark is not ours to kill between two lines; tests/exactly_once does that.
 IN_PROCESS = ("dies_retried", "acked_retried", "dies_fails", "acked_fails", "dies_vanishes")
 MOST_CHECKPOINTS = 2
-WAYS = ("plain", "jvm", "frames")
+WAYS = ("plain", "jvm", "frames", "shuffled")
 
 
 def spark_plan(seed: int) -> Plan:
@@ -63,8 +65,15 @@ def _through_the_jvm() -> Iterator[None]:
 @contextmanager
 def _as_frames() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.spark.partitions.has_rdds", lambda spark: False)
+        patch.setattr("sluice.spark.numbered.has_rdds", lambda spark: False)
         yield
 
 
-_WAY = {"jvm": _through_the_jvm, "frames": _as_frames}
+@contextmanager
+def _shuffled() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.spark.numbered.task_slots", lambda spark: 0)
+        yield
+
+
+_WAY = {"jvm": _through_the_jvm, "frames": _as_frames, "shuffled": _shuffled}

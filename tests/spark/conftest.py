@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,13 +38,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
+CORES = max(2, os.cpu_count() or 2)  # Tasks that wait for each other have one each.
+
+
 @pytest.fixture(scope="session", name="shared_spark")
 def _shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Its workers keep the cache that the variable names when it is started."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-            session = stack.enter_context(local_session(driver_memory="1g"))
+            session = stack.enter_context(local_session(cores=CORES, driver_memory="1g"))
         yield session
 
 

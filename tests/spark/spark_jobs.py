@@ -1,4 +1,4 @@
-"""How many jobs a session has run."""
+"""How many jobs and stages a session has run."""
 
 from __future__ import annotations
 
@@ -12,3 +12,9 @@ def spark_jobs(spark: SparkSession) -> int:
     jvm: Any = spark.sparkContext._jsc  # noqa: SLF001 - the JVM behind the session
     count: int = jvm.sc().statusStore().jobsList(None).size()
     return count
+
+
+def spark_stages(spark: SparkSession) -> int:
+    tracker = spark.sparkContext.statusTracker()
+    jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup())
+    return sum(len(job.stageIds) for job in jobs if job is not None)

@@ -106,7 +106,7 @@ def test_senders_whose_shuffle_is_lost_send_again(
     has_rdds: bool, jobs: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a DataFrame Spark compares what is sent again, and has the job begin again."""
-    monkeypatch.setattr("sluice.spark.partitions.has_rdds", lambda _: has_rdds)
+    monkeypatch.setattr("sluice.spark.numbered.has_rdds", lambda _: has_rdds)
     job, before = a_job_that_loses("*/shuffle_*", spark, tmp_path), spark_jobs(spark)
 
     job.epoch()

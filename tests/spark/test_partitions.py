@@ -1,9 +1,12 @@
-"""Partitions of a DataFrame and of an RDD: the same rows, errors, and tags that end them."""
+"""Partitions of a DataFrame, of an RDD, and of tasks that all run at once: the same rows, errors,
+and tags that end them.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,15 +17,19 @@ import pytest
 
 from sluice.core.causes import root_cause
 from sluice.spark.names import Batches
-from sluice.spark.partitions import Frame, Objects, Partitions, numbered
-from sluice.spark.session import interrupt, tagged
+from sluice.spark.numbered import numbered
+from sluice.spark.partitions import NUMBERS, Frame, Objects, Partitions, numbers
+from sluice.spark.pipelined import Pipelined
+from sluice.spark.session import interrupt, tagged, task_slots
+from tests.spark.spark_jobs import spark_stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTITIONS = 3
+PARTITIONS = 2
 SCHEMA = pa.schema([("to", pa.int32()), ("from", pa.string()), ("body", pa.binary())])
 HEARD = SCHEMA.append(pa.field("here", pa.int64()))
+BODIES = [None, bytes(100_000)]
 Made = Callable[["SparkSession"], Partitions]
 
 
@@ -31,12 +38,24 @@ def of_a_frame(spark: SparkSession) -> Partitions:
 
 
 def of_an_rdd(spark: SparkSession) -> Partitions:
+    return Objects(numbers(spark.sparkContext, PARTITIONS), NUMBERS)
+
+
+def pipelined(spark: SparkSession) -> Partitions:
     made = numbered(spark, PARTITIONS)
-    assert isinstance(made, Objects)
+    assert isinstance(made, Pipelined)
     return made
 
 
-either = pytest.mark.parametrize("made", [of_a_frame, of_an_rdd])
+either = pytest.mark.parametrize("made", [of_a_frame, of_an_rdd, pipelined])
+
+
+def this_task() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
 
 
 def to_each(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -45,7 +64,7 @@ def to_each(batches: Batches) -> Iterator[pa.RecordBatch]:
         rows = {
             "to": range(PARTITIONS),
             "from": [f"{number}"] * PARTITIONS,
-            "body": [b"", None, bytes(100_000)],
+            "body": BODIES,
         }
         yield pa.RecordBatch.from_pydict(rows, schema=SCHEMA)
         yield pa.RecordBatch.from_pylist([], schema=SCHEMA)
@@ -53,21 +72,16 @@ def to_each(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 @either
 def test_each_row_comes_once_and_where_it_is_placed(spark: SparkSession, made: Made) -> None:
-    from pyspark import TaskContext
-
     def heard(batches: Batches) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
         for batch in batches:
             assert batch.schema.equals(SCHEMA)
-            here = pa.array([context.partitionId()] * batch.num_rows)
+            here = pa.array([this_task()] * batch.num_rows)
             yield pa.RecordBatch.from_arrays([*batch.columns, here], schema=HEARD)
 
     rows = made(spark).mapped(to_each, SCHEMA).placed(PARTITIONS, "to").mapped(heard, HEARD)
 
-    bodies = [b"", None, bytes(100_000)]
     assert sorted(rows.collected()) == [
-        (to, f"{number}", bodies[to], to)
+        (to, f"{number}", BODIES[to], to)
         for to in range(PARTITIONS)
         for number in range(PARTITIONS)
     ]
@@ -114,7 +128,7 @@ def test_a_job_is_interrupted_by_its_tag(spark: SparkSession, made: Made, tmp_pa
         assert "cancelled" in str(running.exception(timeout=60)).lower()
 
 
-def test_both_run_in_the_same_python_workers(spark: SparkSession) -> None:
+def test_all_run_in_the_same_python_workers(spark: SparkSession) -> None:
     """Two daemons would import everything twice, and keep twice the memory."""
 
     def daemon(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -124,8 +138,99 @@ def test_both_run_in_the_same_python_workers(spark: SparkSession) -> None:
     schema = pa.schema([("pid", pa.int64())])
     daemons = {
         pid
-        for made in (of_a_frame, of_an_rdd)
-        for (pid,) in made(spark).mapped(daemon, schema).collected()
+        for made in (of_a_frame, of_an_rdd, pipelined)
+        for (pid,) in made(spark)
+        .mapped(to_each, SCHEMA)
+        .placed(PARTITIONS, "to")
+        .mapped(daemon, schema)
+        .collected()
     }
 
     assert len(daemons) == 1
+
+
+def to_the_first(batches: Batches) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        first = pa.array([0] * batch.num_rows, pa.int32())
+        yield pa.RecordBatch.from_arrays([first, *batch.columns[1:]], schema=SCHEMA)
+
+
+def test_tasks_that_all_run_at_once_are_one_spark_stage(spark: SparkSession) -> None:
+    def rows(made: Made) -> list[tuple[object, ...]]:
+        placed = made(spark).mapped(to_each, SCHEMA).placed(PARTITIONS, "to")
+        alone = placed.mapped(to_the_first, SCHEMA).placed(1, "to")
+        return sorted(alone.mapped(to_the_first, SCHEMA).collected(), key=str)
+
+    before = spark_stages(spark)
+    at_once = rows(pipelined)
+    then = spark_stages(spark)
+    shuffled = rows(of_an_rdd)
+
+    assert at_once == shuffled
+    assert len(at_once) == PARTITIONS**2
+    assert (then - before, spark_stages(spark) - then) == (1, 3)
+
+
+def test_more_partitions_than_slots_are_shuffled(spark: SparkSession) -> None:
+    more = task_slots(spark) + 1
+
+    assert isinstance(numbered(spark, more), Objects)
+    first = pipelined(spark).mapped(to_each, SCHEMA)
+    assert isinstance(first.placed(more, "to"), Objects)
+    assert len(first.placed(more, "to").mapped(to_the_first, SCHEMA).collected()) == PARTITIONS**2
+
+
+def test_a_task_that_is_tried_again_goes_on_behind_what_it_has_sent(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def counted(batches: Batches) -> Iterator[pa.RecordBatch]:
+        (tmp_path / uuid.uuid4().hex).touch()
+        yield from to_each(batches)
+
+    def dies_once(batches: Batches) -> Iterator[pa.RecordBatch]:
+        if this_task() == 0 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os._exit(1)
+        yield from to_the_first(batches)
+
+    rows = pipelined(spark).mapped(counted, SCHEMA).placed(PARTITIONS, "to")
+    rows = rows.mapped(dies_once, SCHEMA).placed(PARTITIONS, "to").mapped(to_the_first, SCHEMA)
+
+    assert len(rows.collected()) == PARTITIONS**2
+    assert len(list(tmp_path.iterdir())) == PARTITIONS + 1
+
+
+def test_jobs_that_need_all_slots_end_one_behind_the_other(spark: SparkSession) -> None:
+    def collected() -> int:
+        slots = task_slots(spark)
+        rows: Partitions = Pipelined(spark.sparkContext, slots, slots).mapped(to_each, SCHEMA)
+        for _ in range(3):
+            rows = rows.placed(slots, "to").mapped(to_the_first, SCHEMA)
+        return len(rows.collected())
+
+    with ThreadPoolExecutor(4) as pool:
+        counts = [job.result(timeout=120) for job in [pool.submit(collected) for _ in range(8)]]
+
+    assert counts == [task_slots(spark) * PARTITIONS] * 8
+
+
+def test_who_waits_for_a_job_that_has_failed_does_not_wait_for_ever(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The next job has its slot."""
+
+    def fails(batches: Batches) -> Iterator[pa.RecordBatch]:
+        if this_task() == 0:
+            raise ValueError("the price of lot 7 is negative")
+        yield from to_each(batches)
+
+    from pyspark import SparkFiles
+    from pyspark.errors import PySparkException
+
+    rows = pipelined(spark).mapped(fails, SCHEMA).placed(PARTITIONS, "to")
+    with pytest.raises(PySparkException, match="lot 7"):
+        rows.mapped(to_the_first, SCHEMA).collected()
+
+    again = pipelined(spark).mapped(to_each, SCHEMA).placed(PARTITIONS, "to")
+    assert len(again.collected()) == PARTITIONS**2
+    assert not list(Path(SparkFiles.getRootDirectory()).iterdir())

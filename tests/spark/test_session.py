@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pytest
 from sluice.declaration import aggregates as agg
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.spark.session import SETTINGS
+from sluice.spark.session import SETTINGS, task_slots
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -88,6 +89,28 @@ def test_a_worker_has_the_threads_that_spark_grants_its_task(spark: SparkSession
 
     assert "POLARS_MAX_THREADS" not in os.environ  # It would go first.
     assert row["threads"] == int(spark.conf.get("spark.task.cpus", "1") or "1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({"spark.master": "local[4]"}, 4),
+        ({"spark.master": "local[8,4]"}, 8),
+        ({"spark.master": "local[8,4]", "spark.task.cpus": "3"}, 2),
+        ({"spark.master": "local[2]", "spark.task.cpus": "3"}, 0),
+        ({"spark.master": "local"}, 0),
+        ({"spark.master": "local[*]"}, 0),
+        ({"spark.master": "local[*,4]"}, 0),
+        ({"spark.master": "local-cluster[2,1,1024]"}, 0),
+        ({"spark.master": "spark://localhost:7077"}, 0),
+        ({}, 0),
+    ],
+)
+def test_slots_are_those_that_the_master_says(settings: dict[str, str], slots: int) -> None:
+    """One too many, and tasks would wait for one that never starts."""
+    session: Any = SimpleNamespace(conf=settings)
+
+    assert task_slots(session) == slots
 
 
 def test_python_workers_are_asked_over_unix_sockets(spark: SparkSession) -> None:

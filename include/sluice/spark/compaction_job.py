@@ -16,7 +16,7 @@ from sluice.epoch.compactions import compactions_of, record_compaction
 from sluice.job.collector import uncollected
 from sluice.job.job import Job
 from sluice.protocol.records import decode_merged_runs
-from sluice.spark.partitions import numbered
+from sluice.spark.numbered import numbered
 from sluice.spark.stage_run import StageRun
 from sluice.subtask.run_merging import MERGED_SCHEMA, CompactionSpec, DueMerge, run_merges
 from sluice.subtask.state.policy import runs_to_merge

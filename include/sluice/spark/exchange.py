@@ -23,7 +23,8 @@ from sluice.declaration.windows import Attached
 from sluice.job.places import open_source
 from sluice.spark.event_time_measurement import EventTime
 from sluice.spark.keying import KeyedRows, is_pre_aggregated, needed_columns
-from sluice.spark.partitions import Partitions, Step, numbered
+from sluice.spark.numbered import numbered
+from sluice.spark.partitions import Partitions, Step
 from sluice.spark.reading import share
 from sluice.spark.session import is_on_one_machine
 from sluice.spark.stage_run import StageRun

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from sluice.spark.names import Batches, map_batches
-from sluice.spark.session import has_rdds, is_on_one_machine
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 Step: TypeAlias = Callable[[Batches], Iterator[pa.RecordBatch]]
 Row: TypeAlias = tuple[Any, ...]
 
-_NUMBERS = pa.schema([("id", pa.int64())])
+NUMBERS = pa.schema([("id", pa.int64())])
 _PARALLELISMS = 8  # Of the stages of a process, for each of which numbers are kept.
 
 
@@ -70,8 +69,8 @@ class Objects:
         given = self.schema
 
         def over_rows(rows: Iterable[Row]) -> Iterator[Row]:
-            for batch in step(_batch(row, given) for row in rows):
-                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            for batch in step(batch_of(row, given) for row in rows):
+                yield from rows_of(batch)
 
         return Objects(self.rows.mapPartitions(over_rows), schema)
 
@@ -85,19 +84,16 @@ class Objects:
         return self.rows.collect()
 
 
-def numbered(spark: SparkSession, count: int) -> Partitions:
-    """*count* partitions, each of one row: its number."""
-    if not (has_rdds(spark) and is_on_one_machine(spark)):
-        return Frame(spark.range(0, count, 1, count))
-    return Objects(_numbers(spark.sparkContext, count), _NUMBERS)
-
-
 @lru_cache(_PARALLELISMS)
-def _numbers(context: SparkContext, count: int) -> RDD[Row]:
-    """The numbers below *count*, which every epoch of a stage begins with."""
+def numbers(context: SparkContext, count: int) -> RDD[Row]:
+    """The numbers below *count*, one in each partition: every epoch of a stage begins so."""
     return context.parallelize([(number,) for number in range(count)], count)
 
 
-def _batch(row: Row, schema: pa.Schema) -> pa.RecordBatch:
+def batch_of(row: Row, schema: pa.Schema) -> pa.RecordBatch:
     arrays = [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)

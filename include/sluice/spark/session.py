@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import uuid
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ PYTHON_WORKERS = {
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
+_LOCAL = re.compile(r"local\[(\d+)[,\]]")  # Of a `*` the JVM decides, not we.
 _NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Must never change.
 
 
@@ -130,6 +132,13 @@ def is_on_one_machine(spark: SparkSession) -> bool:
     """Whether all tasks of the session run on one machine, that of its JVM (``local[…]``)."""
     master = spark.conf.get("spark.master", "") or ""
     return master == "local" or master.startswith("local[")
+
+
+def task_slots(spark: SparkSession) -> int:
+    """The number of tasks that certainly run at once, on one machine; 0 where it is not said."""
+    master = _LOCAL.match(spark.conf.get("spark.master", "") or "")
+    per_task = int(spark.conf.get("spark.task.cpus", "1") or 1)
+    return int(master[1]) // per_task if master is not None else 0
 
 
 def has_rdds(spark: SparkSession) -> bool:

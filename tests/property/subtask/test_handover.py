@@ -1,0 +1,165 @@
+"""Tasks that all run at once hand over their rows: each comes once, wherever a task fails and is
+tried again, as if one had done it all.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.errors import StoreUnavailable
+from sluice.spark.partitions import Step
+from sluice.spark.pipelined import Mapped, Move, Placed, run_task
+from sluice.subtask.handover import Handover
+from tests.examples import examples
+
+SCHEMA = pa.schema([("to", pa.int32()), ("path", pa.string())])
+Row = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Steps of so many tasks each; task *n* fails as often in step *s* as ``failures[n, s]`` says,
+    before its first row or behind its last.
+    """
+
+    parallelisms: tuple[int, ...]
+    failures: dict[tuple[int, int], int]
+    is_late: bool
+
+    def behind(self, step: int, rows: Iterable[Row]) -> Iterator[Row]:
+        """What *step* makes of *rows*: two of each, some for the same task and some for none."""
+        parallelism = [*self.parallelisms[1:], 1][step]
+        for _, path in rows:
+            for piece in range(2):
+                yield (len(path) * 7 + piece * step) % parallelism, f"{path}.{piece}"
+
+
+@dataclass
+class Played:
+    job: Job
+    failed: Counter[tuple[int, int]] = field(default_factory=Counter)
+    calls: Counter[tuple[int, int]] = field(default_factory=Counter)
+    task: threading.local = field(default_factory=threading.local)
+
+    def results(self) -> list[Row]:
+        first, *behind = self.job.parallelisms
+        moves: list[Move] = [Mapped(self.step(0), SCHEMA)]
+        for number, parallelism in enumerate(behind, 1):
+            moves += [Placed(parallelism, "to"), Mapped(self.step(number), SCHEMA)]
+        # Who still waits when the folder goes does so no longer.
+        with ThreadPoolExecutor(8) as pool, tempfile.TemporaryDirectory() as folder:
+            for exchange in range(len(behind)):
+                Path(folder, str(exchange)).mkdir()
+
+            def tried(task: int) -> list[Row]:
+                self.task.number = task
+                while True:
+                    try:
+                        found = [*run_task(task, first, moves, Path(folder))]
+                    except ZeroDivisionError:
+                        continue
+                    return [(int(to), str(path)) for to, path in found]
+
+            tasks = pool.map(tried, range(max(self.job.parallelisms)))
+            return [row for rows in tasks for row in rows]
+
+    def step(self, number: int) -> Step:
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            at = (self.task.number, number)
+            self.calls[at] += 1
+            fails = self.failed[at] < self.job.failures.get(at, 0)
+            self.failed[at] += fails
+            if fails and not self.job.is_late:
+                raise ZeroDivisionError
+            for batch in batches:
+                paths = batch.column(batch.num_columns - 1).to_pylist()
+                for to, path in self.job.behind(number, [(0, str(path)) for path in paths]):
+                    yield pa.RecordBatch.from_pylist([{"to": to, "path": path}], SCHEMA)
+            if fails:
+                raise ZeroDivisionError
+
+        return run
+
+
+def expected(job: Job) -> list[Row]:
+    rows: list[Row] = [(task, str(task)) for task in range(job.parallelisms[0])]
+    for step in range(len(job.parallelisms)):
+        rows = list(job.behind(step, rows))
+    return rows
+
+
+jobs = st.builds(
+    Job,
+    parallelisms=st.lists(st.integers(1, 4), min_size=2, max_size=4).map(tuple),
+    failures=st.dictionaries(
+        st.tuples(st.integers(0, 3), st.integers(0, 3)), st.integers(1, 2), max_size=4
+    ),
+    is_late=st.booleans(),
+)
+
+
+@given(job=jobs)
+@examples(60)
+def test_each_row_comes_once_wherever_a_task_fails(job: Job) -> None:
+    played = Played(job)
+
+    assert sorted(played.results()) == sorted(expected(job))
+    for (task, step), calls in played.calls.items():
+        # A step is done once, and once for each of its failures: not for those behind it.
+        assert calls == 1 + played.failed[task, step] <= 3
+
+
+def test_who_waits_goes_on_when_all_have_sent_and_not_before(tmp_path: Path) -> None:
+    exchange = tmp_path / "0"
+    exchange.mkdir()
+    handover = Handover(exchange, 2)
+    batch = pa.RecordBatch.from_pylist([{"to": 1, "path": "a"}, {"to": 0, "path": "b"}], SCHEMA)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(handover.wait)
+        handover.send(1, [batch], SCHEMA)
+        time.sleep(0.1)
+        assert not waiting.done()
+        handover.send(0, [], SCHEMA)
+        waiting.result(timeout=10)
+
+    assert [handover.has_sent(sender) for sender in range(2)] == [True, True]
+    assert [part.to_pylist() for part in handover.received(0, "to")] == [[{"to": 0, "path": "b"}]]
+
+
+def test_what_is_being_sent_is_not_there_yet(tmp_path: Path) -> None:
+    exchange = tmp_path / "0"
+    exchange.mkdir()
+    handover = Handover(exchange, 1)
+
+    def breaks_off() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"to": 0, "path": "a"}], SCHEMA)
+        assert not handover.has_sent(0)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        handover.send(0, breaks_off(), SCHEMA)
+    assert not handover.has_sent(0)
+    assert not list(exchange.iterdir())
+
+
+def test_who_waits_is_told_that_the_job_has_ended(tmp_path: Path) -> None:
+    exchange = tmp_path / "0"
+    exchange.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Handover(exchange, 1).wait)
+        time.sleep(0.05)
+        exchange.rmdir()
+        with pytest.raises(StoreUnavailable, match="ended"):
+            waiting.result(timeout=10)
