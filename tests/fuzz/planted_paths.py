@@ -45,6 +45,19 @@ PATHS: dict[str, Mutation] = {
         '~is_null if found["negated"] else is_null',
         'is_null if found["negated"] else ~is_null',
     ),
+    "no_task_no_ack": Mutation(
+        "a stage of whose rows Spark plans none gets no ack",
+        "spark.stage:_collected",
+        "if not done and chain[0].has_no_rows():",
+        "if False:",
+    ),
+    "no_task_before": Mutation(
+        "a stage fails behind one of whose rows Spark plans none",
+        "subtask.snapshot:KeyedSnapshot._read_clock",
+        "if clock.producer not in self.executions:",
+        "if False:",
+        needs=("chained",),
+    ),
     "block_is_short": Mutation(
         "the last row of a block is left out",
         "subtask.exchange_blocks:Sender._blocks",

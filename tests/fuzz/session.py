@@ -25,6 +25,7 @@ Around = Callable[[int, int], AbstractContextManager[Any]]  # Of a subtask: its 
 _DDL = {"binary": pa.binary(), "string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
 _NAMED = re.compile(r"(.*) AS (\w+)", re.DOTALL)
 _current = [0]
+PLANNED_AWAY = 0.5  # Of the filters that no row passes, those of which Spark's plan says so.
 
 
 # Where a connector asks many files at once: a thread for each of a few in memory takes longest.
@@ -106,11 +107,24 @@ class Session:
 
 
 class Frame:
-    """A DataFrame's place: a table for each partition."""
+    """A DataFrame's place: a table for each partition.
 
-    def __init__(self, session: Session, partitions: list[pa.Table]) -> None:
+    Where it *is_planned_away* there are no rows, as Spark sees in its plan, and starts no task.
+    """
+
+    def __init__(
+        self, session: Session, partitions: list[pa.Table], *, is_planned_away: bool = False
+    ) -> None:
         self.session = session
         self.partitions = partitions
+        self.is_planned_away = is_planned_away
+
+    @property
+    def sparkSession(self) -> Session:  # noqa: N802 - Spark's
+        return self.session
+
+    def isEmpty(self) -> bool:  # noqa: N802 - Spark's
+        return not any(table.num_rows for table in self.partitions)
 
     @property
     def columns(self) -> list[str]:
@@ -125,6 +139,8 @@ class Frame:
     def mapInArrow(self, function: Any, schema: Any) -> Frame:  # noqa: N802 - Spark's
         arrow = _arrow(schema)
         count = len(self.partitions)
+        if self.is_planned_away:
+            return Frame(self.session, [arrow.empty_table()] * count)
         # Those that acknowledge, also where others are chained to them; not those that only send.
         is_job = "ack" in arrow.names or self.columns != ["id"]
         answers = []
@@ -148,13 +164,16 @@ class Frame:
             mine = [place for place, owner in enumerate(owners) if owner == subtask]
             self.session.random.shuffle(mine)
             parts.append(whole.take(pa.array(mine, pa.int64())).combine_chunks())
-        return Frame(self.session, parts)
+        return Frame(self.session, parts, is_planned_away=self.is_planned_away)
 
     def collect(self) -> list[dict[str, Any]]:
         return [row for table in self.partitions for row in table.to_pylist()]
 
     def where(self, condition: str) -> Frame:
-        return self.each(lambda table: table.filter(self._passes(table, condition)))
+        kept = self.each(lambda table: table.filter(self._passes(table, condition)))
+        if kept.isEmpty() and Random(condition).random() < PLANNED_AWAY:
+            kept.is_planned_away = True
+        return kept
 
     def selectExpr(self, *expressions: str) -> Frame:  # noqa: N802 - Spark's
         def select(table: pa.Table) -> pa.Table:
@@ -192,10 +211,12 @@ class Frame:
         return Frame(
             self.session,
             [pa.concat_tables([a, b.select(a.column_names).cast(a.schema)]) for a, b in pairs],
+            is_planned_away=self.is_planned_away and other.is_planned_away,
         )
 
     def each(self, change: Callable[[pa.Table], pa.Table]) -> Frame:
-        return Frame(self.session, [change(table) for table in self.partitions])
+        changed = [change(table) for table in self.partitions]
+        return Frame(self.session, changed, is_planned_away=self.is_planned_away)
 
     def _passes(self, table: pa.Table, condition: str) -> pa.ChunkedArray:
         (passes,) = self.session.evaluate(table, [f"CAST(({condition}) AS BOOLEAN)"])

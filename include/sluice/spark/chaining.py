@@ -20,16 +20,21 @@ from sluice.spark.stage_run import StageRun
 
 
 def deploy_chain(
-    run: StageRun, pending: PendingCheckpoint, lineage: Lineage, *, by_spark: bool = False
+    run: StageRun,
+    pending: PendingCheckpoint,
+    lineage: Lineage,
+    *,
+    by_spark: bool = False,
+    without_rows: bool = False,
 ) -> tuple[Deployment, ...]:
     """Deploy the stage of *run* and those that can be chained to it, in their order.
 
-    With *by_spark* Spark reads the rows of the first.
+    With *by_spark* Spark reads the rows of the first, *without_rows* it has none.
 
     Raises:
         ConfigurationError: a stage cannot compute what it declares of its columns.
     """
-    chain = [deploy(run, by_spark=by_spark)]
+    chain = [deploy(run, by_spark=by_spark, without_rows=without_rows)]
     while (node := _next(chain[-1].run, lineage)) is not None:
         before = chain[-1]
         stream = StreamInput(segments=(), schema=before.stream_schema, watermark_ms=None)

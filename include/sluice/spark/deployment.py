@@ -54,6 +54,10 @@ class Deployment:
     tables: Mapping[str, StateSchema]
     result: pl.Schema
 
+    def has_no_rows(self) -> bool:
+        """Whether Spark, which reads them, finds that there are none."""
+        return isinstance(self.rows, Frame) and self.rows.is_empty()
+
     @property
     def stream_schema(self) -> bytes:
         """The serialized Arrow schema of the stage's stream."""
@@ -69,23 +73,26 @@ def stream_schema(node: StageNode, result: pl.Schema) -> bytes:
     return body
 
 
-def deploy(run: StageRun, *, by_spark: bool = False) -> Deployment:
+def deploy(run: StageRun, *, by_spark: bool = False, without_rows: bool = False) -> Deployment:
     """Analyse the stage over the actual columns of its inputs, and plan its Spark job.
 
-    With *by_spark* no row goes past Spark's JVM.
+    With *by_spark* no row goes past Spark's JVM; *without_rows* its subtasks get none.
 
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
     """
     _check_weights(run)
     take_along(run.node)
-    exchange = None if by_spark else exchange_of(run)
+    exchange = None if by_spark or without_rows else exchange_of(run)
     if exchange is not None:
         event_time = event_time_of(run, exchange.feeds)
         given = exchanged_rows(run, exchange, event_time)
     else:
         event_time = event_time_of(run, None)
         given = _rows(run, read_inputs(run))
+    if without_rows:
+        assert isinstance(given.rows, Frame)
+        given = replace(given, rows=given.rows.without_rows(run.task.parallelism))
     return _deployment(run, given, event_time)
 
 

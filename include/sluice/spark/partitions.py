@@ -53,6 +53,14 @@ class Frame:
     def placed(self, parallelism: int, column: str) -> Frame:
         return Frame(self.rows.repartitionById(parallelism, column))
 
+    def is_empty(self) -> bool:
+        return self.rows.isEmpty()
+
+    def without_rows(self, count: int) -> Frame:
+        """*count* partitions of the same columns that are all empty, which Spark cannot know."""
+        numbers = self.rows.sparkSession.range(0, count, 1, count)
+        return Frame(numbers.mapInArrow(_none_of, self.rows.schema))
+
     def collected(self) -> list[Row]:
         names = self.rows.columns
         return [tuple(row[name] for name in names) for row in self.rows.collect()]
@@ -97,3 +105,8 @@ def batch_of(row: Row, schema: pa.Schema) -> pa.RecordBatch:
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     return zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _none_of(batches: Batches) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield from ()

@@ -20,6 +20,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.properties import CheckpointingMode
 from sluice.core.watermarks import MIN_WATERMARK
+from sluice.declaration.operations import Transform
 from sluice.epoch.acks import acks_of
 from sluice.epoch.assignment import assigned_state
 from sluice.epoch.lineage import Lineage, lineage_of
@@ -153,7 +154,9 @@ def _require_all_acks(snapshot: _Snapshot) -> None:
     missing = set(task.subtasks) - {ack.subtask for ack in snapshot.acks}
     if missing:
         names = ", ".join(str(subtask) for subtask in sorted(missing))
-        raise StageFailed(f"Spark finished stage {task.uid!r} without an ack of {names}")
+        is_transform = isinstance(snapshot.run.node.operation, Transform)
+        hint = "; a transform must not change the partitioning" if is_transform else ""
+        raise StageFailed(f"Spark finished stage {task.uid!r} without an ack of {names}{hint}")
 
 
 def _answered_by_another(stage: str) -> StageFailed:
@@ -210,6 +213,10 @@ def _collected(
             log.info("lines are left to Spark %s", _of(run))
             chain = deploy_chain(run, pending, lineage, by_spark=True)
             done = _executions(chain[-1])
+        if not done and chain[0].has_no_rows():
+            # Filters that contradict each other: Spark starts no task for what cannot be there.
+            chain = deploy_chain(run, pending, lineage, without_rows=True)
+            done = _executions(chain[-1])
     except SluiceError:
         raise
     except Exception as error:
@@ -226,7 +233,7 @@ def _of(run: StageRun) -> str:
 
 
 def _executions(deployed: Deployment) -> list[Execution]:
-    """What the last subtasks yield; nothing if the rows are undecided."""
+    """What the last subtasks yield; nothing if the rows are undecided, or if no task started."""
     spec = deployed.spec
     done = deployed.rows.mapped(lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
     return executions_in(done.collected(), deployed.run.node.uid)

@@ -162,12 +162,15 @@ class KeyedSnapshot:
         return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
 
     def _read_clock(self) -> None:
+        """Raises UndecidedError if Spark started no task of the stage before it in its chain."""
         match self._work.spec.clock:
             case CarriedClock() as clock:
                 seen = {side: pl.concat(frames) for side, frames in self._times.items()}
                 self.event_times_ms = clock.measured_ms(seen)
                 self._time = clock.read(self._time, self.event_times_ms)
             case ChainedClock() as clock:
+                if clock.producer not in self.executions:
+                    raise UndecidedError(f"no subtask of {clock.producer!r} has sent its ack")
                 acks = [one.ack for one in self.executions[clock.producer]]
                 self.streams_watermark_ms = clock.streams_ms(acks)
                 self._time = clock.read(self._time, self.streams_watermark_ms)

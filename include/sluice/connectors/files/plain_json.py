@@ -36,7 +36,7 @@ _NOT_A_NUMBER = re.compile(rb"[:,\[]\s*[-+]?(?:NaN|I)")
 
 
 class UndecidedError(Exception):
-    """Rows that only Spark can read."""
+    """Rows that only Spark can read; or that none of those who send them has said anything of."""
 
 
 def plain_schema(how: TextDecoding | None) -> pa.Schema | None:
