@@ -220,13 +220,13 @@ def test_jobs_that_need_all_slots_end_one_behind_the_other(
         return len(rows.collected())
 
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(collected, number) for number in range(8)]
+        jobs = [pool.submit(collected, number) for number in range(4)]
         try:
             counts = [job.result(timeout=120) for job in jobs]
         finally:
             spark.sparkContext.cancelAllJobs()
 
-    assert counts == [slots * PARTITIONS] * 8
+    assert counts == [slots * PARTITIONS] * 4
 
 
 def test_who_waits_for_a_job_that_has_failed_does_not_wait_for_ever(
