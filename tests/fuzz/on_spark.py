@@ -72,7 +72,7 @@ def _as_frames() -> Iterator[None]:
 @contextmanager
 def _shuffled() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.spark.numbered.task_slots", lambda spark: 0)
+        patch.setattr("sluice.spark.numbered.task_slots", lambda context: 0)
         yield
 
 

@@ -172,7 +172,7 @@ def test_tasks_that_all_run_at_once_are_one_spark_stage(spark: SparkSession) -> 
 
 
 def test_more_partitions_than_slots_are_shuffled(spark: SparkSession) -> None:
-    more = task_slots(spark) + 1
+    more = task_slots(spark.sparkContext) + 1
 
     assert isinstance(numbered(spark, more), Objects)
     first = pipelined(spark).mapped(to_each, SCHEMA)
@@ -204,7 +204,7 @@ def test_jobs_that_need_all_slots_end_one_behind_the_other(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Also where tasks fail, whose slots Spark offers to the next job first."""
-    slots = task_slots(spark)
+    slots = task_slots(spark.sparkContext)
 
     def collected(job: int) -> int:
         def fails_once(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -214,7 +214,7 @@ def test_jobs_that_need_all_slots_end_one_behind_the_other(
                 raise ValueError("the price of lot 7 is negative")
             yield from to_the_first(batches)
 
-        rows: Partitions = Pipelined(spark.sparkContext, slots, slots).mapped(to_each, SCHEMA)
+        rows: Partitions = Pipelined(spark.sparkContext, slots).mapped(to_each, SCHEMA)
         for _ in range(2):
             rows = rows.placed(slots, "to").mapped(fails_once, SCHEMA)
         return len(rows.collected())

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import polars as pl
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pytest
 from sluice.declaration import aggregates as agg
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.spark.session import SETTINGS, task_slots
+from sluice.spark.session import SETTINGS, is_on_one_machine, task_slots
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -103,14 +103,31 @@ def test_a_worker_has_the_threads_that_spark_grants_its_task(spark: SparkSession
         ({"spark.master": "local[*,4]"}, 0),
         ({"spark.master": "local-cluster[2,1,1024]"}, 0),
         ({"spark.master": "spark://localhost:7077"}, 0),
-        ({}, 0),
     ],
 )
 def test_slots_are_those_that_the_master_says(settings: dict[str, str], slots: int) -> None:
     """One too many, and tasks would wait for one that never starts."""
-    session: Any = SimpleNamespace(conf=settings)
+    context: Any = Mock(master=settings["spark.master"], **{"getConf.return_value": settings})
 
-    assert task_slots(session) == slots
+    assert task_slots(context) == slots
+
+
+def test_slots_are_those_of_the_context_whatever_a_session_is_given(spark: SparkSession) -> None:
+    from pyspark.sql import SparkSession
+
+    master = spark.conf.get("spark.master")
+    assert master is not None
+    before = task_slots(spark.sparkContext)
+    try:
+        given = SparkSession.builder.config("spark.master", "local[999]").getOrCreate()
+        task_slots.cache_clear()
+
+        assert given.sparkContext is spark.sparkContext
+        assert given.conf.get("spark.master") == "local[999]"
+        assert task_slots(given.sparkContext) == before < 999
+        assert is_on_one_machine(given)
+    finally:
+        spark.conf.set("spark.master", master)
 
 
 def test_python_workers_are_asked_over_unix_sockets(spark: SparkSession) -> None:

@@ -16,7 +16,7 @@ def numbered(spark: SparkSession, count: int) -> Partitions:
     """*count* partitions, each of one row: its number."""
     if not (has_rdds(spark) and is_on_one_machine(spark)):
         return Frame(spark.range(0, count, 1, count))
-    slots = task_slots(spark)
-    if count <= slots:
-        return Pipelined(spark.sparkContext, slots, count)
-    return Objects(numbers(spark.sparkContext, count), NUMBERS)
+    context = spark.sparkContext
+    if count <= task_slots(context):
+        return Pipelined(context, count)
+    return Objects(numbers(context, count), NUMBERS)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from sluice.spark.names import Batches
 from sluice.spark.partitions import NUMBERS, Objects, Row, Step, batch_of, numbers, rows_of
+from sluice.spark.session import task_slots
 from sluice.subtask.handover import Handover
 
 if TYPE_CHECKING:
@@ -47,13 +48,12 @@ Move: TypeAlias = Mapped | Placed
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """Partitions of which no step has more than there are *slots*, of all jobs of the context.
+    """Partitions of which no step has more than the context has slots.
 
     First they are ``count``, each of one row: its number.
     """
 
     context: SparkContext
-    slots: int
     count: int
     moves: tuple[Move, ...] = ()
 
@@ -61,7 +61,7 @@ class Pipelined:
         return replace(self, moves=(*self.moves, Mapped(step, schema)))
 
     def placed(self, parallelism: int, column: str) -> Pipelined | Objects:
-        if parallelism > self.slots:
+        if parallelism > task_slots(self.context):
             return self._shuffled().placed(parallelism, column)
         return replace(self, moves=(*self.moves, Placed(parallelism, column)))
 
@@ -71,7 +71,7 @@ class Pipelined:
             return self._shuffled().collected()
         count, moves = self.count, self.moves
         tasks = max(count, *(exchange.parallelism for exchange in exchanges))
-        with _taken(self.context, self.slots, tasks), _folder(self.context) as folder:
+        with _taken(self.context, tasks), _folder(self.context) as folder:
             for number in range(len(exchanges)):
                 (folder / str(number)).mkdir()
 
@@ -130,12 +130,12 @@ def _files_of(_: SparkContext) -> str:
 
 
 @contextmanager
-def _taken(context: SparkContext, slots: int, tasks: int) -> Iterator[None]:
+def _taken(context: SparkContext, tasks: int) -> Iterator[None]:
     """Take *tasks* of the slots of *context* as soon as they are not those of such a job.
 
     Two that had a part each would wait for ever.  The tasks of other jobs end by themselves.
     """
-    free = _free_slots(context, slots)
+    free = _free_slots(context)
     with free.changed:
         free.changed.wait_for(lambda: free.count >= tasks)
         free.count -= tasks
@@ -154,5 +154,5 @@ class _FreeSlots:
 
 
 @lru_cache(1)
-def _free_slots(_: SparkContext, slots: int) -> _FreeSlots:
-    return _FreeSlots(slots, Condition())
+def _free_slots(context: SparkContext) -> _FreeSlots:
+    return _FreeSlots(task_slots(context), Condition())

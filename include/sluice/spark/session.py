@@ -13,6 +13,7 @@ import re
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -23,6 +24,7 @@ from sluice.spark.class_archive import archive_option
 from sluice.spark.java import java_executable
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -130,15 +132,20 @@ def with_our_settings(spark: SparkSession) -> SparkSession:
 
 def is_on_one_machine(spark: SparkSession) -> bool:
     """Whether all tasks of the session run on one machine, that of its JVM (``local[…]``)."""
-    master = spark.conf.get("spark.master", "") or ""
+    if has_rdds(spark):
+        master = spark.sparkContext.master or ""  # A session's settings may say otherwise.
+    else:
+        master = spark.conf.get("spark.master", "") or ""
     return master == "local" or master.startswith("local[")
 
 
-def task_slots(spark: SparkSession) -> int:
+@lru_cache(1)
+def task_slots(context: SparkContext) -> int:
     """The number of tasks that certainly run at once, on one machine; 0 where it is not said."""
-    master = _LOCAL.match(spark.conf.get("spark.master", "") or "")
-    per_task = int(spark.conf.get("spark.task.cpus", "1") or 1)
-    return int(master[1]) // per_task if master is not None else 0
+    master = _LOCAL.match(context.master or "")
+    if master is None:
+        return 0
+    return int(master[1]) // int(context.getConf().get("spark.task.cpus", "1") or 1)
 
 
 def has_rdds(spark: SparkSession) -> bool:

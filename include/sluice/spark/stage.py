@@ -215,6 +215,7 @@ def _collected(
             done = _executions(chain[-1])
         if not done and chain[0].has_no_rows():
             # Filters that contradict each other: Spark starts no task for what cannot be there.
+            log.info("Spark has started no task, for no rows %s", _of(run))
             chain = deploy_chain(run, pending, lineage, without_rows=True)
             done = _executions(chain[-1])
     except SluiceError:

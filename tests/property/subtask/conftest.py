@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-_FEW = {
-    "sluice.subtask.operators.ranking._FEW_ROWS": 10_000,
-    "sluice.subtask.operators.grouping._STREAMED_ROWS": 100_000,
-}
+# From so many rows on they are taken for many.
+_LIMITS = (
+    "sluice.subtask.operators.ranking._FEW_ROWS",
+    "sluice.subtask.operators.grouping._STREAMED_ROWS",
+)
 
 
 @pytest.fixture(scope="module", params=["as many", "as few"])
 def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
     """The tests' few rows are grouped and sorted as many are, and as what they are."""
     with pytest.MonkeyPatch.context() as patch:
-        for limit, few in _FEW.items():
-            patch.setattr(limit, 0 if request.param == "as many" else few)
+        for limit in _LIMITS if request.param == "as many" else ():
+            patch.setattr(limit, 0)
         yield
