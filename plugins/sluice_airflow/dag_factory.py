@@ -155,7 +155,7 @@ def _checkpoint_tasks(
         rule = SOONER if len(sealed) == 1 else TriggerRule.ALL_SUCCESS
         snapshot, await_acks = stage_tasks(pipeline, stage, trigger_rule=rule, **failing)
         # All sensors start at once: starting one takes the triggerer up to two seconds, which
-        # otherwise every stage would add to the checkpoint (ADR 62).
+        # otherwise every stage would add to the checkpoint (ADR 4).
         trigger >> await_acks
         # Of an aligned one among them, `snapshot` itself waits for its input.
         ([acknowledged[producer] for producer in sealed] or [trigger]) >> snapshot

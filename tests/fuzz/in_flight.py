@@ -1,6 +1,6 @@
 """What a stage has read of another one's stream at each barrier, where checkpoints are unaligned.
 
-The rules of ADR 7, told once more.  Which stages were unaligned or overtaken is of the checkpoint;
+The rules of ADR 3, told once more.  Which stages were unaligned or overtaken is of the checkpoint;
 which rows they had read by then, and how far event time had come for them, follows here.
 """
 

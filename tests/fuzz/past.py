@@ -1,7 +1,7 @@
 """The past of a play for the oracle: the rows that each epoch read, and its watermarks.
 
 Naive on purpose, and nothing of the product's runtime; the rules are those of
-docs/reference/pipelines.md and ADR 21, told once more.
+docs/reference/pipelines.md and ADR 10, told once more.
 """
 
 # ruff: noqa: S608 - queries are made of what a drawing named

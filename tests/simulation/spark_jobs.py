@@ -1,9 +1,9 @@
 """Spark jobs: the run of a stage, or of several that are chained, whose driver writes all acks.
 
 What feeds a task may fail in mid-epoch.  To the task that looks like the end of its input: it does
-with some rows what it would do with all, and Spark runs it again (ADR 57).
+with some rows what it would do with all, and Spark runs it again (ADR 4).
 
-Which stages may be chained, and in which order acks are written, is the product's (ADR 52).  An
+Which stages may be chained, and in which order acks are written, is the product's (ADR 4).  An
 attempt decides how long its chain is, so that those of one checkpoint differ.
 """
 

@@ -3,7 +3,7 @@
 The first restart from a checkpoint looks whether its files are there.  A job that fails again
 before it completed another one has them read and compared, too: something that it needs is wrong,
 and coming back to it for ever would not mend it.  Then the job stops, or goes on from the next
-older checkpoint that is whole, as configured.  See docs/adr/0025-damaged-checkpoints.md.
+older checkpoint that is whole, as configured.  See docs/adr/0005-damage-and-equal-failures.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A savepoint is a completed checkpoint plus a self-contained copy that a person owns.
 
 The copy shares no file with the job and is never deleted by it; recovery of the job itself never
-depends on the copy.  See docs/adr/0003-savepoints.md.
+depends on the copy.  See docs/adr/0002-savepoints-and-claims.md.
 
 Only a restore with CLAIM gives it to the job, which then deletes it once no checkpoint reads it.
 """

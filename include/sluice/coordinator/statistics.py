@@ -2,7 +2,7 @@
 
 Best effort: they are written after the journal says that the checkpoint has ended, and a failure to
 do so is logged and changes nothing.  What is missing is derived from what the journal remembers.
-See docs/adr/0030-statistics-outlive-their-checkpoint.md.
+See docs/adr/0017-statistics-lag-and-spans.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many records an epoch takes, so that its checkpoint lasts about as long as a target (ADR 42).
+"""How many records an epoch takes, so that its checkpoint lasts about as long as a target (ADR 9).
 
 Flink's BufferDebloater sizes buffers by what is consumed in a target time; here the epoch is what
 is in flight.  The measure is the retained checkpoints themselves: how many records each took, and

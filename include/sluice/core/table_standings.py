@@ -1,7 +1,7 @@
 """The standing of each sink's table against what a job would continue, and what becomes of it.
 
 Four rows: it shows what is continued and no more; it is ahead; it lacks it; it is another life's.
-(docs/adr/0019-one-time-line-a-table.md)
+(docs/adr/0016-time-line-of-a-table.md)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop of ``sluice run``: takes epochs, and restarts a failed job or stops (ADR 24).
+"""The loop of ``sluice run``: takes epochs, and restarts a failed job or stops (ADR 5).
 
 The restart strategy decides whether the job restarts, and when, as it does in Airflow.  But the
 process of a person stops earlier where a restart cannot help.

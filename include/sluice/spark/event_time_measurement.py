@@ -1,7 +1,7 @@
 """The event times of an epoch's source rows, which decide what fires in a stage.
 
 All rows of the source count, before filters: so a partition whose rows are all filtered out still
-advances event time (ADR 21).  Where Python reads the source, its readers measure as the rows pass;
+advances event time (ADR 10).  Where Python reads the source, its readers measure as the rows pass;
 elsewhere the driver measures before the stage runs, in a Spark job of its own.  Only the rows that
 a transform yields are measured behind it, by the subtasks.
 """

@@ -2,7 +2,7 @@
 
 A DataFrame goes everywhere, also over Spark Connect, but Spark analyses, optimizes and plans each
 epoch's anew.  An RDD is scheduled as it is; its rows are pickled, so it is for those that only say
-where others are (ADR 61).
+where others are (ADR 7).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Flink deploys the tasks of a pipelined region together, and each sends to the others.  So do these,
 on one machine that has a slot for each: the job is one Spark stage, not one more for each exchange,
-and its tasks hand over their rows in files (ADR 63).
+and its tasks hand over their rows in files (ADR 7).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each statistics object has the lines of those that ended shortly before it, at most ``TAIL`` of
 them, and names the object that has the older ones, up to the bound.  So the whole history is in
-the newest object and one other; see docs/adr/0030-statistics-outlive-their-checkpoint.md.
+the newest object and one other; see docs/adr/0017-statistics-lag-and-spans.md.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class AnswerStore:
         """Acknowledge for *stages* that ran as one, in their order.
 
         From the back: who sees that a chained stage has acknowledged may rely on it that all stages
-        behind it have (ADR 52).  Where another driver of the attempt has acknowledged otherwise
+        behind it have (ADR 4).  Where another driver of the attempt has acknowledged otherwise
         for a stage, that is returned, and nothing is written for those before it.
         """
         for acks in reversed(stages):

@@ -7,7 +7,7 @@ and one GET.  A lost answer is recognised by the author token inside the entry.
 Old entries are deleted.  A coordinator that slept for that long could create a number anew that
 was deleted; so an append counts only once a LIST shows that nothing newer was there, or that what
 is newer continues it.  Such a stray entry lies below the newest one, and is never read.
-See docs/adr/0005-journal-truncation.md.
+See docs/adr/0001-create-only-journal.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 There is one for each exchange of a Spark job.  A task's file of it appears whole and stays: a task
 that Spark tries again sends nothing twice, and goes on behind what it has sent.  Of two tries that
-run at once either may be read, as of a shuffle; a chain compares (ADR 56).
+run at once either may be read, as of a shuffle; a chain compares (ADR 4).
 """
 
 from __future__ import annotations

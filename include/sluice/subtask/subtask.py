@@ -9,7 +9,7 @@ retried or speculative Spark task changes nothing.
     ack           yielded; the driver writes it, create-only, when Spark says the task succeeded
 
 It must not write the ack itself: where what feeds it fails, or the task is killed, Spark ends its
-input as if that were all (docs/adr/0056-a-chain-reads-one-execution.md, and 0045 for the uploads).
+input as if that were all (docs/adr/0004-chains-and-acks.md, and 0045 for the uploads).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Off unless OpenTelemetry's own variables name one (``OTEL_EXPORTER_OTLP_ENDPOINT`` or
 ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``).  The spans are made when the checkpoint has ended, with the
-times that were measured; see docs/adr/0035-spans-are-made-of-statistics.md.
+times that were measured; see docs/adr/0017-statistics-lag-and-spans.md.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def test_a_life_of_another_journal_takes_over_one_id_later(table: FilesTable) ->
 def test_a_commit_of_another_life_that_slept_over_its_fence_stops_the_next_one_by_name(
     table: FilesTable,
 ) -> None:
-    """Its id is above all that the fence knows of, so it is seen: what ADR 19 says of it."""
+    """Its id is above all that the fence knows of, so it is seen: what ADR 16 says of it."""
     publish(table, FIRST, 1)
     before = [*table.store.list("_manifests/")]
     publish(table, FIRST, 3, parent=1)  # It has looked at the table, and sleeps.

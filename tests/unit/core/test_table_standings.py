@@ -1,4 +1,4 @@
-"""The four rows of ADR 19: what becomes of a table, and what a person is told of it."""
+"""The four rows of ADR 16: what becomes of a table, and what a person is told of it."""
 
 from __future__ import annotations
 
