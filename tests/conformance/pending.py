@@ -1,13 +1,14 @@
 """The area pending-ack: what acknowledgements, hooks and an abort do to a PendingCheckpoint.
 
-Tasks acknowledge, and the checkpoint ends, by events of the coordinator.  Sources and hooks answer
-to the PendingCheckpoint itself, as they do when it is triggered.  The adapter is also the caller
-who deletes: what an abort lists, and the state of an ack that is UNKNOWN or DISCARDED.
+Tasks acknowledge, and the checkpoint ends, by events of the coordinator.  In the product sources
+and hooks have answered before there is a PendingCheckpoint: here they are a list beside it.  The
+adapter is also the caller who deletes: the states of what was aborted, and that of an ack that is
+UNKNOWN or DISCARDED.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.core.acks import Ack
@@ -45,11 +46,11 @@ def pending_ack(case: dict[str, Any]) -> object:
         tasks=tuple(
             TaskPlan(uid=uid, parallelism=1, max_parallelism=1) for uid in given.get("tasks", [])
         ),
-        coordinators=tuple(given.get("coords", [])),
-        masters=tuple(given.get("masters", [])),
     )
     play = _Play(
         triggered=pending,
+        silent_coordinators=set(given.get("coords", [])),
+        silent_masters=set(given.get("masters", [])),
         state=CoordinatorState(
             status=JobStatus.RUNNING,
             generation=GENERATION,
@@ -69,12 +70,27 @@ class _Play:
 
     triggered: PendingCheckpoint
     state: CoordinatorState
+    silent_coordinators: set[str]
+    silent_masters: set[str]
+    coordinator_states: dict[str, str] = field(default_factory=dict[str, str])
     in_use: frozenset[str] = frozenset()
     deleted: list[str] = field(default_factory=list)
 
     @property
     def pending(self) -> PendingCheckpoint | None:
         return self.state.pending_checkpoint(ID)
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        is_silent = self.silent_coordinators or self.silent_masters
+        return self.pending is not None and self.pending.is_fully_acknowledged and not is_silent
+
+    @property
+    def states(self) -> list[str]:
+        """All that were acknowledged to the pending checkpoint, the subtasks' first."""
+        acks = self.pending.acks.values() if self.pending is not None else ()
+        acked = [handle.segment.key for ack in acks for handle in ack.state]
+        return [*acked, *self.coordinator_states.values()]
 
     def answer(self, kind: str, name: str = "", state: str | None = None) -> object:
         match kind:
@@ -83,10 +99,10 @@ class _Play:
             case "coord":
                 return self.acknowledge_coordinator(name, state)
             case "master":
-                self.acknowledge_master(name)
+                self.silent_masters.discard(name)
                 return None
             case "full":
-                return self.pending is not None and self.pending.is_fully_acknowledged
+                return self.is_fully_acknowledged
             case "sub":
                 return (self.pending or self.triggered).can_be_subsumed
             case "finalize":
@@ -109,19 +125,19 @@ class _Play:
         return self.settle(result, state)
 
     def acknowledge_coordinator(self, name: str, state: str | None) -> str:
+        """Flink remembers only a state, so one without it is UNKNOWN the second time."""
         if self.pending is None:
             return self.settle(AckResult.DISCARDED, state)
-        kept = None if state is None else _segment(state)
-        after, result = self.pending.acknowledge_coordinator(name, kept)
-        self.state = replace(self.state, pending=(after,))
-        return self.settle(result, state)
-
-    def acknowledge_master(self, name: str) -> None:
-        if self.pending is not None:
-            self.state = replace(self.state, pending=(self.pending.acknowledge_master(name),))
+        if name not in self.silent_coordinators:
+            is_known = name in self.coordinator_states
+            return self.settle(AckResult.DUPLICATE if is_known else AckResult.UNKNOWN, state)
+        self.silent_coordinators.remove(name)
+        if state is not None:
+            self.coordinator_states[name] = state
+        return self.settle(AckResult.SUCCESS, state)
 
     def finalize(self) -> str:
-        if self.pending is None or not self.pending.is_fully_acknowledged:
+        if not self.is_fully_acknowledged:
             return ILLEGAL_STATE
         completed = CheckpointCompleted(
             generation=GENERATION, at_ms=1, checkpoint_id=ID, checkpointed_bytes=0, full_bytes=0
@@ -131,7 +147,7 @@ class _Play:
         return "completed"
 
     def abort(self, reason: CheckpointFailureReason) -> str:
-        aborted = self.pending
+        aborted, states = self.pending, self.states
         failed = CheckpointFailed(generation=GENERATION, at_ms=1, checkpoint_id=ID, reason=reason)
         transition = self.step(failed)
         if transition.verdict is Verdict.REFUSED:
@@ -139,7 +155,7 @@ class _Play:
         if aborted is not None:
             assert DiscardPending(checkpoint_id=ID) in transition.commands
             self.in_use = frozenset()
-            self.delete(*(segment.key for segment in aborted.states))
+            self.delete(*states)
         return "completed" if self.state.completed_checkpoint(ID) else "aborted"
 
     def step(self, event: Event) -> Transition:
@@ -149,7 +165,7 @@ class _Play:
 
     def settle(self, result: AckResult, state: str | None) -> str:
         if self.pending is not None:
-            self.in_use = frozenset(segment.key for segment in self.pending.states)
+            self.in_use = frozenset(self.states)
         if state is not None and result in (AckResult.UNKNOWN, AckResult.DISCARDED):
             self.delete(state)
         return result.name

@@ -1,15 +1,18 @@
-"""The area shared-registry: which shared files, and which restored snapshots, are still in use."""
+"""The area shared-registry: which shared files, and which restored snapshots, are still in use.
+
+Answered by the model of Flink's registry; ``test_flinks_models.py`` compares it with the product,
+which asks only what the retained snapshots name.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sluice.core.properties import ClaimMode
-from sluice.core.shared_state import SharedStateRegistry, SnapshotKind
+from tests.conformance.flink_registry import Registry, SnapshotKind
 
 
 def shared_registry(case: dict[str, Any]) -> object:
-    registry = SharedStateRegistry()
+    registry = Registry()
     returned: list[list[int]] = []
     deleted: list[str] = []
     wrapped: set[str] = set()  # Reused by a changelog, which keeps the restored checkpoint.
@@ -19,26 +22,18 @@ def shared_registry(case: dict[str, Any]) -> object:
                 key, user, *more = details
                 keeps_creator = key in wrapped or any(_prevents_deletion(one) for one in more)
                 file = next((one for one in more if not _prevents_deletion(one)), None) or None
-                registry, kept = registry.register(
-                    key, user, file=file, keeps_creator=keeps_creator
-                )
+                kept = registry.register(key, user, file=file, keeps_creator=keeps_creator)
                 deleted += [file] if file is not None and file != kept else []
             case "restore":
                 restored, keys, kind = details[0], details[1], " ".join(details[2:])
-                is_ours = "NO_CLAIM" not in kind
-                registry = registry.register_all_after_restored(
-                    keys, restored, _kind(kind), ClaimMode.CLAIM if is_ours else ClaimMode.NO_CLAIM
-                )
+                registry.restore(keys, restored, _kind(kind), claimed="NO_CLAIM" not in kind)
                 wrapped |= set(keys) if "changelog" in kind else set()
             case "unused":
                 freed = registry.unregister_unused(details[0])
-                registry = freed.registry
                 returned.append(sorted(freed.still_in_use))
                 deleted += freed.to_delete
             case "release":
-                freed = registry.release(details)
-                registry = freed.registry
-                deleted += freed.to_delete
+                deleted += registry.release(details).to_delete
             case _:
                 raise NotImplementedError(f"shared-registry: {step!r}")
     return {"unused_returns": returned, "deleted": deleted}

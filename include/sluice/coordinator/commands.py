@@ -176,8 +176,7 @@ def discard_completed(
         return  # Discarded before, with all of its files.
     named = _own_files(job, gone)
     used = files_in_use(job, retained, doomed=named)
-    shared = used.register_all(named, gone.checkpoint_id)
-    files = shared.release({gone.checkpoint_id}).to_delete
+    files = [key for key in named if key not in used]
     own = [listed.key for listed in job.store.list(job.paths.checkpoint(gone.checkpoint_id))]
     metadata_key = job.paths.metadata(gone.checkpoint_id)
     job.store.delete([*files, *(key for key in own if key != metadata_key)])

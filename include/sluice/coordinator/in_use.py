@@ -10,9 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.ids import FIRST_CHECKPOINT_ID, CheckpointId
-from sluice.core.properties import ClaimMode
-from sluice.core.shared_state import SharedStateRegistry, SnapshotKind
+from sluice.core.ids import CheckpointId
 from sluice.epoch.compactions import useful_compactions
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable
 from sluice.job.job import Job
@@ -22,7 +20,6 @@ from sluice.storage.object_store import Listed
 from sluice.storage.parallel import in_parallel
 
 PARALLEL_READS = 16  # Below the client's connection pool.
-WHO_STAYS = CheckpointId(0)  # No checkpoint's id.
 MAX_LOOKS = 10  # Each look but the last found that the job had moved on meanwhile.
 
 
@@ -72,12 +69,11 @@ def look_up(job: Job) -> InUse:
 
 def files_in_use(
     job: Job, kept: Iterable[CheckpointMetadata], *, doomed: Collection[str] | None = None
-) -> SharedStateRegistry:
+) -> frozenset[str]:
     """The files that the *kept* snapshots name, and the merged state that may still be taken over.
 
-    Which of them uses a file does not matter, for none of them goes: ids of other roots may be
-    those of own checkpoints.  With *doomed* files, only those of them are asked for; when none of
-    them is merged state, the records of compactions are not read.
+    With *doomed* files, only those of them are asked for; when none of them is merged state, the
+    records of compactions are not read.
 
     Raises:
         ProtocolViolation: a compaction's record cannot be read.
@@ -86,9 +82,7 @@ def files_in_use(
     folder = job.paths.all_compactions()
     if doomed is None or any(key.startswith(folder) for key in doomed):
         named |= useful_compactions(job, named)
-    if doomed is not None:
-        named.intersection_update(doomed)
-    return SharedStateRegistry().register_all(named, WHO_STAYS)
+    return frozenset(named if doomed is None else named.intersection(doomed))
 
 
 def savepoints_in_use(
@@ -98,25 +92,8 @@ def savepoints_in_use(
 
     A savepoint shares no file, so it stays whole for as long as one of its files is used.
     """
-    names = {CheckpointId(-1 - place): name for place, name in enumerate(claimed)}
-    files = {metadata.checkpoint_id: _files_of_savepoints(job, metadata) for metadata in retained}
-    registry = SharedStateRegistry()
-    for restored, name in names.items():  # Below all that is retained: subsumed long ago.
-        registry = registry.register_all_after_restored(
-            {key for used in files.values() for key, owner in used.items() if owner == name},
-            restored,
-            SnapshotKind.NATIVE_SAVEPOINT,
-            ClaimMode.CLAIM,
-        )
-    for checkpoint_id, used in files.items():
-        registry = registry.register_all(used, checkpoint_id)
-    in_use = registry.unregister_unused(FIRST_CHECKPOINT_ID).still_in_use
-    return frozenset(names[restored] for restored in in_use)
-
-
-def _files_of_savepoints(job: Job, metadata: CheckpointMetadata) -> dict[str, str]:
-    owners = ((handle.key, job.paths.savepoint_of(handle.key)) for handle in metadata.files)
-    return {key: owner for key, owner in owners if owner is not None}
+    owners = {job.paths.savepoint_of(one.key) for metadata in retained for one in metadata.files}
+    return frozenset(name for name in claimed if name in owners)
 
 
 def files_named(metadata: CheckpointMetadata) -> Iterator[str]:
@@ -143,7 +120,7 @@ def _in_use(job: Job, head: Head) -> InUse:
     known = [metadata for metadata in found if metadata is not None]
     return InUse(
         head=head,
-        keys=frozenset(files_in_use(job, known).entries),
+        keys=files_in_use(job, known),
         staged=frozenset(c.file for metadata in known for c in metadata.committables),
         folders=frozenset(folders),
         savepoint_files=savepoint_files,

@@ -1,6 +1,7 @@
 """The stages that take part in the next checkpoint, and how each of them does.
 
-Flink's CheckpointPlanCalculator with our stages as its vertices.
+Flink's CheckpointPlanCalculator waits for every subtask that runs.  Here a stage finishes as a
+whole.
 """
 
 from __future__ import annotations
@@ -9,13 +10,6 @@ from collections.abc import Mapping
 
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.plan import SourceCut, TaskPlan
-from sluice.core.plan_calculator import (
-    CalculatedPlan,
-    DistributionPattern,
-    Edge,
-    Vertex,
-    calculate,
-)
 from sluice.core.state import CoordinatorState
 from sluice.core.watermarks import MAX_WATERMARK
 from sluice.epoch.lineage import Lineage, PendingParent
@@ -23,7 +17,7 @@ from sluice.job.job import Job
 
 
 def running_and_finished(
-    job: Job, state: CoordinatorState, lineage: Lineage, cuts: Mapping[str, SourceCut]
+    job: Job, lineage: Lineage, cuts: Mapping[str, SourceCut]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The stages that take part, and those that saw the end of their input at the parent's barrier.
 
@@ -37,22 +31,10 @@ def running_and_finished(
         )
         if inputs_ended and _has_seen_the_end(lineage, uid):
             done.add(uid)
-    vertices = [
-        Vertex(uid=uid, parallelism=count, finished=frozenset(range(count) if uid in done else ()))
-        for uid in job.pipeline.stages
-        if (count := job.parallelism_of(uid, state.configuration))
-    ]
-    edges = [
-        Edge(source=producer, target=uid, pattern=DistributionPattern.ALL_TO_ALL)
-        for uid in job.pipeline.stages
-        for producer in job.pipeline.upstream_of(uid)
-    ]
-    plan = calculate(vertices, edges)
-    if not isinstance(plan, CalculatedPlan):
-        raise TypeError("a stage runs, or has finished")
-    if not plan.to_wait_for:
+    running = tuple(uid for uid in job.pipeline.stages if uid not in done)
+    if not running:
         return tuple(job.pipeline.stages), ()
-    return tuple(plan.to_wait_for), tuple(plan.fully_finished)
+    return running, tuple(uid for uid in job.pipeline.stages if uid in done)
 
 
 def _had_ended(lineage: Lineage, cut: SourceCut) -> bool:

@@ -54,7 +54,7 @@ def make_plan(
     streams = {source.uid for source in job.pipeline.stream_sources()}
     exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)
     drains = exhausted or request.type is CheckpointType.SAVEPOINT_TERMINATE
-    running, finished = running_and_finished(job, state, lineage, {c.uid: c for c in cuts})
+    running, finished = running_and_finished(job, lineage, {c.uid: c for c in cuts})
     if finished and not state.configuration.checkpoints_after_tasks_finish:
         return _not_all_run(finished[0])
     if full or request.is_canonical:  # Who has finished runs once more, to copy its state.

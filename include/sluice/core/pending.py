@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from sluice.core.acks import Ack
-from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.invariants import require
 from sluice.core.plan import CheckpointPlan, TaskPlan
@@ -35,8 +34,6 @@ class AckResult(Enum):
 class PendingCheckpoint:
     """A pending checkpoint and its acks.
 
-    ``coordinators`` (a source each) and ``masters`` (a hook each) have not answered yet.
-
     ``overtaken`` stages did not answer before the aligned checkpoint timeout: the coordinator
     acknowledged for them with their previous state, and their own acks are UNKNOWN from then on.
     """
@@ -52,11 +49,6 @@ class PendingCheckpoint:
     savepoint_name: str | None = None
     cause: str = ""
     request_id: str = ""
-    coordinators: tuple[str, ...] = ()
-    masters: tuple[str, ...] = ()
-    coordinator_states: Mapping[str, SegmentHandle] = field(
-        default_factory=dict[str, SegmentHandle]
-    )
     attempts: Mapping[str, int] = field(default_factory=dict[str, int])
     overtaken: tuple[str, ...] = ()
     acks: Mapping[str, Ack] = field(default_factory=dict[str, Ack])  # By str(subtask).
@@ -69,8 +61,8 @@ class PendingCheckpoint:
         savepoint_name: str | None = None,
         request_id: str = "",
     ) -> PendingCheckpoint:
-        """The checkpoint that *plan* starts: its sources and hooks have answered in the plan."""
-        pending = cls(
+        """The checkpoint that *plan* starts."""
+        return cls(
             checkpoint_id=plan.checkpoint_id,
             parent=plan.parent,
             type=plan.type,
@@ -82,14 +74,7 @@ class PendingCheckpoint:
             savepoint_name=savepoint_name,
             cause=plan.cause,
             request_id=request_id,
-            coordinators=tuple(cut.uid for cut in plan.sources),
-            masters=tuple(plan.master_states),
         )
-        for cut in plan.sources:
-            pending, _ = pending.acknowledge_coordinator(cut.uid, cut.table)
-        for hook in plan.master_states:
-            pending = pending.acknowledge_master(hook)
-        return pending
 
     @property
     def not_yet_acknowledged(self) -> tuple[SubtaskId, ...]:
@@ -103,8 +88,8 @@ class PendingCheckpoint:
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        """Every subtask, every source's offsets and every master hook have answered."""
-        return not (self.not_yet_acknowledged or self.coordinators or self.masters)
+        """Every subtask has answered.  Sources and hooks have before: theirs is in the plan."""
+        return not self.not_yet_acknowledged
 
     @property
     def can_be_subsumed(self) -> bool:
@@ -115,20 +100,6 @@ class PendingCheckpoint:
     def ends_the_job(self) -> bool:
         """Nothing can follow it: the input ended, or a person stops the job with it."""
         return self.drains or self.type.stops_the_job
-
-    @property
-    def states(self) -> tuple[SegmentHandle, ...]:
-        """Every file acknowledged so far: what an abort discards, unless another one uses it.
-
-        Flink's rule, asked for by the conformance area pending-ack; an abort here finds the files
-        by the checkpoint's id in their keys, acknowledged or not.
-        """
-        acked = [
-            segment
-            for ack in self.acks.values()
-            for segment in (*(handle.segment for handle in ack.state), *ack.output)
-        ]
-        return (*acked, *self.coordinator_states.values())
 
     def can_be_aborted(self, reason: CheckpointFailureReason) -> bool:
         """Anything may end a checkpoint, but a newer one only those that can be subsumed."""
@@ -182,29 +153,6 @@ class PendingCheckpoint:
                 known[str(ack.subtask)] = ack
             results.append(result)
         return replace(self, acks=known), tuple(results)
-
-    def acknowledge_coordinator(
-        self, source: str, state: SegmentHandle | None = None
-    ) -> tuple[PendingCheckpoint, AckResult]:
-        """A source told its offsets; *state* is a file it keeps, as a pinned table does.
-
-        Only a state is remembered, so a source without one is UNKNOWN the second time (Flink's
-        rule).
-        """
-        if source not in self.coordinators:
-            is_known = source in self.coordinator_states
-            return self, AckResult.DUPLICATE if is_known else AckResult.UNKNOWN
-        kept = {} if state is None else {source: state}
-        after = replace(
-            self,
-            coordinators=tuple(name for name in self.coordinators if name != source),
-            coordinator_states={**self.coordinator_states, **kept},
-        )
-        return after, AckResult.SUCCESS
-
-    def acknowledge_master(self, hook: str) -> PendingCheckpoint:
-        """A master hook answered; its state, which may be None, is in the plan."""
-        return replace(self, masters=tuple(name for name in self.masters if name != hook))
 
     def _result_of(self, ack: Ack, known: Container[str]) -> AckResult:
         require(

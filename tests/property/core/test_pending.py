@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -22,8 +20,6 @@ from tests.builders import acked as acknowledged
 from tests.examples import examples
 
 STAGES = ("a", "b", "c")
-SOURCES = ("events", "names", "rates")
-HOOKS = ("first", "second")
 
 stages = st.sampled_from([*STAGES, "elsewhere"])
 indices = st.integers(-1, 3)
@@ -72,9 +68,6 @@ class Checklist:
         self.attempt = dict.fromkeys([*STAGES, "elsewhere"], 1)
         self.overtaken: set[str] = set()
         self.answered: list[tuple[str, int, str]] = []
-        self.silent_sources = list(SOURCES)
-        self.source_files: dict[str, str] = {}
-        self.silent_hooks = list(HOOKS)
 
     def acknowledge(self, ack: Ack) -> AckResult:
         stage, index = ack.subtask.stage, ack.subtask.index
@@ -108,14 +101,6 @@ class Checklist:
             self.forget(one)
         self.attempt[stage] = attempt
 
-    def tell(self, source: str, file: str | None) -> AckResult:
-        if source in self.silent_sources:
-            self.silent_sources.remove(source)
-            if file is not None:
-                self.source_files[source] = file
-            return AckResult.SUCCESS
-        return AckResult.DUPLICATE if source in self.source_files else AckResult.UNKNOWN
-
     @property
     def missing(self) -> list[tuple[str, int]]:
         crossed_off = {(stage, index) for stage, index, _ in self.answered}
@@ -131,8 +116,7 @@ class Checklist:
 class Pending(RuleBasedStateMachine):
     @initialize(plan=plans())
     def start(self, plan: list[TaskPlan]) -> None:
-        made = PendingCheckpoint.of(a_plan(sources=(), tasks=tuple(plan)))
-        self.pending = replace(made, coordinators=SOURCES, masters=HOOKS)
+        self.pending = PendingCheckpoint.of(a_plan(sources=(), tasks=tuple(plan)))
         self.checklist = Checklist(plan)
         self.files = 0
 
@@ -167,23 +151,6 @@ class Pending(RuleBasedStateMachine):
 
         assert results == tuple(map(self.checklist.acknowledge, acks))
 
-    @rule(source=st.sampled_from([*SOURCES, "elsewhere"]), has_file=st.booleans())
-    def acknowledge_coordinator(self, source: str, has_file: bool) -> None:
-        file = self.a_file() if has_file else None
-
-        self.pending, result = self.pending.acknowledge_coordinator(
-            source, None if file is None else a_segment(file)
-        )
-
-        assert result is self.checklist.tell(source, file)
-
-    @rule(hook=st.sampled_from([*HOOKS, "elsewhere"]))
-    def acknowledge_master(self, hook: str) -> None:
-        self.pending = self.pending.acknowledge_master(hook)
-
-        if hook in self.checklist.silent_hooks:
-            self.checklist.silent_hooks.remove(hook)
-
     @rule(stage=stages, more=st.integers(1, 2))
     def start_attempt(self, stage: str, more: int) -> None:
         attempt = self.checklist.attempt[stage] + more
@@ -203,17 +170,13 @@ class Pending(RuleBasedStateMachine):
     def it_waits_for_whom_the_checklist_misses(self) -> None:
         waiting = [(subtask.stage, subtask.index) for subtask in self.pending.not_yet_acknowledged]
         assert waiting == self.checklist.missing
-        assert self.pending.coordinators == tuple(self.checklist.silent_sources)
-        assert self.pending.masters == tuple(self.checklist.silent_hooks)
-        assert self.pending.is_fully_acknowledged == (
-            not (waiting or self.checklist.silent_sources or self.checklist.silent_hooks)
-        )
+        assert self.pending.is_fully_acknowledged == (not waiting)
 
     @invariant()
     def it_holds_the_files_of_those_who_count_and_no_others(self) -> None:
         files = [file for _, _, file in self.checklist.answered]
-        files += self.checklist.source_files.values()
-        assert [segment.key for segment in self.pending.states] == files
+        acks = self.pending.acks.values()
+        assert [handle.segment.key for ack in acks for handle in ack.state] == files
 
     @invariant()
     def it_knows_who_was_overtaken_and_who_runs(self) -> None:

@@ -9,10 +9,8 @@ import pytest
 
 from harness.jobs import STAGES
 from sluice.core.acks import Ack
-from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.pending import AckResult, PendingCheckpoint
-from sluice.core.plan import SourceCut
 from sluice.core.properties import CheckpointType
 from sluice.core.reasons import CheckpointFailureReason as Reason
 from tests.builders import SUBTASKS, TASKS, a_plan, a_submitted, after, an_ack, triggered
@@ -20,10 +18,6 @@ from tests.builders import SUBTASKS, TASKS, a_plan, a_submitted, after, an_ack, 
 
 def a_pending(**plan: Any) -> PendingCheckpoint:
     return after(a_submitted(), triggered(**plan)).pending[0]
-
-
-def a_segment(key: str) -> SegmentHandle:
-    return SegmentHandle(key=key, size_bytes=1, rows=1, checksum="c")
 
 
 def test_it_waits_for_every_subtask_of_every_stage() -> None:
@@ -117,57 +111,12 @@ def test_an_ack_of_another_checkpoint_is_the_callers_mistake() -> None:
 
 
 def test_its_sources_and_hooks_have_answered_in_the_plan() -> None:
-    table = SourceCut(uid="names", position=(), table=a_segment("table"))
-    plan = a_plan(sources=(*a_plan().sources, table), master_states={"hook": None})
+    plan = a_plan(master_states={"hook": None})
 
     pending = PendingCheckpoint.of(plan, savepoint_name="s", request_id="r")
 
-    assert (pending.coordinators, pending.masters) == ((), ())
-    assert pending.coordinator_states == {"names": a_segment("table")}
     assert (pending.savepoint_name, pending.request_id) == ("s", "r")
     assert pending.not_yet_acknowledged == SUBTASKS
-
-
-def test_sources_and_hooks_that_have_not_answered_hold_it_up() -> None:
-    waiting = replace(a_pending(tasks=TASKS[:1]), coordinators=("c",), masters=("m",))
-    waiting, _ = waiting.acknowledge(map(an_ack, SUBTASKS[:2]))
-
-    told, result = waiting.acknowledge_coordinator("c")
-    hooked = waiting.acknowledge_master("m")
-
-    assert result is AckResult.SUCCESS
-    assert not waiting.is_fully_acknowledged
-    assert not told.is_fully_acknowledged
-    assert not hooked.is_fully_acknowledged
-    assert told.acknowledge_master("m").is_fully_acknowledged
-
-
-def test_a_source_tells_its_offsets_once() -> None:
-    waiting = replace(a_pending(), coordinators=("c", "stateless"))
-    told, _ = waiting.acknowledge_coordinator("c", a_segment("first"))
-    told, _ = told.acknowledge_coordinator("stateless")
-
-    again = told.acknowledge_coordinator("c", a_segment("second"))
-    again_without = told.acknowledge_coordinator("stateless")
-    never_asked = told.acknowledge_coordinator("elsewhere")
-
-    assert again == (told, AckResult.DUPLICATE)
-    assert again_without == never_asked == (told, AckResult.UNKNOWN)
-    assert told.coordinator_states == {"c": a_segment("first")}
-
-
-def test_its_states_are_every_file_acknowledged_so_far_subtasks_first() -> None:
-    table = SourceCut(uid="names", position=(), table=a_segment("table"))
-    ack = replace(
-        an_ack(SUBTASKS[1]),
-        state=(StateHandle(segment=a_segment("state")),),
-        output=(a_segment("stream"),),
-    )
-
-    pending, _ = a_pending(sources=(table,)).acknowledge([ack])
-    pending, _ = pending.acknowledge([an_ack(SUBTASKS[0])])
-
-    assert [segment.key for segment in pending.states] == ["state", "stream", "table"]
 
 
 def test_many_acks_are_taken_as_one_by_one() -> None:
