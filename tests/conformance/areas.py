@@ -22,6 +22,7 @@ from sluice.declaration.config import Checkpointing
 from sluice.errors import ConfigurationError
 from tests.conformance.flink_plan import Edge, Subtasks, Vertex, plan
 from tests.conformance.pending import pending_ack
+from tests.conformance.reasons import reason_named
 from tests.conformance.registry import shared_registry
 
 Case = dict[str, Any]
@@ -63,7 +64,7 @@ def failure_counter(case: Case) -> object:
         reason, checkpoint_id, level, savepoint, stop = [*details, *defaults[len(details) :]]
         count, fails_the_job = count.fail(
             checkpoint_id,
-            CheckpointFailureReason(reason),
+            reason_named(reason),
             tolerable=tolerable,
             type=_type(savepoint=savepoint, stops=stop),
             is_task_level=level == "task",

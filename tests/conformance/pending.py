@@ -28,6 +28,7 @@ from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
 from sluice.core.transition import Transition, Verdict
+from tests.conformance.reasons import reason_named
 
 ID, GENERATION = CheckpointId(1), Generation(1)
 ILLEGAL_STATE = "IllegalState"
@@ -108,7 +109,7 @@ class _Play:
             case "finalize":
                 return self.finalize()
             case "abort":
-                return self.abort(CheckpointFailureReason(name))
+                return self.abort(reason_named(name))
             case "deleted":
                 return list(self.deleted)
             case _:

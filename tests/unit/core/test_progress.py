@@ -214,8 +214,6 @@ def test_a_decline_aborts_with_the_subtask_and_its_words() -> None:
         Reason.CHECKPOINT_DECLINED_TASK_NOT_READY,
         Reason.CHECKPOINT_DECLINED_TASK_CLOSING,
         Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM,
-        Reason.CHECKPOINT_DECLINED_SUBSUMED,
-        Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER,
     ],
 )
 def test_a_decline_for_a_reason_that_does_not_count_leaves_the_job_running(reason: Reason) -> None:
