@@ -10,8 +10,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from sluice import moved
-
 if TYPE_CHECKING:
     from sluice.declaration import aggregates
     from sluice.declaration.accumulating_states import (
@@ -134,8 +132,6 @@ __all__ = [
     "no_restart",
     "param",
 ]
-
-moved.install()
 
 
 def __getattr__(name: str) -> object:

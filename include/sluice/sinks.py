@@ -16,5 +16,3 @@ __all__ = [
     "PostgresTable",
     "SinkSpec",
 ]
-
-__path__: list[str] = []  # So that ``sluice.sinks.kafka`` is looked for: see ``sluice.moved``.

@@ -29,5 +29,3 @@ __all__ = [
     "SchemaRegistry",
     "SourceSpec",
 ]
-
-__path__: list[str] = []  # So that ``sluice.sources.kafka`` is looked for: see ``sluice.moved``.

@@ -14,6 +14,7 @@ import pytest
 
 from sluice.core.acks import Ack, Decline
 from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.reasons import CheckpointFailureReason
 from sluice.declaration import aggregates as agg
 from sluice.declaration.config import Checkpointing
 from sluice.declaration.params import param
@@ -69,6 +70,7 @@ def decline(job: Job, checkpoint_id: int, stage: str, index: int) -> None:
             subtask=SubtaskId(stage, index),
             attempt=1,
             message="no disk",
+            reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
         )
     )
 

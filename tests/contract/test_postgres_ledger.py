@@ -11,7 +11,7 @@ import pytest
 
 from harness.postgres_database import Database
 from sluice.core.timeline import Recovery, Timeline
-from sluice.errors import ProtocolViolation, TableMismatch
+from sluice.errors import TableMismatch
 from sluice.storage.open import StoreLocation
 from tests.contract.sink_case import JOB, RESTORED, RESTORED_AGAIN, publish, rows
 from tests.contract.test_postgres_sink import COLUMNS, case_of, row_ids, sink_of, target_of
@@ -25,22 +25,6 @@ def table(database: Database) -> str:
 @pytest.fixture
 def root(tmp_path: Path) -> StoreLocation:
     return StoreLocation(root=f"file://{tmp_path}/staged")
-
-
-def test_notes_of_an_older_sluice_are_refused_by_name(
-    database: Database, table: str, root: StoreLocation
-) -> None:
-    schema = table.partition(".")[0]
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    publish(sink_of(database, table, root), 1, None, rows(1))
-    database.run(f"DROP TABLE {schema}.sluice_sinks")
-    database.run(f"CREATE TABLE {schema}.sluice_sinks (sink text, table_name text, floor bigint)")
-
-    sink = sink_of(database, table, root)
-    words = rf"{schema}.sluice_sinks was made by an older sluice, .*; drop .*--accept-tables"
-    for look in (lambda: sink.is_published(1), lambda: publish(sink, 2, 1, rows(2))):
-        with pytest.raises(ProtocolViolation, match=words):
-            look()
 
 
 def test_a_database_that_was_put_back_is_not_published_to(

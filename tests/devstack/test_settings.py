@@ -8,7 +8,7 @@ from sluice.devstack.demo import made_a_dag
 from sluice.devstack.settings import StackOptions, service_environment
 from sluice.devstack.stack_file import Ports
 
-PORTS = Ports(s3=1, spark=2, spark_ui=3, airflow=4, worker_log=5, trigger_log=6)
+PORTS = Ports(s3=1, spark=2, spark_ui=3, airflow=4, worker_log=5, trigger_log=6, postgres=7)
 
 
 @pytest.mark.parametrize(("said", "handed_on"), [({}, "1"), ({"SLUICE_DRILLS": "0"}, "0")])

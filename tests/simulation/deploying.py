@@ -97,6 +97,12 @@ def declines(world: World) -> str:
     subtask = world.random.choice(pending.not_yet_acknowledged)
     attempt = world.random.choice([1, pending.attempt_of(subtask.stage)])
     world.job.answers.write_decline(
-        Decline(checkpoint_id=pending.checkpoint_id, subtask=subtask, attempt=attempt, message="no")
+        Decline(
+            checkpoint_id=pending.checkpoint_id,
+            subtask=subtask,
+            attempt=attempt,
+            message="no",
+            reason=Reason.CHECKPOINT_DECLINED,
+        )
     )
     return f"{pending.checkpoint_id} {subtask}.{attempt}"

@@ -1,16 +1,13 @@
-"""The public names: ``sluice``, its sources and sinks, and names of earlier versions."""
+"""The public names of ``sluice``."""
 
 from __future__ import annotations
 
 import ast
-import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import sluice
-from sluice.moved import MODULES
 
 
 def test_every_public_name_is_there_and_known_to_type_checkers() -> None:
@@ -31,23 +28,3 @@ def test_every_public_name_is_there_and_known_to_type_checkers() -> None:
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'sluice' has no attribute 'nobody'"):
         _ = sluice.nobody
-
-
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_a_module_of_an_earlier_version_is_the_one_of_today(name: str) -> None:
-    sys.modules.pop(name, None)
-    with pytest.warns(DeprecationWarning, match=f"{name} has moved to {MODULES[name]}"):
-        earlier = import_module(name)
-
-    assert earlier is import_module(MODULES[name])
-    assert earlier.__spec__ is not None
-    assert earlier.__spec__.name == MODULES[name]
-
-
-@pytest.mark.parametrize("name", ["ValueState", "ListState", "MapState", "KeyedProcessFunction"])
-def test_what_an_earlier_module_had_is_there_still(name: str) -> None:
-    sys.modules.pop("sluice.keyed_process", None)
-    with pytest.warns(DeprecationWarning, match="sluice.keyed_process has moved"):
-        earlier = import_module("sluice.keyed_process")
-
-    assert getattr(earlier, name) is getattr(sluice, name)

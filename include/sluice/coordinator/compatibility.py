@@ -35,7 +35,7 @@ _ALIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chain:
-    """Uids by kind.  ``sinks`` is None where an older journal does not say which there were."""
+    """Uids by kind.  ``sinks`` is None of a plan, which does not say which there are."""
 
     sources: frozenset[str]
     stages: frozenset[str]

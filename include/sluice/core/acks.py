@@ -65,7 +65,7 @@ class SubtaskMetrics:
     malformed_rows: int = 0
     checkpointed_bytes: int = 0  # Written by this checkpoint.
     full_bytes: int = 0  # Everything the state handles name.
-    requests: StoreRequests | None = None  # Before its ack; None of versions that did not count.
+    requests: StoreRequests = field(default_factory=StoreRequests)  # Before its ack.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +93,13 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decline:
-    """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause.
-
-    Records of versions that knew no ``reason`` have the one that counts.
-    """
+    """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause."""
 
     checkpoint_id: CheckpointId
     subtask: SubtaskId
     attempt: int
     message: str
-    reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_DECLINED
+    reason: CheckpointFailureReason
 
     def __post_init__(self) -> None:
         require(self.reason.is_of_a_task, "a task declines for a reason of its own")

@@ -1,4 +1,4 @@
-"""Why a checkpoint ended without completing: those of Flink's CheckpointFailureReason that can occur
+"""Why a checkpoint ended without completing: Flink's CheckpointFailureReason as far as it can occur
 here, its words kept, and CHECKPOINT_ABORTED_BY_USER, as Flink has no way to abort one checkpoint.
 """
 

@@ -33,7 +33,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 from sluice.declaration.checkpointed_function import CheckpointedFunction
 from sluice.declaration.keyed_states import ListState, MapState, ValueState
 
-# States are here, too, for pipelines that were written before modules moved: ``sluice.moved``.
 __all__ = [
     "BEGINNING_OF_TIME",
     "END_OF_TIME",

@@ -37,7 +37,7 @@ class Ports:
     airflow: int
     worker_log: int
     trigger_log: int
-    postgres: int = 0  # 0: an older version wrote this file.
+    postgres: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

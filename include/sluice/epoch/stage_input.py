@@ -120,6 +120,6 @@ def _lacks_schema(uid: str, finished: str) -> ConfigurationError:
     """
     return ConfigurationError(
         f"stage {uid!r} reads {finished!r}, which has finished, and the checkpoint does not "
-        "say which columns it had: an older version wrote it, which read nothing more of the "
-        f"other inputs of {uid!r}; restore a checkpoint from before {finished!r} finished"
+        "say which columns it had: until now no stage has read it beside other inputs; restore a "
+        f"checkpoint from before {finished!r} finished"
     )

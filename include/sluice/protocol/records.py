@@ -40,7 +40,7 @@ class _Envelope(msgspec.Struct, frozen=True):
     kind: str
     version: int
     body: msgspec.Raw
-    checksum: str = ""  # Of the body; versions before 6 had none.
+    checksum: str  # Of the body.
 
 
 class _StageAcks(msgspec.Struct, frozen=True):
@@ -218,8 +218,7 @@ def _open(kind: str, cls: type[T], raw: bytes, key: str) -> T:
         )
     if envelope.checksum != (now := checksum(bytes(envelope.body))):
         raise ProtocolViolation(
-            f"{key} is damaged: checksum {envelope.checksum or 'none'} was recorded, its body has "
-            f"{now}"
+            f"{key} is damaged: checksum {envelope.checksum} was recorded, its body has {now}"
         )
     return _decode(cls, envelope.body, key)
 

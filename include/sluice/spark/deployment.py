@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
-import pyarrow as pa
 
 from sluice.declaration.changelog import Append
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Transform
 from sluice.epoch.assignment import assigned_state
-from sluice.errors import ConfigurationError
 from sluice.spark.compaction_job import take_over_compactions
 from sluice.spark.event_time_measurement import EventTime, behind, event_time_of
 from sluice.spark.exchange import (
@@ -81,7 +79,6 @@ def deploy(run: StageRun, *, by_spark: bool = False, without_rows: bool = False)
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
     """
-    _check_weights(run)
     take_along(run.node)
     exchange = None if by_spark or without_rows else exchange_of(run)
     if exchange is not None:
@@ -102,7 +99,6 @@ def deploy_behind(before: Deployment, run: StageRun) -> Deployment | None:
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
     """
-    _check_weights(run)
     exchange = exchange_of(run)
     if exchange is None:
         return None
@@ -124,20 +120,6 @@ def _deployment(run: StageRun, given: KeyedRows, event_time: EventTime) -> Deplo
         tables=given.tables,
         result=given.result,
     )
-
-
-def _check_weights(run: StageRun) -> None:
-    """Refuse segments in flight that older versions wrote, without the column of weights."""
-    for given in run.node.inputs:
-        stream = run.given.streams.get(given.producer)
-        if stream is None or given.kind == Append():
-            continue
-        if WEIGHT not in pa.ipc.read_schema(pa.py_buffer(stream.schema)).names:
-            raise ConfigurationError(
-                f"stage {run.node.uid!r} reads rows of {given.producer!r} that do not say which of "
-                "them are taken back; an older version wrote them: restore from a checkpoint that "
-                "has nothing in flight"
-            )
 
 
 def _rows(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:

@@ -104,7 +104,11 @@ def test_no_failure_takes_a_secret_into_the_bucket(*, is_task_failure: bool) -> 
     plan = trigger_one(job)
     text = f"FATAL: password authentication failed for {SECRET}"
     decline = Decline(
-        checkpoint_id=plan.checkpoint_id, subtask=SUBTASKS[0], attempt=1, message=text
+        checkpoint_id=plan.checkpoint_id,
+        subtask=SUBTASKS[0],
+        attempt=1,
+        message=text,
+        reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
     )
     job.answers.write_decline(decline)
 

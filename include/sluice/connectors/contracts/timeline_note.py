@@ -3,7 +3,7 @@
     {"v":2,"life":"5f0c","generation":2,"fenced_by":2,"through":13,"continues":null,
      "published":"1-9,12,14-17","is_cut":false,"past":[["c3d0",4]]}
 
-A note of an older format is refused, with its place and the fix.
+A note of another format is refused, with its place and the fix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from sluice.core.timeline import Span, Timeline
 from sluice.errors import FencedError, ProtocolViolation, TableMismatch
 
-FORMAT_VERSION: Literal[2] = 2  # Format 1 had ids and a floor.
+FORMAT_VERSION: Literal[2] = 2
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

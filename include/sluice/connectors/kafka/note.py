@@ -26,7 +26,7 @@ def encoded(timeline: Timeline) -> tuple[int, str]:
 
 
 def decoded(offset: int, metadata: str | None, place: str) -> Timeline:
-    """The time line; ProtocolViolation when another client, or an older sluice, wrote it."""
+    """The time line; ProtocolViolation when another client wrote it."""
     timeline = timeline_note.decoded(metadata, place, FIX)
     if timeline.newest != offset:
         raise ProtocolViolation(

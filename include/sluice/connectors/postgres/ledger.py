@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from sluice.connectors.postgres.server import Connection, TableName, one_row
 from sluice.core.timeline import Span, Timeline
-from sluice.errors import ProtocolViolation, StoreUnavailable
+from sluice.errors import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,7 @@ CREATE TABLE IF NOT EXISTS {ledger} (
     published_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (sink, checkpoint_id))
 """
-# Names are looked up as of now, columns as of the statement's beginning: tables that another
-# coordinator made in between have names, and no columns yet.
-FOUND = """
-SELECT to_regclass(%(ledger)s) IS NOT NULL AND to_regclass(%(sinks)s) IS NOT NULL,
-    count(attname) = 0 OR bool_or(attname = 'life')
-FROM pg_attribute WHERE attrelid = to_regclass(%(sinks)s)
-"""
+FOUND = "SELECT to_regclass(%(ledger)s) IS NOT NULL AND to_regclass(%(sinks)s) IS NOT NULL"
 # The server groups neighbouring ids to spans, as there is a row per id, for years.
 SPANS = """
 SELECT min(checkpoint_id), max(checkpoint_id) FROM (
@@ -78,19 +72,11 @@ class Ledger:
     lock_wait_s: float = LOCK_WAIT_S
 
     def exists(self, connection: Connection) -> bool:
-        """Whether the ledger exists.  Raises ProtocolViolation when an older sluice made it."""
         names = {"ledger": LEDGER, "sinks": SINKS}
         places = {key: self.table.beside(name).sql.as_string(None) for key, name in names.items()}
         found = connection.execute(FOUND, places).fetchone()
         assert found is not None, "the statement has a row whatever there is"
-        is_there, has_lives = found
-        if not has_lives:
-            ledger, sinks = self.table.beside(LEDGER), self.table.beside(SINKS)
-            raise ProtocolViolation(
-                f"{sinks} was made by an older sluice, which noted no life of a job; drop {sinks} "
-                f"and {ledger}, and restore the jobs that write this schema with --accept-tables"
-            )
-        return bool(is_there)
+        return bool(found[0])
 
     def create(self, connection: Connection) -> None:
         """Create the tables, under a lock: concurrent CREATE ... IF NOT EXISTS would fail."""
