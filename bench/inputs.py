@@ -2,7 +2,7 @@
 
 keyed-5000000-5000000-3/epochs/00000/part-0.parquet    key bigint, value bigint, ts timestamp
 keyed-1000000-5000000-4-text/...                       the same, its keys are UUIDs as text
-nexmark-1000000-6/epochs/00000/events-000000.parquet   as sluice.connectors.nexmark.event_files
+nexmark-1000000-6/epochs/00000/events-000000.parquet   as bench.nexmark_files
 nexmark-1000000-6/flush/events-000000.parquet          a bid a day later, with negative ids
 .../about.json                                         rows and changed keys of each epoch
 """
@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.nexmark_files import write_parquet
 from bench.workloads import NEXMARK_RATE, OUT_OF_ORDER_GROUP, Workload
-from sluice.connectors.nexmark.event_files import write_parquet
 from sluice.connectors.nexmark.source import NexmarkSource
 
 if TYPE_CHECKING:

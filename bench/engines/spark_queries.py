@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bench.nexmark_files import EVENT_DDL
 from bench.workloads import Workload
-from sluice.connectors.nexmark.event_files import EVENT_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

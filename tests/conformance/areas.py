@@ -14,13 +14,13 @@ from sluice.core.key_groups import (
     check_parallelism,
     default_max_parallelism,
     key_group_range,
-    previous_subtasks,
 )
 from sluice.core.properties import CheckpointType, JobStatus, Retention, is_discarded
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.declaration.config import Checkpointing
 from sluice.errors import ConfigurationError
 from tests.conformance.flink_plan import Edge, Subtasks, Vertex, plan
+from tests.conformance.flink_rules import get_and_increment, previous_subtasks
 from tests.conformance.pending import pending_ack
 from tests.conformance.reasons import reason_named
 from tests.conformance.registry import shared_registry
@@ -162,7 +162,7 @@ def id_counter(case: Case) -> object:
             case "get":
                 answers.append(counter.get())
             case "getAndIncrement":
-                taken, counter = counter.get_and_increment()
+                taken, counter = get_and_increment(counter)
                 answers.append(taken)
             case "setCount":
                 counter = counter.at_least(int(arguments[0]))

@@ -17,6 +17,7 @@ import pytest
 from sluice.core.ids import CheckpointIdCounter
 from sluice.storage.memory import InMemoryStore
 from sluice.storage.object_store import AlreadyExists, ObjectStore
+from tests.conformance.flink_rules import get_and_increment
 
 THREADS = 8
 EACH = 128
@@ -32,7 +33,7 @@ class StoredCounter:
 
     def get_and_increment(self) -> int:
         while True:
-            taken, after = self._counter.get_and_increment()
+            taken, after = get_and_increment(self._counter)
             result = self._store.create(self._next_key, msgspec.json.encode(after))
             self._version += 1
             if not isinstance(result, AlreadyExists):

@@ -14,6 +14,7 @@ from sluice.coordinator.garbage import collect_garbage, find_orphans
 from sluice.coordinator.recovery import fail_checkpoint, restore
 from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.submission import configure, submit
+from sluice.core.acks import StoreRequests
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import ConfigurationError
@@ -92,6 +93,7 @@ def test_a_checkpoint_is_told_to_the_subtask_also_after_it_was_subsumed(job: Job
         groups=0,
         late_rows=0,
         malformed_rows=0,
+        requests=StoreRequests(),
     )
     assert (told.discarded, told.external_path) == (True, None)
     assert details(job, TWO).external_path == f"{job.store.root}/{job.paths.checkpoint(TWO)}"

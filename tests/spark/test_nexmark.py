@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from sluice.connectors.nexmark.event_files import write_json_lines, write_parquet
+from bench.nexmark_files import write_json_lines, write_parquet
 from sluice.connectors.nexmark.source import NexmarkSource
 from sluice.coordinator.recovery import restore
 from sluice.coordinator.submission import configure, submit

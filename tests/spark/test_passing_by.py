@@ -90,7 +90,7 @@ def test_of_json_and_of_no_files_it_cannot_be_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", ["q4", "q5", "q11", "q18"])
 def test_of_nexmark_in_parquet_nothing_passes_the_jvm(query: str, tmp_path: Path) -> None:
-    from sluice.connectors.nexmark.event_files import write_parquet
+    from bench.nexmark_files import write_parquet
     from sluice.connectors.nexmark.source import NexmarkSource
 
     write_parquet(NexmarkSource(1_000), tmp_path / "events", 1)

@@ -22,7 +22,7 @@ NO_GENERATION = Generation(0)
 class CheckpointIdCounter:
     """Hands out checkpoint ids (Flink's CheckpointIDCounter); it never goes backwards.
 
-    A value: taking an id returns the next counter, which is stored by a compare-and-swap.
+    A value: the next counter is stored by a compare-and-swap.
     """
 
     next_id: CheckpointId = FIRST_CHECKPOINT_ID
@@ -33,12 +33,6 @@ class CheckpointIdCounter:
     def get(self) -> CheckpointId:
         """The id that the next attempt will have."""
         return self.next_id
-
-    def get_and_increment(self) -> tuple[CheckpointId, CheckpointIdCounter]:
-        """Flink's rule, asked for by the conformance area id-counter; a trigger here takes the id
-        with ``at_least``, in the step that journals it.
-        """
-        return self.next_id, CheckpointIdCounter(next_id=CheckpointId(self.next_id + 1))
 
     def at_least(self, next_id: int) -> CheckpointIdCounter:
         """Continue at *next_id* after a restore (Flink's setCount), but never below what was."""

@@ -64,17 +64,3 @@ def hash_range(max_parallelism: int, groups: KeyGroupRange) -> tuple[int, int]:
     first = MIN_HASH + (-(-(groups.first << 32) // max_parallelism) << 32)
     after = MIN_HASH + (-(-((groups.last + 1) << 32) // max_parallelism) << 32)
     return first, min(after - 1, MAX_HASH)
-
-
-def previous_subtasks(max_parallelism: int, old: int, new: int) -> tuple[tuple[int, ...], ...]:
-    """For each of *new* subtasks, the *old* ones whose keyed state it must read.
-
-    Flink's rule, asked for by the conformance area key-groups; a stage here is given the segments
-    that overlap its range of hashes, of any former subtask.
-    """
-    before = [key_group_range(max_parallelism, old, index) for index in range(old)]
-    after = (key_group_range(max_parallelism, new, index) for index in range(new))
-    return tuple(
-        tuple(index for index, groups in enumerate(before) if groups.overlaps(wanted))
-        for wanted in after
-    )

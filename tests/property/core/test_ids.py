@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.ids import FIRST_CHECKPOINT_ID, CheckpointId, CheckpointIdCounter, SubtaskId
+from tests.conformance.flink_rules import get_and_increment
 
 
 def test_the_first_id_is_1_and_get_shows_the_next() -> None:
     counter, seen = CheckpointIdCounter(), list[int]()
 
     for _ in range(3):
-        taken, counter = counter.get_and_increment()
+        taken, counter = get_and_increment(counter)
         seen += [taken, counter.get()]
 
     assert seen == [1, 2, 2, 3, 3, 4]
@@ -23,7 +24,7 @@ def test_the_first_id_is_1_and_get_shows_the_next() -> None:
 def test_a_restored_job_continues_after_the_restored_checkpoint() -> None:
     counter = CheckpointIdCounter().at_least(1337)
 
-    taken, counter = counter.get_and_increment()
+    taken, counter = get_and_increment(counter)
 
     assert (taken, counter.get()) == (1337, 1338)
 
@@ -48,7 +49,7 @@ def test_no_id_is_taken_twice(history: list[int | None]) -> None:
     for restored in history:
         counter = msgspec.json.decode(msgspec.json.encode(counter), type=CheckpointIdCounter)
         if restored is None:
-            checkpoint_id, counter = counter.get_and_increment()
+            checkpoint_id, counter = get_and_increment(counter)
             taken.append(checkpoint_id)
         else:
             counter = counter.at_least(restored + 1)

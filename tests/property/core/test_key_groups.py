@@ -18,9 +18,9 @@ from sluice.core.key_groups import (
     default_max_parallelism,
     hash_range,
     key_group_range,
-    previous_subtasks,
 )
 from sluice.errors import ConfigurationError
+from tests.conformance.flink_rules import previous_subtasks
 
 SMALL = [(maximum, p) for maximum in range(1, 24) for p in range(1, maximum + 1)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.nexmark.event_files import EVENT_DDL, write_json_lines, write_parquet
+from bench.nexmark_files import EVENT_DDL, write_json_lines, write_parquet
 from sluice.connectors.nexmark.source import NexmarkSource
 from sluice.errors import ConfigurationError
 

@@ -14,9 +14,9 @@ from sluice.core.key_groups import (
     default_max_parallelism,
     hash_range,
     key_group_range,
-    previous_subtasks,
 )
 from sluice.errors import ConfigurationError
+from tests.conformance.flink_rules import previous_subtasks
 
 max_parallelisms = st.integers(1, UPPER_BOUND_MAX_PARALLELISM)
 hashes = st.integers(MIN_HASH, MAX_HASH) | st.sampled_from([MIN_HASH, -1, 0, MAX_HASH])

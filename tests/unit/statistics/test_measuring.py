@@ -120,9 +120,9 @@ def test_finalization_is_what_came_after_the_latest_ack() -> None:
     assert of_completed(done).end_to_end_duration is None
 
 
-def test_requests_to_stores_are_summed_and_unknown_where_no_subtask_counted() -> None:
+def test_requests_to_stores_are_summed_and_unknown_where_no_subtask_answered() -> None:
     asked = StoreRequests(gets=1, puts=2, lists=3, deletes=4, bytes_read=5, bytes_written=6)
-    stages = measured(a=answered("a", 1_100, 1_400, requests=asked), b=answered("b", 1_150))
+    stages = measured(a=answered("a", 1_100, 1_400, requests=asked), b=answered("b"))
 
     assert stages["a"].subtasks[1].requests == asked
     assert stages["a"].requests == StoreRequests(
