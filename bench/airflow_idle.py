@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cpu import adopt_orphans, tree_cpu_s
+from harness.airflow_api import AirflowApi
 from sluice.devstack import stack
-from sluice.devstack.airflow_api import AirflowApi, DagRun
+from sluice.devstack.airflow_api import DagRun
 from sluice.devstack.settings import AirflowDatabase, StackOptions
 from sluice.devstack.stack import Stack
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from harness.airflow_api import AirflowApi
 from sluice.devstack import stack
-from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.settings import AirflowDatabase, StackOptions
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.devstack.airflow_api import AirflowApi
+from harness.airflow_api import AirflowApi
 from sluice.devstack.settings import AirflowDatabase, StackOptions
 from tests.chaos.kinds import Field
 from tests.chaos.under_fire import FOLDER_VARIABLE

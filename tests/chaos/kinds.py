@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from harness.airflow_api import AirflowApi
 from sluice.devstack import process_table, stack, stack_file
-from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.component import COMPONENT_VARIABLE
 from sluice.devstack.processes import STACK_ID_VARIABLE
 from sluice.devstack.settings import StackOptions, sluice_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.devstack.airflow_api import AirflowApi
+from harness.airflow_api import AirflowApi
 from sluice.devstack.settings import StackOptions
 from sluice.devstack.stack import Stack
 from tests.own_stack import own_stack

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.airflow_api import AirflowApi
 from sluice.cli.result import final_table
 from sluice.coordinator.recovery import stop
 from sluice.coordinator.submission import configure, submit
 from sluice.core.properties import JobStatus
 from sluice.declaration.discovery import load_pipeline
-from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.stack import Stack
 from sluice.job.job import Job, open_job
 from sluice.storage.open import StoreLocation

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.airflow_api import AirflowApi
 from sluice.declaration.project import PIPELINES_VARIABLE
 from sluice.declaration.selection import DAGS_VARIABLE
-from sluice.devstack.airflow_api import AirflowApi
 from sluice.devstack.settings import AirflowDatabase, StackOptions
 from sluice.devstack.stack import Stack
 from tests.best_auctions import best_auctions

@@ -44,7 +44,7 @@ def play(plan: Plan) -> Failure | None:
         with tuned(plan.tuning):
             return failure_of(lambda: World(plan, folder / "in").play())
     finally:
-        memory.forget_named_stores()
+        memory._named.clear()  # noqa: SLF001 - one process plays thousands
         shutil.rmtree(folder, ignore_errors=True)
         os.environ.pop("SLUICE_CACHE_DIR")
         if cache is not None:

@@ -24,9 +24,6 @@ class KeyGroupRange:
     first: int
     last: int
 
-    def overlaps(self, other: KeyGroupRange) -> bool:
-        return self.first <= other.last and other.first <= self.last
-
 
 def default_max_parallelism(parallelism: int) -> int:
     """Next power of two of 1.5 times *parallelism*, within 128 and 32768 (Flink's default)."""

@@ -115,12 +115,6 @@ def package_of(module: str) -> str | None:
     return next(owners, None)
 
 
-def project_paths() -> tuple[Path, ...]:
-    """What loading pipelines added to the import path of this process."""
-    folders = (folder.parent for folder in _imported.values() if folder is not None)
-    return tuple(dict.fromkeys(folders))
-
-
 def _named(text: str, base: Path, said_where: str) -> PipelinesPackage:
     folder = Path(os.path.normpath(base / Path(text).expanduser()))
     if folder.is_dir():

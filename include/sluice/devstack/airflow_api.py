@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -46,28 +46,6 @@ class DagRun:
         return self.state in {"success", "failed"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInstance:
-    """The latest try of one task of a run; ``state`` is None before it is scheduled."""
-
-    task_id: str
-    map_index: int
-    try_number: int
-    state: str | None = None
-    start_date: datetime | None = None
-    end_date: datetime | None = None
-    duration: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssetEvent:
-    """An asset event; ``extra`` is the task's data."""
-
-    uri: str
-    extra: dict[str, Any]
-    source_run_id: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Token:
     access_token: str
@@ -81,21 +59,6 @@ class _DagFile:
 @dataclass(frozen=True, slots=True)
 class _Runs:
     dag_runs: list[DagRun]
-
-
-@dataclass(frozen=True, slots=True)
-class _TaskInstances:
-    task_instances: list[TaskInstance]
-
-
-@dataclass(frozen=True, slots=True)
-class _AssetEvents:
-    asset_events: list[AssetEvent]
-
-
-@dataclass(frozen=True, slots=True)
-class _XCom:
-    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,37 +160,6 @@ class AirflowApi:
         """Return the latest runs, newest first."""
         path = f"{_dag(dag_id)}/dagRuns?order_by=-run_after&limit={_PAGE}"
         return _decoded(self._must("GET", path), _Runs).dag_runs
-
-    def delete_run(self, dag_id: str, run_id: str) -> None:
-        self._call("DELETE", _run(dag_id, run_id), missing_ok=True)
-
-    def mark_run(self, dag_id: str, run_id: str, state: str) -> None:
-        """End the run by hand, as *state*: success or failed."""
-        self._call("PATCH", _run(dag_id, run_id), body={"state": state})
-
-    def task_instances(self, dag_id: str, run_id: str) -> list[TaskInstance]:
-        path = f"{_run(dag_id, run_id)}/taskInstances?limit={_PAGE}"
-        return _decoded(self._must("GET", path), _TaskInstances).task_instances
-
-    def asset_events(self, dag_id: str) -> list[AssetEvent]:
-        """The asset events of the DAG's tasks, newest first."""
-        path = f"/api/v2/assets/events?source_dag_id={quote(dag_id)}&order_by=-timestamp"
-        return _decoded(self._must("GET", f"{path}&limit={_PAGE}"), _AssetEvents).asset_events
-
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:  # noqa: ANN401 - any JSON
-        path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{key}"
-        return _decoded(self._must("GET", path), _XCom).value
-
-    def wait_until_finished(self, dag_id: str, run_id: str, *, timeout_s: float = 300.0) -> DagRun:
-        """Return the run once it succeeded or failed."""
-        self._wait(
-            lambda: (run := self.dag_run(dag_id, run_id)) is not None and run.is_finished,
-            f"run {run_id!r} of DAG {dag_id!r} did not finish",
-            timeout_s,
-        )
-        run = self.dag_run(dag_id, run_id)
-        assert run is not None
-        return run
 
     def _must(
         self, method: str, path: str, *, body: Mapping[str, JsonValue] | None = None

@@ -127,11 +127,5 @@ def named_store(name: str, prefix: str = "") -> InMemoryStore:
     return InMemoryStore(name, prefix, objects=objects)
 
 
-def forget_named_stores() -> None:
-    """Let go of what every named place holds; a handle on one keeps its own."""
-    with _named_lock:
-        _named.clear()
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000

@@ -60,10 +60,6 @@ class GroupBuffer:
         if self._spill is not None:
             self._spill.close()
 
-    @property
-    def has_spilled(self) -> bool:
-        return self._spill is not None
-
     def add(self, groups: Frames) -> None:
         for name, frame in groups.items():
             self._chunks[name].append(frame)

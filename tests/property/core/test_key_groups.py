@@ -135,19 +135,6 @@ def test_after_rescaling_every_old_subtask_is_read_and_every_new_one_reads(
         assert reads == tuple((index,) for index in range(old))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "overlap"),
-    [((0, 3), (3, 5), True), ((0, 3), (4, 5), False), ((2, 2), (0, 9), True)],
-)
-def test_ranges_overlap_when_they_share_a_key_group(
-    one: tuple[int, int], other: tuple[int, int], overlap: bool
-) -> None:
-    first, second = KeyGroupRange(*one), KeyGroupRange(*other)
-
-    assert first.overlaps(second) is overlap
-    assert second.overlaps(first) is overlap
-
-
 @given(st.integers(1, UPPER_BOUND_MAX_PARALLELISM))
 def test_the_default_max_parallelism_leaves_room_to_grow(parallelism: int) -> None:
     maximum = default_max_parallelism(parallelism)

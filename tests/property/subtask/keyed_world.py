@@ -24,10 +24,10 @@ from sluice.subtask.state.keyed import (
     delta_table,
     last_write,
     merge_pieces,
-    merge_runs,
     min_time,
 )
 from sluice.subtask.state.segments import HASH, checksum, decode_segment, encode_segment
+from tests.merged_runs import merge_runs
 
 TTL_MS = 10
 SCHEMA = StateSchema(

@@ -22,8 +22,9 @@ from sluice.subtask.operators.operator import (
     Outcome,
     input_schema,
 )
-from sluice.subtask.state.keyed import KeyedState, Run, delta_table, merge_runs, min_time
+from sluice.subtask.state.keyed import KeyedState, Run, delta_table, min_time
 from sluice.subtask.state.segments import HASH
+from tests.merged_runs import merge_runs
 
 Row = tuple[Any, ...]
 Epoch = list[Row]

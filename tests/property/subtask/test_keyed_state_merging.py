@@ -27,7 +27,6 @@ from sluice.subtask.state.keyed import (
     StateSchema,
     last_write,
     merge_pieces,
-    merge_runs,
     runs_to_merge,
 )
 from sluice.subtask.state.segments import (
@@ -39,6 +38,7 @@ from sluice.subtask.state.segments import (
     encode_segment,
 )
 from tests.examples import examples
+from tests.merged_runs import merge_runs
 from tests.property.subtask.keyed_world import (
     MORTAL,
     SCHEMA,

@@ -13,7 +13,6 @@ from sluice.declaration.project import (
     PipelinesPackage,
     find_pipelines,
     loaded_package,
-    project_paths,
 )
 from sluice.errors import ConfigurationError
 
@@ -67,7 +66,6 @@ def test_the_environment_names_a_folder_wherever_it_is(
 
     assert load_pipeline("demo").uid == "demo"
     assert loaded_package() == PipelinesPackage(name="flows", folder=folder)
-    assert project_paths() == (tmp_path / "include",)
 
 
 def test_the_environment_names_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +77,6 @@ def test_the_environment_names_a_package(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SLUICE_PIPELINES", "acme.flows")
 
     assert list(load_declarations().pipelines) == ["demo"]
-    assert project_paths() == ()
 
 
 def test_the_nearest_pyproject_that_says_it_counts(

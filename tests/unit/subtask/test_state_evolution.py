@@ -20,10 +20,10 @@ from sluice.subtask.state.keyed import (
     delta_table,
     last_write,
     merge_pieces,
-    merge_runs,
     min_time,
 )
 from sluice.subtask.state.segments import HASH, WRITTEN, checksum, decode_segment, encode_segment
+from tests.merged_runs import merge_runs
 
 WHOLE = {
     pl.Int8: (-(2**7), 2**7 - 1),

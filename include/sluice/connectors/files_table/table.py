@@ -48,7 +48,7 @@ from sluice.connectors.staging.file_names import (
     unit_of,
 )
 from sluice.connectors.staging.row_files import PARQUET
-from sluice.connectors.staging.staged_files import RowFile, StagedFiles, deletes_first, staged_in
+from sluice.connectors.staging.staged_files import StagedFiles, deletes_first, staged_in
 from sluice.core.acks import Committable
 from sluice.core.timeline import Recovery, Standing, Writer
 from sluice.errors import ProtocolViolation, SluiceError
@@ -58,11 +58,10 @@ from sluice.storage.parallel import in_parallel
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FilesTable", "Manifest", "ManifestFile"]
+__all__ = ["FilesTable", "Manifest"]
 
 log = logging.getLogger(__name__)
 
-ManifestFile = RowFile
 # The number of files is counted this often before the limit is reached: a count costs two listings,
 # and with a limit of 1,000 it is done every 16 checkpoints.
 LOOKS_PER_COMPACTION = 62

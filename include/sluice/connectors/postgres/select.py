@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 MOST_DIGITS = 38  # The digits of decimal128, and of Spark's decimals.
 CAST = re.compile(r"(?P<name>[^:]+)::(?P<type>[A-Za-z][A-Za-z0-9_ ]*(\([0-9, ]+\))?)")
 TEXT_TYPES = ("text", "varchar", "bpchar", "name", "citext", "uuid", "json", "jsonb")
-HEX = "hex"  # The encoding of a column of bytea.
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ import pyarrow as pa
 from sluice.subtask.state.evolution import Evolutions
 from sluice.subtask.state.merging import (
     merge_pieces,
-    merge_runs,
     merged_rows,
     merged_windows,
     pieces,
@@ -43,7 +42,6 @@ __all__ = [
     "delta_table",
     "last_write",
     "merge_pieces",
-    "merge_runs",
     "min_time",
     "newest_per_identity",
     "runs_to_merge",

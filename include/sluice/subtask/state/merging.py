@@ -22,22 +22,6 @@ from sluice.subtask.state.schema import StateSchema
 from sluice.subtask.state.segments import DELETED, HASH, to_table
 
 
-def merge_runs(
-    schema: StateSchema, runs: Sequence[Run], *, drop_tombstones: bool, now_ms: int = 0
-) -> pa.Table:
-    """Adjacent *runs* (oldest to newest, cut to their bounds) as the one run that replaces them.
-
-    Tombstones may be dropped only if no run before *runs* holds any of their hashes; expired rows
-    go with them.  Otherwise an expired row becomes a tombstone, for it may hide an older version.
-    So the result must not be read by an epoch whose processing time is before *now_ms*.
-    """
-    slices = _slices(schema, runs, drop_tombstones=drop_tombstones, now_ms=now_ms)
-    merged = merged_rows(schema, [run.all_rows() for run in slices])
-    return stored_table(
-        schema, _swept(schema, merged, drop_tombstones=drop_tombstones, now_ms=now_ms)
-    )
-
-
 def merge_pieces(
     schema: StateSchema,
     runs: Sequence[Run],
@@ -47,7 +31,12 @@ def merge_pieces(
     max_rows: int,
     owner: str = "",
 ) -> Iterator[pa.Table]:
-    """The rows of ``merge_runs``, in ascending pieces; no hash is in two, and no piece is empty.
+    """Adjacent *runs* (oldest to newest, cut to their bounds) as the one run that replaces them, in
+    ascending pieces; no hash is in two, and no piece is empty.
+
+    Tombstones may be dropped only if no run before *runs* holds any of their hashes; expired rows
+    go with them.  Otherwise an expired row becomes a tombstone, for it may hide an older version.
+    So the result must not be read by an epoch whose processing time is before *now_ms*.
 
     A piece has at most *max_rows* rows, unless a single hash has more.  About three times as many
     are in memory at a time, whatever the size of the runs; runs are opened as they are reached.
