@@ -31,20 +31,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeAlias
 
 from sluice.declaration.checkpointed_function import CheckpointedFunction
-from sluice.declaration.keyed_states import ListState, MapState, ValueState
-
-__all__ = [
-    "BEGINNING_OF_TIME",
-    "END_OF_TIME",
-    "Context",
-    "KeyedProcessFunction",
-    "ListState",
-    "MapState",
-    "OnTimerContext",
-    "Row",
-    "Timers",
-    "ValueState",
-]
 
 # The types of a row's values are known to the pipeline's author only.
 Row: TypeAlias = Mapping[str, Any]
