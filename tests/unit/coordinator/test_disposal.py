@@ -131,7 +131,7 @@ def test_one_that_is_being_taken_is_left_alone() -> None:
 
 
 def test_nothing_goes_while_a_retained_checkpoint_cannot_be_read_or_reads_it() -> None:
-    """The second is a root that an earlier build, or a hand, left so."""
+    """The second is a root that a hand left so."""
     job = a_job_with_two_savepoints()
     files = keys_of(job, MINE)
     key = job.paths.metadata(2)

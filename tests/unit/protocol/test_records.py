@@ -302,18 +302,6 @@ def test_what_contradicts_itself_is_refused_by_key() -> None:
         decode_plan(resealed(envelope), KEY)
 
 
-def test_a_configuration_of_an_earlier_build_has_the_usual_for_what_it_did_not_know() -> None:
-    """By their number alone, and as if no person had given the most that an epoch takes."""
-    envelope = json.loads(encode_entry(an_entry()))
-    known = envelope["body"]["state"]["configuration"]
-    for name in ("retain_ms", "has_given_max_records"):
-        del known[name]
-
-    state = decode_entry(resealed(envelope), KEY).state
-
-    assert (state.configuration.retain_ms, state.configuration.has_given_max_records) == (0, False)
-
-
 def test_a_field_that_came_later_is_overread() -> None:
     envelope = json.loads(encode_decline(A_DECLINE))
     envelope["body"]["mood"] = "sad"
