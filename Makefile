@@ -173,11 +173,12 @@ dist: setup  ## Build the sdist and the wheel into dist/, and check them
 	@$(BIN)/uv build --quiet --out-dir dist
 	@$(BIN)/uv tool run --quiet twine check --strict dist/*
 
-check: setup  ## Lint, types, import contracts, the lock
+check: setup  ## Lint, types, import contracts, the order of the tree
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@PYTHONPATH=include:plugins $(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m bench.tree --check
 
 lock: setup  ## Compile requirements*.in into requirements*.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --override overrides.txt --no-annotate --no-header requirements.in -o requirements.txt

@@ -23,9 +23,8 @@ from rich.table import Table
 from bench.cpu import adopt_orphans, tree_cpu_s
 from harness.airflow_api import AirflowApi
 from sluice.devstack import stack
-from sluice.devstack.airflow_api import DagRun
-from sluice.devstack.settings import AirflowDatabase, StackOptions
-from sluice.devstack.stack import Stack
+from sluice.devstack.airflow import DagRun
+from sluice.devstack.stack import AirflowDatabase, Stack, StackOptions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NUMBERS = tuple(int(one) for one in (os.environ.get("PIPELINES") or "0,1,20,100").split(","))
@@ -93,12 +92,12 @@ def main() -> None:
         )
         extra = {"SLUICE_PIPELINES": str(package)}
         try:
-            running = stack.up(root, options=options, extra_env=extra)
+            running = stack.start_stack(root, options=options, extra_env=extra)
             with AirflowApi(running.airflow_url) as airflow:
                 found = [_idle(running, airflow, package, root, number) for number in NUMBERS]
                 arrivals = [_arrival(airflow, root, turn) for turn in range(ARRIVALS)]
         finally:
-            stack.down(root)
+            stack.stop_stack(root)
     _show(found, arrivals, database)
 
 

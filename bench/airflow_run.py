@@ -20,7 +20,7 @@ from rich.table import Table
 
 from harness.airflow_api import AirflowApi
 from sluice.devstack import stack
-from sluice.devstack.settings import AirflowDatabase, StackOptions
+from sluice.devstack.stack import AirflowDatabase, StackOptions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUNS, WARM_UP = int(os.environ.get("REPETITIONS") or 10), 3
@@ -51,11 +51,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         root = Path(folder)
         try:
-            running = stack.up(root, options=options, extra_env={"PYTHONPATH": path})
+            running = stack.start_stack(root, options=options, extra_env={"PYTHONPATH": path})
             with AirflowApi(running.airflow_url) as airflow:
                 checkpoints, floors = _measure(airflow)
         finally:
-            stack.down(root)
+            stack.stop_stack(root)
     _show(checkpoints, floors, database)
 
 

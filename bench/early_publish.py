@@ -14,17 +14,17 @@ import tempfile
 from pathlib import Path
 
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import CheckpointingMode
+from sluice.core.configuration import CheckpointingMode
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.session import local_session
-from sluice.storage.open import StoreLocation
-from sluice.views.history import history
+from sluice.store.open import StoreLocation
+from sluice.surface.checkpoints import history
 
 EVENTS_PER_EPOCH = 300_000
 

@@ -24,17 +24,18 @@ from pathlib import Path
 from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_pipeline
 from harness.s3_server import running_s3_server
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.plan import CheckpointPlan
 from sluice.job.job import Job, open_job
-from sluice.storage.answers import AnswerStore
-from sluice.storage.journal import Journal
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation
+from sluice.store.checkpoints import AnswerStore
+from sluice.store.journal import Journal
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation
 
 INLINE_BYTES = 1_000  # State of a subtask that is stored in its ack.
 

@@ -30,7 +30,7 @@ from harness.long_job import COMPLETED, PENDING, SAVEPOINT, a_long_job, copy_to
 from harness.pages import Page, pages_of
 from harness.s3_server import running_s3_server
 from sluice.job.job import Job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 REPETITIONS = int(os.environ.get("REPETITIONS") or 10)
 STORES = (os.environ.get("STORES") or "folder,s3").split(",")

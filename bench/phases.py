@@ -119,14 +119,14 @@ def _measure(told: argparse.Namespace, root: str, endpoint: str) -> list[dict[st
 
     from sluice.coordinator.submission import configure, submit
     from sluice.declaration import aggregates as agg
-    from sluice.declaration.config import Checkpointing
+    from sluice.declaration.checkpointing import Checkpointing
     from sluice.declaration.pipeline import Pipeline
     from sluice.job.job import open_job
-    from sluice.local.epochs import EpochDriver
+    from sluice.local.driver import EpochDriver
     from sluice.sinks import FilesTable
     from sluice.sources import Files
     from sluice.spark.session import local_session
-    from sluice.storage.open import StoreLocation
+    from sluice.store.open import StoreLocation
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -152,8 +152,8 @@ def _measure(told: argparse.Namespace, root: str, endpoint: str) -> list[dict[st
 
 
 def _epoch(job: Job, driver: object) -> dict[str, float]:
-    from sluice.local.epochs import EpochDriver
-    from sluice.views.statistics import details
+    from sluice.local.driver import EpochDriver
+    from sluice.surface.checkpoints import details
 
     assert isinstance(driver, EpochDriver)
     began = time.monotonic()
@@ -186,10 +186,11 @@ def _epoch(job: Job, driver: object) -> dict[str, float]:
 def _epoch_without_spark(job: Job) -> dict[str, float]:
     """The real subtasks one after the other, in this process."""
     from harness.no_spark import stages_without_spark
-    from sluice.coordinator.completion import commit, finalize
+    from sluice.coordinator.completion import finalize
+    from sluice.coordinator.publication import commit
     from sluice.coordinator.trigger import Triggered, trigger
     from sluice.spark.stage import run_stage
-    from sluice.views.statistics import details
+    from sluice.surface.checkpoints import details
 
     walls: list[float] = []
 
@@ -229,7 +230,8 @@ def _protocol(job: Job) -> dict[str, float]:
     """A checkpoint of the same job's shape without work, in a root beside it."""
     from dataclasses import replace
 
-    from sluice.coordinator.completion import commit, finalize
+    from sluice.coordinator.completion import finalize
+    from sluice.coordinator.publication import commit
     from sluice.coordinator.submission import configure, submit
     from sluice.coordinator.trigger import Triggered, trigger
     from sluice.job.job import open_job
@@ -257,7 +259,7 @@ def _protocol(job: Job) -> dict[str, float]:
 
 def _acknowledge(job: Job, plan: CheckpointPlan, stage: str) -> None:
     """As the driver of a stage does that ran alone."""
-    from sluice.core.acks import Ack
+    from sluice.core.answers import Ack
     from sluice.core.handles import SegmentHandle, StateHandle
 
     body = os.urandom(8_400)

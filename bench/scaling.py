@@ -24,20 +24,18 @@ from dataclasses import dataclass, field
 
 from harness.jobs import a_pipeline, a_running_job, trigger_one
 from harness.many_files import Folder, a_files_job, size_of
-from sluice.coordinator.completion import commit, finalize
-from sluice.core.acks import Ack
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.core.answers import Ack
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.epoch.assignment import assigned_state
-from sluice.epoch.compactions import record_compaction
-from sluice.epoch.event_time import stage_clock
-from sluice.epoch.lineage import lineage_of
 from sluice.job.job import Job
+from sluice.job.lineage import assigned_state, lineage_of, record_compaction, stage_clock
 from sluice.job.positions import entries_of
-from sluice.spark.compaction_job import take_over_compactions
+from sluice.spark.deployment import take_over_compactions
 
 RUNS = 4
 SUBTASKS = (10, 100, 1_000, 10_000)

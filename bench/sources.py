@@ -22,14 +22,14 @@ import zstandard
 from bench.cpu import adopt_orphans, tree_cpu_s
 from sluice.coordinator.submission import configure, submit
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
-from sluice.local.epochs import EpochDriver
+from sluice.local.driver import EpochDriver
 from sluice.sources import Files
 from sluice.spark.session import local_session
-from sluice.storage.open import StoreLocation
-from sluice.views.keyed_state import open_state
+from sluice.store.open import StoreLocation
+from sluice.surface.state import open_state
 
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "json": bytes,

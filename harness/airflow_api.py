@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from sluice.devstack import airflow_api
-from sluice.devstack.airflow_api import DagRun
+from sluice.devstack import airflow
+from sluice.devstack.airflow import DagRun
 
 _PAGE = 100
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ class _XCom:
     value: Any
 
 
-class AirflowApi(airflow_api.AirflowApi):
+class AirflowApi(airflow.AirflowApi):
     def delete_run(self, dag_id: str, run_id: str) -> None:
         self._call("DELETE", _run(dag_id, run_id), missing_ok=True)
 

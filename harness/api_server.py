@@ -16,8 +16,8 @@ from pathlib import Path
 
 import httpx
 
-from sluice.devstack.airflow_server import AirflowSettings, airflow_launch
-from sluice.devstack.ports import free_ports
+from sluice.devstack.airflow import AirflowSettings, airflow_launch
+from sluice.devstack.processes import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 300.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-from sluice.storage.object_store import CreateResult, Listed, ObjectStore
+from sluice.store.object_store import CreateResult, Listed, ObjectStore
 
 PAGE = 1_000  # What S3 lists, or deletes, in one request.
 

@@ -10,21 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.connectors.files_table.table import FilesTable as FilesTableSink
+from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
-from sluice.core.plan import (
-    CheckpointPlan,
-)
+from sluice.core.plan import CheckpointPlan
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.sink_spec import SinkSpec
+from sluice.declaration.places import SinkSpec
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 STAGES = ("count_bids", "rank_bids")
 SINK = "results"

@@ -19,24 +19,25 @@ import pyarrow.compute as pc
 
 from harness.jobs import ManualClock, a_pipeline, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
-from sluice.core.acks import Ack, SubtaskMetrics
-from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.answers import Ack, SubtaskMetrics
+from sluice.core.configuration import CheckpointType
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.handles import SegmentHandle, StateHandle, checksum
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest
 from sluice.declaration.pipeline import Pipeline
-from sluice.epoch.assignment import assigned_state
-from sluice.epoch.lineage import lineage_of
 from sluice.job.job import Job, open_job
+from sluice.job.lineage import assigned_state, lineage_of
 from sluice.spark.stage import run_stage
-from sluice.storage.journal import KEPT_ENTRIES
-from sluice.storage.open import StoreLocation, open_store
-from sluice.subtask.state.segments import HASH, checksum, decode_segment, encode_segment
+from sluice.state.segments import HASH, decode_segment, encode_segment
+from sluice.store.journal import KEPT_ENTRIES
+from sluice.store.open import StoreLocation, open_store
 
 CHECKPOINTS, SUBTASKS, LATE = 1_000, 1_000, 4
 COMPLETED, PENDING = CheckpointId(CHECKPOINTS - 1), CheckpointId(CHECKPOINTS)

@@ -8,13 +8,13 @@ from typing import Any
 
 from harness.jobs import a_job
 from sluice.coordinator.submission import configure, submit
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation, open_store
 
 STAGE = "keep"
 LINE = b"2026-01-01 x\n"

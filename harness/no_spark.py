@@ -15,20 +15,20 @@ import pyarrow as pa
 import pytest
 
 from harness.key_groups import key_group_of, subtask_of
-from sluice.connectors.contracts.source import Source
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice, TaskPlan
 from sluice.declaration.nodes import StageNode
-from sluice.spark.keying import KeyedRows
-from sluice.spark.partitions import Frame
-from sluice.spark.reading import rows_with_origin, share, with_origin
-from sluice.storage.open import StoreLocation
-from sluice.subtask.change_rows import without_pairs
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.operator import WEIGHT
-from sluice.subtask.side_rows import SOURCE
-from sluice.subtask.state.cache import SegmentCache
-from sluice.subtask.state.segments import HASH
+from sluice.declaration.places import Source
+from sluice.exchange.reading import SOURCE
+from sluice.operators.build import build_operator
+from sluice.operators.changes import without_pairs
+from sluice.operators.operator import WEIGHT
+from sluice.spark.deployment import KeyedRows
+from sluice.spark.frames import rows_with_origin, share, with_origin
+from sluice.spark.tasks import Frame
+from sluice.state.cache import SegmentCache
+from sluice.state.segments import HASH
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -107,10 +107,10 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sluice.spark.stage.with_our_settings", lambda spark: spark)
-        patch.setattr("sluice.spark.rows.read_slices", read_slices)
-        patch.setattr("sluice.spark.rows.read_segments", read_segments)
-        patch.setattr("sluice.spark.rows._united", _united)
-        patch.setattr("sluice.spark.rows.settled", _settled)
+        patch.setattr("sluice.spark.frames.read_slices", read_slices)
+        patch.setattr("sluice.spark.frames.read_segments", read_segments)
+        patch.setattr("sluice.spark.frames._united", _united)
+        patch.setattr("sluice.spark.frames.net_changes", _settled)
         patch.setattr("sluice.spark.deployment.keyed_rows", _keyed_rows)
         patch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
         yield

@@ -17,7 +17,7 @@ from harness.api_server import REPOSITORY, ApiServer, prepared_airflow
 from harness.chromium import Tab, chromium, found_browser
 from harness.long_job import COMPLETED, PENDING, SAVEPOINT, a_long_job, copy_to
 from harness.pages import PLACE, Page, pages_of
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 IMAGES = REPOSITORY / "docs" / "images"
 PIPELINES = """

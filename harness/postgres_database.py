@@ -18,9 +18,10 @@ from typing import Any
 import psycopg2
 import psycopg2.extras
 
-from sluice.devstack import ports, postgres_server, processes
+from sluice.devstack import processes, servers
+from sluice.devstack import processes as devstack_processes
 
-HOST = ports.LOOPBACK
+HOST = devstack_processes.LOOPBACK
 GUEST_PASSWORD = "guest's secret"
 MORE_SETTINGS = "max_prepared_transactions = 4\nautovacuum = off\n"
 
@@ -69,29 +70,29 @@ class Database:
 
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[Database]:
-    postgres_server.prepare(folder)
-    data = postgres_server.data_folder(folder)
+    servers.prepare_data_folder(folder)
+    data = servers.data_folder(folder)
     guest = f"CREATE ROLE guest LOGIN PASSWORD '{_quoted_guest(sql=True)}'"
-    postgres_server.run_program("postgres", "--single", "-D", str(data), "postgres", text=guest)
+    servers.run_program("postgres", "--single", "-D", str(data), "postgres", text=guest)
     with (data / "pg_hba.conf").open("a") as access:
         access.write(f"host airflow guest {HOST}/32 scram-sha-256\n")
     with (data / "postgresql.conf").open("a") as settings:
         settings.write(MORE_SETTINGS)
-    password = postgres_server.password_file(folder).read_text().strip().rpartition(":")[2]
-    port = ports.free_ports(1)[0]
-    launch = postgres_server.postgres_launch(port=port, sluice_dir=folder, env=dict(os.environ))
+    password = servers.password_file(folder).read_text().strip().rpartition(":")[2]
+    port = devstack_processes.free_ports(1)[0]
+    launch = servers.postgres_launch(port=port, sluice_dir=folder, env=dict(os.environ))
     record = processes.start(launch)
     try:
         processes.wait_until_ready(
             record,
-            lambda: postgres_server.answers(port),
-            timeout_s=postgres_server.START_TIMEOUT_S,
+            lambda: servers.accepts_sessions(port),
+            timeout_s=servers.POSTGRES_START_TIMEOUT_S,
             cancelled=Event(),
         )
         yield Database(port, password)
     finally:
         processes.stop_all([record], stack_id=None, grace_s=5)
-        postgres_server.kill_leftovers(folder)
+        servers.kill_leftovers(folder)
 
 
 def _quoted_guest(*, sql: bool = False) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sluice.devstack.s3_server import bucket_exists_or_is_created
+from sluice.devstack.servers import bucket_exists_or_is_created
 
 START_TIMEOUT_S = 60.0  # It takes about 2 s on an idle machine.
 PORT_ATTEMPTS = 5  # Another process may take the free port before the server does.

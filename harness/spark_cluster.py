@@ -20,10 +20,15 @@ from typing import Any
 
 import requests
 
-from sluice.devstack import processes, spark_server
-from sluice.devstack.ports import LOOPBACK, accepts_connections, free_ports
-from sluice.devstack.processes import Launch, ProcessRecord
-from sluice.subtask.state.cache import FOLDER_VARIABLE
+from sluice.devstack import processes, servers
+from sluice.devstack.processes import (
+    LOOPBACK,
+    Launch,
+    ProcessRecord,
+    accepts_connections,
+    free_ports,
+)
+from sluice.state.cache import FOLDER_VARIABLE
 
 START_TIMEOUT_S = 120.0  # 5 s on a quiet machine.
 STOP_GRACE_S = 0.5  # Nothing of it is kept.
@@ -71,7 +76,7 @@ class SparkCluster:
         self._env = {
             **env,
             "SPARK_LOCAL_IP": LOOPBACK,
-            "SPARK_HOME": str(spark_server.spark_home()),
+            "SPARK_HOME": str(servers.spark_home()),
             "SPARK_DAEMON_JAVA_OPTS": self._java_options,
         }
         self._port, self._ui_port = free_ports(2)
@@ -153,7 +158,7 @@ class SparkCluster:
         It has *properties*, too, and its environment *variables*.
         """
         port, ui_port = free_ports(2)
-        settings = spark_server.SparkSettings(
+        settings = servers.SparkSettings(
             port=port,
             ui_port=ui_port,
             driver_memory="1g",
@@ -161,7 +166,7 @@ class SparkCluster:
             properties={**self.executors, **properties},
         )
         env = {**self._env, FOLDER_VARIABLE: str(self._folder / "driver-cache")}
-        launch = spark_server.spark_launch(settings, sluice_dir=self._folder, env=env)
+        launch = servers.spark_launch(settings, sluice_dir=self._folder, env=env)
         launch = replace(launch, env={**launch.env, **variables})
         record = processes.start(launch)
         self._started.append(record)
@@ -181,7 +186,7 @@ class SparkCluster:
         host: str = LOOPBACK,
     ) -> ProcessRecord:
         module, *rest = arguments
-        home = spark_server.spark_home()
+        home = servers.spark_home()
         launch = Launch(
             name=name,
             command=(

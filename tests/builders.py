@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from harness.jobs import STAGES
-from sluice.core.acks import Ack, Decline
+from sluice.core.answers import Ack, Decline
 from sluice.core.completed import CompletedCheckpoint
-from sluice.core.configuration import JobConfiguration
+from sluice.core.configuration import CheckpointType, JobConfiguration, JobStatus
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
-from sluice.core.messages import (
+from sluice.core.events import (
     AcksReceived,
     AttemptStarted,
     CheckpointCommitted,
@@ -29,6 +28,8 @@ from sluice.core.messages import (
     JobStopped,
     JobSubmitted,
 )
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import (
     CheckpointPlan,
     PartitionOffset,
@@ -37,10 +38,8 @@ from sluice.core.plan import (
     SourceCut,
     TaskPlan,
 )
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision
+from sluice.core.tables import TableDecision
 
 TASKS = tuple(TaskPlan(uid=uid, parallelism=2, max_parallelism=128) for uid in STAGES)
 SUBTASKS = tuple(subtask for task in TASKS for subtask in task.subtasks)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from sluice.declaration import project
-from sluice.spark import class_archive
+from sluice.spark import jvm
 from tests import spark_archive
 from tests.examples import OF_A_PROPERTY, drawn
 
@@ -28,7 +28,7 @@ for name in ("PYTHONPATH", "SLUICE_PIPELINES", "POLARS_MAX_THREADS"):
     os.environ.pop(name, None)
 
 os.environ[spark_archive.VARIABLE] = spark_archive.java_options()
-os.environ[class_archive.SWITCH] = "off"  # The tests have their own.
+os.environ[jvm.SWITCH] = "off"  # The tests have their own.
 
 # A busy machine is no failure.
 settings.register_profile("sluice", deadline=None, max_examples=drawn(OF_A_PROPERTY))

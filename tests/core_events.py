@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sluice.core.configuration import Timing
 from sluice.core.decider import CheckpointRequest
-from sluice.core.ids import CheckpointId, Generation
-from sluice.core.messages import (
+from sluice.core.events import (
     AlignmentTimedOut,
     CheckpointingChanged,
     CheckpointRequested,
@@ -19,9 +19,9 @@ from sluice.core.messages import (
     TablesRecovered,
     TriggerFailed,
 )
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.ids import CheckpointId, Generation
 from sluice.core.plan import CheckpointPlan, SourceCut
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.timing import Timing
 from tests.builders import a_plan, a_request
 
 

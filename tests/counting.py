@@ -11,23 +11,24 @@ import pytest
 
 from harness.counting_store import CountingStore
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
 from sluice.spark.stage import run_stage
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.memory import InMemoryStore
+from sluice.store.open import StoreLocation, open_store
 
 KINDS = ("get", "put", "create", "list", "delete")
 
 
 OPENERS = (  # Who opens stores: a name that was imported at the top is its module's own.
-    "sluice.storage.open",
+    "sluice.store.open",
     "sluice.job.job",
-    "sluice.subtask.subtask",
-    "sluice.subtask.state.cache",
+    "sluice.exchange.subtask",
+    "sluice.state.cache",
 )
 
 

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.sink import IcebergSink
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.sink_rules import SCHEMA, Row, SinkCase, rows
 
 TABLE = "shop.sales"

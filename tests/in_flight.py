@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import overtake
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import overtake
+from sluice.coordinator.publication import commit
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.job.job import Job

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import polars as pl
 import pyarrow as pa
 
-from sluice.subtask.state.merging import merge_pieces, stored_table
-from sluice.subtask.state.runs import Run
-from sluice.subtask.state.schema import StateSchema
+from sluice.state.merging import merge_pieces, stored_run
+from sluice.state.runs import Run
+from sluice.state.segments import StateSchema
 
 ALL_ROWS = 1 << 40
 
@@ -24,4 +24,4 @@ def merge_runs(
         )
     ]
     none: pl.DataFrame = schema.stored.to_frame()
-    return pa.concat_tables(pieces) if pieces else stored_table(schema, none)
+    return pa.concat_tables(pieces) if pieces else stored_run(schema, none)

@@ -13,13 +13,13 @@ from threading import Lock
 
 import pyarrow as pa
 
-from sluice.connectors.contracts.sink import RollBack
-from sluice.connectors.staging.staged_files import StagedFiles
-from sluice.connectors.staging.staged_sink import EpochRows, StagedSink
+from sluice.connectors.staged_files import StagedFiles
+from sluice.connectors.staged_sink import EpochRows, StagedSink
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.params import Param
+from sluice.declaration.places import RollBack
 from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, open_store
 
 
 @dataclass

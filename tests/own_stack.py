@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.devstack import stack
-from sluice.devstack.settings import StackOptions
-from sluice.devstack.stack import Stack
+from sluice.devstack.stack import Stack, StackOptions
 
 
 @contextmanager
@@ -22,9 +21,9 @@ def own_stack(root: Path, options: StackOptions, extra_env: Mapping[str, str]) -
         for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
             patch.delenv(name)
         try:
-            started = stack.up(root, options=options, extra_env=extra_env)
+            started = stack.start_stack(root, options=options, extra_env=extra_env)
             for name, value in started.client_env.items():
                 patch.setenv(name, value)
             yield started
         finally:
-            stack.down(root)
+            stack.stop_stack(root)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.protocol.checksums import checksum
+from sluice.core.handles import checksum
 
 
 def resealed(envelope: bytes | dict[str, Any]) -> bytes:

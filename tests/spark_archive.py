@@ -27,11 +27,11 @@ def main() -> None:
     from pyspark import SparkContext
 
     from sluice.coordinator.submission import configure, submit
-    from sluice.declaration.discovery import load_pipeline
+    from sluice.declaration.project import load_pipeline
     from sluice.job.job import open_job
-    from sluice.local.run_loop import run_epochs
+    from sluice.local.driver import run_epochs
     from sluice.spark.session import local_session
-    from sluice.storage.open import StoreLocation
+    from sluice.store.open import StoreLocation
 
     written = ARCHIVE.with_suffix(".new")
     os.environ[VARIABLE] = f"{_FAST_TO_START} -XX:ArchiveClassesAtExit={written}"

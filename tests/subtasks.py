@@ -16,27 +16,26 @@ import pyarrow as pa
 
 from harness.jobs import trigger_one
 from harness.key_groups import key_group_of, subtask_of
-from sluice.connectors.opening import open_sink
-from sluice.coordinator.completion import commit, finalize
-from sluice.core.acks import Ack, Committable, Decline, SubtaskMetrics
+from sluice.connectors.files_table.declared import open_sink
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.core.answers import Ack, Committable, Decline, SubtaskMetrics
 from sluice.core.compaction import Merges
 from sluice.core.completed import CheckpointMetadata, StageState
-from sluice.core.handles import MIN_HASH, SegmentHandle, StateHandle
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.handles import MIN_HASH, SegmentHandle, StateHandle, checksum
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
-from sluice.epoch.assignment import assigned_state
-from sluice.epoch.compactions import compactions_of
-from sluice.epoch.lineage import lineage_of
-from sluice.epoch.stage_input import StageInput, stage_input
+from sluice.job.answers import still_pending
 from sluice.job.job import Job
-from sluice.job.owed_work import still_pending
+from sluice.job.lineage import assigned_state, compactions_of, lineage_of
+from sluice.job.stage_input import StageInput, stage_input
 from sluice.protocol.records import decode_ack
-from sluice.subtask.state.segments import HASH, checksum, decode_segment, encode_segment
+from sluice.state.segments import HASH, decode_segment, encode_segment
 
 RECORDS = pa.schema([(HASH, pa.int64()), ("record", pa.int64())])
 

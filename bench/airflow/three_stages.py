@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark

@@ -32,12 +32,12 @@ import pyarrow.json  # noqa: TID253
 import pyarrow.parquet as pq  # noqa: TID253
 import zstandard
 
-from sluice.connectors.contracts.source import Source, SourcePosition
-from sluice.connectors.files.avro_source import AvroSource
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
-from sluice.storage.file import FileStore
-from sluice.storage.memory import InMemoryStore, named_store
+from sluice.connectors.files.avro import AvroSource
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
+from sluice.declaration.places import Source, SourcePosition
+from sluice.store.folder import FileStore
+from sluice.store.memory import InMemoryStore, named_store
 
 Reader = Callable[[Path], int]
 BATCH_ROWS = 50_000

@@ -20,9 +20,9 @@ from pathlib import Path
 import pyarrow as pa  # noqa: TID253
 import pyarrow.parquet as pq  # noqa: TID253
 
-from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Writer
-from sluice.storage.file import FileStore
+from sluice.store.folder import FileStore
 
 WRITER = Writer(life="bench", generation=1)
 ROWS = 1_000_000
@@ -49,7 +49,7 @@ def write_plain(folder: Path, parts: list[pa.Table], *, synced: bool) -> None:
 
 
 def write_table(folder: Path, parts: list[pa.Table]) -> None:
-    table = FilesTable("bench", FileStore(folder))
+    table = ManifestTable("bench", FileStore(folder))
     staged = [
         table.stage(part, checkpoint_id=1, subtask=number, attempt_token="1-a")  # noqa: S106
         for number, part in enumerate(parts)
@@ -79,7 +79,7 @@ def main() -> None:
                 "write plain, synced": partial(write_plain, synced, parts, synced=True),
                 "stage and commit": partial(write_table, ours, parts),
                 "read plain": partial(pq.read_table, files),
-                "read": FilesTable("bench", FileStore(ours)).read,
+                "read": ManifestTable("bench", FileStore(ours)).read,
             }
             for name, act in acts.items():
                 took.setdefault(name, []).append(timed(act))

@@ -29,7 +29,7 @@ from sluice.connectors.iceberg.declared_sink import IcebergTable as Sink
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.connectors.iceberg.sink import IcebergSink
 from sluice.core.timeline import Writer
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     import pyarrow as pa

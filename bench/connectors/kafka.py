@@ -58,7 +58,7 @@ def plain_read(servers: str, topic: str, rows: int) -> int:
 
 
 def our_read(servers: str, topic: str, rows: int) -> int:
-    from sluice.connectors.kafka.declared_source import Kafka
+    from sluice.connectors.kafka.declared import Kafka
     from sluice.core.plan import Slice
 
     source = Kafka(servers, topic).open({}, None)
@@ -97,9 +97,9 @@ def plain_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
 def our_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
     import pyarrow.parquet as pq
 
-    from sluice.connectors.kafka.declared_sink import KafkaTopic
+    from sluice.connectors.kafka.declared import KafkaTopic
     from sluice.core.timeline import Writer
-    from sluice.storage.open import StoreLocation
+    from sluice.store.open import StoreLocation
 
     spec = KafkaTopic(servers, topic, key="id", transactional_id=f"ours-{run}")
     with tempfile.TemporaryDirectory() as folder:

@@ -29,13 +29,13 @@ import pyarrow.parquet as pq
 
 from bench.cpu import tree_cpu_s
 from harness.postgres_database import Database, running_postgres
-from sluice.connectors.contracts.source import RECORD
 from sluice.connectors.postgres.declared_sink import PostgresTable as SinkTable
 from sluice.connectors.postgres.declared_source import PostgresTable as SourceTable
-from sluice.connectors.staging.staged_sink import StagedSink
-from sluice.core.acks import Committable
+from sluice.connectors.staged_sink import StagedSink
+from sluice.core.answers import Committable
 from sluice.core.timeline import Writer
-from sluice.storage.open import StoreLocation
+from sluice.declaration.places import RECORD
+from sluice.store.open import StoreLocation
 
 WRITER = Writer(life="bench", generation=1)
 FILES = 4  # Of a checkpoint: one per subtask.

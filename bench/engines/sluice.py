@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from sluice.declaration.pipeline import Pipeline
     from sluice.job.job import Job
-    from sluice.local.epochs import EpochDriver
-    from sluice.storage.open import StoreLocation
+    from sluice.local.driver import EpochDriver
+    from sluice.store.open import StoreLocation
 
 # Stages whose state is the result, and what its columns are called there.
 IN_THE_STATE = {"q4": ("per_category", {"_sum_sum_final": "sum_final"}), "q18": ("last", {})}
@@ -36,10 +36,10 @@ def refusal(workload: Workload) -> str | None:  # noqa: ARG001 - it can do them 
 
 
 def run(request: Request) -> Report:
-    from sluice.coordinator.recovery import restore
+    from sluice.coordinator.restore import restore
     from sluice.core.restoring import Latest
-    from sluice.local.epochs import EpochDriver
-    from sluice.spark.passing_by import rows_pass_jvm
+    from sluice.local.driver import EpochDriver
+    from sluice.spark.deployment import rows_pass_jvm
     from sluice.spark.session import local_session
 
     work = Path(request.work)
@@ -106,9 +106,9 @@ def _job(request: Request, arrived: Path, location: StoreLocation) -> Job:
 
 def _pipeline(workload: Workload, arrived: Path) -> Pipeline:
     from sluice.declaration import aggregates as agg
-    from sluice.declaration.config import Checkpointing
-    from sluice.declaration.discovery import load_pipeline
+    from sluice.declaration.checkpointing import Checkpointing
     from sluice.declaration.pipeline import Pipeline
+    from sluice.declaration.project import load_pipeline
     from sluice.sources import Files
 
     if workload.kind != "nexmark":
@@ -128,7 +128,7 @@ def _pipeline(workload: Workload, arrived: Path) -> Pipeline:
 def _result(request: Request, job: Job) -> pl.DataFrame:
     import polars as pl
 
-    from sluice.views.keyed_state import open_state
+    from sluice.surface.state import open_state
 
     workload = request.spec
     if workload.kind != "nexmark":
@@ -147,7 +147,7 @@ def _result(request: Request, job: Job) -> pl.DataFrame:
 
 @contextmanager
 def _location(request: Request, notes: dict[str, str]) -> Iterator[StoreLocation]:
-    from sluice.storage.open import StoreLocation
+    from sluice.store.open import StoreLocation
 
     work = Path(request.work)
     if request.engine != "sluice_s3":
@@ -170,7 +170,7 @@ def _location(request: Request, notes: dict[str, str]) -> Iterator[StoreLocation
 
 def _bare_upload_mb_s(location: StoreLocation) -> float:
     """The upload rate of a single client, with 16 MB at a time."""
-    from sluice.storage.open import open_store
+    from sluice.store.open import open_store
 
     store, body, times = open_store(location), os.urandom(16_000_000), 4
     started = time.perf_counter()
@@ -183,8 +183,8 @@ def _rehearse(request: Request, spark: object) -> None:
     """Run the query on a few rows, so that the session has loaded its classes."""
     import polars as pl
 
-    from sluice.local.epochs import EpochDriver
-    from sluice.storage.open import StoreLocation
+    from sluice.local.driver import EpochDriver
+    from sluice.store.open import StoreLocation
 
     folder = Path(request.work) / "rehearsal"
     (folder / "input").mkdir(parents=True)

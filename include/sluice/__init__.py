@@ -12,36 +12,41 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sluice.declaration import aggregates
-    from sluice.declaration.accumulating_states import (
-        AggregateFunction,
-        AggregatingState,
-        ReducingState,
-    )
-    from sluice.declaration.broadcast_state import (
-        BroadcastContext,
-        BroadcastState,
-        KeyedBroadcastProcessFunction,
-    )
-    from sluice.declaration.checkpointed_function import CheckpointedFunction, SubtaskContext
-    from sluice.declaration.config import (
+    from sluice.declaration.checkpointing import (
         Checkpointing,
+        MasterHook,
+        RestoreHook,
         StateBackend,
+        TriggerHook,
         exponential_delay,
         failure_rate,
         fixed_delay,
         no_restart,
     )
-    from sluice.declaration.hooks import MasterHook, RestoreHook, TriggerHook
-    from sluice.declaration.keyed_process import (
+    from sluice.declaration.keyed_functions import (
+        BroadcastContext,
+        BroadcastState,
+        CheckpointedFunction,
         Context,
+        KeyedBroadcastProcessFunction,
         KeyedProcessFunction,
         OnTimerContext,
+        OperatorListState,
+        SubtaskContext,
+        UnionListState,
     )
-    from sluice.declaration.keyed_states import ListState, MapState, ValueState
-    from sluice.declaration.keyed_streams import KeyedStream
-    from sluice.declaration.operator_states import OperatorListState, UnionListState
+    from sluice.declaration.keyed_states import (
+        AggregateFunction,
+        AggregatingState,
+        ListState,
+        MapState,
+        ReducingState,
+        StateTtlConfig,
+        ValueState,
+    )
+    from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
     from sluice.declaration.params import Env, Param, env, param
-    from sluice.declaration.pipeline import Pipeline
+    from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
     from sluice.declaration.schedules import (
         Continuous,
         Cron,
@@ -50,38 +55,66 @@ if TYPE_CHECKING:
         Submit,
         Watcher,
     )
-    from sluice.declaration.state_ttl import StateTtlConfig
-    from sluice.declaration.streams import Stream
-    from sluice.declaration.windows import Attached, Hopping, Session, Tumbling
     from sluice.errors import CheckpointDeclined
 
 _MODULES = {
-    "accumulating_states": ("AggregateFunction", "AggregatingState", "ReducingState"),
-    "broadcast_state": ("BroadcastContext", "BroadcastState", "KeyedBroadcastProcessFunction"),
-    "checkpointed_function": ("CheckpointedFunction", "SubtaskContext"),
-    "config": (
+    "checkpointing": (
         "Checkpointing",
+        "MasterHook",
+        "RestoreHook",
         "StateBackend",
+        "TriggerHook",
         "exponential_delay",
         "failure_rate",
         "fixed_delay",
         "no_restart",
     ),
-    "hooks": ("MasterHook", "RestoreHook", "TriggerHook"),
-    "keyed_process": (
+    "keyed_functions": (
+        "BroadcastContext",
+        "BroadcastState",
+        "CheckpointedFunction",
         "Context",
+        "KeyedBroadcastProcessFunction",
         "KeyedProcessFunction",
         "OnTimerContext",
+        "OperatorListState",
+        "SubtaskContext",
+        "UnionListState",
     ),
-    "keyed_states": ("ListState", "MapState", "ValueState"),
-    "keyed_streams": ("KeyedStream",),
-    "operator_states": ("OperatorListState", "UnionListState"),
-    "params": ("Env", "Param", "env", "param"),
-    "pipeline": ("Pipeline",),
-    "schedules": ("Continuous", "Cron", "OnAsset", "Orchestration", "Submit", "Watcher"),
-    "state_ttl": ("StateTtlConfig",),
-    "streams": ("Stream",),
-    "windows": ("Attached", "Hopping", "Session", "Tumbling"),
+    "keyed_states": (
+        "AggregateFunction",
+        "AggregatingState",
+        "ListState",
+        "MapState",
+        "ReducingState",
+        "StateTtlConfig",
+        "ValueState",
+    ),
+    "operations": (
+        "Attached",
+        "Hopping",
+        "Session",
+        "Tumbling",
+    ),
+    "params": (
+        "Env",
+        "Param",
+        "env",
+        "param",
+    ),
+    "pipeline": (
+        "KeyedStream",
+        "Pipeline",
+        "Stream",
+    ),
+    "schedules": (
+        "Continuous",
+        "Cron",
+        "OnAsset",
+        "Orchestration",
+        "Submit",
+        "Watcher",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

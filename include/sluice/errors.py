@@ -13,6 +13,12 @@
     └── StoreUnavailable      the store could not answer: retry
 
 Expected outcomes (a duplicate ack, a lost race, a dropped request) are return values, not errors.
+
+Invariants of values that may come from outside: checked also under ``python -O``, which drops
+``assert``.
+
+Much of the core's state is read from the bucket.  The decoder turns the ``ValueError`` into a
+``ProtocolViolation`` that names the object.
 """
 
 from __future__ import annotations
@@ -117,3 +123,9 @@ class StoreUnavailable(SluiceError):
 
 class ObjectVanished(StoreUnavailable):
     """An object was in the way of a create, and was deleted before it could be read."""
+
+
+def require(holds: bool, what: str) -> None:  # noqa: FBT001 - it reads as an assertion
+    """Raises ValueError unless *what*, said of the value, holds."""
+    if not holds:
+        raise ValueError(what)

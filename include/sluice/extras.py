@@ -76,7 +76,7 @@ AIRFLOW = SupportedVersions(name="Airflow", first="3.3", end="4")
 SPARK = SupportedVersions(name="Spark", first="4.2", end="5")
 
 
-def require(*modules: str, who: str) -> None:
+def require_installed(*modules: str, who: str) -> None:
     """Raises ConfigurationError that names the extra to install unless all *modules* are there.
 
     *who* needs them, for the message: ``the Kafka source of topics 'orders'``.

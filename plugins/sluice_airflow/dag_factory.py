@@ -14,36 +14,64 @@
 Airflow derives a run's state from its leaves.  ``commit`` is one, or is before the leaf ``export``,
 and succeeds only when the checkpoint is completed.  So the colour of a run shows the outcome of its
 checkpoint; ``abort`` does not affect it.
+
+The two tasks of a stage: one has Spark run it, one waits in the triggerer for its acks.
+
+Airflow's schedule of a pipeline: the event that a checkpoint is due, a cron, or assets.
+
+sluice://{pipeline}/due    an event: the interval is over, or the cron's moment has come, and there
+                           is something to checkpoint
+
+The pages that Airflow shows for a pipeline's DAGs and tasks, drawn from its declaration.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 
-from airflow.sdk import DAG, BaseOperator, TriggerRule
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetOrTimeSchedule,
+    AssetWatcher,
+    BaseOperator,
+    TaskGroup,
+    TriggerRule,
+)
+from airflow.timetables.base import Timetable
 
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.schedules import LEAST_TASK_TIMEOUT
+from sluice.declaration.project import loaded_package
+from sluice.declaration.schedules import LEAST_TASK_TIMEOUT, Continuous, Cron, OnAsset, Watcher
 from sluice.errors import ConfigurationError
-from sluice_airflow import documentation as docs
-from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
-from sluice_airflow.ack_sensor import AwaitAcksSensor
-from sluice_airflow.cancel_task import CancelOperator
-from sluice_airflow.export_task import ExportOperator
+from sluice.extras import require_installed
+from sluice_airflow.acts import (
+    AbortOperator,
+    CancelOperator,
+    ExportOperator,
+    RestartOperator,
+    RestoreOperator,
+    VerifyOperator,
+    abort_on_failure,
+)
+from sluice_airflow.answers import AwaitAcksSensor
+from sluice_airflow.due import CheckpointDueTrigger
 from sluice_airflow.forms import checkpoint_form, restore_form, savepoint_form
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
-from sluice_airflow.restore_tasks import RestoreOperator, VerifyOperator
-from sluice_airflow.schedules import airflow_schedule
-from sluice_airflow.snapshot import CancelStagesOperator
-from sluice_airflow.stage_tasks import RETRY_DELAY, stage_tasks
+from sluice_airflow.stage import CancelStagesOperator, SnapshotOperator
+from sluice_airflow.timetable import CheckpointTimetable, FirstTickTimetable
 from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WATCHDOG_DAG_ID
 
 START = datetime(2026, 1, 1, tzinfo=UTC)  # Any past moment, as there is no catch-up.
 TASK_IDS = ("trigger", "finalize", "commit", "export", "abort", "restart", "cancel_stages")
+
+RETRY_DELAY = timedelta(seconds=5)
+
 IDEMPOTENT: dict[str, Any] = {"retries": 2, "retry_delay": RETRY_DELAY}
 # A snapshot task ends a second or two after the last ack, before its sensor; but if it still merges
 # state, or was lost, its sensor succeeds first.  A task that starts too early reads in the bucket
@@ -91,7 +119,7 @@ def _checkpoint_dag(pipeline: Pipeline) -> DAG:
         schedule=airflow_schedule(pipeline),
         max_active_runs=pipeline.checkpointing.max_concurrent_checkpoints,
         params=checkpoint_form(pipeline),
-        doc_md=docs.describe(pipeline),
+        doc_md=describe_pipeline(pipeline),
     ) as dag:
         _checkpoint_tasks(pipeline, TriggerOperator, is_savepoint=False)
     return dag
@@ -103,7 +131,7 @@ def _savepoint_dag(pipeline: Pipeline) -> DAG:
         f"{pipeline.uid}__savepoint",
         params=savepoint_form(),
         is_paused_upon_creation=False,
-        doc_md=docs.SAVEPOINT,
+        doc_md=SAVEPOINT,
     ) as dag:
         _checkpoint_tasks(pipeline, TriggerSavepointOperator, is_savepoint=True)
     return dag
@@ -115,7 +143,7 @@ def _restore_dag(pipeline: Pipeline) -> DAG:
         f"{pipeline.uid}__restore",
         params=restore_form(pipeline),
         is_paused_upon_creation=False,
-        doc_md=docs.restore(pipeline),
+        doc_md=describe_restore(pipeline),
     ) as dag:
         verify = VerifyOperator(task_id="verify", pipeline=pipeline, **_of_a_job(pipeline))
         limits = _of_a_job(pipeline, pause=_longest_pause(pipeline))
@@ -128,7 +156,7 @@ def _cancel_dag(pipeline: Pipeline) -> DAG:
         pipeline,
         f"{pipeline.uid}__cancel",
         is_paused_upon_creation=False,
-        doc_md=docs.cancel(pipeline),
+        doc_md=describe_cancel(pipeline),
     ) as dag:
         CancelOperator(task_id="cancel", pipeline=pipeline, **_of_a_job(pipeline))
     return dag
@@ -252,3 +280,227 @@ def _dag(
         tags=["sluice", pipeline.uid, *pipeline.orchestration.tags],
         **kwargs,
     )
+
+
+def stage_tasks(
+    pipeline: Pipeline,
+    stage: StageNode,
+    *,
+    trigger_rule: TriggerRule,
+    **kwargs: Any,  # noqa: ANN401 - Airflow's
+) -> tuple[BaseOperator, AwaitAcksSensor]:
+    """``snapshot``, which begins by *trigger_rule*, and ``await_acks``, in a group of their own."""
+    with TaskGroup(stage.uid):
+        snapshot = _stage_operator(
+            pipeline=pipeline,
+            trigger_rule=trigger_rule,
+            task_id="snapshot",
+            stage=stage.uid,
+            # A hung one would block the next.
+            execution_timeout=pipeline.checkpointing.timeout,
+            pool=pipeline.orchestration.pool,
+            doc_md=describe_stage(pipeline, stage),
+            **kwargs,
+        )
+        # No callback: for a task that ends in the triggerer Airflow would run it in the DAG
+        # processor, seconds later than the abort task.
+        await_acks = AwaitAcksSensor(
+            task_id="await_acks",
+            pipeline=pipeline,
+            stage=stage.uid,
+            retries=0,
+            doc_md=AWAIT_ACKS,
+        )
+    return snapshot, await_acks
+
+
+def _stage_operator(*, pipeline: Pipeline, **kwargs: Any) -> BaseOperator:  # noqa: ANN401
+    """The operator class of stages, and its retries.
+
+    A failed stage in the session fails the job over, as whole epochs are repeated.  An application
+    outlives the worker that submitted it, so its task is retried, and finds it.
+    """
+    if pipeline.orchestration.submit is None:
+        return SnapshotOperator(pipeline=pipeline, retries=0, **kwargs)
+    require_installed("airflow.providers.apache.spark", who="orchestration with submit=")
+    from sluice_airflow.submitting import SubmitOperator
+
+    retry: dict[str, Any] = {"retries": 1, "retry_delay": RETRY_DELAY}
+    submit = pipeline.orchestration.submit
+    return SubmitOperator(pipeline=pipeline, submit=submit, **retry, **kwargs)
+
+
+_SHORTEST = timedelta(seconds=1)
+
+
+def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DAG takes
+    """The ``schedule`` of the checkpoint DAG; None means by hand only.
+
+    Raises:
+        ConfigurationError: a watcher's trigger cannot be built.
+    """
+    checkpointing = pipeline.checkpointing
+    match checkpointing.schedule:
+        case None:
+            interval = checkpointing.interval
+            return None if interval is None else _when_due(pipeline, interval)
+        case Continuous():
+            return _when_due(pipeline, timedelta(0))
+        case Cron(expression, timezone):
+            first = FirstTickTimetable(expression, timezone=timezone)
+            cron = (expression, timezone)
+            return _when_due(pipeline, timedelta(0), first=first, cron=cron)
+        case OnAsset() as on:
+            name = f"{pipeline.uid}_barriers"
+            watchers = [] if on.watcher is None else [AssetWatcher(name, _trigger(on.watcher))]
+            return [Asset(on.uri, watchers=watchers)]
+        case _:
+            assert_never(checkpointing.schedule)
+
+
+def _when_due(
+    pipeline: Pipeline,
+    interval: timedelta,
+    *,
+    first: Timetable | None = None,
+    cron: tuple[str, str] | None = None,
+) -> AssetOrTimeSchedule:
+    """The first run by the clock, which submits the job; then one for each checkpoint."""
+    package = loaded_package()
+    trigger = CheckpointDueTrigger(
+        pipeline=pipeline.uid,
+        interval_s=interval.total_seconds(),
+        max_concurrent=pipeline.checkpointing.max_concurrent_checkpoints,
+        pipelines=None if package is None else package.said,
+        cron=cron,
+    )
+    due = Asset(
+        f"sluice://{pipeline.uid}/due",
+        watchers=[AssetWatcher(f"{pipeline.uid}_due", trigger)],
+    )
+    begin = first or CheckpointTimetable.of(pipeline.uid, max(interval, _SHORTEST))
+    return AssetOrTimeSchedule(timetable=begin, assets=[due])
+
+
+def _trigger(watcher: Watcher) -> Any:  # noqa: ANN401 - any BaseEventTrigger
+    module, _, name = watcher.trigger.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)(**watcher.arguments)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"the watcher {watcher.trigger!r} cannot be built: {error}"
+        ) from error
+
+
+SAVEPOINT = """\
+A checkpoint that a person asks for and owns: no retention deletes it. *Then stop the job* makes it
+the last one, for an upgrade (suspend) or for good (drain); `restore` goes on from it.
+"""
+AWAIT_ACKS = (
+    "Waits in the triggerer, without a worker slot, until every subtask acknowledged in the bucket."
+)
+
+
+def describe_pipeline(pipeline: Pipeline) -> str:
+    """The page of a pipeline, in Markdown: its graph, its checkpoints and its parameters."""
+    lines = [
+        f"## {pipeline.uid}",
+        pipeline.description,
+        "```text",
+        *draw_pipeline(pipeline),
+        "```",
+        _promise(pipeline),
+    ]
+    if pipeline.params:
+        lines += ["", "| parameter | default | |", "|---|---|---|"]
+        lines += [
+            f"| `{param.name}` | {param.default or ('required' if param.required else '')} | "
+            f"{param.help} |"
+            for param in pipeline.params
+        ]
+    return "\n".join(lines)
+
+
+def describe_restore(pipeline: Pipeline) -> str:
+    return (
+        "Puts state, source offsets and output tables back to one moment, and resumes. Works on a "
+        "job of any status; one that was never submitted is submitted first. A failure starts it "
+        f"by itself. `{pipeline.uid}` goes on with its next run: is it unpaused?"
+    )
+
+
+def describe_cancel(pipeline: Pipeline) -> str:
+    retention = pipeline.checkpointing.externalized_checkpoint_retention.value
+    return (
+        "Ends the job: what is pending is aborted. Retained checkpoints stay or go by its "
+        f"retention, `{retention}`; savepoints stay. `{pipeline.uid}__restore` brings it back."
+    )
+
+
+def describe_stage(pipeline: Pipeline, node: StageNode) -> str:
+    reads = ", ".join(node.producers)
+    sinks = ", ".join(sink.uid for sink in pipeline.sinks_of(node.uid))
+    return (
+        f"One Spark job: `{node.uid}` reads {reads} and updates its state as "
+        f"{pipeline.parallelism_of(node.uid)} subtasks"
+        + (f", and stages rows for {sinks}" if sinks else "")
+        + ". Each subtask acknowledges in the bucket; the exit of this task does not count."
+    )
+
+
+def draw_pipeline(pipeline: Pipeline) -> list[str]:
+    """One line per source, stage and sink, indented under what it reads."""
+    lines: list[str] = []
+
+    def consumers(producer: str, depth: int) -> None:
+        pad = "   " * depth + "└─ "
+        for stage in pipeline.stages.values():
+            if producer in stage.producers:
+                kind = type(stage.operation).__name__
+                by = f" by {', '.join(stage.keys)}" if stage.keys else ""
+                lines.append(f"{pad}{stage.uid}  {kind}{by} x{pipeline.parallelism_of(stage.uid)}")
+                consumers(stage.uid, depth + 1)
+        lines.extend(
+            f"{pad}{sink.uid}  sink, {type(sink.spec).__name__}"
+            for sink in pipeline.sinks_of(producer)
+        )
+
+    for source in pipeline.sources.values():
+        table = " (table)" if source.is_table else ""
+        lines.append(f"{source.uid}  source, {type(source.spec).__name__}{table}")
+        consumers(source.uid, 0)
+    return lines
+
+
+def _promise(pipeline: Pipeline) -> str:
+    checkpointing = pipeline.checkpointing
+    when = _when(pipeline)
+    kept = checkpointing.retain_for
+    age = f", and those of the last {_words(kept)}" if kept else ""
+    return (
+        f"A checkpoint {when}, given up after "
+        f"{_words(checkpointing.timeout)}; the newest {checkpointing.num_retained}{age} are "
+        "retained. "
+        f"After {checkpointing.tolerable_failed_checkpoints} tolerated failures, or at once when a "
+        f"stage fails, `{pipeline.uid}__restore` continues from the latest completed one."
+    )
+
+
+def _when(pipeline: Pipeline) -> str:
+    match pipeline.checkpointing.schedule:
+        case Continuous():
+            return "**after the other**, as long as there are new records"
+        case Cron(expression, timezone):
+            return f"by the clock, **{expression}** ({timezone})"
+        case OnAsset(uri=uri):
+            return f"at each event of **{uri}**"
+        case _:
+            interval = pipeline.checkpointing.interval
+            if interval is None:
+                return "**by hand** only"
+            return f"every **{_words(interval)}**, if there is anything new"
+
+
+def _words(duration: timedelta) -> str:
+    seconds = duration.total_seconds()
+    return f"{seconds / 60:g} min" if seconds >= 60 and seconds % 60 == 0 else f"{seconds:g} s"

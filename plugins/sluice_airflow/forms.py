@@ -1,18 +1,25 @@
-"""The forms of the DAGs: each field has a description, a default and a check."""
+"""The forms of the DAGs: each field has a description, a default and a check.
+
+The parameters of a pipeline as fields of a form: of a first run, and of a restore.
+
+param_input, param_rate, ...    a text each; empty: as before, or the default
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from airflow.sdk import Param
 
-from sluice.core.properties import ClaimMode
+from sluice.core.configuration import CheckpointType, ClaimMode
+from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
-from sluice.protocol.names import SAVEPOINT_NAME as _SAVEPOINT_NAME
-from sluice.protocol.names import UID as _UID
-from sluice.subtask.faults import FORM as FAULT_FORM
-from sluice_airflow.given_params import parameter_fields
-from sluice_airflow.restore_tasks import RESUME, STAY_SUSPENDED
+from sluice.errors import ConfigurationError
+from sluice.exchange.faults import FORM as FAULT_FORM
+from sluice.protocol.keys import SAVEPOINT_NAME as _SAVEPOINT_NAME
+from sluice.protocol.keys import UID as _UID
 from sluice_airflow.settings import Settings
-from sluice_airflow.trigger_task import CHECKPOINT_TYPES, CONFIGURED, SAVEPOINT_TYPES
 
 _TEXT = ["null", "string"]  # Airflow asks for a value where a plain string is empty.
 _URI = r"^((s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]|file:///).*)$"
@@ -26,6 +33,13 @@ _FAULT = Param(
     title="Fault (for drills)",
     description=f"Empty: none. Otherwise {FAULT_FORM}. E.g. kill-task task=finalize",
 )
+
+SAVEPOINT_TYPES = {
+    "none": CheckpointType.SAVEPOINT,
+    "suspend": CheckpointType.SAVEPOINT_SUSPEND,
+    "drain": CheckpointType.SAVEPOINT_TERMINATE,
+}
+
 _SAVEPOINT = {
     "name": Param(
         None,
@@ -71,6 +85,12 @@ _SAVEPOINT = {
         description="s3://bucket/prefix or file:///folder; empty: it stays in the job's own root",
     ),
 }
+
+CONFIGURED = "CONFIGURED"
+# Flink's org.apache.flink.core.execution.CheckpointType -> whether it is full: checkpoints here are
+# configured to be incremental.
+CHECKPOINT_TYPES = {CONFIGURED: False, "FULL": True, "INCREMENTAL": False}
+
 _CHECKPOINT = {
     "checkpoint_type": Param(
         CONFIGURED,
@@ -155,6 +175,9 @@ _CONSENT = {
         ),
     ),
 }
+
+RESUME, STAY_SUSPENDED = "resume", "stay suspended"
+
 _MANNER = {
     "compare_checksums": Param(
         default=True,
@@ -254,3 +277,50 @@ def restore_form(pipeline: Pipeline) -> dict[str, Param]:
 
 def _drill() -> dict[str, Param]:
     return {"fault": _FAULT} if Settings.from_environment().allows_drills else {}
+
+
+_PREFIX = "param_"
+
+
+def parameter_fields(pipeline: Pipeline, *, otherwise: str = "") -> dict[str, Param]:
+    """A field for each declared parameter; *otherwise* says what an empty one means."""
+    return {
+        f"{_PREFIX}{param.name}": Param(
+            None,
+            type=["null", "string"],
+            section="Parameters",
+            title=param.name,
+            description="; ".join(
+                filter(None, [param.help, f"empty: {otherwise or param.default or 'not set'}"])
+            ),
+        )
+        for param in pipeline.params
+    }
+
+
+def given_params(pipeline: Pipeline, form: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters that the form of a run has, by their own names."""
+    fields = {param.name: form.get(f"{_PREFIX}{param.name}") for param in pipeline.params}
+    return {name: str(value) for name, value in fields.items() if value not in (None, "")}
+
+
+def require_unchanged(
+    pipeline: Pipeline, state: CoordinatorState, given: Mapping[str, str]
+) -> None:
+    """Raises ConfigurationError where *given* differs from what the submission journaled."""
+    from sluice.coordinator.submission import reconfigure
+
+    if not given:
+        return
+    journaled = state.configuration.params
+    asked = reconfigure(pipeline, state.configuration, given).params
+    changed = [
+        f"{name} is {journaled.get(name)!r} and not {asked[name]!r}"
+        for name in given
+        if asked[name] != journaled.get(name)
+    ]
+    if changed:
+        raise ConfigurationError(
+            f"the parameters of a job are fixed when it is submitted: {', '.join(changed)}; leave "
+            f"them empty, or change them with {pipeline.uid}__restore"
+        )

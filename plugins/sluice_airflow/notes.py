@@ -3,17 +3,56 @@
 A task cannot set a note itself (Airflow's execution API has no call for it), so it stores the
 sentence as an XCom.  The API server makes it the note at once (``live_notes``), and a listener in
 the scheduler when the run ends (``run_notes``).  Notes are for people: sluice does not read them.
+
+Says in the run's note that something a task needs does not answer, while the task still waits.
+
+    asks, every 3 s --no answer within 4 s, or an error--> "the store s3://… does not answer"
+                    <--answers again---------------------- the sentence goes
+
+The task itself waits as it always did: its client repeats what failed, and decides whether that is
+an error.  This only looks, from threads of its own, so that people know after seconds what a
+client tells when its patience is over.
+
+The switch of a checkpoint DAG: off once its job has ended, on once a restore resumes it.
+
+    run of {pipeline} ends; its job is FINISHED, FAILED, CANCELED or SUSPENDED   --> paused
+    run of {pipeline}__restore ends; it resumed a job that had ended             --> unpaused
+
+A task cannot pause a DAG (Airflow's execution API has no call for it), so it stores what is to be
+done as an XCom, and the listener in the scheduler does it when the run ends (``run_notes``), in the
+way in which Airflow pauses a DAG after too many failures.  Not sooner: a paused DAG's tasks do not
+start, and this run has some left.
+
+A failure's restore leaves the switch alone, as its job had not ended: who paused a DAG of a running
+job finds it paused.
+
+Has Airflow parse the file of a checkpoint DAG soon, and not only at its next turn.
+
+Airflow runs the trigger of an asset only while a DAG on it is unpaused, and notices that when it
+parses the DAG's file: twice a minute by default.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import Page
+from sluice.store.redaction import redacted
 
 if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
     from airflow.sdk import Context
+    from sqlalchemy import Table
+    from sqlalchemy.orm import Session
 
-from sluice.storage.redaction import redacted
+    from sluice.declaration.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -35,3 +74,240 @@ def note_silence(context: Context, sentence: str) -> None:
     if said:
         log.warning("%s", said)
     context["ti"].xcom_push(key=SILENCE_KEY, value=said[:MAX_NOTE])
+
+
+PROBE_INTERVAL_S = (
+    3.0  # With PATIENCE_S it is said within 7 s, which leaves Airflow the rest of ten.
+)
+PATIENCE_S = 4.0  # What works answers in milliseconds, on a busy machine within a second.
+MAX_PROBLEM = 200  # Characters of an error; the task's log has all of it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """What a task waits for.  ``ask`` returns once it answers, and raises what is wrong with it.
+
+    ``first_s`` is the time after which it is asked first: many tasks are over by then.
+    """
+
+    name: str
+    ask: Callable[[], object]
+    page: Page
+    first_s: float = PROBE_INTERVAL_S
+
+
+@contextmanager
+def report_unanswered(say: Callable[[str], None], needed: Sequence[Needed]) -> Iterator[None]:
+    """Within the block *say* is called, from a thread, with what does not answer; "" when all do.
+
+    An error of *say* is logged: it must not fail the task.
+    """
+    said = _UnansweredReport(say)
+    over = threading.Event()
+    for one in needed:
+        watch = threading.Thread(target=_watch, args=(one, said, over), daemon=True)
+        watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        said.end()
+
+
+@dataclass(slots=True)
+class _UnansweredReport:
+    """The sentences of all that is silent, said as one; nothing is said once the block ended."""
+
+    say: Callable[[str], None]
+    silent: dict[str, str] = field(default_factory=dict[str, str])
+    last: str = ""
+    is_over: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def set(self, name: str, sentence: str) -> None:
+        with self.lock:
+            self.silent[name] = sentence
+            if not self.is_over:
+                self._tell("; ".join(one for one in self.silent.values() if one))
+
+    def end(self) -> None:
+        with self.lock:
+            self.is_over = True
+            self._tell("")
+
+    def _tell(self, sentence: str) -> None:
+        if sentence == self.last:
+            return
+        try:
+            self.say(sentence)
+            self.last = sentence
+        except Exception:  # It is for people; the task has work to do.
+            log.warning("a silence was not said: %s", sentence, exc_info=True)
+
+
+def _watch(needed: Needed, said: _UnansweredReport, over: threading.Event) -> None:
+    pause_s, since = needed.first_s, ""
+    question: _Question | None = None
+    while not over.wait(pause_s):
+        pause_s = PROBE_INTERVAL_S
+        question = _Question(needed.ask) if question is None or question.is_answered else question
+        problem = question.problem()
+        if problem:
+            since = since or f"{datetime.now(UTC):%H:%M:%S} UTC"
+            said.set(needed.name, _sentence(needed, since, problem))
+        elif since:
+            log.info("%s answers again", needed.name)
+            since = ""
+            said.set(needed.name, "")
+
+
+def _sentence(needed: Needed, since: str, problem: str) -> str:
+    return f"{needed.name} does not answer since {since} ({problem}); see {needed.page}"
+
+
+class _Question:
+    """One call of *ask*, in a thread, as a server may keep it for minutes."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+        self._error = ""
+        self._thread = threading.Thread(target=self._put, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_answered(self) -> bool:
+        return not self._thread.is_alive()
+
+    def problem(self) -> str:
+        """What is wrong, once it is known or PATIENCE_S is over; empty if nothing is."""
+        self._thread.join(PATIENCE_S)
+        return self._error if self.is_answered else f"no answer within {PATIENCE_S:.0f} s"
+
+    def _put(self) -> None:
+        try:
+            self._ask()
+        except Exception as error:  # noqa: BLE001 - whatever a client raises
+            self._error = f"{type(error).__name__}: {error}"[:MAX_PROBLEM]
+
+
+SWITCH_KEY = "sluice_switch"
+
+
+class Switch(TypedDict):
+    """What is stored: a DAG, and whether it is paused from then on."""
+
+    dag_id: str
+    is_paused: bool
+
+
+def switch_off_if_ended(context: Context, pipeline: Pipeline, status: JobStatus) -> None:
+    """Have the checkpoint DAG paused at the end of this run, if it is one of that DAG.
+
+    The end of a savepoint's run is no moment for it: a run of the checkpoint DAG may still need
+    its tasks.  The DAG of a job that was stopped from outside stays on; no event starts its runs.
+    """
+    if status.is_terminal and context["ti"].dag_id == pipeline.uid:
+        _store(context, Switch(dag_id=pipeline.uid, is_paused=True))
+
+
+def switch_on(context: Context, pipeline: Pipeline) -> None:
+    """Have the checkpoint DAG unpaused at the end of this run."""
+    _store(context, Switch(dag_id=pipeline.uid, is_paused=False))
+
+
+def _store(context: Context, switch: Switch) -> None:
+    context["ti"].xcom_push(key=SWITCH_KEY, value=dict(switch))
+
+
+def turn(dag_run: DagRun, session: Session) -> None:
+    """Do what a task of the ended run has stored; a switch that stands right is not touched."""
+    from airflow.models.dag import DagModel
+    from airflow.models.log import Log
+    from airflow.models.xcom import XComModel
+    from sqlalchemy import select
+
+    found = session.scalars(stored(dag_run, SWITCH_KEY)).first()
+    if found is None:
+        return
+    switch: Switch = XComModel.deserialize_value(found)
+    is_paused, dag_id = switch["is_paused"], switch["dag_id"]
+    dag = session.scalars(select(DagModel).where(DagModel.dag_id == dag_id)).first()
+    if dag is None or dag.is_paused == is_paused:
+        return
+    if is_paused and _is_outdated(dag_run, found.timestamp, session):
+        return
+    dag.is_paused = is_paused
+    if not is_paused:
+        request_parse(dag_id, session)
+    session.add(
+        Log(
+            event="paused" if is_paused else "unpaused",
+            dag_id=dag_id,
+            owner="sluice",
+            extra=f"[('dag_id', '{dag_id}'), ('is_paused', {is_paused})]",
+        )
+    )
+
+
+def stored(dag_run: DagRun, key: str) -> Any:  # noqa: ANN401 - SQLAlchemy's select
+    """The query for what the run's tasks stored last under *key*."""
+    from airflow.models.xcom import XComModel
+    from sqlalchemy import select
+
+    return (
+        select(XComModel)
+        .where(
+            XComModel.dag_id == dag_run.dag_id,
+            XComModel.run_id == dag_run.run_id,
+            XComModel.key == key,
+        )
+        .order_by(XComModel.timestamp.desc())
+        .limit(1)
+    )
+
+
+def _is_outdated(dag_run: DagRun, stored_at: Any, session: Session) -> bool:  # noqa: ANN401
+    """Whether the job was restored since, or another run of the DAG still needs its tasks."""
+    from airflow.models.dagrun import DagRun as Runs
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import or_, select
+
+    restored = (Runs.dag_id == f"{dag_run.dag_id}__restore") & (Runs.end_date > stored_at)
+    running = (
+        (Runs.dag_id == dag_run.dag_id)
+        & (Runs.run_id != dag_run.run_id)
+        & (Runs.state == DagRunState.RUNNING)
+    )
+    return (
+        session.scalars(select(Runs.id).where(or_(restored, running)).limit(1)).first() is not None
+    )
+
+
+def request_parse(dag_id: str, session: Session) -> None:
+    """Put the DAG's file first; nothing happens if it is there already.
+
+    One statement in the transaction of *session*, which is the scheduler's: Airflow allows
+    no commit there but its own, not of a savepoint either.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbag import DagPriorityParsingRequest
+    from sqlalchemy import select
+
+    dag = session.scalars(select(DagModel).where(DagModel.dag_id == dag_id)).first()
+    if dag is None or dag.bundle_name is None or dag.relative_fileloc is None:
+        return
+    table = DagPriorityParsingRequest.__table__
+    row = {"bundle_name": dag.bundle_name, "relative_fileloc": dag.relative_fileloc}
+    session.execute(_insert_if_absent(table, session.get_bind().dialect.name).values(row))
+
+
+def _insert_if_absent(table: Table, dialect: str) -> Any:  # noqa: ANN401 - each dialect has its own
+    from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+    match dialect:
+        case "postgresql":
+            return postgresql.insert(table).on_conflict_do_nothing()
+        case "sqlite":
+            return sqlite.insert(table).on_conflict_do_nothing()
+        case _:
+            return mysql.insert(table).prefix_with("IGNORE")

@@ -1,6 +1,16 @@
 """The tasks of one checkpoint: each finds it in the journal, and calls the coordinator.
 
 trigger -> per stage: snapshot | await_acks -> finalize -> commit
+
+Asset events for other DAGs: one per completed checkpoint, and one per table of it.
+
+    sluice://{pipeline}/checkpoints        extra: checkpoint_id, records, bytes, watermark
+    sluice://{pipeline}/tables/{sink}      extra: checkpoint_id, rows, bytes, watermark
+
+An event follows the commit, so a DAG that is scheduled by it reads exactly-once epochs.  An event
+may be repeated, with the same id, if a task died after its commit.  A lost event does no harm, as
+the next one names the newest id.  A table has an event for every epoch, also without rows, since
+its watermark may have moved.
 """
 
 from __future__ import annotations
@@ -10,34 +20,30 @@ import os
 import signal
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
+from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.ids import CheckpointId
-from sluice.core.pages import page_of
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, SluiceError
-from sluice.subtask.faults import Fault, fault_from_environment, parse_fault
-from sluice.views.units import duration, size
-from sluice_airflow.assets import assets_of, events_of
-from sluice_airflow.dag_switch import switch_off_if_ended
-from sluice_airflow.documentation import TASKS
-from sluice_airflow.job_stats import emit_stats, send_trace
-from sluice_airflow.notes import note, note_silence
-from sluice_airflow.ownership import cause_of, checkpoint_of, pending_of
-from sluice_airflow.retry_policy import airflow_failures
+from sluice.exchange.faults import Fault, fault_from_environment, parse_fault
+from sluice.surface.units import duration, size
+from sluice_airflow.notes import Needed, note, note_silence, report_unanswered, switch_off_if_ended
+from sluice_airflow.runs import airflow_failures, cause_of, checkpoint_of, pending_of
 from sluice_airflow.settings import DRILLS_VARIABLE, Settings
-from sluice_airflow.silence import Needed, silence_said
+from sluice_airflow.stats import emit_stats, try_to_send_trace
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.core.completed import CompletedCheckpoint
+    from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
     from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
@@ -45,7 +51,7 @@ log = logging.getLogger(__name__)
 QUEUE_POLL_S = 0.5  # The interval at which a queued request, or an unsealed input, is checked.
 
 T = TypeVar("T")
-Summary: TypeAlias = dict[str, int | str | None]
+TaskSummary: TypeAlias = dict[str, int | str | None]
 
 
 class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotations are skipped.
@@ -64,7 +70,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                 if not self.upstream_task_ids:  # The first task speaks for its run.
                     require_no_forbidden_drill(context)
                 job = self.open_job()
-                with silence_said(partial(note_silence, context), self.needed(job)):
+                with report_unanswered(partial(note_silence, context), self.needed(job)):
                     self._strike(job, context, is_after=False)
                     result = self.act(job, context)
                     self._strike(job, context, is_after=True)
@@ -121,15 +127,51 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                 raise RuntimeError(f"fault injected: {fault}")
 
 
+def fault_of(context: Context) -> Fault | None:
+    """The fault to inject: that of the run's form, if drills are allowed, or of the environment."""
+    planted = _planted(context) if Settings.from_environment().allows_drills else ""
+    return parse_fault(planted) or fault_from_environment()
+
+
+def require_no_forbidden_drill(context: Context) -> None:
+    """Raises ConfigurationError for a run whose configuration plants a fault without leave.
+
+    The form has no such field then, but Airflow passes on whatever a run's ``conf`` has.
+    """
+    if _planted(context) and not Settings.from_environment().allows_drills:
+        raise ConfigurationError(
+            f"this run's configuration plants the fault {_planted(context)!r}, and drills are off "
+            f"here; set {DRILLS_VARIABLE}=1 in every Airflow component, or leave fault out"
+        )
+
+
+def _planted(context: Context) -> str:
+    return str(context["params"].get("fault") or "")
+
+
+TASKS = {
+    "trigger": "Asks the coordinator. Its log says why a run is skipped, or what it waits for.",
+    "finalize": "Collects the acks and writes `_metadata`: from here on the checkpoint is true.",
+    "commit": "The sinks publish what they staged, and what the checkpoint subsumed is deleted.",
+    "export": "Copies the savepoint to the root that the form names; skipped if it names none.",
+    "abort": "Ran because a task failed: the checkpoint ended for the one reason in its log.",
+    "restart": "Starts the restore DAG, if the restart strategy says so.",
+    "cancel_stages": "Frees Spark's cores of the aborted checkpoint's stages.",
+    "verify": "Changes nothing: names what would be restored, or everything that is missing.",
+    "restore": "Fences the older coordinators, replays an unfinished commit, and resumes.",
+    "cancel": "Ends the job.",
+}
+
+
 class FinalizeOperator(CheckpointOperator):
     """Completes the checkpoint.  A repetition finds it completed."""
 
-    def act(self, job: Job, context: Context) -> Summary:
+    def act(self, job: Job, context: Context) -> TaskSummary:
         from sluice.coordinator.completion import finalize
 
         checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
         completed = once_sealed(lambda: finalize(job, checkpoint_id))
-        note(context, f"{_told(completed)}; not committed yet")
+        note(context, f"{_completion_note(completed)}; not committed yet")
         return {
             "checkpoint_id": completed.checkpoint_id,
             "records": completed.records,
@@ -144,8 +186,9 @@ class CommitOperator(CheckpointOperator):
     def __init__(self, *, pipeline: Pipeline, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's
         super().__init__(pipeline=pipeline, outlets=assets_of(pipeline), **kwargs)
 
-    def act(self, job: Job, context: Context) -> Summary:
-        from sluice.coordinator.completion import commit, finalize
+    def act(self, job: Job, context: Context) -> TaskSummary:
+        from sluice.coordinator.completion import finalize
+        from sluice.coordinator.publication import commit
 
         checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
         completed = finalize(job, checkpoint_id)  # The commit itself is done.
@@ -154,9 +197,9 @@ class CommitOperator(CheckpointOperator):
         switch_off_if_ended(context, self.pipeline, after.status)
         for asset, extra in events_of(self.pipeline, completed, metadata).items():
             context["outlet_events"][asset].extra = dict(extra)
-        note(context, _told(completed))
+        note(context, _completion_note(completed))
         emit_stats(job)
-        send_trace(job, checkpoint_id)
+        try_to_send_trace(job, checkpoint_id)
         return {
             "checkpoint_id": completed.checkpoint_id,
             "records": completed.records,
@@ -165,7 +208,7 @@ class CommitOperator(CheckpointOperator):
         }
 
 
-def _told(completed: CompletedCheckpoint) -> str:
+def _completion_note(completed: CompletedCheckpoint) -> str:
     """The run's note, such as "checkpoint 42 completed, 3.2 MB, 1.8 s, 10,000 records"."""
     what = f"checkpoint {completed.checkpoint_id}"
     if completed.savepoint_name is not None:
@@ -190,23 +233,57 @@ def once_sealed(act: Callable[[], T]) -> T:
             time.sleep(QUEUE_POLL_S)
 
 
-def fault_of(context: Context) -> Fault | None:
-    """The fault to inject: that of the run's form, if drills are allowed, or of the environment."""
-    planted = _planted(context) if Settings.from_environment().allows_drills else ""
-    return parse_fault(planted) or fault_from_environment()
+Extra: TypeAlias = dict[str, int | str | None]
 
 
-def require_no_forbidden_drill(context: Context) -> None:
-    """Raises ConfigurationError for a run whose configuration plants a fault without leave.
-
-    The form has no such field then, but Airflow passes on whatever a run's ``conf`` has.
-    """
-    if _planted(context) and not Settings.from_environment().allows_drills:
-        raise ConfigurationError(
-            f"this run's configuration plants the fault {_planted(context)!r}, and drills are off "
-            f"here; set {DRILLS_VARIABLE}=1 in every Airflow component, or leave fault out"
-        )
+def checkpoints_asset(pipeline: str) -> Asset:
+    return Asset(f"sluice://{pipeline}/checkpoints")
 
 
-def _planted(context: Context) -> str:
-    return str(context["params"].get("fault") or "")
+def table_asset(pipeline: str, sink: str) -> Asset:
+    return Asset(f"sluice://{pipeline}/tables/{sink}")
+
+
+def assets_of(pipeline: Pipeline) -> list[Asset]:
+    return [
+        checkpoints_asset(pipeline.uid),
+        *(table_asset(pipeline.uid, sink) for sink in pipeline.sinks),
+    ]
+
+
+def events_of(
+    pipeline: Pipeline, completed: CompletedCheckpoint, metadata: CheckpointMetadata
+) -> Mapping[Asset, Extra]:
+    """The ``extra`` of every asset for one committed checkpoint."""
+    watermarks = {stage.uid: stage.watermark_ms for stage in metadata.stages}
+    events: dict[Asset, Extra] = {
+        checkpoints_asset(pipeline.uid): {
+            "checkpoint_id": completed.checkpoint_id,
+            "records": completed.records,
+            "bytes": completed.checkpointed_bytes,
+            "watermark": _watermark_text(min(filter(_is_known, watermarks.values()), default=None)),
+        }
+    }
+    for sink in pipeline.sinks.values():
+        staged = [c for c in metadata.committables if c.sink == sink.uid]
+        events[table_asset(pipeline.uid, sink.uid)] = {
+            "checkpoint_id": completed.checkpoint_id,
+            "rows": sum(c.rows for c in staged),
+            "bytes": sum(c.size_bytes for c in staged),
+            "watermark": _watermark_text(watermarks.get(sink.input)),
+        }
+    return events
+
+
+def _watermark_text(watermark_ms: int | None) -> str | None:
+    """ISO 8601 in UTC; None before there is one, "end" once the input has ended."""
+    if watermark_ms is None or not _is_known(watermark_ms):
+        return None
+    if watermark_ms == MAX_WATERMARK:
+        return "end"
+    return datetime.fromtimestamp(watermark_ms / 1000, UTC).isoformat()
+
+
+def _is_known(watermark_ms: int) -> bool:
+    """Whether a stage has event time; one without does not hold the watermark back."""
+    return watermark_ms != MIN_WATERMARK

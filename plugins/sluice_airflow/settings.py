@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sluice.storage.open import StoreLocation
+    from sluice.store.open import StoreLocation
 
 ROOT_VARIABLE = "SLUICE_ROOT"
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
@@ -31,7 +31,7 @@ class Settings:
 
     @property
     def location(self) -> StoreLocation:
-        from sluice.storage.open import StoreLocation
+        from sluice.store.open import StoreLocation
 
         root = self._required(ROOT_VARIABLE, "the root of all jobs, as s3://bucket/prefix")
         return StoreLocation(root=root, endpoint_url=self.env.get(ENDPOINT_VARIABLE) or None)
@@ -57,3 +57,6 @@ class Settings:
                 f"{name} is not set; set it in every Airflow component to {meaning}"
             )
         return value
+
+
+PREFIX, VERSION = "/sluice", "v1"

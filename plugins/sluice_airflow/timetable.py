@@ -17,7 +17,7 @@ from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, T
 from airflow.timetables.trigger import CronTriggerTimetable
 from pendulum import DateTime, instance
 
-from sluice.core.invariants import require
+from sluice.errors import require
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

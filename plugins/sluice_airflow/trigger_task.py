@@ -1,4 +1,11 @@
-"""The first task of a run: request a checkpoint or savepoint, then wait, skip or continue."""
+"""The first task of a run: request a checkpoint or savepoint, then wait, skip or continue.
+
+Runs of the savepoint DAG for requests that people made outside of Airflow.
+
+``sluice savepoint`` and the like queue a request in the journal.  A periodic run takes it up in the
+place of its own; where none comes soon the watchdog starts a run.  That is one of the savepoint
+DAG, which is not paused and has no other run to wait for.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +24,27 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from sluice.core.configuration import JobStatus
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.declaration.job_configuration import milliseconds
+from sluice.declaration.checkpointing import milliseconds
 from sluice.declaration.schedules import OnAsset
 from sluice.errors import ConfigurationError, FencedError
-from sluice_airflow.adoption import REQUEST, carry_out
-from sluice_airflow.dag_switch import switch_off_if_ended
-from sluice_airflow.declaration_check import check_declaration
-from sluice_airflow.given_params import given_params, require_unchanged
-from sluice_airflow.notes import note
-from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, Summary
-from sluice_airflow.ownership import cause_of, pending_of
+from sluice_airflow.declared import check_declaration
+from sluice_airflow.forms import (
+    CHECKPOINT_TYPES,
+    CONFIGURED,
+    SAVEPOINT_TYPES,
+    given_params,
+    require_unchanged,
+)
+from sluice_airflow.notes import note, switch_off_if_ended
+from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, TaskSummary
+from sluice_airflow.runs import cause_of, pending_of, run_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.coordinator.source_cuts import Barriers
+    from sluice.coordinator.planning import Barriers
     from sluice.coordinator.trigger import NotTriggered, Triggered
     from sluice.core.pending import PendingCheckpoint
     from sluice.core.plan import CheckpointPlan
@@ -48,21 +59,11 @@ RESCHEDULE_AFTER = timedelta(seconds=15)
 LONGEST_REST_S = 5.0  # Of the interval, that a run waits for in its slot.
 PERIODIC_RUN_TYPES = ("scheduled", "asset_triggered")
 
-CONFIGURED = "CONFIGURED"
-# Flink's org.apache.flink.core.execution.CheckpointType -> whether it is full: checkpoints here are
-# configured to be incremental.
-CHECKPOINT_TYPES = {CONFIGURED: False, "FULL": True, "INCREMENTAL": False}
-SAVEPOINT_TYPES = {
-    "none": CheckpointType.SAVEPOINT,
-    "suspend": CheckpointType.SAVEPOINT_SUSPEND,
-    "drain": CheckpointType.SAVEPOINT_TERMINATE,
-}
-
 
 class TriggerOperator(CheckpointOperator):
     """Triggers a checkpoint.  Submits the job if necessary; a dropped request skips the run."""
 
-    def act(self, job: Job, context: Context) -> Summary:
+    def act(self, job: Job, context: Context) -> TaskSummary:
         from sluice.coordinator.trigger import NotTriggered
 
         cause = cause_of(context["ti"])
@@ -179,42 +180,6 @@ class TriggerOperator(CheckpointOperator):
             submit(job, configuration, only_generation=NO_GENERATION)
 
 
-class TriggerSavepointOperator(TriggerOperator):
-    """Triggers a savepoint, after pending checkpoints; with ``stop`` it suspends the job."""
-
-    def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
-        from sluice.coordinator.outside import require_outside
-        from sluice.coordinator.trigger import NotTriggered
-
-        params = context["params"]
-        if params.get(REQUEST):
-            after = RESCHEDULE_AFTER
-            return carry_out(job, context, cause=cause, for_s=WAIT_IN_SLOT_S, again_after=after)
-        name = savepoint_name(context)
-        if params.get("target"):  # Refuse a bad address before the savepoint is triggered.
-            require_outside(job, params["target"])
-        outcome = self.wait_for(
-            job,
-            context,
-            type=SAVEPOINT_TYPES[params["stop"]],
-            cause=cause,
-            savepoint_name=name,
-            is_canonical=params.get("format") == "canonical",
-            is_forced=params.get("forced", False),
-            is_periodic=False,
-        )
-        if isinstance(outcome, NotTriggered):
-            reason = f"savepoint {name!r}: {explain(outcome)}"
-            note(context, reason)
-            raise AirflowFailException(reason)
-        return outcome
-
-
-def savepoint_name(context: Context) -> str:
-    """The name in the form, else the run's id with the characters that a key may have."""
-    return context["params"]["name"] or re.sub(r"[^A-Za-z0-9_.-]", "-", context["run_id"])[:128]
-
-
 def triggered(checkpoint: CheckpointPlan | PendingCheckpoint, savepoint: str | None) -> str:
     """The run's note while the checkpoint is pending: "checkpoint 42 triggered at 10:21:07 UTC"."""
     what = f"checkpoint {checkpoint.checkpoint_id}"
@@ -254,3 +219,104 @@ def barriers_of(events: Mapping[Any, Iterable[Any]]) -> Barriers:
                 'partition, as {"orders": {"0": 1200}}'
             ) from error
     return found
+
+
+class TriggerSavepointOperator(TriggerOperator):
+    """Triggers a savepoint, after pending checkpoints; with ``stop`` it suspends the job."""
+
+    def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
+        from sluice.coordinator.savepoints import require_outside
+        from sluice.coordinator.trigger import NotTriggered
+
+        params = context["params"]
+        if params.get(REQUEST):
+            after = RESCHEDULE_AFTER
+            return carry_out(job, context, cause=cause, for_s=WAIT_IN_SLOT_S, again_after=after)
+        name = savepoint_name(context)
+        if params.get("target"):  # Refuse a bad address before the savepoint is triggered.
+            require_outside(job, params["target"])
+        outcome = self.wait_for(
+            job,
+            context,
+            type=SAVEPOINT_TYPES[params["stop"]],
+            cause=cause,
+            savepoint_name=name,
+            is_canonical=params.get("format") == "canonical",
+            is_forced=params.get("forced", False),
+            is_periodic=False,
+        )
+        if isinstance(outcome, NotTriggered):
+            reason = f"savepoint {name!r}: {explain(outcome)}"
+            note(context, reason)
+            raise AirflowFailException(reason)
+        return outcome
+
+
+def savepoint_name(context: Context) -> str:
+    """The name in the form, else the run's id with the characters that a key may have."""
+    return context["params"]["name"] or re.sub(r"[^A-Za-z0-9_.-]", "-", context["run_id"])[:128]
+
+
+REQUEST = "request"  # In the configuration of such a run: the request that it is for.
+
+
+def start_runs(job: Job) -> list[str]:
+    """Start a run for each request that awaits a host, if Airflow drives the job; say for which.
+
+    A run's id is its request's, so it is started once.
+    """
+    from sluice.surface.journal import last_host
+
+    state, now_ms = job.state(), job.clock()
+    queued = [one for one in state.queue if one.awaits_a_host and not one.has_expired(now_ms)]
+    host = last_host(state)
+    if host is not None and run_of(host.cause) is None:
+        return []
+    dag_id = f"{job.pipeline.uid}__savepoint"
+    return [
+        f"started a run of {dag_id}, {one.cause}"
+        for one in queued
+        if _start(dag_id, f"request__{one.request_id}", {REQUEST: one.request_id})
+    ]
+
+
+def _start(dag_id: str, run_id: str, conf: dict[str, object]) -> bool:
+    """Whether the run was started now; False if it was before, or Airflow does not answer."""
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+
+    run = TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=conf)
+    try:
+        answer = task_runner.SUPERVISOR_COMMS.send(run)
+    except Exception:  # Any error of Airflow: the next look tries again, until it has expired.
+        log.warning("no run was started dag_id=%s run_id=%s", dag_id, run_id, exc_info=True)
+        return False
+    return not isinstance(answer, ErrorResponse)
+
+
+def carry_out(
+    job: Job, context: Context, *, cause: str, for_s: float, again_after: timedelta
+) -> Triggered:
+    """Take up the request of this run once it is due.
+
+    Raises:
+        AirflowSkipException: it is not queued any more.
+        AirflowRescheduleException: *for_s* have passed; the task looks again *again_after*.
+    """
+    from sluice.coordinator.trigger import take_up
+    from sluice.surface.journal import request_progress
+
+    request_id = context["params"][REQUEST]
+    until = time.monotonic() + for_s
+    while any(queued.request_id == request_id for queued in job.state().queue):
+        triggered = take_up(job, cause=cause)
+        if triggered is not None:
+            return triggered
+        if time.monotonic() >= until:
+            raise AirflowRescheduleException(datetime.now(UTC) + again_after)
+        time.sleep(QUEUE_POLL_S)
+    told = request_progress(job, request_id)
+    became = f", checkpoint {told.checkpoint}" if told.checkpoint is not None else ""
+    reason = f"the request needs no run of its own: it is {told.status.value}{became}"
+    note(context, f"skipped: {reason}")
+    raise AirflowSkipException(reason)

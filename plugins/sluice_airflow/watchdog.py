@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobStatus
 from sluice.declaration.pipeline import Pipeline
-from sluice_airflow.adoption import start_runs
-from sluice_airflow.job_stats import emit_stats, send_newest_trace
+from sluice_airflow.applications import reap
 from sluice_airflow.notes import note
-from sluice_airflow.ownership import run_of
-from sluice_airflow.reaper import reap
+from sluice_airflow.runs import run_of
 from sluice_airflow.settings import Settings
+from sluice_airflow.stats import emit_stats, send_newest_trace
+from sluice_airflow.trigger_task import start_runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sluice.core.state import CoordinatorState
     from sluice.job.job import Job
-    from sluice.storage.open import StoreLocation
+    from sluice.store.open import StoreLocation
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,9 @@ WATCHDOG_DAG_ID = "sluice__watchdog"
 WATCHDOG_INTERVAL = timedelta(minutes=1)
 RETRY_DELAY = timedelta(seconds=5)
 RUN_TIMEOUT = timedelta(minutes=30)
-LOOK_TIMEOUT = timedelta(minutes=29)  # So that the task itself says what hung, before its run ends.
+WATCH_TIMEOUT = timedelta(
+    minutes=29
+)  # So that the task itself says what hung, before its run ends.
 SHORT_PAUSE_MS = 15_000  # The longest that one job delays the others.
 
 DOC = """\
@@ -83,7 +85,7 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
         under_way.extend([] if is_over else [cause])
         return is_over
 
-    actions = _look_at(job, is_abandoned)
+    actions = _watch_and_restart(job, is_abandoned)
     emit_stats(job)
     if actions:
         send_newest_trace(job)
@@ -92,9 +94,9 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
     return actions + frozen(ti, under_way) + tuple(start_runs(job)) + tuple(reaped)
 
 
-def _look_at(job: Job, is_abandoned: Callable[[str], bool]) -> tuple[str, ...]:
+def _watch_and_restart(job: Job, is_abandoned: Callable[[str], bool]) -> tuple[str, ...]:
     """Look once, and after an abort again, when a short pause of the restart strategy is over."""
-    from sluice.coordinator.watch import watch
+    from sluice.coordinator.failure import watch
 
     watched = watch(job, is_abandoned=is_abandoned)
     if not watched.actions:
@@ -169,6 +171,6 @@ def build_watchdog(load: Callable[[], Mapping[str, Pipeline]]) -> DAG:
             load=load,
             retries=1,
             retry_delay=RETRY_DELAY,
-            execution_timeout=LOOK_TIMEOUT,
+            execution_timeout=WATCH_TIMEOUT,
         )
     return dag

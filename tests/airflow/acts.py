@@ -9,13 +9,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from sluice_airflow.abort import AbortOperator
-from sluice_airflow.assets import assets_of
-from sluice_airflow.dag_switch import SWITCH_KEY, Switch
-from sluice_airflow.notes import NOTE_KEY, SILENCE_KEY
-from sluice_airflow.operators import CommitOperator, FinalizeOperator
-from sluice_airflow.restore_tasks import VerifyOperator
-from sluice_airflow.snapshot import SnapshotOperator
+from sluice_airflow.acts import AbortOperator, VerifyOperator
+from sluice_airflow.notes import NOTE_KEY, SILENCE_KEY, SWITCH_KEY, Switch
+from sluice_airflow.operators import CommitOperator, FinalizeOperator, assets_of
+from sluice_airflow.stage import SnapshotOperator
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.stand_in import a_pipeline
 

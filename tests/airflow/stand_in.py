@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from sluice.core.acks import Ack, Decline
+from sluice.core.answers import Ack, Decline
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.params import param
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.sink_spec import SinkSpec
+from sluice.declaration.places import SinkSpec
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 CAUSE = "airflow:demo/run-1"
 

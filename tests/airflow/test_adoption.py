@@ -10,10 +10,10 @@ from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipExcept
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
+from sluice.coordinator.requests import UserRequest, request_checkpoint
 from sluice.coordinator.trigger import trigger as trigger_checkpoint
-from sluice.coordinator.user_requests import UserRequest, request_checkpoint
+from sluice.core.configuration import CheckpointType
 from sluice.core.decider import CheckpointRequest
-from sluice.core.properties import CheckpointType
 from sluice_airflow.trigger_task import TriggerSavepointOperator
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import (

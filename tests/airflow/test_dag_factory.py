@@ -13,13 +13,12 @@ from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import fixed_delay
+from sluice.declaration.checkpointing import Checkpointing, fixed_delay
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice_airflow.dag_factory import build_dags
-from sluice_airflow.documentation import draw
+from sluice_airflow.dag_factory import build_dags, describe_pipeline, draw_pipeline
 from sluice_airflow.watchdog import build_watchdog
 from tests.airflow.conftest import REPOSITORY
 from tests.airflow.stand_in import a_pipeline
@@ -151,7 +150,7 @@ def test_the_sensor_starts_in_the_triggerer_and_names_no_checkpoint() -> None:
     sensor = the_dags()["demo"].get_task("bids.await_acks")
 
     assert sensor.start_from_trigger
-    assert sensor.start_trigger_args.trigger_cls == "sluice_airflow.ack_trigger.AwaitAcksTrigger"
+    assert sensor.start_trigger_args.trigger_cls == "sluice_airflow.answers.AwaitAcksTrigger"
     assert sensor.start_trigger_args.trigger_kwargs == {"pipeline": "demo", "stage": "bids"}
     assert sensor.start_trigger_args.timeout == timedelta(minutes=11)
 
@@ -192,7 +191,7 @@ def test_two_dags_of_one_name_are_refused(uid: str) -> None:
 
 
 def test_the_documentation_draws_the_pipeline() -> None:
-    assert draw(a_pipeline()) == [
+    assert draw_pipeline(a_pipeline()) == [
         "events  source, Nexmark",
         "└─ bids  Transform x2",
         "   └─ by_auction  KeyedAggregate by auction x2",
@@ -228,3 +227,21 @@ def test_a_dag_file_is_parsed_within_a_second_and_imports_nothing_heavy() -> Non
     assert heavy == "none"
     assert {"auctions__restore", "sluice__watchdog"} <= {*dags.split(",")}
     assert float(seconds) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        (
+            timedelta(minutes=2),
+            "A checkpoint every **2 min**, if there is anything new, given up after 10 min;",
+        ),
+        (None, "A checkpoint **by hand** only, given up after 10 min;"),
+    ],
+)
+def test_the_page_of_a_pipeline_says_when_checkpoints_are_taken(
+    interval: timedelta | None, words: str
+) -> None:
+    pipeline = Pipeline("auctions", checkpointing=Checkpointing(interval=interval))
+
+    assert words in describe_pipeline(pipeline)

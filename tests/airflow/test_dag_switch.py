@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.coordinator.recovery import stop
+from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import JobStatus
-from sluice.declaration.config import no_restart
-from sluice_airflow.abort import AbortOperator
+from sluice.core.configuration import JobStatus
+from sluice.declaration.checkpointing import no_restart
+from sluice_airflow.acts import AbortOperator, RestoreOperator
+from sluice_airflow.forms import STAY_SUSPENDED
 from sluice_airflow.operators import CheckpointOperator
-from sluice_airflow.restore_tasks import STAY_SUSPENDED, RestoreOperator
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import PIPELINE, RESTORE, a_checkpoint, a_context, trigger
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.declaration.discovery import load_declarations, load_pipeline, load_pipelines
+from sluice.declaration.project import load_declarations, load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
-from sluice_airflow.declarations import build_each, load_watched
+from sluice_airflow.dags import build_each, load_watched
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import a_context
 from tests.airflow.conftest import REPOSITORY
@@ -167,12 +167,12 @@ def test_the_watchdog_watches_the_others_and_names_the_broken(
     watched: list[str] = []
 
     def watch(job: object, **_: object) -> object:
-        from sluice.coordinator.watch import Watched
+        from sluice.coordinator.failure import Watched
 
         watched.append(job.pipeline.uid)  # type: ignore[attr-defined]
         return Watched(())
 
-    monkeypatch.setattr("sluice.coordinator.watch.watch", watch)
+    monkeypatch.setattr("sluice.coordinator.failure.watch", watch)
 
     with pytest.raises(AirflowFailException, match=r"cannot watch pipelines/broken.py: line 1: Mo"):
         WatchOperator(task_id="watch", load=load_watched).execute(a_context())

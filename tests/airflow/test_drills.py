@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobStatus
 from sluice_airflow.dag_factory import build_dags
 from tests.airflow.acts import RESTORE, snapshot, trigger, verify
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline

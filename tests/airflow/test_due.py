@@ -11,14 +11,20 @@ from zoneinfo import ZoneInfo
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.coordinator.recovery import stop
-from sluice.core.properties import JobStatus
+from sluice.coordinator.restore import stop
+from sluice.core.configuration import JobStatus
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice_airflow import due_trigger
-from sluice_airflow.due_trigger import CheckpointDueTrigger
-from sluice_airflow.due_watch import ERROR_S, FIRST_PATIENCE_S, OF_ALL, POLL_S, DueWatch
-from sluice_airflow.latest_declaration import LatestDeclarations
+from sluice_airflow import due as sluice_airflow_due
+from sluice_airflow.declared import LatestDeclarations
+from sluice_airflow.due import (
+    ERROR_S,
+    FIRST_PATIENCE_S,
+    OF_ALL,
+    POLL_S,
+    CheckpointDueTrigger,
+    DueWatch,
+)
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_checkpoint, a_context, trigger
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
@@ -150,7 +156,7 @@ def test_many_watches_of_one_process_share_a_part_of_one_core(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 3.0, *[0.0, 0.004] * 2])
-    replace_in(monkeypatch, "sluice_airflow.due_watch", "time", thread_time=lambda: next(ticks))
+    replace_in(monkeypatch, "sluice_airflow.due", "time", thread_time=lambda: next(ticks))
     on = AWatch()
 
     first, alone, of_many = (on.watch.look(watches=number) for number in (1, 1, 200))
@@ -163,7 +169,7 @@ def test_two_looks_that_import_are_not_rested_from_for_minutes(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 3.0] * 2)
-    replace_in(monkeypatch, "sluice_airflow.due_watch", "time", thread_time=lambda: next(ticks))
+    replace_in(monkeypatch, "sluice_airflow.due", "time", thread_time=lambda: next(ticks))
     on = AWatch()
 
     on.watch.look()
@@ -180,7 +186,7 @@ def test_records_that_arrive_fire_the_trigger(
         def pipeline(self, uid: str) -> Pipeline:
             return {"demo": a_pipeline()}[uid]
 
-    monkeypatch.setattr(due_trigger, "_declarations", lambda said: Declared())
+    monkeypatch.setattr(sluice_airflow_due, "_declarations", lambda said: Declared())
     monkeypatch.setattr(CheckpointDueTrigger, "_active_runs", lambda self: 0)
 
     async def first_event() -> object:
@@ -197,7 +203,7 @@ def test_the_wire_format_of_the_trigger_does_not_change() -> None:
 
     path, kwargs = before.serialize()
 
-    assert path == "sluice_airflow.due_trigger.CheckpointDueTrigger"
+    assert path == "sluice_airflow.due.CheckpointDueTrigger"
     assert kwargs == {
         "pipeline": "demo", "interval_s": 15.0, "max_concurrent": 1, "pipelines": "/srv/pipelines",
     }  # fmt: skip
@@ -225,7 +231,7 @@ def test_a_cron_is_part_of_the_wire_format_and_tells_its_latest_moment() -> None
     cron = ["0 2 * * *", "Europe/Berlin"]
     _, kwargs = CheckpointDueTrigger(pipeline="demo", interval_s=0.0, cron=cron).serialize()
 
-    latest_ms = due_trigger.latest_ticks(*CheckpointDueTrigger(**kwargs).cron or ())()
+    latest_ms = sluice_airflow_due.latest_ticks(*CheckpointDueTrigger(**kwargs).cron or ())()
 
     latest = datetime.fromtimestamp(latest_ms / 1_000, ZoneInfo("Europe/Berlin"))
     assert kwargs["cron"] == cron

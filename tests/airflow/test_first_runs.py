@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
-from sluice_airflow.snapshot import SnapshotOperator
+from sluice_airflow.stage import SnapshotOperator
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_context
 from tests.airflow.stand_in import StandInSpark

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobStatus
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import PIPELINE, a_checkpoint, a_context, abort, trigger
 from tests.airflow.stand_in import a_job, decline
@@ -105,7 +105,7 @@ def _refuse(*_: object, **__: object) -> None:
 
 
 def test_where_stats_are_off_nothing_is_read(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.views.metrics.metrics", _refuse)
-    monkeypatch.setattr("sluice_airflow.job_stats.log.warning", _refuse)
+    monkeypatch.setattr("sluice.surface.monitoring.metrics", _refuse)
+    monkeypatch.setattr("sluice_airflow.stats.log.warning", _refuse)
 
     a_checkpoint("run-1")

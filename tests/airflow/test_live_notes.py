@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from sluice_airflow.live_notes import LiveNotes, act_of, write_note, write_notes
 from sluice_airflow.notes import NOTE_KEY, SILENCE_KEY
-from sluice_airflow.run_notes import PAUSED
+from sluice_airflow.run_notes import PAUSED, LiveNotes, act_of, write_note, write_notes
 from tests.airflow.demo_dags import demo_dags
 from tests.airflow.stand_in import StandInSpark
 
@@ -104,7 +103,7 @@ def test_a_paused_dag_is_said_by_its_run_until_it_is_switched_on(run_id: str) ->
 
 
 def test_the_page_of_the_pipeline_says_what_stands_still(run_id: str) -> None:
-    from sluice_airflow.rest.notices import show_notice
+    from sluice_airflow.rest.checkpoints import show_notice
 
     at_work = json.loads(bytes(show_notice("demo").body))
     store(SILENCE_KEY, SILENT)
@@ -191,7 +190,7 @@ def test_a_note_that_cannot_be_written_does_not_fail_the_request(
     async def send(message: Any) -> None:
         pass
 
-    monkeypatch.setattr("sluice_airflow.live_notes.write_note", fails)
+    monkeypatch.setattr("sluice_airflow.run_notes.write_note", fails)
     request = a_request("POST", f"/execution/xcoms/demo/run-1/commit/{NOTE_KEY}")
     asyncio.run(LiveNotes(airflow)(request, None, send))  # type: ignore[arg-type]  # not asked
 

@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.job.job import Job
-from sluice_airflow.export_task import ExportOperator
-from sluice_airflow.forms import restore_form, savepoint_form
+from sluice_airflow.acts import ExportOperator, RestoreOperator, VerifyOperator
+from sluice_airflow.forms import STAY_SUSPENDED, restore_form, savepoint_form
 from sluice_airflow.operators import FinalizeOperator
-from sluice_airflow.restore_tasks import STAY_SUSPENDED, RestoreOperator, VerifyOperator
 from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import SHORT_PAUSE_MS, pause_to_wait_out
 from tests.airflow.acts import (

@@ -13,17 +13,17 @@ from airflow.sdk.exceptions import (
     DagRunTriggerException,
 )
 
-from sluice.coordinator.recovery import fail_checkpoint, stop
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.ids import CheckpointId
-from sluice.core.pages import page_of
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.declaration.config import no_restart
+from sluice.declaration.checkpointing import no_restart
 from sluice.declaration.params import param
 from sluice.errors import StageFailed
 from sluice.sources import Nexmark
-from sluice_airflow.abort import AbortOperator, RestartOperator, abort_on_failure
+from sluice_airflow.acts import AbortOperator, RestartOperator, abort_on_failure
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from sluice_airflow.acts import RestoreOperator
 from sluice_airflow.dag_factory import dags_of
 from sluice_airflow.forms import checkpoint_form, restore_form
-from sluice_airflow.restore_tasks import RestoreOperator
 from tests.airflow.acts import PIPELINE, RESTORE, a_checkpoint, a_context, trigger
 from tests.airflow.stand_in import StandInSpark, a_job
 

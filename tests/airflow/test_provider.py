@@ -11,8 +11,7 @@ from airflow.providers_manager import _create_provider_info_schema_validator
 import airflow
 from sluice.errors import ConfigurationError
 from sluice_airflow import dags as dag_files
-from sluice_airflow import plugin
-from sluice_airflow.provider import get_provider_info
+from sluice_airflow import get_provider_info, plugin
 from tests.airflow.conftest import REPOSITORY
 
 TOO_OLD = r"Airflow 3\.2\.1 is not supported; Sluice runs on Airflow 3\.3 or newer, below 4"

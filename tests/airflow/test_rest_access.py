@@ -12,14 +12,19 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from sluice_airflow.rest import access
+from sluice_airflow.rest import answers
 from sluice_airflow.rest.app import create_app
 from tests.airflow.rest import BASE, Api
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
 
-READS = (access.may_read, access.may_read_data, access.may_read_savepoints, access.readable)
-ACTS = (access.may_checkpoint, access.may_save, access.may_restore, access.may_cancel)
+READS = (
+    answers.may_read,
+    answers.may_read_data,
+    answers.may_read_savepoints,
+    answers.visible_pipelines,
+)
+ACTS = (answers.may_checkpoint, answers.may_save, answers.may_restore, answers.may_cancel)
 DESCRIPTIONS = {"/openapi.json", "/docs", "/docs/oauth2-redirect"}  # Public, as Airflow's own are.
 
 

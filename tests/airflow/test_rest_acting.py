@@ -12,12 +12,11 @@ from airflow.utils.state import DagRunState
 from sqlalchemy import delete, update
 
 from harness.jobs import a_pipeline, trigger_one
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.airflow.rest import BASE, Api
 from tests.subtasks import a_savepoint, take_checkpoint
 

@@ -9,11 +9,12 @@ import pytest
 
 from harness.jobs import a_pipeline, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job, open_job
 from sluice.spark.stage import run_stage
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.airflow.rest import Api
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.

@@ -10,8 +10,8 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 from harness.jobs import a_pipeline
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import open_job
-from sluice.storage.open import StoreLocation
-from sluice.views.prometheus import CONTENT_TYPE
+from sluice.store.open import StoreLocation
+from sluice.surface.monitoring import CONTENT_TYPE
 from tests.airflow.rest import Api
 from tests.subtasks import take_checkpoint
 

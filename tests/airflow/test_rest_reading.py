@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_pipeline, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.submission import configure, submit
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.failures import CheckpointFailureReason
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.airflow.rest import Api
 from tests.subtasks import take_checkpoint
 

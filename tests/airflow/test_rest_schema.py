@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 from harness.jobs import a_pipeline
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.airflow.rest import Api
 from tests.airflow.test_rest_access import routes
 from tests.subtasks import take_checkpoint

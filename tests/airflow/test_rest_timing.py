@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_pipeline
-from sluice.coordinator.recovery import stop
+from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import JobStatus
-from sluice.core.timing import Timing
+from sluice.core.configuration import JobStatus, Timing
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.airflow.rest import BASE, Api
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.

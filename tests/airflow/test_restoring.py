@@ -8,11 +8,11 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from sluice.coordinator.recovery import stop
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.coordinator.restore import stop
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.timeline import Timeline, Writer
-from sluice_airflow.restore_tasks import RestoreOperator, VerifyOperator
+from sluice_airflow.acts import RestoreOperator, VerifyOperator
 from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.errors import StageFailed
 from sluice.job.job import Job
 from tests.airflow.demo_dags import demo_dags
@@ -243,7 +243,7 @@ def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_onc
     from sqlalchemy import select
 
     from sluice_airflow import run_notes
-    from sluice_airflow.parse_request import request_parse
+    from sluice_airflow.notes import request_parse
 
     run(dags["demo"])
     asked_parses()

@@ -19,15 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.schedules import Continuous, Cron, OnAsset, Orchestration, Watcher
 from sluice.errors import ConfigurationError
 from sluice.job.places import open_source
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice_airflow.arrivals import NewFilesTrigger
 from sluice_airflow.dag_factory import dags_of
+from sluice_airflow.due import NewFilesTrigger
 from sluice_airflow.timetable import CheckpointTimetable
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_context
@@ -112,7 +112,7 @@ def test_every_schedule_survives_the_database(schedule: object, summary: str) ->
 def test_an_interval_is_an_event_that_a_trigger_watches_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice_airflow.schedules.loaded_package", lambda: None)
+    monkeypatch.setattr("sluice_airflow.dag_factory.loaded_package", lambda: None)
     asked = []
     for schedule in (None, Continuous()):
         dag = dags_of(a_pipeline(interval=timedelta(seconds=7), schedule=schedule))[0]
@@ -128,18 +128,16 @@ def test_an_interval_is_an_event_that_a_trigger_watches_for(
 
 
 def test_a_watcher_is_part_of_the_asset() -> None:
-    watcher = Watcher(
-        trigger="sluice_airflow.arrivals.NewFilesTrigger", arguments={"uri": "file:///in"}
-    )
+    watcher = Watcher(trigger="sluice_airflow.due.NewFilesTrigger", arguments={"uri": "file:///in"})
     dag = dags_of(a_pipeline(schedule=OnAsset(uri="file:///in", watcher=watcher)))[0]
 
     written = json.dumps(DagSerialization.to_dict(dag))
 
-    assert "sluice_airflow.arrivals.NewFilesTrigger" in written
+    assert "sluice_airflow.due.NewFilesTrigger" in written
     assert "demo_barriers" in written
 
 
-@pytest.mark.parametrize("path", ["sluice_airflow.arrivals.NoSuch", "no_such_module.Trigger"])
+@pytest.mark.parametrize("path", ["sluice_airflow.due.NoSuch", "no_such_module.Trigger"])
 def test_a_watcher_that_cannot_be_built_is_named(path: str) -> None:
     schedule = OnAsset(uri="file:///in", watcher=Watcher(trigger=path))
 
@@ -229,7 +227,7 @@ def test_an_event_without_a_barrier_leaves_an_induced_source_where_it_stands(roo
 def test_a_cron_starts_its_first_run_only_and_a_trigger_watches_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice_airflow.schedules.loaded_package", lambda: None)
+    monkeypatch.setattr("sluice_airflow.dag_factory.loaded_package", lambda: None)
     dag = dags_of(a_pipeline(schedule=Cron("0 2 * * *", timezone="Europe/Berlin")))[0]
 
     read = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
@@ -275,6 +273,6 @@ def test_the_wire_format_of_new_files_does_not_change() -> None:
 
     path, kwargs = before.serialize()
 
-    assert path == "sluice_airflow.arrivals.NewFilesTrigger"
+    assert path == "sluice_airflow.due.NewFilesTrigger"
     assert kwargs == {"uri": "s3://bucket/in", "poll_s": 2.0, "endpoint_url": None}
     assert NewFilesTrigger(**kwargs).serialize() == before.serialize()

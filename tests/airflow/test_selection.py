@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.declaration.discovery import load_pipeline
+from sluice.declaration.project import load_pipeline
 from sluice.errors import ConfigurationError
 from sluice_airflow import dags as dag_files
-from sluice_airflow.declarations import load_watched
+from sluice_airflow.dags import load_watched
 from tests.airflow.conftest import REPOSITORY
 
 OURS = str(REPOSITORY / "include" / "pipelines")

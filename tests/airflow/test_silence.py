@@ -8,14 +8,14 @@ from threading import Event
 
 import pytest
 
-from sluice.core.pages import FAILURE_REASONS
-from sluice_airflow.silence import Needed, silence_said
+from sluice.core.failures import FAILURE_REASONS
+from sluice_airflow.notes import Needed, report_unanswered
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice_airflow.silence.ASK_EVERY_S", 0.02)
-    monkeypatch.setattr("sluice_airflow.silence.PATIENCE_S", 0.1)
+    monkeypatch.setattr("sluice_airflow.notes.PROBE_INTERVAL_S", 0.02)
+    monkeypatch.setattr("sluice_airflow.notes.PATIENCE_S", 0.1)
 
 
 def needed(name: str, ask: Callable[[], object]) -> Needed:
@@ -33,7 +33,7 @@ def test_what_answers_is_not_spoken_of() -> None:
     said: list[str] = []
     asked: list[int] = []
 
-    with silence_said(said.append, [needed("the store", lambda: asked.append(1))]):
+    with report_unanswered(said.append, [needed("the store", lambda: asked.append(1))]):
         wait_for(lambda: len(asked) > 3)
 
     assert said == []
@@ -48,7 +48,7 @@ def test_an_error_is_said_once_and_taken_back_when_it_is_over() -> None:
         if is_down.is_set():
             raise ConnectionRefusedError("port 1")
 
-    with silence_said(said.append, [needed("the store", ask)]):
+    with report_unanswered(said.append, [needed("the store", ask)]):
         wait_for(lambda: bool(said))
         time.sleep(0.1)
         once = len(said)
@@ -70,7 +70,7 @@ def test_a_server_that_keeps_the_question_is_asked_only_one_at_a_time() -> None:
         asked.append(1)
         answers.wait(10)
 
-    with silence_said(said.append, [needed("Spark", ask)]):
+    with report_unanswered(said.append, [needed("Spark", ask)]):
         wait_for(lambda: bool(said))
         time.sleep(0.2)
     answers.set()
@@ -86,7 +86,7 @@ def test_two_that_are_silent_are_said_together_and_nothing_after_the_end() -> No
     def ask() -> None:
         raise OSError("gone")
 
-    with silence_said(said.append, [needed("Spark", ask), needed("the store", ask)]):
+    with report_unanswered(said.append, [needed("Spark", ask), needed("the store", ask)]):
         wait_for(lambda: any("Spark" in one and "the store" in one for one in said))
     ended = len(said)
     time.sleep(0.1)
@@ -102,5 +102,5 @@ def test_a_sentence_that_cannot_be_stored_fails_nothing(caplog: pytest.LogCaptur
     def say(sentence: str) -> None:
         raise RuntimeError("no API server")
 
-    with silence_said(say, [needed("Spark", ask)]):
+    with report_unanswered(say, [needed("Spark", ask)]):
         wait_for(lambda: "a silence was not said" in caplog.text)

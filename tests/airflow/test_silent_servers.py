@@ -11,9 +11,9 @@ import boto3
 import pytest
 
 from harness.s3_server import S3Server
+from sluice_airflow.notes import report_unanswered
 from sluice_airflow.operators import FinalizeOperator
-from sluice_airflow.silence import silence_said
-from sluice_airflow.snapshot import SnapshotOperator
+from sluice_airflow.stage import SnapshotOperator
 from tests.airflow.acts import PIPELINE, a_context, snapshot, trigger
 from tests.airflow.stand_in import StandInSpark, a_job
 
@@ -73,7 +73,7 @@ def test_a_spark_that_is_gone_is_said_at_once(root: str) -> None:
         a_job(root)
     )
 
-    with silence_said(said.append, needed):
+    with report_unanswered(said.append, needed):
         seconds_until(lambda: said)
 
     assert said[0].startswith("Spark at sc://127.0.0.1:1 does not answer since ")

@@ -18,17 +18,25 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
 from harness.jobs import a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, start_attempt
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, start_attempt
+from sluice.coordinator.publication import commit
+from sluice.core.failures import CheckpointFailureReason
 from sluice.declaration.schedules import Orchestration, Submit
 from sluice.errors import ConfigurationError, FencedError, StageFailed
 from sluice.job.job import Job
-from sluice_airflow.application_names import MAX_POD_NAME, ApplicationName, short_life
-from sluice_airflow.reaper import reap
-from sluice_airflow.snapshot import CancelStagesOperator
-from sluice_airflow.spark_application import SubmitOperator
-from sluice_airflow.spark_clusters import Application, Standalone, Yarn, cluster_of
+from sluice_airflow.applications import (
+    MAX_POD_NAME,
+    Application,
+    ApplicationName,
+    Standalone,
+    Yarn,
+    cluster_of,
+    reap,
+    short_life,
+)
+from sluice_airflow.stage import CancelStagesOperator
+from sluice_airflow.submitting import SubmitOperator
 from tests.airflow.acts import a_context
 from tests.subtasks import acknowledge, take_checkpoint
 

@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.configuration import CheckpointType
+from sluice.core.events import AttemptStarted
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import AttemptStarted
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.job.job import Job
-from sluice_airflow.stage_watch import LOOKS_PER_JOURNAL, Acknowledged, Lost, StageWatch, Waiting
+from sluice_airflow.answers import (
+    POLLS_PER_JOURNAL_READ,
+    Acknowledged,
+    Lost,
+    Outstanding,
+    StageWatch,
+)
 from tests.airflow.stand_in import CAUSE, a_job, a_pipeline, acknowledge, decline
 
 
@@ -41,8 +48,8 @@ def test_it_waits_for_the_subtasks_that_did_not_answer(root: str) -> None:
     acknowledge(job, 1, "by_auction", 0, 1)  # Another stage's answers say nothing about this one.
     one = watch.look()
 
-    assert none == Waiting("0 of 2, waiting for bids/0 and 1 more")
-    assert one == Waiting("1 of 2, waiting for bids/1")
+    assert none == Outstanding("0 of 2, waiting for bids/0 and 1 more")
+    assert one == Outstanding("1 of 2, waiting for bids/1")
 
 
 def test_it_ends_when_every_subtask_acknowledged(root: str) -> None:
@@ -83,7 +90,7 @@ def test_an_abort_whose_author_died_before_the_discard_is_found(root: str) -> No
     assert plan is not None
     job.store.put(job.paths.plan(1), plan)
 
-    sights = [watch.look() for _ in range(LOOKS_PER_JOURNAL)]
+    sights = [watch.look() for _ in range(POLLS_PER_JOURNAL_READ)]
 
     assert Lost(f"the checkpoint of {CAUSE} was aborted") in sights
 
@@ -116,7 +123,7 @@ def test_only_the_newest_attempt_counts(root: str) -> None:
     acknowledge(job, 1, "bids", 0, 1, attempt=2)  # and then the new one.
     current = watch.look()
 
-    assert overtaken == Waiting("0 of 2, waiting for bids/0 and 1 more")
+    assert overtaken == Outstanding("0 of 2, waiting for bids/0 and 1 more")
     assert current == Acknowledged("2 of 2")
 
 
@@ -178,11 +185,11 @@ def test_a_stage_that_is_behind_is_overtaken_when_its_time_to_align_has_passed(r
 
     source_stage, behind = a_watch(job, "bids").look(), a_watch(job, "by_auction").look()
 
-    assert source_stage == Waiting("1 of 2, waiting for bids/1")  # It has nothing to align.
+    assert source_stage == Outstanding("1 of 2, waiting for bids/1")  # It has nothing to align.
     assert behind == Acknowledged("overtaken: its input stays in flight")
     assert a_watch(job, "by_auction").look() == behind
     assert job.state().pending[0].overtaken == ("by_auction",)
     patient = a_pending_checkpoint(
         f"{root}/patient", unaligned=True, aligned_checkpoint_timeout=long
     )
-    assert isinstance(a_watch(patient, "by_auction").look(), Waiting)
+    assert isinstance(a_watch(patient, "by_auction").look(), Outstanding)

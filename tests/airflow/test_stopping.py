@@ -19,13 +19,12 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.execution_time.timeout import timeout
 
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
-from sluice_airflow.cancel_task import CancelOperator
-from sluice_airflow.export_task import ExportOperator
-from sluice_airflow.restore_tasks import STAY_SUSPENDED, RestoreOperator, VerifyOperator
-from sluice_airflow.snapshot import CancelStagesOperator
+from sluice_airflow.acts import CancelOperator, ExportOperator, RestoreOperator, VerifyOperator
+from sluice_airflow.forms import STAY_SUSPENDED
+from sluice_airflow.stage import CancelStagesOperator
 from sluice_airflow.trigger_task import WAIT_IN_SLOT_S, TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import (

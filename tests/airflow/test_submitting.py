@@ -11,13 +11,13 @@ import pytest
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.ids import CheckpointId
-from sluice.declaration.discovery import load_pipeline
+from sluice.declaration.project import load_pipeline
 from sluice.declaration.schedules import Orchestration, Submit
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from sluice_airflow.dag_factory import dags_of
-from sluice_airflow.declarations import build_each
-from sluice_airflow.spark_application import SubmitOperator
+from sluice_airflow.dags import build_each
+from sluice_airflow.submitting import SubmitOperator
 from tests.airflow.acts import a_context
 
 pytestmark = pytest.mark.filterwarnings("ignore")

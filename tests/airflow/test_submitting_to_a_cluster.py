@@ -17,18 +17,18 @@ import pytest
 
 from harness.s3_server import own_bucket
 from harness.spark_cluster import SparkCluster, running_cluster
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.declaration.discovery import load_pipeline
+from sluice.declaration.project import load_pipeline
 from sluice.declaration.schedules import Submit
-from sluice.devstack.s3_server import BUCKET
+from sluice.devstack.servers import BUCKET
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
-from sluice_airflow.reaper import reap
-from sluice_airflow.spark_application import SubmitOperator
+from sluice.store.open import StoreLocation
+from sluice_airflow.applications import reap
+from sluice_airflow.submitting import SubmitOperator
 from tests.airflow.acts import a_context
 
 pytestmark = [

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent
 
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import StoreUnavailable
 from sluice.job.job import Job
-from sluice.storage.object_store import Listed, ObjectStore
-from sluice_airflow.ack_trigger import AwaitAcksTrigger
+from sluice.store.object_store import Listed, ObjectStore
+from sluice_airflow.answers import AwaitAcksTrigger
 from tests.airflow.stand_in import CAUSE, a_job, acknowledge, decline
 
 
@@ -84,7 +84,7 @@ async def event_after(act: Callable[[], object]) -> TaskSuccessEvent | TaskFaile
 def test_the_wire_format_does_not_change() -> None:
     path, kwargs = AwaitAcksTrigger(pipeline="demo", stage="bids").serialize()
 
-    assert path == "sluice_airflow.ack_trigger.AwaitAcksTrigger"
+    assert path == "sluice_airflow.answers.AwaitAcksTrigger"
     assert kwargs == {
         "pipeline": "demo",
         "stage": "bids",
@@ -139,7 +139,7 @@ def test_it_outlasts_a_store_that_does_not_answer(
     job = a_pending_checkpoint(root)
     acknowledge(job, 1, "bids", 0, 1)
     outage = Outage(job.store, requests=5)
-    monkeypatch.setattr("sluice_airflow.stage_watch.shared_store", lambda location: outage)
+    monkeypatch.setattr("sluice_airflow.answers.shared_store", lambda location: outage)
 
     event = asyncio.run(first_event(a_trigger()))
 

@@ -7,25 +7,25 @@ from dataclasses import replace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
-from sluice.core.acks import Ack
-from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
+from sluice.core.answers import Ack
+from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle, checksum
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
-from sluice.declaration.discovery import Declarations
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.project import Declarations
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
-from sluice.protocol.checksums import checksum
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice_airflow import declarations as upgrades
-from sluice_airflow.declarations import require_sound
+from sluice_airflow import dags as upgrades
+from sluice_airflow.dags import require_sound
 from tests.airflow.stand_in import a_job
 
 
@@ -107,7 +107,7 @@ def test_every_problem_is_named_in_one_error(root: str) -> None:
 
 
 def test_the_trigger_of_a_changed_declaration_fails_with_the_same_words(root: str) -> None:
-    from sluice_airflow.retry_policy import airflow_failures
+    from sluice_airflow.runs import airflow_failures
 
     job = a_running_job(root)
 

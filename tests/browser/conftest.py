@@ -16,15 +16,16 @@ from harness.chromium import Tab, chromium, found_browser
 from harness.jobs import a_pipeline, trigger_one
 from harness.no_spark import stages_without_spark
 from harness.pages import PLACE, TEXT
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
 from sluice.coordinator.submission import configure, submit
+from sluice.core.configuration import CheckpointType
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.job.job import Job, open_job
 from sluice.spark.stage import run_stage
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.airflow import conftest as airflow_home
 from tests.airflow.rest import PACKAGE, an_api
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.jobs import a_pipeline, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.subtasks import acknowledge, take_checkpoint
 
 CHECKPOINTS, SUBTASKS = 1_000, 1_000

@@ -6,8 +6,8 @@ import pytest
 
 from harness.chromium import Tab
 from harness.pages import PLACE
+from sluice.core.configuration import Timing
 from sluice.core.ids import CheckpointId
-from sluice.core.timing import Timing
 from sluice.job.job import Job
 from tests.airflow.test_rest_acting import set_paused
 from tests.browser.conftest import Served, says, show

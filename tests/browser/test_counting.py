@@ -9,9 +9,9 @@ from harness.jobs import a_pipeline, trigger_one
 from harness.pages import PLACE, TEXT
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
-from sluice.views.keyed_state import open_state
-from sluice.views.state_differences import Asked, ChangeCounts, ChangeKind, table_difference
+from sluice.store.open import StoreLocation
+from sluice.surface.differences import ChangeCounts, ChangeKind, DifferenceQuery, table_difference
+from sluice.surface.state import open_state
 from tests.browser.conftest import Served, says, show, take
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
@@ -33,7 +33,7 @@ def _job(served: Served) -> Job:
 
 def counted(job: Job, *kinds: ChangeKind) -> ChangeCounts:
     before, after = (open_state(job, one, "count_bids") for one in ("1", "2"))
-    return table_difference(before, after, Asked(limit=0, kinds=frozenset(kinds))).counts
+    return table_difference(before, after, DifferenceQuery(limit=0, kinds=frozenset(kinds))).counts
 
 
 def test_all_keys_that_differ_are_counted_when_asked(tab: Tab, served: Served, job: Job) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from sluice_airflow.pages_app import FOLDER, FOREVER, PREFIX, VIEWS, PagesApp, digest_of
+from sluice_airflow.plugin import FOLDER, FOREVER, PAGES_PREFIX, VIEWS, PagesApp, digest_of
 from sluice_airflow.rest.app import create_app
 from tests.house.failure_reasons_json import SHIPPED, written
 
@@ -78,19 +78,19 @@ def _routes_of(text: str) -> list[str]:
 
 def test_airflow_is_told_of_files_that_are_served() -> None:
     app = FastAPI()
-    app.mount(PREFIX, PagesApp())
+    app.mount(PAGES_PREFIX, PagesApp())
     client = TestClient(app)
 
     for view in VIEWS:
         for name in ("bundle_url", "icon", "icon_dark_mode"):
             assert client.get(f"/{view[name]}").status_code == 200
     module = client.get(f"/{VIEWS[0]['bundle_url']}")
-    alone = client.get(f"{PREFIX}/")
+    alone = client.get(f"{PAGES_PREFIX}/")
     assert module.headers["content-type"].startswith("text/javascript")
     assert module.headers["cache-control"] == FOREVER
     assert alone.headers["cache-control"] == "no-cache"
     (script,) = re.findall(r'src="([^"]+)"', alone.text)
-    kept = client.get(f"{PREFIX}/{script}")
+    kept = client.get(f"{PAGES_PREFIX}/{script}")
     assert (kept.status_code, kept.headers["cache-control"]) == (200, FOREVER)
     assert f"globalThis.{VIEWS[0]['name']} = " in module.text
     assert len({view["url_route"] for view in VIEWS}) == len(VIEWS)

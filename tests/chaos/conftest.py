@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.airflow_api import AirflowApi
-from sluice.devstack.settings import AirflowDatabase, StackOptions
+from sluice.devstack.stack import AirflowDatabase, StackOptions
 from tests.chaos.kinds import Field
 from tests.chaos.under_fire import FOLDER_VARIABLE
 from tests.own_stack import own_stack

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.airflow_api import AirflowApi
-from sluice.devstack import process_table, stack, stack_file
-from sluice.devstack.component import COMPONENT_VARIABLE
+from sluice.devstack import processes, stack
+from sluice.devstack import stack as devstack_stack
+from sluice.devstack.child import COMPONENT_VARIABLE
 from sluice.devstack.processes import STACK_ID_VARIABLE
-from sluice.devstack.settings import StackOptions, sluice_folder
-from sluice.devstack.stack import Stack
-from sluice.storage.open import StoreLocation
+from sluice.devstack.stack import Stack, StackOptions, sluice_folder
+from sluice.store.open import StoreLocation
 from tests.chaos.under_fire import FIRST_STAGE, POINTS, SECOND_STAGE, TIMEOUT, uid_of
 
 HANG_S = 75  # Until the slowest of six jobs stands, too; less than the checkpoint timeout.
@@ -67,14 +67,14 @@ class Field:
         stack_id = f"{STACK_ID_VARIABLE}={self._stack_id()}".encode()
         marked = {
             info.pid
-            for info in process_table.all_processes()
-            if process_table.carries(info.pid, mark) and process_table.carries(info.pid, stack_id)
+            for info in processes.all_processes()
+            if processes.carries(info.pid, mark) and processes.carries(info.pid, stack_id)
         }
         first = min(marked)  # It forked all others.
         os.kill(first, signal.SIGKILL)
 
     def _stack_id(self) -> str:
-        recorded = stack_file.read(sluice_folder(self.running.root_dir))
+        recorded = devstack_stack.read_stack_file(sluice_folder(self.running.root_dir))
         assert recorded is not None
         return recorded.stack_id
 
@@ -85,7 +85,7 @@ class Field:
 
         def restart() -> None:
             time.sleep(down_s)
-            stack.up(self.running.root_dir, options=self.options, extra_env=self.extra_env)
+            stack.start_stack(self.running.root_dir, options=self.options, extra_env=self.extra_env)
 
         thread = threading.Thread(target=restart)
         thread.start()

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sluice.cli.result import final_table
-from sluice.coordinator.recovery import stop
+from sluice.cli.run import final_table
+from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import JobStatus
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState, FailedCheckpoint
 from sluice.errors import StoreUnavailable
 from sluice.job.job import Job, open_job
-from sluice.views.history import history
+from sluice.surface.checkpoints import history
 from tests.chaos.kinds import Field, Kind, Struck, dag_of, task_id_of
 from tests.chaos.under_fire import EPOCHS, EVENTS, pipeline_at, uid_of
 

@@ -11,7 +11,7 @@ import os
 from datetime import timedelta
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.params import param
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.schedules import OnAsset, Watcher
@@ -65,7 +65,7 @@ def on_files() -> Pipeline:
     """Its checkpoints follow the files that arrive in a folder; nothing breaks it."""
     folder = os.environ.get(FOLDER_VARIABLE, "/nonexistent")
     watcher = Watcher(
-        trigger="sluice_airflow.arrivals.NewFilesTrigger",
+        trigger="sluice_airflow.due.NewFilesTrigger",
         arguments={"uri": f"file://{folder}", "poll_s": 1.0},
     )
     schedule = OnAsset(uri=f"file://{folder}", watcher=watcher)

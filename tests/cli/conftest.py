@@ -48,7 +48,7 @@ def new_job() -> Job:
 @pytest.fixture
 def sluice(job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sluice:
     monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": a_pipeline()}.__getitem__)
-    monkeypatch.setattr("sluice.cli.metrics.load_pipeline", {"auctions": a_pipeline()}.__getitem__)
+    monkeypatch.setattr("sluice.cli.show.load_pipeline", {"auctions": a_pipeline()}.__getitem__)
     monkeypatch.setenv("SLUICE_ROOT", job.store.root)
     monkeypatch.setenv("COLUMNS", "80")
 

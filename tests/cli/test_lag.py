@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
-from sluice.cli.lag import pending
+from sluice.cli.show import pending
+from sluice.figures.rates import SourceLag
 from sluice.job.job import Job
-from sluice.statistics.lag import SourceLag
-from sluice.views.lag import job_lag
+from sluice.surface.checkpoints import job_lag
 from tests.cli.conftest import Sluice
 from tests.subtasks import take_checkpoint
 

@@ -8,14 +8,15 @@ import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, keys_of, trigger_one
 from sluice.cli.options import period_ms
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, overtake
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from sluice.job.job import Job
-from sluice.views.units import moment, watermark
+from sluice.surface.units import moment, watermark
 from tests.builders import SUBTASKS
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, acknowledge, decline, take_checkpoint

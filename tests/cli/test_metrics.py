@@ -8,14 +8,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint
-from sluice.coordinator.timing import NewTimes, pause, retime
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.requests import NewTimes, pause, retime
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.figures.metrics import METRICS
 from sluice.job.job import Job
-from sluice.statistics.metrics import METRICS
-from sluice.views.prometheus import CONTENT_TYPE, exposed_name, metrics_text
-from sluice.views.statistics import details, overview
+from sluice.surface.checkpoints import details, overview
+from sluice.surface.monitoring import CONTENT_TYPE, exposed_name, metrics_text
 from tests.cli.conftest import Sluice
 from tests.subtasks import take_checkpoint
 

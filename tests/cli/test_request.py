@@ -9,17 +9,18 @@ from contextlib import contextmanager
 import pytest
 
 from harness.jobs import a_pipeline, trigger_one
-from sluice.cli.request import _hint
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import stop
+from sluice.cli.acts import _hint
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import abort_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import take_up
-from sluice.coordinator.user_abort import abort_checkpoint
+from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import JobStatus
 from sluice.job.job import Job, open_job, wall_clock_ms
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.cli.conftest import Sluice
 from tests.subtasks import acknowledge
 
@@ -36,8 +37,8 @@ def job() -> Job:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.cli.request.POLL_S", 0.01)
-    monkeypatch.setattr("sluice.cli.request.HINT_AFTER_S", 0.0)
+    monkeypatch.setattr("sluice.cli.acts.POLL_S", 0.01)
+    monkeypatch.setattr("sluice.cli.acts.HINT_AFTER_S", 0.0)
 
 
 def completes(job: Job, plan: CheckpointPlan) -> None:
@@ -78,7 +79,7 @@ def test_a_checkpoint_is_taken_now(
         is_told.set()
         return _hint(job)
 
-    monkeypatch.setattr("sluice.cli.request._hint", hint)
+    monkeypatch.setattr("sluice.cli.acts._hint", hint)
     with a_host(job, after=is_told):
         answer = sluice("checkpoint", "auctions")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, keys_of, published_records, trigger_one
-from sluice.coordinator.recovery import stop
+from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.builders import ids_of
 from tests.cli.conftest import Sluice
 from tests.noted_target import NotedTable

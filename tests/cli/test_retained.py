@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint, restore, stop
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.restore import restore, stop
+from sluice.core.configuration import JobStatus, Retention
+from sluice.core.failures import FAILURE_REASONS, CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.pages import FAILURE_REASONS
-from sluice.core.properties import JobStatus, Retention
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest
 from sluice.job.job import Job
 from tests.cli.conftest import Sluice

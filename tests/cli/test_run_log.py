@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.run_log import run_log
+from sluice.cli.run import run_log
 from sluice.errors import ConfigurationError, SluiceError, StageFailed
 
 log = logging.getLogger("sluice.test")

@@ -8,16 +8,15 @@ import pytest
 
 from harness.counting_store import CountingStore
 from harness.jobs import a_job, a_pipeline, a_running_job, keys_of, trigger_one
-from sluice.coordinator.recovery import stop
-from sluice.coordinator.restore_request import plan, resolve
+from sluice.coordinator.restore import plan, resolve, stop
 from sluice.coordinator.savepoints import savepoint_names
+from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.core.restoring import Restore
+from sluice.core.restoring import RestoreApproval
 from sluice.job.job import Job
 from sluice.protocol.records import FORMAT_VERSION
-from sluice.storage.memory import named_store
-from sluice.views.snapshots import restore_request, snapshots
+from sluice.store.memory import named_store
+from sluice.surface.snapshots import restore_request, snapshots
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, take_checkpoint
 
@@ -73,7 +72,7 @@ def test_each_can_be_restored_exactly_if_the_list_says_so(job: Job) -> None:
     for one in found:
         request = restore_request(one)
         decision = plan(job, job.state(), resolve(job, job.state(), request)).decision
-        assert isinstance(decision, Restore) == one.can_restore
+        assert isinstance(decision, RestoreApproval) == one.can_restore
     damaged = next(one for one in found if one.savepoint == "mine")
     assert not damaged.can_restore
     assert "is missing" in damaged.problems[0]
@@ -147,7 +146,7 @@ def test_what_more_snapshots_share_is_read_once(monkeypatch: pytest.MonkeyPatch)
     """Their tables and the journal have a line of each checkpoint that there was."""
     asked: Counter[str] = Counter()
     monkeypatch.setattr(
-        "sluice.storage.open.named_store",
+        "sluice.store.open.named_store",
         lambda name, prefix: CountingStore(named_store(name, prefix), asked),
     )
     job = a_running_job(a_pipeline(num_retained=8))

@@ -9,9 +9,10 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job
 from sluice.sinks import FilesTable

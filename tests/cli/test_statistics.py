@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.job.job import Job
-from sluice.views.statistics import details, overview
+from sluice.surface.checkpoints import details, overview
 from tests.cli.conftest import Sluice
 from tests.subtasks import acknowledge, take_checkpoint
 

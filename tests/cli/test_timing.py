@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import a_job, a_pipeline
-from sluice.coordinator.timing import NewTimes, retime
+from sluice.coordinator.requests import NewTimes, retime
 from sluice.job.job import Job
 from tests.cli.conftest import Sluice
 

@@ -15,11 +15,10 @@ import pytest
 
 from harness.s3_server import own_bucket
 from harness.spark_cluster import SparkCluster, running_cluster
-from sluice.declaration.discovery import load_pipeline
-from sluice.declaration.project import find_pipelines
-from sluice.devstack.s3_server import BUCKET
+from sluice.declaration.project import find_pipelines, load_pipeline
+from sluice.devstack.servers import BUCKET
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 DECLARED = Path(__file__).with_name("declared")
 COMMAND = (sys.executable, "-c", "from sluice.cli.main import main; main()")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.devstack.s3_server import BUCKET
+from sluice.devstack.servers import BUCKET
 from tests.cluster.conftest import WAIT_S, Client, a_client
 
 pytestmark = pytest.mark.skipif(

@@ -14,10 +14,15 @@ from threading import Event
 import pytest
 
 from harness.s3_server import own_bucket
-from sluice.devstack import processes, spark_server
-from sluice.devstack.ports import LOOPBACK, accepts_connections, free_ports
-from sluice.devstack.processes import Launch, ProcessRecord
-from sluice.devstack.s3_server import BUCKET
+from sluice.devstack import processes, servers
+from sluice.devstack.processes import (
+    LOOPBACK,
+    Launch,
+    ProcessRecord,
+    accepts_connections,
+    free_ports,
+)
+from sluice.devstack.servers import BUCKET
 from tests.best_auctions import best_auctions
 from tests.cluster.conftest import DECLARED, WAIT_S
 from tests.docs.commands import blocks
@@ -37,7 +42,7 @@ def _env(tmp_path: Path) -> Iterator[dict[str, str]]:
             **bucket,
             "HOST": LOOPBACK,
             "SPARK_LOCAL_IP": LOOPBACK,
-            "SPARK_HOME": str(spark_server.spark_home()),
+            "SPARK_HOME": str(servers.spark_home()),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_PYTHON": sys.executable,
             "SLUICE_ROOT": f"s3://{BUCKET}/jobs",

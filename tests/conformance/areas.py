@@ -7,17 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sluice.core.completed import CompletedCheckpoint, subsumed
+from sluice.core.configuration import CheckpointType, JobStatus, Retention, is_discarded
 from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
-from sluice.core.failures import FailureCount
+from sluice.core.failures import CheckpointFailureReason, FailureCount
 from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
-from sluice.core.key_groups import (
-    check_parallelism,
-    default_max_parallelism,
-    key_group_range,
-)
-from sluice.core.properties import CheckpointType, JobStatus, Retention, is_discarded
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.declaration.config import Checkpointing
+from sluice.core.key_groups import check_parallelism, default_max_parallelism, key_group_range
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.errors import ConfigurationError
 from tests.conformance.flink_plan import Edge, Subtasks, Vertex, plan
 from tests.conformance.flink_rules import get_and_increment, previous_subtasks

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.failures import CheckpointFailureReason
 
 Subtasks: TypeAlias = Mapping[str, tuple[int, ...]]
 """Subtask indices by vertex, in ascending order; a vertex without any is absent."""

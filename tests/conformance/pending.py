@@ -11,23 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.coordinator import step
-from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation, SubtaskId
-from sluice.core.messages import (
+from sluice.core.events import (
     AcksReceived,
     CheckpointCompleted,
     CheckpointFailed,
     DiscardPending,
     Event,
+    Transition,
+    Verdict,
 )
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation, SubtaskId
 from sluice.core.pending import FIRST_ATTEMPT, AckResult, PendingCheckpoint
 from sluice.core.plan import TaskPlan
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Transition, Verdict
 from tests.conformance.reasons import reason_named
 
 ID, GENERATION = CheckpointId(1), Generation(1)

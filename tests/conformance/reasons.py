@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.failures import CheckpointFailureReason
 
 # Each as one of the same kind that the product gives; none counts, in Flink neither.
 CANNOT_OCCUR = {

@@ -14,22 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.jobs import STAGES, a_job, a_pipeline, keys_of
-from sluice.coordinator.commands import discard_completed
-from sluice.coordinator.in_use import savepoints_in_use
-from sluice.coordinator.participants import running_and_finished
-from sluice.core.completed import (
-    CheckpointMetadata,
-    CompletedCheckpoint,
-    StageState,
-    SubtaskState,
-)
+from sluice.coordinator.planning import running_and_finished
+from sluice.coordinator.record import discard_completed, savepoints_in_use
+from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, StageState, SubtaskState
+from sluice.core.configuration import CheckpointType
+from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import SourceCut
-from sluice.core.properties import CheckpointType
-from sluice.core.watermarks import MAX_WATERMARK
 from sluice.declaration.pipeline import Pipeline
-from sluice.epoch.lineage import CompletedParent
+from sluice.job.lineage import CompletedParent
 from sluice.protocol.records import encode_metadata
 from sluice.sources import Nexmark
 from tests.conformance.flink_plan import Edge, Plan, Subtasks, Vertex, plan, pointwise_inputs

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from harness.s3_server import running_s3_server
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation, open_store
 from tests.postgres_database import database  # noqa: F401 - a fixture
 
 BUCKET = "sluice-contract"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from sluice.core.events import JobRestored
 from sluice.core.ids import Generation
-from sluice.core.messages import JobRestored
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision
+from sluice.core.tables import TableDecision
 from sluice.errors import StoreUnavailable
-from sluice.protocol.paths import PipelinePaths
-from sluice.storage.journal import Journal
-from sluice.storage.object_store import CreateResult, Listed, ObjectStore
+from sluice.protocol.keys import PipelinePaths
+from sluice.store.journal import Journal
+from sluice.store.object_store import CreateResult, Listed, ObjectStore
 
 T = TypeVar("T")
 

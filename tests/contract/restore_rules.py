@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from sluice.connectors.contracts.sink import RollBack, Sink
-from sluice.core.acks import Committable
-from sluice.core.timeline import Recovery, Standing, Writer
+from sluice.core.answers import Committable
+from sluice.core.timeline import Recovery, TimelineComparison, Writer
+from sluice.declaration.places import RollBack, Sink
 from sluice.errors import ConfigurationError, FencedError, TableMismatch
 from tests.contract.sink_case import (
     ANEW,
@@ -30,17 +30,17 @@ from tests.contract.two_restores import (
 
 
 def what_is_ahead_of_a_version_is_named(case: SinkCase) -> None:
-    assert case.open().standing(JOB.life, None) == Standing()
+    assert case.open().standing(JOB.life, None) == TimelineComparison()
     publish_in_turn(case, 1, 2, 4)
 
-    def standing(version: int | None) -> Standing:
+    def standing(version: int | None) -> TimelineComparison:
         return case.open().standing(JOB.life, version)
 
-    assert standing(None) == Standing(ahead=(1, 2, 4), newest=4)
-    assert standing(1) == Standing(ahead=(2, 4), newest=4)
-    assert standing(4) == Standing(newest=4)
-    assert standing(3) == Standing(ahead=(4,), lacks=True, newest=4)
-    assert standing(5) == Standing(lacks=True, newest=4)
+    assert standing(None) == TimelineComparison(ahead=(1, 2, 4), newest=4)
+    assert standing(1) == TimelineComparison(ahead=(2, 4), newest=4)
+    assert standing(4) == TimelineComparison(newest=4)
+    assert standing(3) == TimelineComparison(ahead=(4,), lacks=True, newest=4)
+    assert standing(5) == TimelineComparison(lacks=True, newest=4)
     assert all(case.open().describe(version) for version in (1, 2, 4))
 
 
@@ -103,7 +103,7 @@ def an_empty_table_can_always_be_rolled_back(case: SinkCase) -> None:
 
     case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
 
-    assert case.open().standing(JOB.life, 1) == Standing(newest=2)
+    assert case.open().standing(JOB.life, 1) == TimelineComparison(newest=2)
     publish(case.open(), 3, 1, rows(3), RESTORED)
     assert seen(case) == rows(3)
     assert not case.open().is_empty()
@@ -182,7 +182,7 @@ def a_checkpoint_left_behind_and_chosen_again_is_published_by_that_restore_alone
 def a_second_life_is_refused_where_the_first_ones_rows_are(case: SinkCase) -> None:
     publish_in_turn(case, 1, 2)
     standing = case.open().standing(ANEW.life, None)
-    assert standing == Standing(ahead=(1, 2), other_life=JOB.life, newest=2)
+    assert standing == TimelineComparison(ahead=(1, 2), other_life=JOB.life, newest=2)
     assert not case.open().is_empty()
 
     for writer, checkpoint_id in ((ANEW, 1), (ANEW, 3)):
@@ -208,7 +208,7 @@ def a_second_life_takes_an_empty_table_over(case: SinkCase) -> None:
         case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
     case.open().recover(ANEW, taken)
     assert seen(case) == rows(7)
-    assert case.open().standing(ANEW.life, 2) == Standing(newest=2)
+    assert case.open().standing(ANEW.life, 2) == TimelineComparison(newest=2)
 
 
 def a_second_life_has_the_first_ones_rows_rolled_back(case: SinkCase) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.connectors.contracts.sink import DELETED, Sink
-from sluice.connectors.staging.staged_sink import StagedSink
-from sluice.core.acks import Committable
+from sluice.connectors.staged_sink import StagedSink
+from sluice.core.answers import Committable
 from sluice.core.timeline import Writer
+from sluice.declaration.places import DELETED, Sink
 
 Row = dict[str, Any]
 

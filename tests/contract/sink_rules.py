@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 
-from sluice.connectors.contracts.sink import Sink
-from sluice.core.acks import Committable
+from sluice.core.answers import Committable
+from sluice.declaration.places import Sink
 from tests.contract.restore_rules import RESTORE_RULES
 from tests.contract.sink_case import (
     ANEW,

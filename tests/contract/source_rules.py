@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.contracts.source import Barrier, Source, SourcePosition
+from sluice.declaration.places import Barrier, Source, SourcePosition
 
 Row = dict[str, Any]
 Cut = tuple[int | None, int]  # max_records, parallelism

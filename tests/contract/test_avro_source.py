@@ -7,10 +7,10 @@ import io
 import fastavro
 import pytest
 
-from sluice.connectors.files.avro_source import AvroSource
+from sluice.connectors.files.avro import AvroSource
 from sluice.errors import ConfigurationError
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.source_rules import check_replay, rows_of
 
 SCHEMA = {

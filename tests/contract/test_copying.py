@@ -14,14 +14,13 @@ from harness.jobs import a_job, trigger_one
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.savepoints import copy_savepoint
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import CheckpointType
+from sluice.core.configuration import CheckpointType
+from sluice.core.handles import checksum, checksum_of
 from sluice.errors import CorruptSegment
-from sluice.protocol.checksums import checksum, checksum_of
-from sluice.storage import s3
-from sluice.storage.copying import copy_object
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
-from sluice.storage.patience import PatientStore
+from sluice.store import s3
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import PatientStore, StoreLocation, open_store
+from sluice.store.uploads import copy_object
 from tests.contract.conftest import BUCKET
 from tests.subtasks import a_savepoint, acknowledge
 

@@ -16,13 +16,18 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness.s3_server import free_port
-from sluice.cli.diagnosis.finding import Status
-from sluice.cli.diagnosis.root import root_findings, store_findings
+from sluice.cli.doctor import Status, root_findings, store_findings
 from sluice.errors import ConfigurationError
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import AlreadyExists, Created, CreateResult, ObjectStore
-from sluice.storage.open import StoreLocation, open_store
-from sluice.storage.racing import RACERS, verify_one_winner
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import (
+    RACERS,
+    AlreadyExists,
+    Created,
+    CreateResult,
+    ObjectStore,
+    verify_one_winner,
+)
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import BUCKET
 
 CHECKS = ["root", "write", "list", "clock", "conditional writes", "delete"]

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.protocol.names import TEMPORARY_PREFIX
-from sluice.storage.file import FileStore
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.protocol.keys import TEMPORARY_PREFIX
+from sluice.store.folder import FileStore
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import environment_with_sluice
 from tests.patching import replace_in
 
@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_written_is_named(folder: str) -> None:
 FULL_DISK_SCRIPT = """
 import resource, signal, sys
 from sluice.errors import StoreUnavailable
-from sluice.storage.file import FileStore
+from sluice.store.folder import FileStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 store = FileStore(sys.argv[1])

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.connectors.contracts.source import SourcePosition
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.text import FilesSource
 from sluice.core.plan import PartitionOffset
+from sluice.declaration.places import SourcePosition
 from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.source_rules import check_replay
 
 

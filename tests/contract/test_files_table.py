@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.connectors.contracts.sink import Sink
-from sluice.connectors.files_table.table import FilesTable
-from sluice.core.acks import Committable
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.core.answers import Committable
+from sluice.core.handles import checksum
+from sluice.declaration.places import Sink
 from sluice.errors import ConfigurationError, ProtocolViolation
-from sluice.protocol.checksums import checksum
-from sluice.storage.object_store import ObjectStore
+from sluice.store.object_store import ObjectStore
 from tests.contract.sink_case import JOB
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def rows(*values: tuple[str, int]) -> pa.Table:
     )
 
 
-def values_of(table: FilesTable, version: int | None = None) -> list[tuple[str, int]]:
+def values_of(table: ManifestTable, version: int | None = None) -> list[tuple[str, int]]:
     return [(row["key"], row["count"]) for row in table.read(version).to_pylist()]
 
 
 def publish(
-    table: FilesTable, checkpoint_id: int, parent: int | None, *values: tuple[str, int]
+    table: ManifestTable, checkpoint_id: int, parent: int | None, *values: tuple[str, int]
 ) -> Sequence[Committable]:
     """Stage each row in a subtask of its own, the last subtask first, and commit."""
     committables = [
@@ -51,7 +51,7 @@ def publish(
 
 
 def test_what_is_staged_is_not_seen_before_its_checkpoint_commits(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     sink: Sink = table
 
     staged = sink.stage(rows(("a", 1)), checkpoint_id=7, subtask=2, attempt_token=TOKEN)
@@ -71,7 +71,7 @@ def test_what_is_staged_is_not_seen_before_its_checkpoint_commits(store: ObjectS
 
 
 def test_rows_come_in_the_order_of_checkpoints_and_files(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     publish(table, 9, None, ("a", 1), ("b", 2))
     publish(table, 10, 9, ("a", 3))
 
@@ -83,7 +83,7 @@ def test_rows_come_in_the_order_of_checkpoints_and_files(store: ObjectStore) -> 
 
 
 def test_without_rows_nothing_is_staged_but_the_chain_goes_on(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     publish(table, 1, None, ("a", 1))
 
     assert table.stage(rows(), checkpoint_id=2, subtask=0, attempt_token=TOKEN) is None
@@ -95,7 +95,7 @@ def test_without_rows_nothing_is_staged_but_the_chain_goes_on(store: ObjectStore
 
 
 def test_a_repeated_commit_is_done_already(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     staged = publish(table, 1, None, ("a", 1), ("b", 2))
 
     table.commit(JOB, 1, None, list(reversed(staged)))
@@ -104,7 +104,7 @@ def test_a_repeated_commit_is_done_already(store: ObjectStore) -> None:
 
 
 def test_another_commit_of_the_same_checkpoint_is_a_violation(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     publish(table, 1, None, ("a", 1))
 
     with pytest.raises(ProtocolViolation, match=r"checkpoint 1 .* committed with other files"):
@@ -113,7 +113,7 @@ def test_another_commit_of_the_same_checkpoint_is_a_violation(store: ObjectStore
 
 
 def test_a_restore_to_an_older_checkpoint_rolls_the_table_back(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store, upsert_key=("key",))
+    table = ManifestTable("alerts", store, upsert_key=("key",))
     publish(table, 1, None, ("a", 1), ("b", 1))
     publish(table, 2, 1, ("a", 2))
     publish(table, 3, 2, ("b", 3))
@@ -127,7 +127,7 @@ def test_a_restore_to_an_older_checkpoint_rolls_the_table_back(store: ObjectStor
 
 
 def test_the_newest_row_of_a_key_wins_and_types_are_kept(store: ObjectStore) -> None:
-    table = FilesTable("totals", store, upsert_key=("key",))
+    table = ManifestTable("totals", store, upsert_key=("key",))
     publish(table, 1, None, ("a", 1), ("b", 1), ("c", 1))
     publish(table, 2, 1, ("b", 2))
     publish(table, 3, 2, ("a", 3), ("d", 3))
@@ -137,7 +137,7 @@ def test_the_newest_row_of_a_key_wins_and_types_are_kept(store: ObjectStore) -> 
 
 
 def test_a_column_that_came_later_is_null_before(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     publish(table, 1, None, ("a", 1))
     wider = rows(("b", 2)).append_column("note", [["x"]])
     staged = table.stage(wider, checkpoint_id=2, subtask=0, attempt_token=TOKEN)
@@ -155,7 +155,7 @@ def test_a_column_that_came_later_is_null_before(store: ObjectStore) -> None:
 def test_rows_that_contradict_the_upsert_key_are_refused(
     store: ObjectStore, key: tuple[str, ...], message: str
 ) -> None:
-    table = FilesTable("totals", store, upsert_key=key)
+    table = ManifestTable("totals", store, upsert_key=key)
 
     with pytest.raises(ConfigurationError, match=message):
         table.stage(rows(("a", 1), ("a", 2)), checkpoint_id=1, subtask=0, attempt_token=TOKEN)
@@ -163,7 +163,7 @@ def test_rows_that_contradict_the_upsert_key_are_refused(
 
 
 def test_aborting_deletes_what_is_not_committed_and_nothing_else(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     publish(table, 1, None, ("a", 1))
     for checkpoint_id, token in [(1, "slow-attempt"), (2, "t0"), (2, "t1"), (3, "t0")]:
         table.stage(rows(("x", 0)), checkpoint_id=checkpoint_id, subtask=0, attempt_token=token)
@@ -195,7 +195,7 @@ def replaced(body: bytes) -> bytes:
 def test_a_damaged_table_is_not_read(
     store: ObjectStore, key: str, change: Any, message: str
 ) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     publish(table, 1, None, ("a", 1))
     publish(table, 2, 1, ("b", 2))
     body = store.get(key)

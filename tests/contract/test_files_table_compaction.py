@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from harness.counting_store import CountingStore
-from sluice.connectors.contracts.sink import Sink
-from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Recovery
+from sluice.declaration.places import Sink
 from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import ObjectStore
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import ObjectStore
 from tests.contract.sink_rules import JOB, RESTORED, Row, publish, rows, stage, stage_deletes
 
 FORMS: list[dict[str, Any]] = [
@@ -26,14 +26,14 @@ FORMS: list[dict[str, Any]] = [
 each_form = pytest.mark.parametrize("form", FORMS, ids=str)
 
 
-def filled(store: ObjectStore, versions: int, **form: Any) -> FilesTable:
-    table = FilesTable("alerts", store, **form)
+def filled(store: ObjectStore, versions: int, **form: Any) -> ManifestTable:
+    table = ManifestTable("alerts", store, **form)
     for version in range(1, versions + 1):
         publish(table, version, version - 1 or None, rows(version, version + 100))
     return table
 
 
-def shown(table: FilesTable, version: int | None = None) -> Counter[str]:
+def shown(table: ManifestTable, version: int | None = None) -> Counter[str]:
     return counted(table.read(version).to_pylist())
 
 
@@ -104,7 +104,7 @@ def test_merged_files_that_are_young_are_not_relied_upon(store: ObjectStore) -> 
 
 
 def test_the_table_is_never_emptied(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     assert table.vacuum(1).versions == ()
     publish(table, 2, None, rows(2))
 
@@ -165,7 +165,7 @@ def test_who_loses_the_race_deletes_his_files(store: ObjectStore) -> None:
             assert table.compact() is not None
             return store.create(key, body)
 
-    assert FilesTable("alerts", Overtaken()).compact() is None
+    assert ManifestTable("alerts", Overtaken()).compact() is None
     assert len([*store.list("compacted/")]) == 1
     assert shown(table) == counted(rows(1, 2, 3, 101, 102, 103))
 
@@ -183,7 +183,7 @@ def test_what_a_crash_leaves_is_listed_and_a_record_protects_what_it_names(
             raise OSError(key)
 
     with pytest.raises(OSError, match="_compacted/"):
-        FilesTable("alerts", Crashing()).compact()
+        ManifestTable("alerts", Crashing()).compact()
 
     (left,) = table.unpublished().staged
     assert left.checkpoint_id == 3
@@ -206,7 +206,7 @@ def test_without_its_merged_files_a_table_is_read_from_those_they_replace(
 
 
 def test_a_failed_merge_does_not_fail_the_commit(store: ObjectStore, caplog: Any) -> None:
-    table = FilesTable("alerts", store, compact_when_files=2)
+    table = ManifestTable("alerts", store, compact_when_files=2)
     publish(table, 1, None, rows(1))
     (file,) = table.chain()[0].files
     body = store.get(file.file)
@@ -224,7 +224,7 @@ def test_a_failed_merge_does_not_fail_the_commit(store: ObjectStore, caplog: Any
 @pytest.mark.parametrize("latest", [False, True])
 def test_a_commit_costs_the_same_however_long_the_table_is(latest: bool) -> None:
     store = CountingStore(InMemoryStore())
-    table = FilesTable("alerts", store, latest=latest)
+    table = ManifestTable("alerts", store, latest=latest)
     costs = []
     for version in range(1, 301):
         staged = stage(table, version, rows(version))
@@ -251,7 +251,7 @@ def test_readers_of_a_merged_table_ask_for_what_came_later_only() -> None:
 
 
 def test_it_merges_by_itself_at_about_so_many_files() -> None:
-    sink: Sink = FilesTable("alerts", InMemoryStore(), compact_when_files=40)
+    sink: Sink = ManifestTable("alerts", InMemoryStore(), compact_when_files=40)
     table: Any = sink
     most = 0
     for version in range(1, 131):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.files_table.table import FilesTable
-from sluice.connectors.files_table.table_latest import LATEST
+from sluice.connectors.files_table.maintenance import LATEST
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Recovery
 from sluice.errors import FencedError
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import ObjectStore
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import ObjectStore
 from tests.contract.sink_rules import RESTORED, RESTORED_AGAIN, publish, rows
 
 
@@ -22,13 +22,13 @@ def latest_of(store: ObjectStore) -> tuple[dict[str, Any], list[str]]:
     return json.loads(header.removeprefix("# ")), lines
 
 
-def expected(table: FilesTable) -> list[str]:
+def expected(table: ManifestTable) -> list[str]:
     root = table.store.root.removeprefix("file://")
     return [f"{root}/{file.file}" for manifest in table.chain() for file in manifest.files]
 
 
 def test_it_lists_what_a_reader_reads(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store, latest=True, upsert_key=("id",))
+    table = ManifestTable("alerts", store, latest=True, upsert_key=("id",))
     for version in (1, 2, 3):
         publish(table, version, version - 1 or None, rows(version))
 
@@ -44,7 +44,7 @@ def test_it_lists_what_a_reader_reads(store: ObjectStore) -> None:
 
 
 def test_it_goes_back_with_the_table(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store, latest=True)
+    table = ManifestTable("alerts", store, latest=True)
     for version in (1, 2, 3):
         publish(table, version, version - 1 or None, rows(version))
 
@@ -63,7 +63,7 @@ def test_it_goes_back_with_the_table(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("damage", [None, b"", b"# {}\n", b"\xff", "cut", "copied"])
 def test_it_is_made_anew_when_it_is_lost_or_not_ours(store: ObjectStore, damage: Any) -> None:
-    table = FilesTable("alerts", store, latest=True)
+    table = ManifestTable("alerts", store, latest=True)
     for version in (1, 2, 3):
         publish(table, version, version - 1 or None, rows(version))
     body = store.get(LATEST) or b""
@@ -82,18 +82,18 @@ def test_it_is_made_anew_when_it_is_lost_or_not_ours(store: ObjectStore, damage:
 
 
 def test_a_repeated_commit_writes_what_a_crash_left_out(store: ObjectStore) -> None:
-    quiet = FilesTable("alerts", store)
-    publish(FilesTable("alerts", store, latest=True), 1, None, rows(1))
+    quiet = ManifestTable("alerts", store)
+    publish(ManifestTable("alerts", store, latest=True), 1, None, rows(1))
     publish(quiet, 2, 1, rows(2))
     assert len(latest_of(store)[1]) == 1
 
-    publish(FilesTable("alerts", store, latest=True), 2, 1, rows(2))
+    publish(ManifestTable("alerts", store, latest=True), 2, 1, rows(2))
 
     assert latest_of(store)[1] == expected(quiet)
 
 
 def test_a_late_commit_does_not_show_itself(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store, latest=True)
+    table = ManifestTable("alerts", store, latest=True)
     publish(table, 1, None, rows(1))
     publish(table, 3, 1, rows(3))
 
@@ -117,7 +117,7 @@ def test_who_is_overtaken_while_writing_looks_again() -> None:
             super().put(key, body)
 
     store = Slow()
-    table = FilesTable("alerts", store, latest=True)
+    table = ManifestTable("alerts", store, latest=True)
     store.meanwhile = lambda: publish(table, 2, 1, rows(2))
 
     publish(table, 1, None, rows(1))
@@ -128,7 +128,7 @@ def test_who_is_overtaken_while_writing_looks_again() -> None:
 
 def test_a_paused_writer_is_healed_by_the_next_commit() -> None:
     store = InMemoryStore()
-    table = FilesTable("alerts", store, latest=True)
+    table = ManifestTable("alerts", store, latest=True)
     publish(table, 1, None, rows(1))
     old = store.get(LATEST) or b""
     publish(table, 2, 1, rows(2))
@@ -146,7 +146,7 @@ def test_coordinators_at_once_leave_the_newest(store: ObjectStore) -> None:
             threading.Thread(
                 target=publish,
                 args=(
-                    FilesTable("alerts", store, latest=True, compact_when_files=3),
+                    ManifestTable("alerts", store, latest=True, compact_when_files=3),
                     version,
                     version - 1 or None,
                     rows(version),
@@ -160,4 +160,4 @@ def test_coordinators_at_once_leave_the_newest(store: ObjectStore) -> None:
             thread.join()
 
     assert latest_of(store)[0]["checkpoint_id"] == 8
-    assert FilesTable("alerts", store).read().num_rows == 8
+    assert ManifestTable("alerts", store).read().num_rows == 8

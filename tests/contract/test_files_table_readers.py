@@ -12,10 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Recovery
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.sink_rules import JOB, RESTORED, Row, publish, rows, stage, stage_deletes
 
 DOCS = Path(__file__).parents[2] / "docs/connectors/files_table.md"
@@ -28,16 +28,16 @@ def snippet(name: str) -> str:
     return found[1]
 
 
-def table_at(path: Path, **options: Any) -> FilesTable:
+def table_at(path: Path, **options: Any) -> ManifestTable:
     store = open_store(StoreLocation(root=f"file://{path}/a table"))
-    return FilesTable("alerts", store, latest=True, **options)
+    return ManifestTable("alerts", store, latest=True, **options)
 
 
 def ordered(found: list[Row]) -> list[Row]:
     return sorted(found, key=lambda row: (row["id"], str(row)))
 
 
-def by_duckdb(table: FilesTable, name: str) -> list[Row]:
+def by_duckdb(table: ManifestTable, name: str) -> list[Row]:
     code = snippet("duckdb-files") + snippet(name)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -142,7 +142,7 @@ def test_partitions_are_read_right_with_their_folders_and_without(tmp_path: Path
 def test_polars_reads_it_from_s3(store: ObjectStore, s3_endpoint: str) -> None:
     if not store.root.startswith("s3://"):
         pytest.skip("only S3 is read by URI")
-    table = FilesTable("alerts", store, latest=True, partition_by=("name",))
+    table = ManifestTable("alerts", store, latest=True, partition_by=("name",))
     publish(table, 1, None, rows(1, 7))
 
     header, *files = (store.get("_latest") or b"").decode().splitlines()

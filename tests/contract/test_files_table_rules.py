@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.files_table.table import FilesTable
-from sluice.storage.open import StoreLocation, open_store
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES, Row, SinkCase
 
 
@@ -47,8 +47,8 @@ def each_form(*elsewhere: Form) -> pytest.MarkDecorator:
 
 
 def case_at(location: StoreLocation, form: Form, *key: str) -> SinkCase:
-    def open_() -> FilesTable:
-        return FilesTable("alerts", open_store(location), upsert_key=key, **form.options)
+    def open_() -> ManifestTable:
+        return ManifestTable("alerts", open_store(location), upsert_key=key, **form.options)
 
     def read() -> list[Row]:
         found: list[Row] = open_().read().to_pylist()

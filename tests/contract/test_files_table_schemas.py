@@ -8,24 +8,24 @@ import pyarrow as pa
 import pytest
 
 from harness.counting_store import CountingStore
-from sluice.connectors.files_table.table import FilesTable
-from sluice.core.acks import Committable
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import ObjectStore
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import ObjectStore
 from tests.contract.sink_case import JOB, RESTORED
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def stage(table: FilesTable, checkpoint_id: int, rows: pa.Table) -> Committable:
+def stage(table: ManifestTable, checkpoint_id: int, rows: pa.Table) -> Committable:
     staged = table.stage(rows, checkpoint_id=checkpoint_id, subtask=0, attempt_token="a-0")  # noqa: S106
     assert staged is not None
     return staged
 
 
-def publish(table: FilesTable, checkpoint_id: int, parent: int | None, rows: pa.Table) -> None:
+def publish(table: ManifestTable, checkpoint_id: int, parent: int | None, rows: pa.Table) -> None:
     """Check and commit the rows, as a coordinator does."""
     staged = stage(table, checkpoint_id, rows)
     table.check(parent, rows.schema, ())
@@ -50,7 +50,7 @@ def of(*values: object, type_: pa.DataType | None = None) -> pa.Table:
 def test_a_column_of_another_type_is_refused_before_its_checkpoint_completes(
     store: ObjectStore, form: str, before: pa.Table, now: pa.Table
 ) -> None:
-    table = FilesTable("alerts", store, format=form, compact_when_files=2)
+    table = ManifestTable("alerts", store, format=form, compact_when_files=2)
     publish(table, 1, None, before)
     publish(table, 2, 1, before)
     types = [one.schema.field("v").type for one in (before, now)]
@@ -72,7 +72,7 @@ def test_a_column_of_another_type_is_refused_before_its_checkpoint_completes(
 def test_wider_types_and_other_columns_are_read_and_merged_together(
     store: ObjectStore, form: str
 ) -> None:
-    table = FilesTable("alerts", store, format=form)
+    table = ManifestTable("alerts", store, format=form)
     publish(table, 1, None, pa.table({"id": pa.array([1], pa.int32()), "v": [1.5]}))
     publish(table, 2, 1, pa.table({"id": [2**40], "w": ["x"]}))
     publish(table, 3, 2, pa.table({"w": ["y"], "id": pa.array([-1], pa.int8())}))
@@ -92,7 +92,7 @@ def test_wider_types_and_other_columns_are_read_and_merged_together(
 
 
 def test_a_type_that_was_rolled_back_or_aborted_is_no_hindrance(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     publish(table, 1, None, of(1))
     publish(table, 2, 1, pa.table({"v": [2], "x": ["a text"]}))
     table.recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
@@ -106,7 +106,7 @@ def test_a_type_that_was_rolled_back_or_aborted_is_no_hindrance(store: ObjectSto
 
 
 def test_a_type_of_an_aborted_checkpoint_is_no_hindrance_and_no_licence(store: ObjectStore) -> None:
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     publish(table, 1, None, of(1))
     text, number = (pa.table({"v": [1], "x": [x]}) for x in ("a text", 2))
     stage(table, 2, text)
@@ -123,7 +123,7 @@ def test_a_table_that_already_has_two_types_is_named_where_it_is_read_and_still_
     store: ObjectStore,
 ) -> None:
     """It was written by an older build, which did not check."""
-    table = FilesTable("alerts", store, compact_when_files=2)
+    table = ManifestTable("alerts", store, compact_when_files=2)
     for checkpoint_id, rows in enumerate((of(1), of("two"), of("three")), start=1):
         table.commit(
             JOB, checkpoint_id, checkpoint_id - 1 or None, [stage(table, checkpoint_id, rows)]
@@ -138,7 +138,7 @@ def test_a_table_that_already_has_two_types_is_named_where_it_is_read_and_still_
 
 def test_asking_costs_one_request_however_large_the_table_is() -> None:
     store = CountingStore(InMemoryStore())
-    table = FilesTable("alerts", store)
+    table = ManifestTable("alerts", store)
     for checkpoint_id in range(1, 9):
         publish(table, checkpoint_id, checkpoint_id - 1 or None, of(checkpoint_id))
 

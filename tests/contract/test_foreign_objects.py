@@ -9,8 +9,8 @@ import pytest
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.errors import ProtocolViolation
 from sluice.protocol.records import encode_ack, encode_stage_acks
-from sluice.storage.answers import Answers, AnswerStore
-from sluice.storage.object_store import ObjectStore
+from sluice.store.checkpoints import Answers, AnswerStore
+from sluice.store.object_store import ObjectStore
 from tests.builders import an_ack
 from tests.contract.journals import PATHS, a_journal, append, append_many, number_of, numbers_in
 

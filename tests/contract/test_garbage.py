@@ -7,15 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness.jobs import STAGES, ManualClock, a_pipeline, keys_of, published_records, results
-from sluice.coordinator.garbage import collect_garbage, find_orphans
-from sluice.coordinator.orphans import Orphans, Reason
+from sluice.coordinator.garbage import Orphans, Reason, collect_garbage, find_orphans
+from sluice.coordinator.restore import savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.submission import configure, submit
 from sluice.core.ids import CheckpointId
-from sluice.core.restoring import FromCheckpoint, Restore, RestoreTarget
+from sluice.core.restoring import FromCheckpoint, RestoreApproval, RestoreTarget
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
 MORE_THAN_A_BATCH = 1_050  # S3 lists, and deletes, at most 1,000 keys per request.
@@ -54,7 +53,7 @@ def test_more_orphans_than_a_batch_go_and_everything_else_stays(job: Job) -> Non
     assert find_orphans(job, grace_ms=0) == Orphans()
     targets: list[RestoreTarget] = [FromCheckpoint(c.checkpoint_id) for c in job.state().completed]
     for target in (*targets, savepoint_target(job, "mine")):
-        assert isinstance(plan_restore(job, target), Restore)
+        assert isinstance(plan_restore(job, target), RestoreApproval)
 
 
 def test_what_was_staged_and_never_committed_goes_from_the_table(job: Job) -> None:

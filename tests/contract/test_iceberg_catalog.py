@@ -12,7 +12,7 @@ from sluice.connectors.iceberg.declared_sink import IcebergTable as Sink
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.declaration.params import env, param
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 ROOT = StoreLocation(root="s3://jobs/root/shop/tables/sales")
 

@@ -11,9 +11,9 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from sluice.connectors.contracts.sink import DELETED
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
-from sluice.core.acks import Committable
+from sluice.core.answers import Committable
+from sluice.declaration.places import DELETED
 from sluice.errors import ConfigurationError, TableMismatch
 from tests.contract.sink_rules import JOB, Row
 from tests.contract.source_rules import rows_of

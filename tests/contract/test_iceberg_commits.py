@@ -9,9 +9,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
-from sluice.connectors.iceberg.note import encoded, noted, property_of
-from sluice.connectors.iceberg.sink import IcebergSink
-from sluice.core.timeline import Recovery, Standing
+from sluice.connectors.iceberg.sink import IcebergSink, encoded_property, noted, property_of
+from sluice.core.timeline import Recovery, TimelineComparison
 from sluice.errors import ConfigurationError, FencedError
 from tests.contract.sink_rules import (
     ANEW,
@@ -157,7 +156,7 @@ def test_a_table_that_somebody_emptied_is_rolled_back_whatever_has_expired(tmp_p
     case.open().recover(ANEW, taken)
     publish(case.open(), 3, None, rows(3), ANEW)
 
-    assert case.open().standing(ANEW.life, None) == Standing(ahead=(3,), newest=3)
+    assert case.open().standing(ANEW.life, None) == TimelineComparison(ahead=(3,), newest=3)
     assert seen(case) == rows(3)
 
 
@@ -170,7 +169,7 @@ def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(tmp_path: Pat
     table = loaded(tmp_path)
     short = noted(table.properties, sink.identity).shortened(2)
     with table.transaction() as transaction:
-        transaction.set_properties({property_of(sink.identity): encoded(short)})
+        transaction.set_properties({property_of(sink.identity): encoded_property(short)})
 
     for version in (None, 1, 3):
         choice = Recovery(version=version, through=7, roll_back=True, accepts=True)

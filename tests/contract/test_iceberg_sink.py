@@ -13,10 +13,10 @@ from pyiceberg.types import StringType
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.declared_source import IcebergTable as Rows
 from sluice.connectors.iceberg.sink import IcebergSink
+from sluice.core.handles import checksum
 from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError
-from sluice.protocol.checksums import checksum
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.conftest import BUCKET
 from tests.contract.sink_rules import (
     APPEND_RULES,

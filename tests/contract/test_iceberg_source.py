@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import StringType
 
-from sluice.connectors.contracts.source import Source, SourcePosition
 from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.iceberg.source import SNAPSHOTS
 from sluice.core.plan import PartitionOffset
+from sluice.declaration.places import Source, SourcePosition
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay, rows_of
 from tests.iceberg_catalog import TABLE, a_catalog, a_table, loaded, properties

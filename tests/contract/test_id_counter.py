@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from sluice.core.ids import CheckpointIdCounter
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import AlreadyExists, ObjectStore
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import AlreadyExists, ObjectStore
 from tests.conformance.flink_rules import get_and_increment
 
 THREADS = 8

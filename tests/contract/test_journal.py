@@ -10,14 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness.counting_store import CountingStore
+from sluice.core.events import HooksRestored, JobRestored, Verdict
 from sluice.core.ids import Generation
-from sluice.core.messages import HooksRestored, JobRestored
-from sluice.core.transition import Verdict
 from sluice.errors import ProtocolViolation, StoreUnavailable
-from sluice.storage.journal import KEPT_ENTRIES, MAX_STEPS, Head
-from sluice.storage.object_store import CreateResult, ObjectStore
-from sluice.storage.open import StoreLocation, open_store
-from sluice.storage.patience import PatientStore
+from sluice.store.journal import KEPT_ENTRIES, MAX_STEPS, Head
+from sluice.store.object_store import CreateResult, ObjectStore
+from sluice.store.open import PatientStore, StoreLocation, open_store
 from tests.contract.conftest import environment_with_sluice
 from tests.contract.journals import (
     PATHS,
@@ -68,7 +66,7 @@ def test_racing_threads_share_one_log(store: ObjectStore) -> None:
 
 SCRIPT = """
 import sys
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.journals import append_many
 root, endpoint_url, count = sys.argv[1:]
 store = open_store(StoreLocation(root=root, endpoint_url=endpoint_url or None))

@@ -6,10 +6,9 @@ import pytest
 
 from harness.jobs import a_job
 from sluice.errors import StoreUnavailable
-from sluice.storage.journal import MAX_RACES, Journal
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import CreateResult
-from sluice.storage.pauses import FIRST_S, LONGEST_S, jittered_pause
+from sluice.store.journal import FIRST_S, LONGEST_S, MAX_RACES, Journal, jittered_pause
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import CreateResult
 from tests.contract.journals import PATHS, Through, append, next_number
 from tests.patching import replace_in
 
@@ -49,7 +48,7 @@ def test_who_loses_all_of_them_says_who_is_to_blame() -> None:
 
 def test_pauses_differ_and_are_bounded_by_twice_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    replace_in(monkeypatch, "sluice.storage.pauses", "time", sleep=slept.append)
+    replace_in(monkeypatch, "sluice.store.journal", "time", sleep=slept.append)
 
     for races in (1, 3, 60):
         for _ in range(200):

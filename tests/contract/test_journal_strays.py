@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import StoreUnavailable
-from sluice.storage.journal import Head
-from sluice.storage.object_store import AlreadyExists, Created, ObjectStore
-from sluice.storage.patience import PatientStore
+from sluice.store.journal import Head
+from sluice.store.object_store import AlreadyExists, Created, ObjectStore
+from sluice.store.open import PatientStore
 from tests.contract.journals import (
     Delayed,
     Interrupted,

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.kafka.declared_sink import AvroValue, KafkaTopic
-from sluice.connectors.kafka.topic_target import KafkaTarget
+from sluice.connectors.kafka.declared import AvroValue, KafkaTopic
+from sluice.connectors.kafka.sink import KafkaTarget
 from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.sink_case import SinkCase, open_staged
 from tests.contract.sink_rules import JOB, SCHEMA, publish, rows, seen, staged_rows
 from tests.contract.test_kafka_sink import transactional

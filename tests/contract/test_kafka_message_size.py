@@ -11,9 +11,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluice.connectors.kafka.cluster import DEFAULT_MAX_MESSAGE_BYTES, Cluster
-from sluice.connectors.kafka.message_size import check_sizes
-from sluice.connectors.kafka.messages import AvroRow, ColumnBytes, JsonRow, MessageFormat
-from sluice.connectors.kafka.topic_target import LONGEST_MARK
+from sluice.connectors.kafka.messages import (
+    AvroRow,
+    ColumnBytes,
+    JsonRow,
+    MessageFormat,
+    check_sizes,
+)
+from sluice.connectors.kafka.sink import LONGEST_MARK
 from sluice.errors import ConfigurationError
 
 AVRO = {

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from sluice.connectors.contracts.sink import DELETED, RollBack
-from sluice.connectors.kafka.declared_sink import KafkaTopic
-from sluice.connectors.staging.staged_sink import EpochRows
+from sluice.connectors.kafka.declared import KafkaTopic
+from sluice.connectors.staged_sink import EpochRows
 from sluice.core.timeline import Recovery
+from sluice.declaration.places import DELETED, RollBack
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
 from tests.contract.sink_case import open_staged
 from tests.contract.sink_rules import (
@@ -306,11 +306,11 @@ def test_a_note_that_the_broker_shows_late_is_waited_for(tmp_path: Path) -> None
 
 COMMITS = """
 import sys, time
-from sluice.connectors.kafka.transactions import NotedTopic
-from sluice.core.acks import Committable
+from sluice.connectors.kafka.sink import NotedTopic
+from sluice.core.answers import Committable
 from sluice.core.timeline import Writer
-from sluice.connectors.kafka.declared_sink import KafkaTopic
-from sluice.storage.open import StoreLocation
+from sluice.connectors.kafka.declared import KafkaTopic
+from sluice.store.open import StoreLocation
 
 servers, topic, root, moment, is_transactional, file, size = sys.argv[1:]
 sink = KafkaTopic(servers, topic, key="id", transactional=is_transactional == "True").open(

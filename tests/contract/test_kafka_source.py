@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from sluice.connectors.contracts.source import RECORD, Barrier, SourcePosition
 from sluice.connectors.kafka.cluster import Cluster
-from sluice.connectors.kafka.declared_source import Json, Kafka, Raw
+from sluice.connectors.kafka.declared import Json, Kafka, Raw
 from sluice.connectors.kafka.source import KafkaSource
 from sluice.core.plan import Slice
+from sluice.declaration.places import RECORD, Barrier, SourcePosition
 from sluice.errors import ConfigurationError, StoreUnavailable
 from tests.contract.source_rules import Row, checked
 from tests.kafka_cluster import REAL, Place, place

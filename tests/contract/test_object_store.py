@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sluice.storage.object_store import (
+from sluice.store.object_store import (
     AlreadyExists,
     Created,
     CreateResult,
     ObjectStore,
     verify_conditional_writes,
 )
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import environment_with_sluice
 
 RACING_THREADS = 16
@@ -110,7 +110,7 @@ def test_of_many_racing_threads_exactly_one_creates(store: ObjectStore) -> None:
 
 RACE_SCRIPT = """
 import sys
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, open_store
 root, endpoint_url, racer, rounds = sys.argv[1:]
 store = open_store(StoreLocation(root=root, endpoint_url=endpoint_url or None))
 print("ready", flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.sink_rules import APPEND_RULES, Row, SinkCase
 from tests.contract.source_rules import check_replay
 
@@ -23,15 +23,15 @@ import sqlite3
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 import pyarrow as pa
-from sluice.connectors.contracts.offsets import OffsetSource, Readable
-from sluice.connectors.contracts.sink import RollBack
-from sluice.connectors.staging.staged_files import StagedFiles
-from sluice.connectors.staging.staged_sink import StagedSink
-from sluice.connectors.contracts.timeline_note import decoded, encoded
+from sluice.connectors.offsets import OffsetSource, Readable
+from sluice.declaration.places import RollBack
+from sluice.connectors.staged_files import StagedFiles
+from sluice.connectors.staged_sink import StagedSink
+from sluice.connectors.staged_sink import decoded_timeline, encoded_timeline
 from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError
 from sluice.declaration.params import Param
-from sluice.storage.open import open_store
+from sluice.store.open import open_store
 """
 LONGEST = 70
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.contracts.source import SourcePosition
-from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.parquet import ParquetSource
 from sluice.core.plan import PartitionOffset
+from sluice.declaration.places import SourcePosition
 from sluice.errors import ConfigurationError
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.source_rules import check_replay, rows_of
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.postgres_database import Database
 from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.sink_rules import (
     JOB,
     SCHEMA,

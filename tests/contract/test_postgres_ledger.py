@@ -12,7 +12,7 @@ import pytest
 from harness.postgres_database import Database
 from sluice.core.timeline import Recovery, Timeline
 from sluice.errors import TableMismatch
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.sink_case import JOB, RESTORED, RESTORED_AGAIN, publish, rows
 from tests.contract.test_postgres_sink import COLUMNS, case_of, row_ids, sink_of, target_of
 

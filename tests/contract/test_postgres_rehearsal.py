@@ -16,10 +16,10 @@ import pytest
 
 from harness.postgres_database import Database
 from sluice.connectors.postgres import server
-from sluice.connectors.staging.staged_sink import StagedSink
-from sluice.core.acks import Committable
+from sluice.connectors.staged_sink import StagedSink
+from sluice.core.answers import Committable
 from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.sink_rules import JOB
 from tests.contract.test_postgres_sink import sink_of
 

@@ -16,17 +16,13 @@ import pyarrow as pa
 import pytest
 
 from harness.postgres_database import Database
-from sluice.connectors.contracts.sink import RollBack, Sink
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.connectors.postgres.target import PostgresTarget
-from sluice.connectors.staging.staged_sink import StagedSink
-from sluice.core.timeline import Recovery, Standing
-from sluice.errors import (
-    ConfigurationError,
-    ProtocolViolation,
-    StoreUnavailable,
-)
-from sluice.storage.open import StoreLocation
+from sluice.connectors.staged_sink import StagedSink
+from sluice.core.timeline import Recovery, TimelineComparison
+from sluice.declaration.places import RollBack, Sink
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.store.open import StoreLocation
 from tests.contract.sink_rules import (
     APPEND_RULES,
     JOB,
@@ -314,7 +310,7 @@ def test_a_look_at_a_table_that_was_never_written_makes_nothing(
 ) -> None:
     sink = sink_of(database, table, root)
 
-    assert (sink.is_published(1), sink.standing(JOB.life, None)) == (False, Standing())
+    assert (sink.is_published(1), sink.standing(JOB.life, None)) == (False, TimelineComparison())
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass(%s)", [f"{table.partition('.')[0]}.sluice_ledger"])
         assert cursor.fetchone() == (None,)

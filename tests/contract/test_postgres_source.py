@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.postgres_database import Database
-from sluice.connectors.contracts.source import RECORD, Barrier, SourcePosition
 from sluice.connectors.postgres.declared_source import PostgresTable
 from sluice.connectors.postgres.source import PostgresTableSource, Wait
 from sluice.core.plan import Slice
+from sluice.declaration.places import RECORD, Barrier, SourcePosition
 from sluice.errors import ConfigurationError, StoreUnavailable
 from tests.contract.source_rules import check_replay
 

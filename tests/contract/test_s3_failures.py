@@ -18,13 +18,8 @@ import pytest
 
 from harness.s3_server import S3Server, free_port
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.storage.object_store import (
-    AlreadyExists,
-    Created,
-    ObjectStore,
-    verify_conditional_writes,
-)
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.object_store import AlreadyExists, Created, ObjectStore, verify_conditional_writes
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import BUCKET, create_bucket
 
 pytestmark = [pytest.mark.s3, pytest.mark.usefixtures("aws_credentials")]

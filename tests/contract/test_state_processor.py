@@ -10,13 +10,12 @@ import pytest
 
 from harness.jobs import ManualClock
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_targets import foreign_target, savepoint_target
+from sluice.coordinator.restore import foreign_target, restore, savepoint_target
 from sluice.coordinator.submission import configure, submit
 from sluice.errors import ConfigurationError
 from sluice.job.job import open_job
 from sluice.state_processor import SavepointWriter, open_state
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.unit.state_processor.jobs import STAGE, a_pipeline, a_savepoint, counted, take
 
 

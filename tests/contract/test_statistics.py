@@ -10,16 +10,17 @@ import pytest
 
 from harness.jobs import STAGES, ManualClock, a_pipeline, keys_of, trigger_one
 from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.garbage import collect_garbage, find_orphans
-from sluice.coordinator.recovery import fail_checkpoint, restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import configure, submit
-from sluice.core.acks import StoreRequests
+from sluice.core.answers import StoreRequests
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import ConfigurationError
-from sluice.job.job import Job, open_job
-from sluice.statistics.checkpoints import (
+from sluice.figures.overview import Counts, Restored
+from sluice.figures.record import (
+    TAIL,
     CheckpointAlignment,
     CheckpointDuration,
     CheckpointStats,
@@ -27,12 +28,12 @@ from sluice.statistics.checkpoints import (
     SubtaskException,
     SubtaskStats,
     SubtaskStatus,
+    kept_objects,
 )
-from sluice.statistics.history import TAIL, kept_objects
-from sluice.statistics.overview import Counts, Restored
-from sluice.storage.open import StoreLocation
-from sluice.storage.statistics import StatisticsStore
-from sluice.views.statistics import details, overview
+from sluice.job.job import Job, open_job
+from sluice.store.checkpoints import StatisticsStore
+from sluice.store.open import StoreLocation
+from sluice.surface.checkpoints import details, overview
 from tests.subtasks import a_savepoint, acknowledge, decline, take_checkpoint
 
 EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED

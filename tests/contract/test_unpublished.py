@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table.table import FilesTable
-from sluice.core.acks import Committable
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.core.answers import Committable
 from sluice.errors import ProtocolViolation
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import Listed, ObjectStore
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import Listed, ObjectStore
 from tests.contract.sink_case import JOB
 
 
-def stage(table: FilesTable, checkpoint_id: int, attempt: str) -> Committable:
+def stage(table: ManifestTable, checkpoint_id: int, attempt: str) -> Committable:
     rows = pa.table({"n": [checkpoint_id]})
     staged = table.stage(rows, checkpoint_id=checkpoint_id, subtask=0, attempt_token=attempt)
     assert staged is not None
@@ -23,7 +23,7 @@ def stage(table: FilesTable, checkpoint_id: int, attempt: str) -> Committable:
 
 
 def test_a_file_is_unpublished_until_a_manifest_names_it(store: ObjectStore) -> None:
-    table = FilesTable("results", store)
+    table = ManifestTable("results", store)
     empty = table.unpublished()
     assert (empty.root, empty.staged, empty.newest_ms) == (store.root, (), 0)
     published, fenced = stage(table, 1, "1-a"), stage(table, 1, "1-b")
@@ -40,7 +40,7 @@ def test_a_file_is_unpublished_until_a_manifest_names_it(store: ObjectStore) -> 
 
 
 def test_what_was_rolled_back_was_published(store: ObjectStore) -> None:
-    table = FilesTable("results", store)
+    table = ManifestTable("results", store)
     for checkpoint_id, parent in ((1, None), (2, 1), (3, 1)):
         table.commit(JOB, checkpoint_id, parent, [stage(table, checkpoint_id, "1-a")])
 
@@ -48,7 +48,7 @@ def test_what_was_rolled_back_was_published(store: ObjectStore) -> None:
 
 
 def test_discarding_leaves_what_is_published(store: ObjectStore) -> None:
-    table = FilesTable("results", store)
+    table = ManifestTable("results", store)
     published, fenced = stage(table, 1, "1-a"), stage(table, 1, "1-b")
     table.commit(JOB, 1, None, [published])
 
@@ -63,7 +63,7 @@ def test_a_file_whose_name_is_not_of_a_table_is_nobodys(store: ObjectStore) -> N
     store.put("data/notes.txt", b"mine")
     store.put("data/00000000000000000001-00000-.parquet", b"mine")
 
-    assert FilesTable("results", store).unpublished().staged == ()
+    assert ManifestTable("results", store).unpublished().staged == ()
 
 
 def test_a_commit_during_the_look_is_seen() -> None:
@@ -73,14 +73,14 @@ def test_a_commit_during_the_look_is_seen() -> None:
             if prefix == "data/":
                 table.commit(JOB, 1, None, [staged])
 
-    table = FilesTable("results", CommittedMeanwhile())
+    table = ManifestTable("results", CommittedMeanwhile())
     staged = stage(table, 1, "1-a")
 
     assert table.unpublished().staged == ()
 
 
 def test_a_manifest_that_vanishes_or_cannot_be_read_is_a_violation(store: ObjectStore) -> None:
-    table = FilesTable("results", store)
+    table = ManifestTable("results", store)
     table.commit(JOB, 1, None, [stage(table, 1, "1-a")])
     (manifest,) = [listed.key for listed in store.list("_manifests/")]
     store.put(manifest, b"{}")

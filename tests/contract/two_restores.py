@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from sluice.connectors.contracts.sink import RollBack
 from sluice.core.timeline import Recovery, Writer
+from sluice.declaration.places import RollBack
 from sluice.errors import ConfigurationError, TableMismatch
 from tests.contract.sink_case import JOB, SinkCase, publish, rows, seen
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import ConfigurationError
-from sluice.spark.java import Java, find_java
+from sluice.spark.jvm import Java, find_java
 
 DEBIAN = "sudo apt-get install openjdk-17-jre-headless"
 

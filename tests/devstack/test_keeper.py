@@ -8,13 +8,14 @@ import sys
 import time
 from pathlib import Path
 
-from sluice.devstack import process_table, processes
-from sluice.devstack.keeper import keep, kept
+from sluice.devstack import processes
+from sluice.devstack import processes as devstack_processes
+from sluice.devstack.child import keep, keeper_command
 from sluice.devstack.processes import Launch, ProcessRecord
 
 SERVER = "import time; time.sleep(600)"
 KEEPING = (
-    "import sys; from sluice.devstack.keeper import keep; "
+    "import sys; from sluice.devstack.child import keep; "
     f"keep([sys.executable, '-c', {SERVER!r}], runs_after_s=0.2)"
 )
 
@@ -50,10 +51,17 @@ def test_a_killed_server_comes_back_and_a_stop_leaves_nothing(tmp_path: Path) ->
         processes.stop_all([record], stack_id=None, grace_s=5)
 
     assert "ended with -9; starting it anew" in (tmp_path / "log").read_text()
-    assert process_table.inspect(second) is None
+    assert devstack_processes.inspect(second) is None
     assert processes.members(record) == ()
 
 
 def test_a_server_that_cannot_start_ends_its_keeper_with_its_code() -> None:
     assert keep([sys.executable, "-c", "raise SystemExit(3)"]) == 3
-    assert kept(("a", "b")) == (sys.executable, "-m", "sluice.devstack.keeper", "a", "b")
+    assert keeper_command(("a", "b")) == (
+        sys.executable,
+        "-m",
+        "sluice.devstack.child",
+        "keep",
+        "a",
+        "b",
+    )

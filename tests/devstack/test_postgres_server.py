@@ -11,7 +11,8 @@ from urllib.parse import unquote, urlsplit
 import psycopg2
 import pytest
 
-from sluice.devstack import ports, postgres_server, process_table, processes
+from sluice.devstack import processes, servers
+from sluice.devstack import processes as devstack_processes
 from sluice.devstack.processes import ProcessRecord
 
 Start = Callable[[], ProcessRecord]
@@ -19,7 +20,7 @@ Start = Callable[[], ProcessRecord]
 
 @pytest.fixture
 def port() -> int:
-    return ports.free_ports(1)[0]
+    return devstack_processes.free_ports(1)[0]
 
 
 @pytest.fixture
@@ -27,28 +28,26 @@ def start(tmp_path: Path, port: int) -> Iterator[Start]:
     started: list[ProcessRecord] = []
 
     def begin() -> ProcessRecord:
-        postgres_server.prepare(tmp_path)
-        launch = postgres_server.postgres_launch(
-            port=port, sluice_dir=tmp_path, env=dict(os.environ)
-        )
+        servers.prepare_data_folder(tmp_path)
+        launch = servers.postgres_launch(port=port, sluice_dir=tmp_path, env=dict(os.environ))
         record = processes.start(launch)
         started.append(record)
         processes.wait_until_ready(
             record,
-            lambda: postgres_server.answers(port),
-            timeout_s=postgres_server.START_TIMEOUT_S,
+            lambda: servers.accepts_sessions(port),
+            timeout_s=servers.POSTGRES_START_TIMEOUT_S,
             cancelled=Event(),
         )
         return record
 
     yield begin
     processes.stop_all(started, stack_id=None, grace_s=5)
-    postgres_server.kill_leftovers(tmp_path)
+    servers.kill_leftovers(tmp_path)
 
 
 def query(sluice_dir: Path, port: int, statement: str) -> list[tuple[object, ...]]:
     """Run one statement as Airflow does: with the address that it is given, and nothing else."""
-    address = urlsplit(postgres_server.database_url(port=port, sluice_dir=sluice_dir))
+    address = urlsplit(servers.database_url(port=port, sluice_dir=sluice_dir))
     passwords = unquote(address.query.removeprefix("passfile="))
     with closing(
         psycopg2.connect(
@@ -68,8 +67,8 @@ def query(sluice_dir: Path, port: int, statement: str) -> list[tuple[object, ...
 def postgres_processes(sluice_dir: Path) -> list[int]:
     data = (sluice_dir / "postgres" / "18").resolve()
     seen = {
-        info.pid: process_table.program_and_folder(info.pid)
-        for info in process_table.all_processes()
+        info.pid: devstack_processes.program_and_folder(info.pid)
+        for info in devstack_processes.all_processes()
     }
     return [pid for pid, where in seen.items() if where is not None and where[1] == data]
 
@@ -93,7 +92,7 @@ def test_data_outlives_a_stop_and_a_kill_9_and_no_process_does(
 
     os.kill(third.pid, signal.SIGKILL)
     processes.stop_all([third], stack_id=None, grace_s=5)
-    postgres_server.kill_leftovers(tmp_path)
+    servers.kill_leftovers(tmp_path)
     assert postgres_processes(tmp_path) == []
 
 
@@ -110,7 +109,7 @@ def test_only_airflow_gets_in_with_its_password_and_is_no_superuser(
     for user, database in (("airflow", "airflow"), ("postgres", "postgres"), ("root", "airflow")):
         with pytest.raises(psycopg2.OperationalError):
             psycopg2.connect(
-                host=ports.LOOPBACK,
+                host=devstack_processes.LOOPBACK,
                 port=port,
                 user=user,
                 dbname=database,
@@ -119,6 +118,6 @@ def test_only_airflow_gets_in_with_its_password_and_is_no_superuser(
 
 
 def test_the_password_is_ours_alone(tmp_path: Path) -> None:
-    postgres_server.prepare(tmp_path)
+    servers.prepare_data_folder(tmp_path)
 
     assert (tmp_path / "postgres" / "passwords").stat().st_mode & 0o777 == 0o600

@@ -9,7 +9,8 @@ from threading import Event
 
 import pytest
 
-from sluice.devstack import ports, processes, s3_server
+from sluice.devstack import processes, servers
+from sluice.devstack import processes as devstack_processes
 from sluice.devstack.processes import ProcessRecord
 
 pytestmark = pytest.mark.s3
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.s3
 
 @pytest.fixture
 def port() -> int:
-    return ports.free_ports(1)[0]
+    return devstack_processes.free_ports(1)[0]
 
 
 @pytest.fixture
@@ -28,13 +29,13 @@ def records() -> Iterator[list[ProcessRecord]]:
 
 
 def start(sluice_dir: Path, port: int, records: list[ProcessRecord]) -> ProcessRecord:
-    launch = s3_server.s3_launch(port=port, sluice_dir=sluice_dir, env=dict(os.environ))
+    launch = servers.s3_launch(port=port, sluice_dir=sluice_dir, env=dict(os.environ))
     record = processes.start(launch)
     records.append(record)
     processes.wait_until_ready(
         record,
-        lambda: s3_server.bucket_exists_or_is_created(port),
-        timeout_s=s3_server.START_TIMEOUT_S,
+        lambda: servers.bucket_exists_or_is_created(port),
+        timeout_s=servers.S3_START_TIMEOUT_S,
         cancelled=Event(),
     )
     return record
@@ -43,7 +44,7 @@ def start(sluice_dir: Path, port: int, records: list[ProcessRecord]) -> ProcessR
 def request(
     port: int, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, bytes]:
-    connection = HTTPConnection(ports.LOOPBACK, port, timeout=30)
+    connection = HTTPConnection(devstack_processes.LOOPBACK, port, timeout=30)
     try:
         connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
         answer = connection.getresponse()
@@ -56,15 +57,15 @@ def test_objects_survive_kill_9_and_stay_create_only(
     tmp_path: Path, port: int, records: list[ProcessRecord]
 ) -> None:
     first = start(tmp_path, port, records)
-    key = f"/{s3_server.BUCKET}/jobs/a/journal/0000000001"
+    key = f"/{servers.BUCKET}/jobs/a/journal/0000000001"
     assert request(port, "PUT", key, b"entry", If_None_Match="*")[0] == 200
 
     os.kill(first.pid, signal.SIGKILL)
     processes.stop_all([first], stack_id=None, grace_s=5)
-    assert not s3_server.answers(port)
+    assert not servers.serves_bucket(port)
     start(tmp_path, port, records)
 
-    assert s3_server.answers(port)
+    assert servers.serves_bucket(port)
     assert request(port, "GET", key) == (200, b"entry")
     assert request(port, "PUT", key, b"other", If_None_Match="*")[0] == 412
     assert request(port, "GET", key) == (200, b"entry")
@@ -74,14 +75,14 @@ def test_a_server_makes_its_bucket_itself(
     tmp_path: Path, port: int, records: list[ProcessRecord]
 ) -> None:
     record = processes.start(
-        s3_server.s3_launch(port=port, sluice_dir=tmp_path, env=dict(os.environ))
+        servers.s3_launch(port=port, sluice_dir=tmp_path, env=dict(os.environ))
     )
     records.append(record)
 
     processes.wait_until_ready(
         record,
-        lambda: s3_server.answers(port),
-        timeout_s=s3_server.START_TIMEOUT_S,
+        lambda: servers.serves_bucket(port),
+        timeout_s=servers.S3_START_TIMEOUT_S,
         cancelled=Event(),
     )
 
@@ -91,7 +92,7 @@ def test_the_data_lies_in_our_folder_and_nothing_listens_beyond_loopback(
 ) -> None:
     record = start(tmp_path, port, records)
 
-    assert request(port, "PUT", f"/{s3_server.BUCKET}/k", b"v")[0] == 200
+    assert request(port, "PUT", f"/{servers.BUCKET}/k", b"v")[0] == 200
 
     assert list((tmp_path / "s3" / "data").rglob("k"))
     assert listening_addresses(record.pid) == {"0100007F"}

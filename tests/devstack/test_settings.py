@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.devstack.demo import made_a_dag
-from sluice.devstack.settings import StackOptions, service_environment
-from sluice.devstack.stack_file import Ports
+from sluice.devstack.stack import Ports, StackOptions, service_environment
 
 PORTS = Ports(s3=1, spark=2, spark_ui=3, airflow=4, worker_log=5, trigger_log=6, postgres=7)
 

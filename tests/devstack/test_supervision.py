@@ -15,12 +15,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from sluice.devstack import airflow_server, ports, process_table, processes
-from sluice.devstack.airflow_api import AirflowApi
-from sluice.devstack.component import COMPONENT_VARIABLE
+from sluice.devstack import airflow as devstack_airflow
+from sluice.devstack import processes
+from sluice.devstack import processes as devstack_processes
+from sluice.devstack.airflow import COMPONENTS, AirflowApi
+from sluice.devstack.child import COMPONENT_VARIABLE
 from sluice.devstack.processes import STACK_ID_VARIABLE, ProcessRecord
-from sluice.devstack.settings import inherited_environment
-from sluice.devstack.supervision import COMPONENTS
+from sluice.devstack.stack import inherited_environment
 from tests.devstack.test_s3_server import listening_addresses
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
@@ -30,7 +31,7 @@ RESTART_TIMEOUT_S = 90.0  # Seconds on a quiet machine.
 
 @dataclass(frozen=True)
 class RunningAirflow:
-    settings: airflow_server.AirflowSettings
+    settings: devstack_airflow.AirflowSettings
     record: ProcessRecord
     stack_id: str
     log: Path
@@ -62,8 +63,8 @@ class RunningAirflow:
 def marked(assignment: str) -> set[int]:
     return {
         info.pid
-        for info in process_table.all_processes()
-        if process_table.carries(info.pid, assignment.encode())
+        for info in devstack_processes.all_processes()
+        if devstack_processes.carries(info.pid, assignment.encode())
     }
 
 
@@ -76,10 +77,10 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
 
 @pytest.fixture
 def airflow(tmp_path: Path) -> Iterator[RunningAirflow]:
-    port, worker_log_port, trigger_log_port = ports.free_ports(3)
+    port, worker_log_port, trigger_log_port = devstack_processes.free_ports(3)
     for name in ("dags", "plugins"):
         (tmp_path / name).mkdir()
-    settings = airflow_server.AirflowSettings(
+    settings = devstack_airflow.AirflowSettings(
         port=port,
         worker_log_port=worker_log_port,
         trigger_log_port=trigger_log_port,
@@ -90,15 +91,18 @@ def airflow(tmp_path: Path) -> Iterator[RunningAirflow]:
     )
     inherited = inherited_environment().items()
     env = {name: value for name, value in inherited if not name.startswith("AIRFLOW_")}
-    env["PYTHONPATH"] = str(Path(airflow_server.__file__).parents[2])
+    env["PYTHONPATH"] = str(Path(devstack_airflow.__file__).parents[2])
     env[STACK_ID_VARIABLE] = stack_id = uuid4().hex
-    airflow_server.prepare(tmp_path)
-    launch = airflow_server.airflow_launch(settings, sluice_dir=tmp_path, env=env)
+    devstack_airflow.write_airflow_settings(tmp_path)
+    launch = devstack_airflow.airflow_launch(settings, sluice_dir=tmp_path, env=env)
     record = processes.start(launch)
     try:
         with AirflowApi(settings.url) as api:
             processes.wait_until_ready(
-                record, api.is_ready, timeout_s=airflow_server.START_TIMEOUT_S, cancelled=Event()
+                record,
+                api.is_ready,
+                timeout_s=devstack_airflow.AIRFLOW_START_TIMEOUT_S,
+                cancelled=Event(),
             )
         yield RunningAirflow(settings, record, stack_id, launch.log_path)
     finally:
@@ -127,12 +131,12 @@ def test_killed_components_come_back_and_a_killed_supervisor_leaves_none(
     airflow: RunningAirflow,
 ) -> None:
     for port in (airflow.settings.worker_log_port, airflow.settings.trigger_log_port):
-        wait_until(partial(ports.accepts_connections, port), "no log server answers")
+        wait_until(partial(devstack_processes.accepts_connections, port), "no log server answers")
     assert set().union(*map(listening_addresses, airflow.all_processes())) == {"0100007F"}
     kill_and_see_return(airflow, "scheduler")
     kill_and_see_return(airflow, "triggerer", "dag-processor", "api-server")
     wait_until(
-        lambda: ports.accepts_connections(airflow.settings.worker_log_port),
+        lambda: devstack_processes.accepts_connections(airflow.settings.worker_log_port),
         "the killed scheduler's log server kept the port",
     )
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.airflow_api import AirflowApi
-from sluice.devstack.settings import StackOptions
-from sluice.devstack.stack import Stack
+from sluice.devstack.stack import Stack, StackOptions
 from tests.own_stack import own_stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]

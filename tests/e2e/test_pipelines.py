@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from harness.airflow_api import AirflowApi
-from sluice.cli.result import final_table
-from sluice.coordinator.recovery import stop
+from sluice.cli.run import final_table
+from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import JobStatus
-from sluice.declaration.discovery import load_pipeline
+from sluice.core.configuration import JobStatus
+from sluice.declaration.project import load_pipeline
 from sluice.devstack.stack import Stack
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
-from sluice.views.history import CheckpointRecord, history
+from sluice.store.open import StoreLocation
+from sluice.surface.checkpoints import CheckpointRecord, history
 from tests.spark.sshd_log import Alert, write_allowlist, write_log
 
 PIPELINE = "ssh_threats"

@@ -15,10 +15,8 @@ from pathlib import Path
 import pytest
 
 from harness.airflow_api import AirflowApi
-from sluice.declaration.project import PIPELINES_VARIABLE
-from sluice.declaration.selection import DAGS_VARIABLE
-from sluice.devstack.settings import AirflowDatabase, StackOptions
-from sluice.devstack.stack import Stack
+from sluice.declaration.project import DAGS_VARIABLE, PIPELINES_VARIABLE
+from sluice.devstack.stack import AirflowDatabase, Stack, StackOptions
 from tests.best_auctions import best_auctions
 from tests.chaos.kinds import KINDS, Field
 from tests.chaos.play import play

@@ -17,11 +17,11 @@ import pytest
 
 from harness.airflow_api import AirflowApi
 from sluice.coordinator.submission import configure, submit
-from sluice.declaration.discovery import load_pipeline
-from sluice.devstack.airflow_api import DagRun
+from sluice.declaration.project import load_pipeline
+from sluice.devstack.airflow import DagRun
 from sluice.devstack.stack import Stack
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 log = logging.getLogger(__name__)
 

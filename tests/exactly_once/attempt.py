@@ -21,23 +21,25 @@ from typing import Any
 
 import sluice
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.restoring import Latest
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import FencedError, RestoreError, SluiceError, StageFailed
 from sluice.job.job import Job, open_job
 from sluice.spark.stage import run_stage
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 PACKAGE = Path(sluice.__file__).parent
 WATCHED = (
     *("coordinator", "epoch", "job", "connectors"),
-    *("subtask/subtask.py", "subtask/output.py", "storage/journal.py"),
+    *("exchange/subtask.py", "exchange/output.py", "store/journal.py"),
 )
 RECORDS_PER_EPOCH = 10
 

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from pyiceberg.catalog import load_catalog
 
 from sluice.connectors.iceberg.declared_source import IcebergTable
-from sluice.connectors.kafka.declared_source import Kafka, Raw
+from sluice.connectors.kafka.declared import Kafka, Raw
 from sluice.connectors.postgres.declared_source import PostgresTable
 from sluice.sources import Files
 from tests.exactly_once.pairs import GROUPS, RECORDS, Row, SourcePlace

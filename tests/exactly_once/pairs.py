@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing, fixed_delay
+from sluice.declaration.checkpointing import Checkpointing, fixed_delay
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import SinkSpec
 from sluice.sources import SourceSpec

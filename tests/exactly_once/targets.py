@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from pyiceberg.catalog import load_catalog
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
-from sluice.connectors.kafka.declared_sink import KafkaTopic
+from sluice.connectors.kafka.declared import KafkaTopic
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.sinks import FilesTable
 from tests.exactly_once.pairs import Row, SinkPlace

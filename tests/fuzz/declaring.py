@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing, StateBackend, fixed_delay
+from sluice.declaration.checkpointing import Checkpointing, StateBackend, fixed_delay
+from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.windows import Attached, Hopping, Session, Tumbling, Window
 from sluice.sinks import FilesTable
 from sluice.sources import SourceSpec
 from tests.fuzz import functions

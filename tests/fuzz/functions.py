@@ -15,16 +15,24 @@ from typing import Any
 
 import polars as pl
 
-from sluice.declaration.accumulating_states import (
+from sluice.declaration.keyed_functions import (
+    Context,
+    KeyedProcessFunction,
+    OnTimerContext,
+    OperatorListState,
+    Row,
+    SubtaskContext,
+    UnionListState,
+)
+from sluice.declaration.keyed_states import (
     AggregateFunction,
     AggregatingState,
+    ListState,
+    MapState,
     ReducingState,
+    StateTtlConfig,
+    ValueState,
 )
-from sluice.declaration.checkpointed_function import SubtaskContext
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row
-from sluice.declaration.keyed_states import ListState, MapState, ValueState
-from sluice.declaration.operator_states import OperatorListState, UnionListState
-from sluice.declaration.state_ttl import StateTtlConfig
 
 # Longer than any history, so that nothing expires: what is written again must change no result.
 _LONG = timedelta(days=10_000)

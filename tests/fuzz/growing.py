@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from sluice.connectors.contracts.offsets import OffsetSource, Readable
+from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.core.plan import Slice
 
 

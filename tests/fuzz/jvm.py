@@ -15,20 +15,19 @@ import polars as pl
 import pyarrow as pa
 
 from harness.key_groups import key_group_of, subtask_of
-from sluice.connectors.contracts.source import MALFORMED_COLUMN
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.operations import KeyedLookup, Lookup, WindowTopN
-from sluice.declaration.windows import Attached, Tumbling
-from sluice.spark import exchange, keying, partitions
-from sluice.spark.keying import KeyedRows, needed_columns
-from sluice.subtask.key_hash import can_hash, key_hash
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.computed import to_compute, wanted
-from sluice.subtask.operators.operator import WEIGHT
-from sluice.subtask.side_rows import SOURCE
-from sluice.subtask.snapshot import SIDE, column_of
-from sluice.subtask.state.segments import HASH
+from sluice.declaration.operations import Attached, KeyedLookup, Lookup, Tumbling, WindowTopN
+from sluice.declaration.places import MALFORMED_COLUMN
+from sluice.exchange.reading import SOURCE
+from sluice.exchange.snapshot import SIDE, side_column
+from sluice.operators.build import build_operator
+from sluice.operators.expressions import to_compute, wanted
+from sluice.operators.operator import WEIGHT
+from sluice.spark import deployment, tasks
+from sluice.spark.deployment import KeyedRows, needed_columns
+from sluice.state.key_hash import can_hash, key_hash
+from sluice.state.segments import HASH
 from tests.fuzz.functions import OURS
 from tests.fuzz.session import Frame, set_column
 
@@ -40,15 +39,15 @@ MS = 1_000
 
 def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.deployment.keyed_rows", keyed_rows)
-    patch.setattr("sluice.spark.deployment.looked_up", looked_up)
-    patch.setattr("sluice.spark.event_time_measurement._measured", measure)
+    patch.setattr("sluice.spark.deployment.keyed_inputs", looked_up)
+    patch.setattr("sluice.spark.deployment._measured", measure)
     patch.setattr("sluice.spark.deployment.exchange_of", exchange_of)
-    patch.setattr("sluice.spark.rows._look_up", look_up)
-    patch.setattr("sluice.spark.rows._united", united)
-    patch.setattr("sluice.spark.rows.settled", settled)
+    patch.setattr("sluice.spark.frames._look_up", look_up)
+    patch.setattr("sluice.spark.frames._united", united)
+    patch.setattr("sluice.spark.frames.net_changes", settled)
 
 
-_REAL_EXCHANGE_OF = exchange.exchange_of
+_REAL_EXCHANGE_OF = deployment.exchange_of
 
 
 def exchange_of(run: Any) -> Any:
@@ -163,13 +162,13 @@ def keyed_rows(
     ]
     placed = Frame(
         inputs[0].session,
-        [whole.append_column(keying.SUBTASK, pa.array(owners, pa.int32()))],
-    ).repartitionById(task.parallelism, keying.SUBTASK)
-    rows = placed.drop(keying.SUBTASK)
+        [whole.append_column(deployment.SUBTASK, pa.array(owners, pa.int32()))],
+    ).repartitionById(task.parallelism, deployment.SUBTASK)
+    rows = placed.drop(deployment.SUBTASK)
     if operator.is_order_sensitive:
         rows = rows.each(_sorted)
     return KeyedRows(
-        rows=partitions.Frame(cast("DataFrame", rows)),
+        rows=tasks.Frame(cast("DataFrame", rows)),
         schemas=schemas,
         result=operator.output_schema,
         tables=operator.tables,
@@ -227,7 +226,7 @@ def _both(sides: Sequence[pa.Table]) -> pa.Table:
         for other, whose in enumerate(sides):
             for field in whose.schema:
                 if field.name != HASH:
-                    name = column_of(other, field.name)
+                    name = side_column(other, field.name)
                     columns[name] = (
                         table.column(field.name)
                         if other == side

@@ -65,14 +65,14 @@ def _through_the_jvm() -> Iterator[None]:
 @contextmanager
 def _as_frames() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.spark.numbered.has_rdds", lambda spark: False)
+        patch.setattr("sluice.spark.tasks.has_rdds", lambda spark: False)
         yield
 
 
 @contextmanager
 def _shuffled() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.spark.numbered.task_slots", lambda context: 0)
+        patch.setattr("sluice.spark.tasks.task_slots", lambda context: 0)
         yield
 
 

@@ -15,7 +15,7 @@ from functools import partial
 import duckdb
 import pyarrow as pa
 
-from sluice.declaration.side_outputs import side_output
+from sluice.declaration.pipeline import side_output
 from tests.fuzz.data import schema_of
 from tests.fuzz.in_flight import seen_by
 from tests.fuzz.past import MIN_WATERMARK, Past

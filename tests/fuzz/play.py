@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.errors import ConfigurationError
-from sluice.storage import memory
+from sluice.store import memory
 from tests.fuzz.drawing import draw
 from tests.fuzz.plans import Plan
 from tests.fuzz.session import spark_in_process

@@ -252,6 +252,6 @@ def spark_in_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyspark.TaskContext.get", TaskContext)
-        patch.setattr("sluice.storage.parallel.ThreadPoolExecutor", InThisThread)
+        patch.setattr("sluice.store.object_store.ThreadPoolExecutor", InThisThread)
         jvm.replace(patch)
         yield

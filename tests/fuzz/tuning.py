@@ -21,38 +21,38 @@ def tuned(names: Sequence[str]) -> Iterator[None]:
 
 def small_chunks(patch: Any) -> None:
     """Rows are folded five at a time."""
-    patch.setattr("sluice.subtask.chunks.CHUNK_ROWS", 5)
-    patch.setattr("sluice.subtask.exchange_blocks.CHUNK_ROWS", 5)
+    patch.setattr("sluice.exchange.reading.CHUNK_ROWS", 5)
+    patch.setattr("sluice.exchange.blocks.CHUNK_ROWS", 5)
 
 
 def small_files(patch: Any) -> None:
     """Output goes into files of four rows, or of a few bytes."""
-    patch.setattr("sluice.subtask.row_file_writer.ROWS_PER_FILE", 4)
-    patch.setattr("sluice.subtask.row_file_writer.WIDE_ROWS_PER_FILE", 4)
-    patch.setattr("sluice.subtask.row_file_writer.BYTES_PER_FILE", 300)
+    patch.setattr("sluice.state.segments.ROWS_PER_FILE", 4)
+    patch.setattr("sluice.state.segments.WIDE_ROWS_PER_FILE", 4)
+    patch.setattr("sluice.state.segments.BYTES_PER_FILE", 300)
 
 
 def pre_aggregates(patch: Any) -> None:
     """Rows are grouped before they are sent, however seldom keys come."""
-    patch.setattr("sluice.spark.keying.PRE_AGGREGATED_ROWS_PER_GROUP", 0.0)
-    patch.setattr("sluice.spark.keying.GROUPED_ROWS_PER_GROUP", 0.0)
+    patch.setattr("sluice.spark.deployment.PRE_AGGREGATED_ROWS_PER_GROUP", 0.0)
+    patch.setattr("sluice.spark.deployment.GROUPED_ROWS_PER_GROUP", 0.0)
 
 
 def prunes(patch: Any) -> None:
     """What can be among the best is looked for first, however few rows there are."""
-    patch.setattr("sluice.subtask.operators.ranking._FEW_ROWS", 0)
-    patch.setattr("sluice.subtask.operators.ranking._WORTH_PRUNING", 0)
+    patch.setattr("sluice.operators.ranking._FEW_ROWS", 0)
+    patch.setattr("sluice.operators.ranking._WORTH_PRUNING", 0)
 
 
 def blocks_in_files(patch: Any) -> None:
     """Rows are sent by reference, however few; as on one machine, where the session is."""
-    patch.setattr("sluice.subtask.block_files.CARRIED_BYTES", 0)
+    patch.setattr("sluice.exchange.blocks.CARRIED_BYTES", 0)
     patch.setenv("SPARK_LOCAL_DIRS", _local_folder().name)
 
 
 def streams(patch: Any) -> None:
     """Rows are grouped by Polars' streaming engine, as many are."""
-    patch.setattr("sluice.subtask.operators.grouping._STREAMED_ROWS", 0)
+    patch.setattr("sluice.operators.kernels._STREAMED_ROWS", 0)
 
 
 @cache

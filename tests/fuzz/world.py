@@ -17,23 +17,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.connectors.files_table.table import FilesTable
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, overtake, restore, start_attempt
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, overtake, start_attempt
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, reconfigure, submit
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import FromCheckpoint, Latest
 from sluice.errors import StageFailed
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table, open_sinks
 from sluice.sources import Files
 from sluice.spark.stage import run_stage
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.fuzz.compare import added_up, difference, left_out_difference
 from tests.fuzz.data import batch_of, schema_of
 from tests.fuzz.declaring import declare
@@ -273,7 +275,7 @@ class World:
         changelogs = {sink.uid for sink in self.plan.sinks if sink.changelog}
         for uid, rows in expected.items():
             table = sinks[uid]
-            assert isinstance(table, FilesTable)
+            assert isinstance(table, ManifestTable)
             got = table.read()
             wrong = difference(rows, added_up(got) if uid in changelogs else got)
             if wrong is not None:

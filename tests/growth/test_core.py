@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
 from sluice.core.compaction import Compaction, MergedRuns, Merges, replaced_segment
 from sluice.core.completed import StageState, SubtaskState
 from sluice.core.coordinator import step
+from sluice.core.event_time import measured_by, source_watermark
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import PartitionOffset, Slice, SourceCut, TaskPlan
-from sluice.core.stage_clock import measured_by
-from sluice.core.watermarks import source_watermark
-from sluice.epoch.assignment import assigned_state
+from sluice.job.lineage import assigned_state
 from tests.builders import a_submitted, after, an_ack, read, triggered
 from tests.operations import calls_of
 

@@ -9,8 +9,9 @@ import pytest
 
 from harness.jobs import trigger_one
 from harness.many_files import Folder, a_files_job, size_of
-from sluice.coordinator.completion import commit, finalize
-from sluice.core.acks import Ack
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.core.answers import Ack
 from sluice.job.job import Job
 from tests.operations import calls_of
 from tests.subtasks import acknowledge, take_checkpoint

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.counting import measure, request_table
 
 BUDGET = {

@@ -10,15 +10,15 @@ import pytest
 from harness.counting_store import CountingStore
 from harness.jobs import a_pipeline, a_running_job, trigger_one
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.statistics import keep_failed
+from sluice.coordinator.history import keep_failed
+from sluice.core.configuration import CheckpointType
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, CheckpointIdCounter
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import REMEMBERED_FAILURES, CoordinatorState, FailedCheckpoint
+from sluice.figures.record import TAIL, kept_objects
 from sluice.job.job import Job
-from sluice.statistics.history import TAIL, kept_objects
-from sluice.storage.statistics import StatisticsStore
-from sluice.views.statistics import details, overview
+from sluice.store.checkpoints import StatisticsStore
+from sluice.surface.checkpoints import details, overview
 from tests.subtasks import acknowledge
 
 BOUND = 1_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.failures import CheckpointFailureReason
 from tests.house.test_repository import REPOSITORY
 
 PAGE = REPOSITORY / "docs/reference/failure-reasons.md"

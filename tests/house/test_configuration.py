@@ -6,8 +6,8 @@ import inspect
 from dataclasses import fields
 from pathlib import Path
 
-from sluice.declaration import config
-from sluice.declaration.config import Checkpointing, StateBackend
+from sluice.declaration import checkpointing
+from sluice.declaration.checkpointing import Checkpointing, StateBackend
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
 
@@ -25,7 +25,7 @@ def table(first_heading: str) -> list[dict[str, str]]:
 
 
 def value(expression: str) -> object:
-    return eval(expression, vars(config))  # noqa: S307 - our own page
+    return eval(expression, vars(checkpointing))  # noqa: S307 - our own page
 
 
 def test_the_page_has_every_field_with_its_default() -> None:
@@ -54,7 +54,7 @@ def test_the_page_has_every_restart_strategy_with_its_defaults() -> None:
     assert documented == {
         name: {
             parameter.name: parameter.default
-            for parameter in inspect.signature(getattr(config, name)).parameters.values()
+            for parameter in inspect.signature(getattr(checkpointing, name)).parameters.values()
         }
         for name in ("no_restart", "fixed_delay", "exponential_delay", "failure_rate")
     }

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core import pages
-from sluice.core.pages import FAILURE_REASONS, Page, page_of
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core import failures
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import FAILURE_REASONS, CheckpointFailureReason, Page, page_of
 from tests.house.test_links import titled
 from tests.house.test_repository import REPOSITORY, tracked
 
@@ -21,7 +20,7 @@ LABELS = ["What it means.", "What Sluice did.", "What to look at.", "What to do.
 CODE = [
     path
     for path in tracked("include/sluice/*.py", "plugins/*.py")
-    if path != REPOSITORY / "include/sluice/core/reasons.py"
+    if path != REPOSITORY / "include/sluice/core/failures.py"
 ]
 
 
@@ -98,7 +97,9 @@ def test_every_status_at_which_a_job_stands_still_is_explained() -> None:
     assert {status.value for status in still if status.value not in headings} == set()
 
 
-@pytest.mark.parametrize("page", [page for page in vars(pages).values() if isinstance(page, Page)])
+@pytest.mark.parametrize(
+    "page", [page for page in vars(failures).values() if isinstance(page, Page)]
+)
 def test_every_page_that_messages_name_exists_once(page: Page) -> None:
     assert len(titled(page.title)) == 1
 

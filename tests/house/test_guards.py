@@ -19,11 +19,10 @@ OF_A_PROJECT = SLUICE / "cli" / "project"  # What `sluice init` writes, its test
 GUARDED = [
     SLUICE / "core",
     SLUICE / "protocol",
-    SLUICE / "storage",
+    SLUICE / "store",
     SLUICE / "job",
-    SLUICE / "epoch",
     SLUICE / "coordinator",
-    SLUICE / "views",
+    SLUICE / "surface",
     SLUICE / "cli",
     PLUGINS,
 ]
@@ -70,4 +69,4 @@ def test_an_event_is_journaled_and_carried_out_in_one_call() -> None:
         if "journal.append(" in path.read_text()
     ]
 
-    assert found == ["coordinator/commands.py"]
+    assert found == ["coordinator/record.py"]

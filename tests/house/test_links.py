@@ -107,7 +107,7 @@ def test_every_page_that_code_names_exists() -> None:
 
 
 def test_no_message_names_a_page_by_its_path() -> None:
-    """A wheel has no docs folder: a message names a page by its title, see ``core/pages.py``."""
+    """A wheel has no docs folder: a message names a page by its title, see ``core/failures.py``."""
     named = {
         f"{path.relative_to(REPOSITORY)}: {text}"
         for path in tracked("include/sluice/*.py", "plugins/*.py")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from sluice.statistics.metrics import METRICS
-from sluice.views.prometheus import exposed_name
+from sluice.figures.metrics import METRICS
+from sluice.surface.monitoring import exposed_name
 from tests.house.test_repository import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "metrics.md"

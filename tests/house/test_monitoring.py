@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sluice.statistics.metrics import METRICS
-from sluice.views.prometheus import exposed_name
+from sluice.figures.metrics import METRICS
+from sluice.surface.monitoring import exposed_name
 from tests.house.test_links import anchors
 from tests.house.test_repository import REPOSITORY
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.acks import Committable
+from sluice.core.answers import Committable
 from tests.contract.conftest import environment_with_sluice
 from tests.contract.sink_rules import JOB, publish, rows, seen
 from tests.iceberg_catalog import case_in

@@ -18,8 +18,8 @@ import sluice.connectors.iceberg.declared_sink, sluice.connectors.iceberg.declar
 from sluice.connectors.iceberg import sink, source
 """
 KAFKA = """
-from sluice.connectors.kafka import declared_sink, declared_source
-declared_source.Kafka("h:1", "t").params, declared_sink.KafkaTopic("h:1", "t").upsert_key
+from sluice.connectors.kafka.declared import Kafka, KafkaTopic
+Kafka("h:1", "t").params, KafkaTopic("h:1", "t").upsert_key
 """
 COMMAND_LINE = (
     "import sluice.cli.main"  # Most commands are GETs of a bucket, and a shell's completion none.

@@ -23,7 +23,7 @@ def test_a_text_that_is_compressed_very_well_takes_little_memory(
     (tmp_path / f"log.{suffix}").write_bytes(body)
     code = f"""
 import resource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.text import FilesSource
 import numpy, pyarrow.compute
 source = FilesSource({str(tmp_path)!r})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.declaration.discovery import load_pipeline
-from sluice.declaration.project import PipelinesPackage
-from sluice.spark.user_code import take_along
+from sluice.declaration.project import PipelinesPackage, load_pipeline
+from sluice.spark.tasks import take_along
 
 PIPELINE = """
 from sluice.declaration.pipeline import Pipeline

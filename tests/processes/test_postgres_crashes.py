@@ -19,15 +19,15 @@ import pyarrow as pa
 import pytest
 
 from harness.postgres_database import Database
-from sluice.connectors.postgres import writing
+from sluice.connectors.postgres import copy
+from sluice.connectors.postgres.copy import as_csv
 from sluice.connectors.postgres.ledger import Ledger
 from sluice.connectors.postgres.server import Connection, TableName, one_row
-from sluice.connectors.postgres.writing import as_csv
-from sluice.connectors.staging.staged_sink import StagedSink
-from sluice.core.acks import Committable
+from sluice.connectors.staged_sink import StagedSink
+from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, Timeline
 from sluice.errors import FencedError, StoreUnavailable
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
 from tests.contract.sink_case import open_staged
 from tests.contract.sink_rules import JOB, RESTORED, publish, rows, seen, staged_rows
@@ -58,10 +58,10 @@ COMMITTER = """
 import os, signal, sys, time
 from sluice.connectors.postgres.ledger import Ledger
 from sluice.connectors.postgres.target import PostgresTarget
-from sluice.core.acks import Committable
+from sluice.core.answers import Committable
 from sluice.core.timeline import Writer
 from sluice.connectors.postgres.declared_sink import PostgresTable
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 where, dsn, table, key, root, checkpoint_id, file, rows, size = sys.argv[1:]
 
@@ -89,11 +89,11 @@ match where:
     case "hang_before_commit":
         Ledger.note = after(Ledger.note, hang)
     case "hang_in_copy":
-        from sluice.connectors.postgres import writing
+        from sluice.connectors.postgres import copy
         def some(table):
             yield b'5,"a",1.5,2026-01-01\\n'
             hang()
-        writing.as_csv = some
+        copy.as_csv = some
 sink = PostgresTable(dsn, table, upsert_key=tuple(key.split())).open(
     "orders", {}, StoreLocation(root=root))
 staged = Committable(sink="orders", file=file, rows=int(rows), size_bytes=int(size))
@@ -210,7 +210,7 @@ def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
             outcome.append(None)
 
     if where == "hang_in_copy":
-        monkeypatch.setattr(writing, "as_csv", hang_first)
+        monkeypatch.setattr(copy, "as_csv", hang_first)
     thread = threading.Thread(target=act_as_zombie)
     thread.start()
     assert hangs.wait(20)

@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 
 from harness.postgres_database import Database
-from sluice.connectors.contracts.source import SourcePosition
 from sluice.connectors.postgres.source import Wait
+from sluice.declaration.places import SourcePosition
 from sluice.errors import ConfigurationError
 from tests.contract.test_postgres_source import IDENTITY, insert, names_of, plan, source_of
 

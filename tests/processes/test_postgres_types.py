@@ -12,17 +12,16 @@ import pyarrow as pa
 import pytest
 
 from harness.postgres_database import Database
-from sluice.connectors.contracts.source import RECORD
-from sluice.connectors.postgres.columns import postgres_type
+from sluice.connectors.postgres.copy import SLICE_ROWS, as_csv, unhexed
 from sluice.connectors.postgres.declared_sink import PostgresTable as SinkTable
 from sluice.connectors.postgres.declared_source import PostgresTable as SourceTable
-from sluice.connectors.postgres.late_commits import Fence, parsed_fence, remaining
-from sluice.connectors.postgres.reading import unhexed
 from sluice.connectors.postgres.server import TableName, table_name
-from sluice.connectors.postgres.writing import SLICE_ROWS, as_csv
+from sluice.connectors.postgres.source import ReadFence, parsed_fence, remaining
+from sluice.connectors.postgres.target import postgres_type
 from sluice.core.plan import Slice
+from sluice.declaration.places import RECORD
 from sluice.errors import ConfigurationError, ProtocolViolation
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.contract.sink_case import JOB
 
 ALL = Slice(partition="p", start=0, end=1 << 62, first_record=0, records=1 << 62)
@@ -289,7 +288,7 @@ def test_hexadecimal_digits_become_bytes() -> None:
 
 @pytest.mark.parametrize("writers", [frozenset(), frozenset({"3/17", "-1/744"})])
 def test_a_fence_travels_as_text(writers: frozenset[str]) -> None:
-    fence = Fence(5, 9, writers)
+    fence = ReadFence(5, 9, writers)
 
     assert parsed_fence(str(fence)) == fence
     assert parsed_fence("") is None

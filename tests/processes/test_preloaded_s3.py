@@ -14,11 +14,11 @@ CHILD = """
 import os, sys
 from botocore.loaders import JSONFileLoader
 from sluice.errors import StoreUnavailable
-from sluice.storage.s3 import S3Store
-from sluice.storage.s3_clients import preload_descriptions
+from sluice.store.s3 import S3Store
+from sluice.store.s3 import preload_descriptions
 
 if "scheduler" in sys.argv:
-    from sluice_airflow.preload import preload_spark_client
+    from sluice_airflow.stage import preload_spark_client
     preload_spark_client()
 if "preloads" in sys.argv:
     preload_descriptions()

@@ -14,7 +14,7 @@ import sys, threading
 sys.setswitchinterval(1e-6)
 from sluice.core.coordinator import step
 from sluice.core.configuration import JobConfiguration
-from sluice.core.messages import JobSubmitted
+from sluice.core.events import JobSubmitted
 from sluice.core.state import CoordinatorState
 from sluice.protocol.records import JournalEntry, decode_entry, encode_entry
 

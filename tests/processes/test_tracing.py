@@ -7,12 +7,12 @@ from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
 
 from harness.jobs import a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.job.job import Job
-from sluice.storage.statistics import StatisticsStore
-from sluice.views.tracing import send_trace
+from sluice.store.checkpoints import StatisticsStore
+from sluice.surface.monitoring import send_trace
 from tests.otlp_collector import grpc_collector, http_collector
 from tests.subtasks import take_checkpoint
 

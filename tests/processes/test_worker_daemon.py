@@ -22,7 +22,7 @@ threads = [(task / "comm").read_text() for task in pathlib.Path("/proc/self/task
 forked = {"threads": threads, "modules": sorted(sys.modules), "left": len(gc.get_objects())}
 if (worker := os.fork()) == 0:
     import polars
-    import sluice.spark.chaining, sluice.spark.exchange, sluice.subtask.subtask
+    import sluice.spark.stage, sluice.spark.deployment, sluice.exchange.subtask
     imported = len(gc.get_objects())
     gc.collect()
     first = len(gc.get_objects())

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
 from sluice.errors import StoreUnavailable
-from sluice.protocol.names import check_key
-from sluice.storage.object_store import AlreadyExists, Created, CreateResult, Listed
-from sluice.storage.patience import PatientStore
+from sluice.protocol.keys import check_key
+from sluice.store.object_store import AlreadyExists, Created, CreateResult, Listed
+from sluice.store.open import PatientStore
 from tests.simulation.script import Fate
 
 T = TypeVar("T")

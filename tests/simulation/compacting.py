@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.pending import PendingCheckpoint
-from sluice.epoch.acks import acks_of
-from sluice.epoch.compactions import record_compaction
+from sluice.job.answers import acks_of
+from sluice.job.lineage import record_compaction
 from tests.simulation.acts import act
 from tests.simulation.dataflow import a_segment, body_of, checksum, live_rows
 from tests.simulation.subtasks import body_of_segment

@@ -5,15 +5,16 @@ from __future__ import annotations
 from string import digits
 from typing import Any
 
-from sluice.coordinator.completion import commit, finalize, publish_early
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, overtake, start_attempt, watch
 from sluice.coordinator.garbage import collect_garbage
-from sluice.coordinator.recovery import fail_checkpoint, overtake, start_attempt, stop
+from sluice.coordinator.publication import commit, publish_early
+from sluice.coordinator.restore import stop
 from sluice.coordinator.trigger import Queued, Triggered, trigger
-from sluice.coordinator.watch import watch
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.views.history import history
+from sluice.surface.checkpoints import history
 from tests.simulation.acts import act
 from tests.simulation.tables import published_rows
 from tests.simulation.world import World

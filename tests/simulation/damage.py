@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from random import Random
 
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.failure import fail_checkpoint, watch
 from sluice.coordinator.trigger import Triggered, trigger
-from sluice.coordinator.watch import watch
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.errors import FencedError, SluiceError, TableMismatch
 from tests.simulation.acts import act
 from tests.simulation.broken import Broken

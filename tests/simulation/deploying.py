@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sluice.coordinator.recovery import fail_checkpoint
-from sluice.core.acks import Decline
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.answers import Decline
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.errors import CorruptSegment
 from tests.simulation.acts import act
 from tests.simulation.bucket import Crash

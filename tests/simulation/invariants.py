@@ -43,7 +43,8 @@ from harness.jobs import SINK
 from sluice.core import coordinator
 from sluice.core.compaction import Compaction
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.messages import (
+from sluice.core.configuration import ClaimMode
+from sluice.core.events import (
     AcksReceived,
     CheckpointCommitted,
     CheckpointCompleted,
@@ -52,12 +53,11 @@ from sluice.core.messages import (
     JobRestored,
     JobSubmitted,
     TablesRecovered,
+    Verdict,
 )
 from sluice.core.plan import CheckpointPlan, journaled
-from sluice.core.properties import ClaimMode
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Verdict
-from sluice.protocol.paths import PipelinePaths, subtask_of_answer
+from sluice.protocol.keys import PipelinePaths, subtask_of_answer
 from sluice.protocol.records import (
     JournalEntry,
     decode_ack,

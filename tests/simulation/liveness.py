@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import watch
+from sluice.coordinator.publication import commit
+from sluice.coordinator.requests import resume
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import TableConsent, configure, submit
-from sluice.coordinator.timing import resume
 from sluice.coordinator.trigger import NotTriggered, Triggered, trigger
-from sluice.coordinator.watch import watch
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import NO_GENERATION
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
 from tests.simulation.broken import Broken

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.jobs import ManualClock
-from sluice.core.transition import Transition, Verdict
+from sluice.core.events import Transition, Verdict
 from sluice.job.job import Job
-from sluice.protocol.paths import PipelinePaths
-from sluice.storage.answers import AnswerStore
-from sluice.storage.journal import Journal
+from sluice.protocol.keys import PipelinePaths
+from sluice.store.checkpoints import AnswerStore
+from sluice.store.journal import Journal
 from tests.simulation.bucket import LossyStore, RepeatingStore
 
 Tried = list[tuple[str, bytes]]  # An attempted write: its key and bytes.

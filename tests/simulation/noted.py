@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sluice.connectors.contracts.sink import RollBack
-from sluice.connectors.staging.staged_files import StagedFiles
-from sluice.connectors.staging.staged_sink import EpochRows, StagedSink
-from sluice.core.acks import Committable
+from sluice.connectors.staged_files import StagedFiles
+from sluice.connectors.staged_sink import EpochRows, StagedSink
+from sluice.core.answers import Committable
+from sluice.core.handles import checksum
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.params import Param
+from sluice.declaration.places import RollBack
 from sluice.errors import ProtocolViolation, SluiceError, StoreUnavailable
-from sluice.protocol.checksums import checksum
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.simulation.bucket import UnderWay, mishap
 from tests.simulation.dataflow import COLUMNS, Row, rows_of
 from tests.simulation.script import Fate

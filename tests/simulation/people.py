@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.failure import abort_checkpoint
+from sluice.coordinator.requests import UserRequest, request_checkpoint
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import TableConsent, configure, submit
-from sluice.coordinator.user_abort import abort_checkpoint
-from sluice.coordinator.user_requests import UserRequest, request_checkpoint
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.ids import NO_GENERATION, CheckpointId
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
 from tests.simulation.acts import act
 from tests.simulation.timing import ABORTS

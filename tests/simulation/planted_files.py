@@ -8,29 +8,34 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.contracts.sink import Sink
-from sluice.connectors.files_table.table import FilesTable, Manifest
-from sluice.coordinator import commands, observation
-from sluice.coordinator.commands import discard_completed, discard_pending
-from sluice.coordinator.early_publication import abort_staged, require_shown
-from sluice.coordinator.in_use import InUse, files_in_use, look_up
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.connectors.files_table.log import Manifest
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.coordinator import record, restore_plan
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.record import (
+    InUse,
+    discard_completed,
+    discard_pending,
+    files_in_use,
+    load_files_in_use,
+)
 from sluice.coordinator.savepoints import export_savepoint, require_free_name
+from sluice.coordinator.staged import abort_staged, require_shown
 from sluice.coordinator.trigger import write_plan
-from sluice.core.acks import Ack, Committable
+from sluice.core.answers import Ack, Committable
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.coordinator import step
+from sluice.core.events import Event, Transition
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import Event
 from sluice.core.state import CoordinatorState
 from sluice.core.timeline import Writer
-from sluice.core.transition import Transition
+from sluice.declaration.places import Sink
 from sluice.job.job import Job
 from sluice.protocol import records
 from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
-from sluice.storage.answers import AnswerStore
-from sluice.storage.journal import Head, Journal
-from sluice.storage.object_store import Created, CreateResult, ObjectStore
+from sluice.store.checkpoints import AnswerStore
+from sluice.store.journal import Head, Journal
+from sluice.store.object_store import Created, CreateResult, ObjectStore
 from tests.simulation.planting import mutation
 from tests.simulation.play import replace_everywhere
 
@@ -119,10 +124,10 @@ def replace_the_first_ack(patch: pytest.MonkeyPatch) -> None:
 @mutation(7)
 def publish_whatever_is_staged(patch: pytest.MonkeyPatch) -> None:
     """The commit publishes every staged file of the checkpoint, acknowledged or not."""
-    commit = FilesTable.commit
+    commit = ManifestTable.commit
 
     def publish(
-        self: FilesTable,
+        self: ManifestTable,
         writer: Writer,
         checkpoint_id: int,
         parent: int | None,
@@ -134,30 +139,30 @@ def publish_whatever_is_staged(patch: pytest.MonkeyPatch) -> None:
         )
         commit(self, writer, checkpoint_id, parent, staged)
 
-    patch.setattr(FilesTable, "commit", publish)
+    patch.setattr(ManifestTable, "commit", publish)
 
 
 @mutation(8, 11)
 def read_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
     """A reader takes every version for part of the table, also those a restore left behind."""
 
-    def chain(self: FilesTable, version: int | None = None) -> tuple[Manifest, ...]:
+    def chain(self: ManifestTable, version: int | None = None) -> tuple[Manifest, ...]:
         found = map(self._log.manifest, self.versions())
         return tuple(manifest for manifest in found if manifest is not None)
 
-    patch.setattr(FilesTable, "chain", chain)
+    patch.setattr(ManifestTable, "chain", chain)
 
 
 @mutation(8)
 def begin_behind_the_first_version(patch: pytest.MonkeyPatch) -> None:
     """A reader that follows the table back stops before its beginning."""
-    whole = FilesTable.chain
+    whole = ManifestTable.chain
 
-    def chain(self: FilesTable, version: int | None = None) -> tuple[Manifest, ...]:
+    def chain(self: ManifestTable, version: int | None = None) -> tuple[Manifest, ...]:
         found = whole(self, version)
         return found[1:] or found
 
-    patch.setattr(FilesTable, "chain", chain)
+    patch.setattr(ManifestTable, "chain", chain)
 
 
 @mutation(4)
@@ -177,7 +182,7 @@ def delete_what_can_be_taken_over(patch: pytest.MonkeyPatch) -> None:
     def without_merged(job: Job, kept: Iterable[CheckpointMetadata], **_: object) -> Any:
         return files_in_use(job, kept, doomed=())
 
-    patch.setattr(commands, "files_in_use", without_merged)
+    patch.setattr(record, "files_in_use", without_merged)
 
 
 @mutation(0, 5)
@@ -202,7 +207,9 @@ def complete_beside_what_is_shown(patch: pytest.MonkeyPatch) -> None:
 @mutation(4)
 def collect_what_is_retained(patch: pytest.MonkeyPatch) -> None:
     """The garbage collector forgets what the retained checkpoints name."""
-    replace_everywhere(patch, look_up, lambda job: replace(look_up(job), keys=frozenset()))
+    replace_everywhere(
+        patch, load_files_in_use, lambda job: replace(load_files_in_use(job), keys=frozenset())
+    )
 
 
 @mutation(2)
@@ -282,7 +289,7 @@ def overwrite_a_savepoint(patch: pytest.MonkeyPatch) -> None:
 @mutation(0)
 def compare_no_bytes(patch: pytest.MonkeyPatch) -> None:
     """A restart that comes back to a checkpoint looks at names and sizes alone."""
-    patch.setattr(observation, "checksums_of", lambda *_: None)
+    patch.setattr(restore_plan, "checksums_of", lambda *_: None)
 
 
 @mutation(0, 1, 3, 4)

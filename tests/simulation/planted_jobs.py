@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluice.core.acks import Ack
-from sluice.epoch import chaining
-from sluice.epoch.stage_input import StageInput
-from sluice.storage.answers import AnswerStore
+from sluice.core.answers import Ack
+from sluice.job import stage_input
+from sluice.job.stage_input import StageInput
+from sluice.store.checkpoints import AnswerStore
 from tests.simulation.planting import mutation
 from tests.simulation.spark_jobs import SparkJob, chained_acks
 from tests.simulation.subtasks import Execution
@@ -60,7 +60,7 @@ def acknowledge_before_the_chain_has_ended(patch: pytest.MonkeyPatch) -> None:
 @mutation(3)
 def chain_what_has_something_in_flight(patch: pytest.MonkeyPatch) -> None:
     """A stage is chained though rows of an earlier epoch wait for it, or it may be overtaken."""
-    patch.setattr(chaining, "_waits", lambda *_: True)
+    patch.setattr(stage_input, "_waits", lambda *_: True)
 
 
 @mutation(3)

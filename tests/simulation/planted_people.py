@@ -10,20 +10,19 @@ from typing import Any
 
 import pytest
 
-from sluice.coordinator import timing as timing_calls
-from sluice.coordinator import user_abort
-from sluice.coordinator.commands import record
-from sluice.coordinator.timing import timeout_ms
+from sluice.coordinator import failure
+from sluice.coordinator import requests as timing_calls
+from sluice.coordinator.record import record
+from sluice.coordinator.requests import timeout_ms
 from sluice.core import requests
+from sluice.core.configuration import Timing
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
-from sluice.core.messages import CheckpointFailed, Event, JobRestored
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.requests import Examination, Standing, examine
+from sluice.core.events import CheckpointFailed, Event, JobRestored, Transition, Verdict
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.requests import Admission, Examination, examine
 from sluice.core.state import CoordinatorState
-from sluice.core.timing import Timing
-from sluice.core.transition import Transition, Verdict
-from sluice.declaration.job_configuration import milliseconds
+from sluice.declaration.checkpointing import milliseconds
 from sluice.job.job import Job
 from tests.simulation.planting import mutation
 from tests.simulation.play import replace_everywhere
@@ -76,7 +75,7 @@ def refuse_everything_while_it_is_paused(patch: pytest.MonkeyPatch) -> None:
         if not state.timing.is_paused:
             return examine(state, request, now_ms)
         reason = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
-        return Examination(standing=Standing.REJECTED, after=state, reason=reason)
+        return Examination(standing=Admission.REJECTED, after=state, reason=reason)
 
     replace_everywhere(patch, examine, examining)
 
@@ -127,7 +126,7 @@ def abort_the_oldest(patch: pytest.MonkeyPatch) -> None:
 
         return record(job, oldest)
 
-    patch.setattr(user_abort, "record", recording)
+    patch.setattr(failure, "record", recording)
 
 
 @mutation(13)

@@ -10,34 +10,35 @@ from typing import Any
 
 import pytest
 
-from sluice.coordinator import assembly, completion, recovery, watch
-from sluice.coordinator.observation import observe
+from sluice.coordinator import completion, failure, restore
+from sluice.coordinator import completion as coordinator_completion
 from sluice.coordinator.planning import make_plan
-from sluice.coordinator.table_recovery import writer_of
+from sluice.coordinator.restore_plan import observe
+from sluice.coordinator.tables import writer_of
 from sluice.core import coordinator
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.coordinator import step
-from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
-from sluice.core.messages import (
+from sluice.core.events import (
     CheckpointCompleted,
     CheckpointFailed,
     DeclineReceived,
     Event,
     JobRestored,
+    Transition,
+    Verdict,
 )
+from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.restoring import Choice, Observed, Stop, choose
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Transition, Verdict
-from sluice.epoch.acks import acknowledged
-from sluice.epoch.assignment import assigned_state
-from sluice.epoch.lineage import stage_state
 from sluice.errors import NotYetAcknowledged
+from sluice.job.answers import acknowledged
 from sluice.job.job import Job
+from sluice.job.lineage import assigned_state, stage_state
 from sluice.job.places import open_sinks
-from sluice.storage.answers import AnswerStore
+from sluice.store.checkpoints import AnswerStore
 from tests.simulation.planting import mutation
 from tests.simulation.play import replace_everywhere
 
@@ -88,7 +89,7 @@ def keep_the_generation(patch: pytest.MonkeyPatch) -> None:
     def is_fenced_unless_restored(state: CoordinatorState, event: Event) -> bool:
         return not isinstance(event, JobRestored) and is_fenced(state, event)
 
-    patch.setattr(recovery, "next_generation", lambda state: state.generation or Generation(1))
+    patch.setattr(restore, "next_generation", lambda state: state.generation or Generation(1))
     patch.setattr(coordinator, "_is_fenced", is_fenced_unless_restored)
 
 
@@ -219,7 +220,7 @@ def share_files_with_the_savepoint(patch: pytest.MonkeyPatch) -> None:
 @mutation(5)
 def publish_before_it_is_completed(patch: pytest.MonkeyPatch) -> None:
     """The sinks publish once the metadata is written, before it is journaled."""
-    write = assembly.write_metadata
+    write = coordinator_completion.write_metadata
 
     def write_and_publish(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
         written, state = write(job, metadata), job.state()
@@ -236,13 +237,13 @@ def publish_before_it_is_completed(patch: pytest.MonkeyPatch) -> None:
 @mutation(5)
 def restore_without_the_commit(patch: pytest.MonkeyPatch) -> None:
     """A restore does not replay an unfinished commit."""
-    patch.setattr(recovery, "resume", lambda _, head: head)
+    patch.setattr(restore, "resume", lambda _, head: head)
 
 
 @mutation(0)
 def never_restart(patch: pytest.MonkeyPatch) -> None:
     """The watchdog leaves a failed job to itself."""
-    patch.setattr(watch, "_restart", lambda *_: "nothing")
+    patch.setattr(failure, "_restart", lambda *_: "nothing")
 
 
 @mutation(2)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.connectors.staging.file_names import MANIFESTS, Name, fence_key, name_of
-from sluice.coordinator.observation import damage_of_owed_rows
-from sluice.coordinator.table_standings import standings_to_restore, standings_to_submit
-from sluice.core.table_standings import TableStanding
+from sluice.connectors.staged_files import MANIFESTS, LogEntryName, fence_key, name_of
+from sluice.coordinator.restore_plan import damage_of_owed_rows
+from sluice.coordinator.tables import compare_tables_to_restore, compare_tables_to_submit
+from sluice.core.tables import TableComparison
 from sluice.core.timeline import Recovery, Timeline, Writer
 from tests.simulation.planting import mutation
 from tests.simulation.play import a_new_life, replace_everywhere
@@ -24,7 +24,7 @@ def go_forward_over_a_hole(patch: pytest.MonkeyPatch) -> None:
         return recovered(self, writer, replace(recovery, accepts=True))
 
     patch.setattr(Timeline, "recovered", unasked)
-    patch.setattr(TableStanding, "problem", lambda *_, **__: None)
+    patch.setattr(TableComparison, "problem", lambda *_, **__: None)
 
 
 @mutation(0, 11)
@@ -32,8 +32,8 @@ def take_an_old_note_for_ones_own(patch: pytest.MonkeyPatch) -> None:
     """Over an emptied root ids begin at 1, and the notes of an earlier life say they are there."""
     replace_everywhere(patch, a_new_life, lambda: "always the same")
     patch.setattr(Timeline, "_require_generation", lambda *_: None)
-    replace_everywhere(patch, standings_to_submit, lambda *_: ())
-    replace_everywhere(patch, standings_to_restore, lambda *_: ())
+    replace_everywhere(patch, compare_tables_to_submit, lambda *_: ())
+    replace_everywhere(patch, compare_tables_to_restore, lambda *_: ())
 
 
 @mutation(10)
@@ -60,7 +60,7 @@ def sort_fences_by_version(patch: pytest.MonkeyPatch) -> None:
     def key(through: int, generation: int, shown: int | None) -> str:
         return f"{MANIFESTS}{through:020d}_{shown or 0:010d}_{generation:010d}.json"
 
-    def named(key: str) -> Name | None:
+    def named(key: str) -> LogEntryName | None:
         found = name_of(key)
         if found is None or not found.is_fence:
             return found

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
-import sluice.storage.open
-from sluice.connectors.files_table.table_schemas import TableSchemas
+import sluice.store.open
+from sluice.connectors.files_table.columns import TableSchemas
 from sluice.job.job import new_life
 from sluice.protocol import records
-from sluice.protocol.names import check_key
+from sluice.protocol.keys import check_key
 
 # They register their acts.  A seed draws by their order: what is new goes last.
 # isort: off
@@ -91,7 +91,7 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
     *plant* makes the product wrong, see ``mutations``.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sluice.storage.open, "open_store", _open_store)
+        patch.setattr(sluice.store.open, "open_store", _open_store)
         replace_everywhere(patch, ThreadPoolExecutor, InlinePool)
         replace_everywhere(patch, new_life, a_new_life)
         for pure in (*(getattr(records, name) for name in DECODERS), check_key):
@@ -125,7 +125,7 @@ def a_new_life() -> str:
     return f"life-{_lives[0]}"
 
 
-def _open_store(location: sluice.storage.open.StoreLocation) -> LossyStore:
+def _open_store(location: sluice.store.open.StoreLocation) -> LossyStore:
     return _current[0].open_store(location)
 
 

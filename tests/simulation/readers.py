@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.jobs import SINK
-from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.state import CoordinatorState
 from sluice.core.timeline import Recovery, Writer
 from sluice.job.places import open_sinks
@@ -88,7 +88,7 @@ class Readers:
         if state.generation != head.generation or head.table_recovery or head.tables is None:
             return
         table = open_sinks(self.world.job, head.configuration.params)[SINK]
-        assert isinstance(table, FilesTable)
+        assert isinstance(table, ManifestTable)
         with self.world.in_peace(0):
             newest = [one.checkpoint_id for one in table.chain()[-1:]]
         if newest != [one for one in (head.tables.get(SINK),) if one is not None]:

@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 
 from harness.jobs import a_job, a_pipeline
-from sluice.core.properties import CheckpointingMode, DamagedCheckpoint, Retention
+from sluice.core.configuration import CheckpointingMode, DamagedCheckpoint, Retention
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.job.job import Job
 from tests.simulation.dataflow import UIDS

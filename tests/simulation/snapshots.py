@@ -7,13 +7,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from harness.jobs import SINK
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
 from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
 from sluice.core.handles import SegmentHandle
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import TaskPlan
 from sluice.core.state import CoordinatorState
-from sluice.protocol.paths import PipelinePaths
+from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import decode_ack, decode_metadata
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import KEYS, Row, checksum, live_rows, pure, reference, rows_of

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
-from sluice.epoch.acks import acks_of
-from sluice.epoch.chaining import chained_behind
-from sluice.epoch.lineage import Lineage, lineage_of
-from sluice.epoch.stage_input import stage_input
 from sluice.errors import FencedError, StageFailed
-from sluice.job.owed_work import still_pending
+from sluice.job.answers import acks_of, still_pending
+from sluice.job.lineage import Lineage, lineage_of
+from sluice.job.stage_input import chained_behind, stage_input
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import Row, said_by
 from tests.simulation.subtasks import Execution, inherited, prepared

@@ -6,18 +6,16 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.jobs import records_of
-from sluice.core.acks import Ack, Committable
+from sluice.core.answers import Ack, Committable
 from sluice.core.compaction import Merges
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.epoch.assignment import assigned_state
-from sluice.epoch.compactions import compactions_of
-from sluice.epoch.lineage import Lineage
 from sluice.errors import CorruptSegment, StageFailed
 from sluice.job.job import Job
-from sluice.storage.open import StoreLocation
+from sluice.job.lineage import Lineage, assigned_state, compactions_of
+from sluice.store.open import StoreLocation
 from tests.simulation.dataflow import (
     COLUMNS,
     Row,

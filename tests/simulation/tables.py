@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.jobs import SINK
-from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.completed import CheckpointMetadata
 from sluice.job.places import open_sinks
 from tests.simulation.broken import Broken
@@ -81,7 +81,7 @@ def published_rows(world: World) -> list[Row]:
     """The table as a reader sees it: at any moment the output without failures, up to an epoch."""
     seen = world.witness
     table = open_sinks(world.job, world.head.configuration.params)[SINK]
-    assert isinstance(table, FilesTable)
+    assert isinstance(table, ManifestTable)
     chain = table.chain()
     if not chain:
         return []

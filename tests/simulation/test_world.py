@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sluice.storage.object_store import ObjectStore
+from sluice.store.object_store import ObjectStore
 from tests.contract import test_object_store
 from tests.contract.conftest import environment_with_sluice
 from tests.simulation.acts import ACTS

@@ -19,17 +19,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sluice.coordinator.timing import NewTimes, pause, resume, retime
-from sluice.core.messages import (
+from sluice.coordinator.requests import NewTimes, pause, resume, retime
+from sluice.core.configuration import Timing
+from sluice.core.events import (
     CheckpointFailed,
     CheckpointingChanged,
     CheckpointTriggered,
     Event,
     JobSubmitted,
 )
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
-from sluice.core.timing import Timing
 from tests.simulation.acts import act
 from tests.simulation.broken import Broken
 

@@ -29,7 +29,7 @@ from sluice.errors import (
     TableMismatch,
 )
 from sluice.job.job import Job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 from tests.simulation.acts import ACTS
 from tests.simulation.bucket import Bucket, Crash, LossyStore, UnderWay
 from tests.simulation.machines import Coordinator, SkewedClock, Tried, a_coordinator
@@ -238,7 +238,7 @@ class World:
             self._is_born_again(actor)
 
     def open_store(self, location: StoreLocation) -> LossyStore:
-        """The replacement of ``sluice.storage.open.open_store`` in this world."""
+        """The replacement of ``sluice.store.open.open_store`` in this world."""
         found = self._stores.get(location.root)
         if found is None:
             prefix = location.root.removeprefix(ROOT).strip("/")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.coordinator.submission import configure, submit
-from sluice.declaration.discovery import load_pipeline
+from sluice.declaration.project import load_pipeline
 from sluice.job.job import Job, open_job
 from sluice.spark.session import local_session
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

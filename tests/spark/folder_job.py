@@ -11,15 +11,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.connectors.files_table.table import FilesTable
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata, StageState
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_sinks
-from sluice.local.epochs import Epoch, EpochDriver
-from sluice.storage.open import StoreLocation
+from sluice.local.driver import Epoch, EpochDriver
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ class FolderJob:
 
     def table(self, sink: str) -> pl.DataFrame:
         table = open_sinks(self.job, {})[sink]
-        assert isinstance(table, FilesTable)
+        assert isinstance(table, ManifestTable)
         frame = pl.from_arrow(table.read())
         assert isinstance(frame, pl.DataFrame)
         return frame

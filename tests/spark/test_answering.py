@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.devstack.ports import LOOPBACK, free_ports
-from sluice.spark import answering
-from sluice.spark.answering import ask_spark
+from sluice.devstack.processes import LOOPBACK, free_ports
+from sluice.spark import session
+from sluice.spark.session import ask_spark
 
 
 @pytest.fixture(name="mute")
@@ -22,7 +22,7 @@ def _mute() -> Iterator[int]:
 def test_a_port_without_a_server_and_a_server_that_hangs_are_errors(
     mute: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(session, "CONNECT_TIMEOUT_S", 0.2)
     (closed,) = free_ports(1)
 
     with pytest.raises(ConnectionRefusedError):

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.sql_names import LITERAL
-from sluice.declaration.windows import Tumbling
+from sluice.declaration.expressions import LITERAL
+from sluice.declaration.operations import Tumbling
 from sluice.errors import ConfigurationError
 from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobStatus
 from sluice.job.job import Job
 from sluice.job.places import open_result_table
-from sluice.local.epochs import Epoch
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import Epoch, run_epochs
 from tests.best_auctions import best_auctions
 
 if TYPE_CHECKING:

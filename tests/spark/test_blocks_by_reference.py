@@ -14,11 +14,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
 from sluice.errors import StageFailed
-from sluice.local.epochs import EpochDriver
+from sluice.local.driver import EpochDriver
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.session import is_on_one_machine
@@ -106,7 +106,7 @@ def test_senders_whose_shuffle_is_lost_send_again(
     has_rdds: bool, jobs: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a DataFrame Spark compares what is sent again, and has the job begin again."""
-    monkeypatch.setattr("sluice.spark.numbered.has_rdds", lambda _: has_rdds)
+    monkeypatch.setattr("sluice.spark.tasks.has_rdds", lambda _: has_rdds)
     job, before = a_job_that_loses("*/shuffle_*", spark, tmp_path), spark_jobs(spark)
 
     job.epoch()

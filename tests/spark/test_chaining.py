@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from sluice.coordinator.recovery import restore
-from sluice.core.acks import Ack
+from sluice.coordinator.restore import restore
+from sluice.core.answers import Ack
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
-from sluice.declaration.windows import Tumbling
-from sluice.local.run_loop import run_epochs
+from sluice.declaration.operations import Tumbling
+from sluice.exchange.faults import FAULT_VARIABLE
+from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.storage.answers import AnswerStore
-from sluice.subtask.faults import FAULT_VARIABLE
+from sluice.store.checkpoints import AnswerStore
 from tests.spark.folder_job import FolderJob, stage_of
 from tests.spark.spark_jobs import spark_jobs
 

@@ -11,25 +11,23 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from sluice.analysis.stage_results import Result
-from sluice.connectors.files_table.table import FilesTable as OpenFilesTable
+from sluice.connectors.files_table.table import ManifestTable as OpenFilesTable
 from sluice.coordinator.submission import configure, submit
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Retract, Upsert
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.streams import Stream
-from sluice.declaration.windows import Session
+from sluice.declaration.operations import Session
+from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.errors import ConfigurationError
+from sluice.job.analysis import Result
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_sinks
-from sluice.local.epochs import Epoch
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import Epoch, run_epochs
+from sluice.operators.operator import WEIGHT
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
-from sluice.spark.rows import settled
-from sluice.storage.open import StoreLocation
-from sluice.subtask.operators.operator import WEIGHT
+from sluice.spark.frames import net_changes
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -311,7 +309,7 @@ def test_changes_of_several_epochs_are_settled_as_if_they_were_of_one(spark: Spa
     waited = [("a", 1, -1), ("a", 2, 1), ("b", 1, 1), ("b", 1, 1), (None, 1, 1)]
     came = [("a", 2, -1), ("a", 3, 1), ("b", 1, 1), (None, 1, -1), ("c", 4, -1)]
 
-    settled_ = settled(changes([*waited, *came]), 3)
+    settled_ = net_changes(changes([*waited, *came]), 3)
 
     assert [(one.name, one.dataType) for one in settled_.schema] == [
         (one.name, one.dataType) for one in changes(waited).schema

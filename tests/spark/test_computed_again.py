@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore
 from sluice.core.restoring import Latest
 from sluice.sinks import FilesTable
 from sluice.sources import Files

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import CheckpointingMode, JobStatus
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing, CheckpointingMode
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
-from sluice.local.epochs import Epoch
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import Epoch, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

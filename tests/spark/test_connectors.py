@@ -13,21 +13,19 @@ import pytest
 from confluent_kafka import Producer
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
-from sluice.connectors.kafka.declared_sink import KafkaTopic
-from sluice.connectors.kafka.declared_source import Json, Kafka
+from sluice.connectors.kafka.declared import Json, Kafka, KafkaTopic
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.connectors.postgres.declared_source import PostgresTable as PostgresSource
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobStatus
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing, fixed_delay
+from sluice.declaration.checkpointing import Checkpointing, fixed_delay
 from sluice.declaration.pipeline import Pipeline
+from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table
-from sluice.local.epochs import Epoch
-from sluice.local.run_loop import run_epochs
-from sluice.storage.open import StoreLocation
-from sluice.subtask.faults import FAULT_VARIABLE
+from sluice.local.driver import Epoch, run_epochs
+from sluice.store.open import StoreLocation
 from tests.exactly_once.places import Places
 from tests.exactly_once.targets import consumed, scanned
 

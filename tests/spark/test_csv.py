@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.sources import Files
-from sluice.spark.decoding import decoded
-from sluice.spark.reading import read_slices
+from sluice.spark.frames import decoded_text, read_slices
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -22,7 +21,7 @@ def rows_of(spark: SparkSession, files: Files) -> list[Row]:
     assert source.decoding is not None
     barrier = source.plan((), max_records=None, parallelism=3)
     lines = read_slices(spark, source, barrier.slices, 3)
-    rows = decoded(lines, source.decoding).collect()
+    rows = decoded_text(lines, source.decoding).collect()
     return sorted(rows, key=lambda row: (row["_source"].partition, row["_source"].record))
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from pipelines.ssh_threats import parse_sshd
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.declaration import aggregates as agg
+from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.windows import Tumbling
 from sluice.job.job import open_job
 from sluice.job.places import open_result_table
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.storage.open import StoreLocation
-from sluice.views.history import history
+from sluice.store.open import StoreLocation
+from sluice.surface.checkpoints import history
 from tests.spark.sshd_log import write_log
 
 if TYPE_CHECKING:

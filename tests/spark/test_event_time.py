@@ -11,8 +11,8 @@ import pytest
 
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
-from sluice.declaration.streams import Stream
-from sluice.declaration.windows import Tumbling
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Stream
 from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files

@@ -14,21 +14,20 @@ import pytest
 from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.operations import Hopping, Tumbling
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.windows import Hopping, Tumbling
+from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
-from sluice.local.epochs import Epoch, EpochDriver
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import Epoch, EpochDriver, run_epochs
+from sluice.operators.expressions import plain_column, plain_condition
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.spark.exchange import Exchange, exchange_of
-from sluice.spark.stage_run import StageRun
-from sluice.storage.open import StoreLocation
-from sluice.subtask.faults import FAULT_VARIABLE
-from sluice.subtask.key_hash import key_hash
-from sluice.subtask.plain_sql import plain_column, plain_condition
+from sluice.spark.deployment import Exchange, exchange_of
+from sluice.spark.tasks import StageRun
+from sluice.state.key_hash import key_hash
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,7 +242,9 @@ def test_both_ways_leave_the_same_state_byte_by_byte(
     pre_aggregated_from: float,
 ) -> None:
     write_epochs(tmp_path / "events")
-    monkeypatch.setattr("sluice.spark.keying.PRE_AGGREGATED_ROWS_PER_GROUP", pre_aggregated_from)
+    monkeypatch.setattr(
+        "sluice.spark.deployment.PRE_AGGREGATED_ROWS_PER_GROUP", pre_aggregated_from
+    )
 
     exchanged: dict[str, bool] = {}
 

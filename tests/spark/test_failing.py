@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobStatus
 from sluice.core.restart import RestartStrategy
 from sluice.core.restoring import Latest
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
-from sluice.local.run_loop import is_equal, run_epochs
+from sluice.local.driver import is_equal, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
-from sluice.storage.open import StoreLocation
-from sluice.views.history import history
+from sluice.store.open import StoreLocation
+from sluice.surface.checkpoints import history
 
 if TYPE_CHECKING:
     import polars as pl

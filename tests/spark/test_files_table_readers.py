@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table.table import FilesTable
-from sluice.storage.open import StoreLocation, open_store
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.store.open import StoreLocation, open_store
 from tests.contract.sink_case import JOB
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_spark_sees_what_is_committed(
     spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
     store = open_store(StoreLocation(root=f"file://{tmp_path}/a table"))
-    table = FilesTable("alerts", store, latest=True, partition_by=partition_by)
+    table = ManifestTable("alerts", store, latest=True, partition_by=partition_by)
     for version in (1, 2, 3):
         batch = pa.table({"id": [version, -version], "kind": ["a/b c", None]})
         staged = table.stage(batch, checkpoint_id=version, subtask=0, attempt_token="1-a")  # noqa: S106

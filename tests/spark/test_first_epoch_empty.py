@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.jobs import trigger_one
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.core.pending import FIRST_ATTEMPT
 from sluice.declaration import aggregates as agg
 from sluice.sinks import FilesTable

@@ -12,13 +12,13 @@ from polars.testing import assert_frame_equal
 
 from sluice.coordinator.submission import configure, submit
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing, StateBackend
+from sluice.declaration.checkpointing import Checkpointing, StateBackend
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import open_job
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import run_epochs
 from sluice.sources import Files
-from sluice.storage.open import StoreLocation
-from sluice.views.keyed_state import open_state
+from sluice.store.open import StoreLocation
+from sluice.surface.state import open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,20 +19,18 @@ import pytest
 
 from bench.nexmark_files import write_json_lines, write_parquet
 from sluice.connectors.nexmark.source import NexmarkSource
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobStatus
 from sluice.core.restoring import Latest
-from sluice.declaration.config import Checkpointing, StateBackend, fixed_delay
-from sluice.declaration.discovery import load_pipeline
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.side_outputs import side_outputs
+from sluice.declaration.checkpointing import Checkpointing, StateBackend, fixed_delay
+from sluice.declaration.pipeline import Pipeline, side_outputs
+from sluice.declaration.project import load_pipeline
+from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table, open_side_table
-from sluice.local.epochs import Epoch
-from sluice.local.run_loop import run_epochs
-from sluice.storage.open import StoreLocation
-from sluice.subtask.faults import FAULT_VARIABLE
+from sluice.local.driver import Epoch, run_epochs
+from sluice.store.open import StoreLocation
 from tests.spark.nexmark_oracle import QUERIES, expected, rows_of
 
 if TYPE_CHECKING:

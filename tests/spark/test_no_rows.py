@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.streams import Stream
+from sluice.declaration.pipeline import Stream
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.spark.folder_job import FolderJob, stage_of

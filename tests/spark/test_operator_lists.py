@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore
 from sluice.core.restoring import Latest
-from sluice.declaration.checkpointed_function import SubtaskContext
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
-from sluice.declaration.operator_states import OperatorListState, UnionListState
+from sluice.declaration.keyed_functions import (
+    Context,
+    KeyedProcessFunction,
+    OperatorListState,
+    Row,
+    SubtaskContext,
+    UnionListState,
+)
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.spark.folder_job import FolderJob

@@ -10,11 +10,11 @@ import polars as pl
 
 from sluice.declaration import aggregates as agg
 from sluice.declaration.operations import KeyedAggregate as Declared
-from sluice.spark.keying import prepared
-from sluice.subtask.operators.aggregate import KeyedAggregate
-from sluice.subtask.operators.computed import to_compute, wanted
-from sluice.subtask.operators.operator import EpochTime, Operator
-from sluice.subtask.state.segments import HASH
+from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.expressions import to_compute, wanted
+from sluice.operators.operator import EpochTime, Operator
+from sluice.spark.deployment import with_computed_columns
+from sluice.state.segments import HASH
 from tests.property.subtask.played import a_stage
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ def test_spark_folds_rows_to_the_groups_of_partial(spark: SparkSession) -> None:
     from pyspark.sql.functions import expr, lit
 
     stage = a_stage(Declared(aggregates=AGGREGATES), keys=["id"])
-    rows = prepared(spark.createDataFrame(ROWS, SCHEMA), stage, stage.inputs[0])
+    rows = with_computed_columns(spark.createDataFrame(ROWS, SCHEMA), stage, stage.inputs[0])
     rows = rows.withColumn(HASH, lit(0).cast("bigint"))  # One, for all keys alike.
     frame = pl.from_arrow(rows.toArrow())
     assert isinstance(frame, pl.DataFrame)
-    operator: Operator = KeyedAggregate(stage, frame.schema)
+    operator: Operator = KeyedAggregateOperator(stage, frame.schema)
     partial = operator.spark_partial()
     assert partial is not None
 
@@ -112,4 +112,4 @@ def test_what_sql_cannot_fold_is_left_to_partial() -> None:
     for aggregate in (agg.count_distinct("value"), agg.collect("value"), agg.sum("value")):
         stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"])
 
-        assert KeyedAggregate(stage, schema).spark_partial() is None
+        assert KeyedAggregateOperator(stage, schema).spark_partial() is None

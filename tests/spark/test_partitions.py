@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sluice.core.causes import root_cause
-from sluice.spark.names import Batches
-from sluice.spark.numbered import numbered
-from sluice.spark.partitions import NUMBERS, Frame, Objects, Partitions, numbers
-from sluice.spark.pipelined import Pipelined
+from sluice.core.failures import root_cause
 from sluice.spark.session import interrupt, tagged, task_slots
+from sluice.spark.tasks import (
+    NUMBERS,
+    Batches,
+    Frame,
+    Objects,
+    Partitions,
+    Pipelined,
+    numbered_partitions,
+    numbers,
+)
 from tests.spark.spark_jobs import spark_stages
 
 if TYPE_CHECKING:
@@ -42,7 +48,7 @@ def of_an_rdd(spark: SparkSession) -> Partitions:
 
 
 def pipelined(spark: SparkSession) -> Partitions:
-    made = numbered(spark, PARTITIONS)
+    made = numbered_partitions(spark, PARTITIONS)
     assert isinstance(made, Pipelined)
     return made
 
@@ -174,7 +180,7 @@ def test_tasks_that_all_run_at_once_are_one_spark_stage(spark: SparkSession) -> 
 def test_more_partitions_than_slots_are_shuffled(spark: SparkSession) -> None:
     more = task_slots(spark.sparkContext) + 1
 
-    assert isinstance(numbered(spark, more), Objects)
+    assert isinstance(numbered_partitions(spark, more), Objects)
     first = pipelined(spark).mapped(to_each, SCHEMA)
     assert isinstance(first.placed(more, "to"), Objects)
     assert len(first.placed(more, "to").mapped(to_the_first, SCHEMA).collected()) == PARTITIONS**2

@@ -10,14 +10,13 @@ import polars as pl
 import pytest
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.discovery import load_pipeline
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.project import load_pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark import deployment
-from sluice.spark.exchange import Exchange, exchange_of
-from sluice.spark.passing_by import rows_pass_jvm
-from sluice.spark.stage_run import StageRun
+from sluice.spark.deployment import Exchange, exchange_of, rows_pass_jvm
+from sluice.spark.tasks import StageRun
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import TopN
-from sluice.spark.keying import keyed_rows
-from sluice.spark.partitions import Frame
-from sluice.subtask.state.segments import HASH
+from sluice.spark.deployment import keyed_rows
+from sluice.spark.tasks import Frame
+from sluice.state.segments import HASH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

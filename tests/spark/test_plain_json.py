@@ -11,21 +11,21 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.contracts.source import MALFORMED_COLUMN, TextDecoding
-from sluice.connectors.files.plain_json import END, UndecidedError, decoded_lines, plain_schema
+from sluice.connectors.files.json import END, UndecidedError, decoded_lines, plain_schema
 from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.windows import Tumbling
+from sluice.declaration.places import MALFORMED_COLUMN, TextDecoding
+from sluice.exchange.reading import SOURCE
 from sluice.job.job import open_job
 from sluice.job.places import open_side_table
-from sluice.local.epochs import EpochDriver
+from sluice.local.driver import EpochDriver
 from sluice.sources import Files
-from sluice.spark.decoding import decoded
-from sluice.storage.open import StoreLocation
-from sluice.subtask.side_rows import SOURCE
+from sluice.spark.frames import decoded_text
+from sluice.store.open import StoreLocation
 from tests.spark.test_exchange import checksums
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def by_spark(spark: SparkSession, lines: list[str]) -> dict[int, list[dict[str, 
     """The row of each line that Spark takes for a good one."""
     rows = pa.table({"line": pa.array(lines, pa.string()), "number": pa.array(range(len(lines)))})
     origin = f"struct('f' AS partition, number AS record) AS {SOURCE}"
-    read = decoded(spark.createDataFrame(rows).selectExpr("line", origin), HOW)
+    read = decoded_text(spark.createDataFrame(rows).selectExpr("line", origin), HOW)
     good = pl.from_arrow(
         read.where(f"{MALFORMED_COLUMN} IS NULL")
         .selectExpr(f"{SOURCE}.record AS number", "a", "d", "s", "b", "i", "t")

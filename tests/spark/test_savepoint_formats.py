@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType, JobStatus
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
@@ -20,7 +20,7 @@ from sluice.job.places import open_result_table, open_source
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.parquet import ParquetSource
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.configuration import JobStatus
 from sluice.core.pending import FIRST_ATTEMPT
-from sluice.core.properties import JobStatus
 from sluice.errors import ConfigurationError, StageFailed
+from sluice.exchange.reading import ParquetRows
 from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.stage import run_stage
-from sluice.subtask.feed import ParquetRows
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipelines.ssh_threats import parse_sshd
-from sluice.cli.result import final_table
+from sluice.cli.run import final_table
+from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.places import open_side_table
-from sluice.local.epochs import Epoch
-from sluice.local.run_loop import run_epochs
-from sluice.views.history import history
+from sluice.local.driver import Epoch, run_epochs
+from sluice.surface.checkpoints import history
 from tests.spark.sshd_log import Alert, write_allowlist, write_log
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ def test_a_killed_worker_aborts_the_checkpoint_and_changes_nothing(
 def test_parallelism_may_change_between_runs(
     spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
 ) -> None:
-    from sluice.coordinator.recovery import restore
+    from sluice.coordinator.restore import restore
     from sluice.coordinator.submission import configure
     from sluice.core.restoring import Latest
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.declaration import aggregates as agg
-from sluice.declaration.windows import Tumbling
+from sluice.declaration.operations import Tumbling
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.state_processor import SavepointWriter, open_state, state_tables

@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.streams import Stream
+from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline

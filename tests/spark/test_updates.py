@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.streams import Stream
-from sluice.declaration.windows import Tumbling
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Stream
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.property.subtask.played import at, in_order

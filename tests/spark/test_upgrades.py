@@ -9,23 +9,23 @@ import polars as pl
 import pytest
 
 from sluice.connectors.nexmark.source import NexmarkSource
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import configure, reconfigure, submit
 from sluice.coordinator.trigger import Triggered, trigger
-from sluice.core.properties import CheckpointType, JobStatus
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.restoring import RestoreOptions
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import RestoreError
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_sinks
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

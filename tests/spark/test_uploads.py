@@ -6,20 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.coordinator.submission import configure, submit
+from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
-from sluice.local.epochs import Epoch
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import Epoch, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.storage.open import StoreLocation
-from sluice.views.history import history
-from sluice.views.statistics import details
+from sluice.store.open import StoreLocation
+from sluice.surface.checkpoints import details, history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sluice.connectors.kafka.declared_source import Json
+from sluice.connectors.kafka.declared import Json
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ValueState
+from sluice.declaration.operations import Tumbling
 from sluice.declaration.params import env, param
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.windows import Tumbling
 from sluice.sinks import FilesTable, KafkaTopic, PostgresTable
 from sluice.sources import Files, Kafka
 

@@ -7,19 +7,20 @@ from datetime import timedelta
 
 import pytest
 
-from sluice.declaration.accumulating_states import (
+from sluice.declaration.keyed_functions import (
+    BroadcastContext,
+    BroadcastState,
+    Context,
+    KeyedBroadcastProcessFunction,
+    Row,
+)
+from sluice.declaration.keyed_states import (
     AggregateFunction,
     AggregatingState,
     ReducingState,
+    StateTtlConfig,
 )
-from sluice.declaration.broadcast_state import (
-    BroadcastContext,
-    BroadcastState,
-    KeyedBroadcastProcessFunction,
-)
-from sluice.declaration.keyed_process import Context, Row
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.state_ttl import StateTtlConfig
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.testing import run_local

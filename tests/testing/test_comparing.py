@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from sluice.testing.comparing import difference, left_by
+from sluice.local.exactly_once import difference, left_by
 
 
 def test_order_does_not_count_and_the_last_digits_of_a_float_do_not() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from sluice.declaration.pipeline import Pipeline
-from sluice.testing.exactly_once import MOST_EPOCHS, MOST_PARALLELISM, drawn
-from sluice.testing.rows import SourceRows, cut_at
-from sluice.testing.script import Kill, Restore, check_script
+from sluice.local.exactly_once import MOST_EPOCHS, MOST_PARALLELISM, drawn
+from sluice.local.given import SourceRows, cut_at
+from sluice.local.run_local import Kill, Restore, check_script
 from tests.testing.shop import named, totals
 
 

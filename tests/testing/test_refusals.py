@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.contracts.sink import Sink
 from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import Sink
 from sluice.errors import ConfigurationError, StageFailed
 from sluice.sinks import FilesTable, KafkaTopic
 from sluice.sources import PostgresTable

@@ -17,14 +17,14 @@ from threading import Event
 import polars as pl
 import pytest
 
-from sluice.devstack import ports, processes, spark_server
+from sluice.devstack import processes, servers
+from sluice.devstack import processes as devstack_processes
 from sluice.errors import ConfigurationError
-from sluice.spark import remote_session
-from sluice.spark.remote_session import check_listening, check_version
-from sluice.spark.session import remote_of, session_url
+from sluice.spark import session
+from sluice.spark.session import check_listening, check_version, remote_of, session_url
 
 PIPELINE = """
-from sluice.declaration.keyed_process import KeyedProcessFunction
+from sluice.declaration.keyed_functions import KeyedProcessFunction
 from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
@@ -60,16 +60,16 @@ INCLUDE = str(Path(__file__).parents[2] / "include")
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Iterator[str]:
-    port, ui_port = ports.free_ports(2)
-    settings = spark_server.SparkSettings(port=port, ui_port=ui_port, driver_memory="1g", cores=2)
+    port, ui_port = devstack_processes.free_ports(2)
+    settings = servers.SparkSettings(port=port, ui_port=ui_port, driver_memory="1g", cores=2)
     env = {**os.environ, "PYTHONPATH": INCLUDE}  # The workers have sluice, and not the pipeline.
-    launch = spark_server.spark_launch(settings, sluice_dir=tmp_path / "server", env=env)
+    launch = servers.spark_launch(settings, sluice_dir=tmp_path / "server", env=env)
     record = processes.start(launch)
     try:
         processes.wait_until_ready(
             record,
-            lambda: ports.accepts_connections(port),
-            timeout_s=spark_server.START_TIMEOUT_S,
+            lambda: devstack_processes.accepts_connections(port),
+            timeout_s=servers.SPARK_START_TIMEOUT_S,
             cancelled=Event(),
         )
         yield f"sc://127.0.0.1:{port}"
@@ -117,13 +117,13 @@ def test_a_session_ends_when_the_threads_that_its_client_began_have_ended() -> N
     last_words = threading.Thread(target=time.sleep, args=(0.3,), daemon=True)
     last_words.start()
 
-    remote_session._wait_for_daemons(before)  # noqa: SLF001 - the race is too rare to be met
+    session._wait_for_daemons(before)  # noqa: SLF001 - the race is too rare to be met
 
     assert not last_words.is_alive()
 
 
 def test_a_server_that_is_not_running_is_refused_at_once_with_its_address() -> None:
-    (port,) = ports.free_ports(1)
+    (port,) = devstack_processes.free_ports(1)
 
     with pytest.raises(ConfigurationError) as refused:
         check_listening(f"sc://127.0.0.1:{port}")
@@ -137,7 +137,7 @@ def test_a_server_that_is_not_running_is_refused_at_once_with_its_address() -> N
 def test_what_listens_and_is_no_spark_connect_server_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remote_session, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(session, "ANSWER_TIMEOUT_S", 0.5)
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
 

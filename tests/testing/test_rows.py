@@ -12,9 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.errors import ConfigurationError
-from sluice.testing.arrow_types import INSTANT
-from sluice.testing.declared import DeclaredRows
-from sluice.testing.rows import SourceRows, check_cut, cut, source_rows
+from sluice.local.given import INSTANT, DeclaredRows, SourceRows, check_cut, cut, source_rows
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ANY = DeclaredRows()

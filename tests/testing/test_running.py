@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.keyed_process import BEGINNING_OF_TIME, END_OF_TIME
+from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
 from sluice.declaration.params import env
 from sluice.declaration.pipeline import Pipeline
+from sluice.local.run_local import session_of
 from sluice.sinks import FilesTable
 from sluice.sources import PostgresTable
 from sluice.testing import run_local
-from sluice.testing.session import session_of
 from tests.testing.shop import named, order, takings, totals
 
 

@@ -8,16 +8,15 @@ from functools import partial
 
 import pytest
 
-from sluice.connectors.avro.codecs import decompressed
+from sluice.connectors.avro import decompressed
 from sluice.connectors.iceberg.catalog import CatalogTable
-from sluice.connectors.kafka.avro import AvroValues
 from sluice.connectors.kafka.cluster import Cluster
-from sluice.connectors.kafka.protobuf import ProtobufValues
+from sluice.connectors.kafka.formats import AvroValues, ProtobufValues
 from sluice.connectors.postgres.server import Server
 from sluice.errors import ConfigurationError
-from sluice.extras import AIRFLOW, SPARK, require
+from sluice.extras import AIRFLOW, SPARK, require_installed
 from sluice.spark.session import connect, local_session
-from sluice.views.prometheus import metrics_text
+from sluice.surface.monitoring import metrics_text
 
 
 def a_consumer() -> object:
@@ -89,7 +88,7 @@ def test_a_library_whose_parent_is_missing_is_missing(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "airflow.providers.apache", None)
 
     with pytest.raises(ConfigurationError, match=r"pip install 'sluice\[submit\]'"):
-        require("airflow.providers.apache.spark", who="Submit")
+        require_installed("airflow.providers.apache.spark", who="Submit")
 
 
 @pytest.mark.parametrize("version", ["4.2", "4.2.0", "4.3.0", "4.10.2.dev1", "4.99"])

@@ -1,10 +1,15 @@
-"""``sluice check``: what a pipeline's stages yield, found out without reading a row."""
+"""``sluice check``: what a pipeline's stages yield, found out without reading a row.
+
+``sluice init``: a project of one's own, with a pipeline, its test and its input.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -18,18 +23,20 @@ from sluice.cli.options import (
     Root,
     declared_job,
     parameters,
+    print_json,
 )
-from sluice.cli.printing import print_json
-from sluice.cli.run_log import run_log
-from sluice.declaration.discovery import load_declarations
-from sluice.declaration.params import resolve
+from sluice.cli.run import run_log
+from sluice.declaration.params import resolve_params
+from sluice.declaration.project import load_declarations
+from sluice.errors import ConfigurationError
+from sluice.extras import DISTRIBUTION
 from sluice.job.job import Job
-from sluice.spark.java import find_java
+from sluice.spark.jvm import find_java
 from sluice.spark.session import local_session, require_pyspark
-from sluice.views.options import awaited_changes
+from sluice.surface.options import awaited_changes
 
 if TYPE_CHECKING:
-    from sluice.analysis.stage_results import Result
+    from sluice.job.analysis import Result
 
 
 def check(
@@ -53,7 +60,7 @@ def check(
         typer.secho(f"warning: {name}: {problem}", err=True, fg="yellow")
     declared = job.pipeline
     given = parameters(param or [], context.args)
-    params = resolve(declared.params, given, declared.uid)
+    params = resolve_params(declared.params, given, declared.uid)
     yields = _analysed(job, params)
     state = job.state()
     for change in () if state.status.is_globally_terminal else awaited_changes(declared, state):
@@ -78,8 +85,7 @@ def check(
 
 
 def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
-    from sluice.analysis.stage_results import analyse
-    from sluice.analysis.state_changes import check_state
+    from sluice.job.analysis import analyse, check_state
     from sluice.spark.checking import check_pipeline
 
     found = analyse(job.pipeline, params, job.location.endpoint_url)
@@ -93,3 +99,38 @@ def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
         yields = check_pipeline(job.pipeline, spark, params, job.location.endpoint_url)
     check_state(job, {uid: one for uid, one in yields.items() if uid not in known})
     return yields
+
+
+TEMPLATE = Path(__file__).with_name("project")
+_DOT = "dot-"  # A file of the template that begins so, begins with a dot in the project.
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="It is created; one that is there must be empty.")],
+) -> None:
+    """Begin a project in FOLDER: a pipeline with its test and its input, and what Airflow needs."""
+    place = folder.resolve()
+    if place.exists() and not place.is_dir():
+        raise ConfigurationError(f"{folder} is a file; name a folder for the project")
+    if place.is_dir() and (found := sorted(path.name for path in place.iterdir())):
+        raise ConfigurationError(
+            f"the folder {folder} is not empty, it has {found[0]}; name a new one"
+        )
+    words = {"PROJECT_NAME": place.name, "SLUICE_VERSION": version(DISTRIBUTION)}
+    for template in sorted(TEMPLATE.rglob("*")):
+        if template.is_dir() or "__pycache__" in template.parts:
+            continue
+        to = place / template.relative_to(TEMPLATE)
+        if to.name.startswith(_DOT):
+            to = to.with_name("." + to.name.removeprefix(_DOT))
+        text = template.read_text(encoding="utf-8")
+        for word, meaning in words.items():
+            text = text.replace(word, meaning)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(text, encoding="utf-8")
+    typer.echo(
+        f"{folder} has a pipeline, orders; its README.md tells of it. Next:\n"
+        f"  cd {folder}\n"
+        "  sluice check orders --input input/orders\n"
+        "  sluice run orders --input input/orders"
+    )

@@ -1,8 +1,31 @@
-"""``sluice doctor``: whether Sluice works on this machine, in this project and on this root."""
+"""``sluice doctor``: whether Sluice works on this machine, in this project and on this root.
+
+``Finding``, the outcome of one check: good, a warning or a problem, and what to do.
+
+Findings about this machine: Python, libraries, Java, the segment cache, the Spark server.
+
+Nothing heavy is imported before its check needs it: versions are read from what is installed.
+
+Findings about the project: its pipelines can be loaded, and a job's journal can be read.
+
+Findings about a root: reachable, writable, truly conditional, consistent, and on time.
+
+What is written to find that out lies outside of every job's prefix, and is deleted again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import platform
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, metadata, version
+from itertools import groupby
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -11,15 +34,34 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.diagnosis.finding import Finding, Status
-from sluice.cli.diagnosis.machine import machine_findings
-from sluice.cli.diagnosis.project import job_finding, pipeline_findings
-from sluice.cli.diagnosis.root import root_findings
-from sluice.cli.options import AsJson, EndpointUrl, Root, declared_uids, location
-from sluice.cli.printing import print_json
-from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation
-from sluice.storage.redaction import redacted
+from sluice.cli.options import AsJson, EndpointUrl, Root, declared_uids, location, print_json
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import STORES
+from sluice.core.ids import NO_GENERATION
+from sluice.declaration.project import load_declarations, load_pipeline
+from sluice.errors import ConfigurationError, SluiceError
+from sluice.extras import DISTRIBUTION, Requirement, is_within, requirements
+from sluice.job.job import open_job, wall_clock_ms
+from sluice.protocol.keys import scratch, scratch_folder
+from sluice.spark.jvm import find_java
+from sluice.spark.session import check_listening
+from sluice.store.object_store import (
+    RACERS,
+    Listed,
+    ObjectStore,
+    verify_conditional_writes,
+    verify_one_winner,
+)
+from sluice.store.open import StoreLocation, open_store
+from sluice.store.redaction import redacted
+from sluice.surface.units import size
+
+
+class Status(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # It works, but not all of it, or not as one would expect.
+    PROBLEM = "problem"  # Sluice does not work here until it is mended.
+
 
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 _WIDTHS = (7, 18)  # Of a status and of a check's name; the sentence has the rest.
@@ -90,3 +132,300 @@ def _print(console: Console, finding: Finding) -> None:
     status = Text(finding.status.value, style=_STYLES[finding.status])
     line.add_row(status, Text(finding.check), Text(finding.message))
     console.print(line)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """``message`` is one sentence: what was found, and unless that is good, what to do."""
+
+    check: str
+    status: Status
+    message: str
+
+
+def good(check: str, message: str) -> Finding:
+    return Finding(check=check, status=Status.OK, message=message)
+
+
+def warning(check: str, message: str) -> Finding:
+    return Finding(check=check, status=Status.WARNING, message=message)
+
+
+def problem(check: str, message: str | SluiceError) -> Finding:
+    return Finding(check=check, status=Status.PROBLEM, message=str(message))
+
+
+SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
+
+
+def machine_findings(env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    yield python_finding(platform.python_version(), metadata(DISTRIBUTION)["Requires-Python"])
+    for extra, required in groupby(requirements(), lambda one: one.extra):
+        yield libraries_finding(extra, {one: _installed(one.library) for one in required})
+    yield java_finding(env)
+    yield cache_finding()
+    if env.get(SPARK_VARIABLE):
+        yield spark_server_finding(env[SPARK_VARIABLE])
+
+
+def python_finding(running: str, required: str) -> Finding:
+    """*required* as the distribution says it: ``>=3.11``."""
+    first = required.removeprefix(">=")
+    if is_within(running, first=first):
+        return good("Python", f"{running}, and {DISTRIBUTION} {version(DISTRIBUTION)}")
+    return problem("Python", f"{running} is too old; install Python {first} or newer")
+
+
+def libraries_finding(extra: str, found: Mapping[Requirement, str | None]) -> Finding:
+    """*found* holds what *extra* asks for, by the version that is installed.
+
+    Only what every pipeline needs has to be there; Spark's absence is a warning.
+    """
+    what = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
+    check = what if extra else "libraries"
+    misfits = [
+        f"{one.library} {installed} is not {one.said}"
+        for one, installed in found.items()
+        if installed is not None and not is_within(installed, first=one.first, end=one.end)
+    ]
+    if misfits:
+        return problem(check, f"{', '.join(misfits)}; run: pip install --upgrade '{what}'")
+    missing = ", ".join(one.library for one, installed in found.items() if installed is None)
+    install = f"run: pip install '{what}'"
+    match extra:
+        case _ if not missing:
+            return good(check, ", ".join(f"{one.library} {is_}" for one, is_ in found.items()))
+        case "":
+            return problem(check, f"{missing} is not installed; {install}")
+        case "spark":
+            return warning(check, f"{missing} is not installed; for 'sluice run', {install}")
+        case _:
+            return good(check, f"{missing} is not installed; if a pipeline needs it, {install}")
+
+
+def java_finding(env: Mapping[str, str]) -> Finding:
+    """Where stages run on a Spark server, that one has a Java of its own."""
+    try:
+        java = find_java(env)
+    except ConfigurationError as error:
+        if env.get(SPARK_VARIABLE):
+            return warning("Java", f"{error}; only {SPARK_VARIABLE} works without")
+        return problem("Java", error)
+    return good("Java", f"{java.version}, {java.executable}")
+
+
+def cache_finding() -> Finding:
+    """The folder that an executor on this machine would use."""
+    from sluice.state.cache import (
+        FOLDER_VARIABLE,
+        MAX_BYTES_VARIABLE,
+        default_folder,
+        default_max_bytes,
+    )
+
+    folder = default_folder().absolute()
+    try:
+        limit = default_max_bytes()
+    except ConfigurationError as error:
+        return problem("segment cache", error)
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        return problem(
+            "segment cache",
+            f"{folder} cannot be written at {there}; name another folder in {FOLDER_VARIABLE}",
+        )
+    free = shutil.disk_usage(there).free
+    if free + _bytes_in(folder) < limit:
+        return warning(
+            "segment cache",
+            f"{folder} has {size(free)} free and may grow to {size(limit)}; lower "
+            f"{MAX_BYTES_VARIABLE}, or name a larger disk in {FOLDER_VARIABLE}",
+        )
+    return good("segment cache", f"{folder}, {size(free)} free, may grow to {size(limit)}")
+
+
+def spark_server_finding(remote: str) -> Finding:
+    try:
+        check_listening(remote, said_by=SPARK_VARIABLE)
+    except ConfigurationError as error:
+        return problem("Spark server", error)
+    except ModuleNotFoundError as error:  # grpc, of the Connect client.
+        return problem(
+            "Spark server",
+            f"its client needs the library {error.name}, which is not installed; run: "
+            f"pip install '{DISTRIBUTION}[spark]'",
+        )
+    return good("Spark server", f"{remote} answers")
+
+
+def _installed(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def _bytes_in(folder: Path) -> int:
+    """What is in *folder* now; a file that goes meanwhile counts nothing."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(path) / name).stat().st_size
+            except OSError:
+                continue
+    return total
+
+
+def pipeline_findings() -> Iterator[Finding]:
+    """One for all that can be loaded, and one for each module that cannot."""
+    try:
+        declared = load_declarations()
+    except ConfigurationError as error:
+        yield problem("pipelines", error)
+        return
+    for module, said in declared.problems.items():
+        yield problem("pipelines", f"{module} cannot be loaded: {said}")
+    if declared.pipelines:
+        yield good("pipelines", f"{len(declared.pipelines)}: {', '.join(declared.pipelines)}")
+    elif not declared.problems:
+        yield warning("pipelines", "none is declared; assign a Pipeline to a name in a module")
+
+
+def job_finding(uid: str, location: StoreLocation) -> Finding:
+    """The journal of the job *uid* as a coordinator would read it."""
+    check = f"job {uid}"
+    try:
+        job = open_job(load_pipeline(uid), location, store=open_store(location))
+        state = job.state()
+    except SluiceError as error:
+        return problem(check, error)
+    if state.generation == NO_GENERATION:
+        return good(check, f"never submitted in {job.store.root}")
+    latest = state.latest_completed
+    done = "none" if latest is None else str(latest.checkpoint_id)
+    said = f"{state.status.value}, generation {state.generation}, latest checkpoint {done}"
+    if state.status is JobStatus.FAILED:
+        because = f" ({state.stopped_because})" if state.stopped_because else ""
+        return warning(check, f"{said}{because}; mend the cause, then run: sluice restore {uid}")
+    return good(check, said)
+
+
+CLOCK_TOLERANCE_MS = 5_000  # S3 tells whole seconds, and a slow request takes some.
+_USE = f"use AWS S3, a local folder, or another store listed in {STORES}"
+BODY = b"sluice doctor writes this, and deletes it again"
+
+
+def root_findings(location: StoreLocation) -> Iterator[Finding]:
+    if location.root.startswith("memory://"):
+        yield problem(
+            "root",
+            f"{location.root} ends with its process, so there is nothing to check; name a folder "
+            "or a bucket in --root",
+        )
+        return
+    try:
+        store = open_store(location)
+    except ConfigurationError as error:
+        yield problem("root", error)
+        return
+    yield from store_findings(store)
+
+
+def store_findings(
+    store: ObjectStore, clock: Callable[[], int] = wall_clock_ms
+) -> Iterator[Finding]:
+    """Check the *store*; what needs a check that failed is left out."""
+    token = uuid.uuid4().hex
+    try:
+        began = time.monotonic()
+        list(store.list(scratch_folder(token)))
+        took_ms = (time.monotonic() - began) * 1000
+    except SluiceError as error:
+        yield problem("root", error)
+        return
+    yield good("root", f"{store.root} answers, in {took_ms:.0f} ms")
+    begun_ms = clock()
+    unwritable = _writing(store, token)
+    if unwritable is not None:
+        yield unwritable
+        return
+    yield good("write", "an object reads back as it was written")
+    yield from _listing(store, token, begun_ms, clock)
+    yield _conditional(store, token)
+    yield _deleting(store, token)
+
+
+def _writing(store: ObjectStore, token: str) -> Finding | None:
+    """The problem, if there is one."""
+    key = scratch(token, "object")
+    try:
+        store.put(key, BODY)
+        found = store.get(key)
+        if found == BODY:
+            return None
+        error = f"{store.root} gives back other bytes than were written; {_USE}"
+    except SluiceError as refused:
+        error = str(refused)
+    with suppress(SluiceError):  # It may have been written, and only its answer was lost.
+        store.delete([key])
+    return problem("write", error)
+
+
+def _listing(
+    store: ObjectStore, token: str, begun_ms: int, clock: Callable[[], int]
+) -> Iterator[Finding]:
+    key = scratch(token, "object")
+    try:
+        listed = {one.key: one for one in store.list(scratch_folder(token))}
+    except SluiceError as error:
+        yield problem("list", error)
+        return
+    if key not in listed:
+        yield problem("list", f"{store.root} does not list what was just written; {_USE}")
+        return
+    yield good("list", "a listing shows what was just written")
+    yield clock_finding(listed[key], begun_ms, clock())
+
+
+def clock_finding(written: Listed, begun_ms: int, ended_ms: int) -> Finding:
+    """*written* between the two moments of this machine's clock."""
+    early_ms, late_ms = begun_ms - written.modified_ms, written.modified_ms - ended_ms
+    distance_ms = max(early_ms, late_ms)
+    if distance_ms <= CLOCK_TOLERANCE_MS:
+        return good("clock", "this machine's and the store's agree")
+    which = "behind" if early_ms > late_ms else "ahead of"
+    return warning(
+        "clock",
+        f"the store's is {distance_ms / 1000:,.0f} s {which} this machine's; no checkpoint depends "
+        "on it, but ages and timeouts do, and AWS refuses more than 15 minutes: synchronize both "
+        "with NTP",
+    )
+
+
+def _conditional(store: ObjectStore, token: str) -> Finding:
+    """Two writers one after the other, then many at once."""
+    try:
+        verify_conditional_writes(store, scratch(token, "sequence"), token.encode())
+        verify_one_winner(store, scratch(token, "race"))
+    except SluiceError as error:
+        return problem("conditional writes", error)
+    return good(
+        "conditional writes", f"a second writer is refused, and of {RACERS} at once one wins"
+    )
+
+
+def _deleting(store: ObjectStore, token: str) -> Finding:
+    """Delete whatever the checks wrote, and look whether it is gone."""
+    folder = scratch_folder(token)
+    try:
+        keys = [one.key for one in store.list(folder)]
+        store.delete([*keys, scratch(token, "object")])
+        left = [one.key for one in store.list(folder)]
+    except SluiceError as error:
+        return problem("delete", f"{error}; then delete {store.root}/{folder} by hand")
+    if left:
+        return problem(
+            "delete",
+            f"{store.root} still lists {left[0]} after it was deleted; {_USE}",
+        )
+    return good("delete", "what was written for these checks is gone")

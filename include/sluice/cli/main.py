@@ -11,30 +11,11 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import (
-    abort,
-    cancel,
-    check,
-    checkpoint,
-    dispose,
-    doctor,
-    garbage,
-    journal,
-    lag,
-    metrics,
-    request,
-    restore,
-    show,
-    snapshots,
-    state,
-    state_diff,
-    state_write,
-    statistics,
-    tables,
-    timing,
-)
-from sluice.cli import init as init_command
+from sluice.cli import acts, check, doctor, maintenance, show, state
+from sluice.cli import check as init_command
 from sluice.cli import run as run_command
+from sluice.cli import show as cli_show
+from sluice.cli import state as cli_state
 from sluice.cli.options import with_flags
 from sluice.errors import SluiceError
 from sluice.extras import DISTRIBUTION
@@ -45,10 +26,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-checkpoints = typer.Typer(
+checkpoint_commands = typer.Typer(
     help="Look at a job's checkpoints; abort one; change when they are taken.", no_args_is_help=True
 )
-app.add_typer(checkpoints, name="checkpoints")
+app.add_typer(checkpoint_commands, name="checkpoints")
 keyed_state = typer.Typer(
     help="Look at what stages remember; make other savepoints of it.", no_args_is_help=True
 )
@@ -84,34 +65,34 @@ app.command("run", context_settings=TAKES_PARAMETERS)(run_command.run)
 app.command("pipelines")(show.pipelines)
 app.command("side-output")(show.side_output_rows)
 app.command("check", context_settings=TAKES_PARAMETERS)(check.check)
-app.command("restore", context_settings=TAKES_PARAMETERS)(restore.restore)
-app.command("snapshots")(snapshots.list_snapshots)
-app.command("checkpoint")(request.checkpoint)
-app.command("savepoint")(request.savepoint)
-app.command("dispose")(dispose.dispose)
-app.command("stop")(request.stop)
-app.command("pause")(timing.pause)
-app.command("resume")(timing.resume)
-app.command("cancel")(cancel.cancel)
-app.command("journal")(journal.journal)
-app.command("lag")(lag.lag)
-app.command("metrics")(metrics.metrics)
-app.command("orphans")(garbage.orphans)
-app.command("gc")(garbage.gc)
-checkpoints.command("list")(show.checkpoints)
-checkpoints.command("show")(checkpoint.show)
-checkpoints.command("config")(timing.config)
-checkpoints.command("abort")(abort.abort)
-checkpoints.command("stats")(statistics.stats)
+app.command("restore", context_settings=TAKES_PARAMETERS)(acts.restore_command)
+app.command("snapshots")(cli_show.show_snapshots)
+app.command("checkpoint")(acts.checkpoint)
+app.command("savepoint")(acts.savepoint)
+app.command("dispose")(acts.dispose_command)
+app.command("stop")(acts.stop_command)
+app.command("pause")(acts.pause_command)
+app.command("resume")(acts.resume_command)
+app.command("cancel")(acts.cancel)
+app.command("journal")(cli_show.journal)
+app.command("lag")(cli_show.lag)
+app.command("metrics")(cli_show.metrics_command)
+app.command("orphans")(maintenance.orphans)
+app.command("gc")(maintenance.gc)
+checkpoint_commands.command("list")(show.checkpoints)
+checkpoint_commands.command("show")(cli_show.show)
+checkpoint_commands.command("config")(acts.config)
+checkpoint_commands.command("abort")(acts.abort)
+checkpoint_commands.command("stats")(cli_show.stats)
 keyed_state.command("read")(state.read)
-keyed_state.command("diff")(state_diff.diff)
-keyed_state.command("schema")(state_write.schema)
-keyed_state.command("rewrite")(state_write.rewrite)
-keyed_state.command("drop")(state_write.drop)
-keyed_state.command("bootstrap")(state_write.bootstrap)
-files_tables.command("show")(tables.show)
-files_tables.command("compact")(tables.compact)
-files_tables.command("vacuum")(tables.vacuum)
+keyed_state.command("diff")(cli_state.diff)
+keyed_state.command("schema")(cli_state.schema)
+keyed_state.command("rewrite")(cli_state.rewrite)
+keyed_state.command("drop")(cli_state.drop)
+keyed_state.command("bootstrap")(cli_state.bootstrap)
+files_tables.command("show")(maintenance.show)
+files_tables.command("compact")(maintenance.compact)
+files_tables.command("vacuum")(maintenance.vacuum)
 
 
 def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:

@@ -1,19 +1,29 @@
-"""Options of several commands: the job, its root, parameters, and periods of time."""
+"""Options of several commands: the job, its root, parameters, and periods of time.
+
+Output of the commands: one JSON document on stdout, or lines for people.
+
+The person at the command line, as the journal names them.
+"""
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
+import msgspec
 import typer
+from rich.console import Console
 
-from sluice.declaration.discovery import load_declarations, load_pipeline
+from sluice.declaration.project import load_declarations, load_pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
+from sluice.surface.snapshots import FileDetails
+from sluice.surface.units import size
 
 ROOT_VARIABLE = "SLUICE_ROOT"
 DEFAULT_FOLDER = ".sluice/jobs"  # Below the current folder; .gitignore names it.
@@ -117,3 +127,28 @@ def with_flags(sentence: str) -> str:
         if flag not in sentence:
             sentence = re.sub(choice, rf"\g<0> with {flag}", sentence, count=1)
     return sentence
+
+
+def print_json(document: object) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
+
+
+def print_line(line: str) -> None:
+    """As it is, however narrow the terminal."""
+    Console(soft_wrap=True).print(line, highlight=False, markup=False)
+
+
+def print_files(files: Iterable[FileDetails]) -> None:
+    """A line each: a table would break the keys of a narrow terminal."""
+    for file in files:
+        place = f"{file.root}/{file.key}" if file.root else file.key
+        print_line(f"{size(file.size_bytes):>9} {file.rows:>11,} rows  {place}")
+
+
+def this_person(because: str = "") -> str:
+    """The user of this machine, and *because*, in a few words."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # A container's user may have no name.
+        name = "a person"
+    return f"{name}: {because}" if because else name

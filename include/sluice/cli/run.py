@@ -1,19 +1,32 @@
-"""``sluice run``: a pipeline in one process, with a Spark of its own or a remote one."""
+"""``sluice run``: a pipeline in one process, with a Spark of its own or a remote one.
+
+The end of ``sluice run``: its checkpoints, its tables, and what is written of them.
+
+The log file of one run: output that is of use only if it fails, mainly traces of the JVM.
+
+The final result table of a job, and the file it is written to.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sluice.cli.acts import AcceptTables, RollBackTables
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
@@ -22,37 +35,32 @@ from sluice.cli.options import (
     Root,
     declared_job,
     parameters,
+    print_json,
 )
-from sluice.cli.restore import AcceptTables, RollBackTables
-from sluice.cli.result import (
-    check_result_columns,
-    check_result_file,
-    chosen_sink,
-)
-from sluice.cli.run_log import run_log
-from sluice.cli.run_summary import Wanted, summarize
-from sluice.coordinator.recovery import restore, stop
+from sluice.cli.show import checkpoint_table
+from sluice.coordinator.restore import restore, stop
 from sluice.coordinator.savepoints import require_free_name
 from sluice.coordinator.submission import TableConsent, check_sources, configure, submit
-from sluice.core.configuration import JobConfiguration
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobConfiguration, JobStatus
 from sluice.core.restoring import Latest, RestoreOptions
-from sluice.errors import ConfigurationError
+from sluice.declaration.pipeline import Pipeline, side_outputs
+from sluice.errors import ConfigurationError, SluiceError, StageFailed
 from sluice.job.job import Job, verify_store
-from sluice.job.places import open_result_table
-from sluice.spark.java import find_java
-from sluice.spark.remote_session import check_listening, remote_session
-from sluice.spark.session import local_session, require_pyspark
-from sluice.views.units import duration, size
+from sluice.job.places import has_result_table, open_result_table, open_side_table
+from sluice.spark.jvm import find_java
+from sluice.spark.session import check_listening, local_session, remote_session, require_pyspark
+from sluice.surface.checkpoints import CheckpointRecord, history
+from sluice.surface.units import duration, size
 
 if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from sluice.analysis.stage_results import Result
-    from sluice.local.epochs import Epoch
+    from sluice.job.analysis import Result
+    from sluice.local.driver import Epoch
 
-
-Output: TypeAlias = Annotated[
+ResultFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(help="Write the final result table here: .parquet, .json or .csv."),
 ]
@@ -73,7 +81,7 @@ StopWithSavepoint: TypeAlias = Annotated[
 MaxRecordsPerEpoch: TypeAlias = Annotated[
     int | None, typer.Option(help="How many records an epoch takes from each source at most.")
 ]
-Parallelism: TypeAlias = Annotated[int | None, typer.Option(help="Subtasks per stage.")]
+RunParallelism: TypeAlias = Annotated[int | None, typer.Option(help="Subtasks per stage.")]
 Fresh: TypeAlias = Annotated[
     bool, typer.Option("--fresh", help="Start from empty state, even if a run was interrupted.")
 ]
@@ -90,13 +98,13 @@ Remote: TypeAlias = Annotated[
 def run(
     context: typer.Context,
     pipeline: PipelineName,
-    output: Output = None,
+    output: ResultFile = None,
     sink: SinkUid = None,
     epochs: Epochs = None,
     drain: Drain = False,
     savepoint: StopWithSavepoint = None,
     max_records_per_epoch: MaxRecordsPerEpoch = None,
-    parallelism: Parallelism = None,
+    parallelism: RunParallelism = None,
     param: Params = None,
     fresh: Fresh = False,
     remote: Remote = None,
@@ -112,7 +120,7 @@ def run(
     from its latest completed checkpoint; one that ended starts anew.  One that fails twice for the
     same reason stops, and says the cause last; mend it and run it again.
     """
-    from sluice.local.run_loop import run_epochs
+    from sluice.local.driver import run_epochs
 
     started = time.monotonic()
     check_result_file(output)
@@ -150,7 +158,7 @@ def _check_without_spark(
 
     Returns the result of each stage by uid, as ``analyse`` does.
     """
-    from sluice.analysis.stage_results import analyse
+    from sluice.job.analysis import analyse
 
     sink, output = wanted
     if output is not None and sink is not None:
@@ -183,7 +191,7 @@ def _yields(
 
 def _check_yields(job: Job, yields: Mapping[str, Result], wanted: Wanted, *, fresh: bool) -> None:
     """Refuse stages whose state, or whose result's file, cannot take what they give."""
-    from sluice.analysis.state_changes import check_state
+    from sluice.job.analysis import check_state
 
     if not fresh:
         check_state(job, yields)
@@ -214,7 +222,7 @@ def _check_savepoint(job: Job, name: str | None, *, drain: bool) -> None:
 def _session(
     job: Job, configuration: JobConfiguration, remote: str | None, log_file: Path
 ) -> AbstractContextManager[SparkSession]:
-    from sluice.spark.passing_by import rows_pass_jvm
+    from sluice.spark.deployment import rows_pass_jvm
 
     if remote is not None:
         return remote_session(remote)
@@ -265,3 +273,230 @@ def _report(console: Console, epoch: Epoch) -> None:
         f"{size(epoch.completed.checkpointed_bytes)}, {duration(epoch.seconds)} ({stages})",
         highlight=False,
     )
+
+
+Wanted: TypeAlias = tuple[str | None, Path | None]  # A sink's uid, and the file for its table.
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``--json``.  ``seconds`` is the whole run's; ``side_outputs`` counts rows."""
+
+    pipeline: str
+    status: str
+    root: str
+    seconds: float
+    checkpoints: list[CheckpointRecord]
+    result_rows: int | None
+    output: str | None
+    side_outputs: dict[str, int]
+
+
+def summarize(
+    job: Job,
+    console: Console,
+    status: JobStatus,
+    first_id: int,
+    started: float,
+    wanted: Wanted,
+    *,
+    as_json: bool,
+) -> None:
+    """Write the *wanted* table to its file, and print what the run did since *first_id*.
+
+    *started* is of ``time.monotonic``; the checkpoints and side outputs are read from the bucket.
+    """
+    params = job.state().configuration.params
+    sink, output = wanted
+    is_read = sink is not None and has_result_table(job, params, sink)
+    result = final_table(job, params, sink) if is_read and sink is not None else None
+    if output is not None and result is not None:
+        write_result(result, output)
+    sides = {uid: open_side_table(job, uid).row_count() for uid in side_outputs(job.pipeline)}
+    records = [record for record in history(job) if record.id >= first_id]
+    summary = RunSummary(
+        pipeline=job.pipeline.uid,
+        status=status.value,
+        root=job.store.root,
+        seconds=round(time.monotonic() - started, 3),
+        checkpoints=records,
+        result_rows=None if result is None else result.num_rows,
+        output=None if output is None else str(output),
+        side_outputs={uid: rows for uid, rows in sides.items() if rows},
+    )
+    if as_json:
+        print_json(summary)
+        return
+    console.print(checkpoint_table(records, console.width))
+    written = (
+        f"published to {', '.join(job.pipeline.sinks)}"
+        if result is None
+        else f"{result.num_rows:,} rows in {sink}"
+    )
+    where = f", written to {output}" if output else ""
+    console.print(f"{job.pipeline.uid} is {status.value}: {written}{where}", highlight=False)
+    for uid, rows in summary.side_outputs.items():
+        stage, _, name = uid.rpartition(".")
+        console.print(
+            f"[yellow]{rows:,} {name} rows[/yellow] in {stage}: see them with "
+            f"'sluice side-output {job.pipeline.uid} {uid}'",
+            highlight=False,
+        )
+
+
+FOLDER = ".sluice/logs"  # Beside the jobs' default folder; .gitignore names it.
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Unexpected(SluiceError):
+    """What no part of sluice expects: a mistake of a library, or of sluice."""
+
+
+@contextmanager
+def run_log(what: str) -> Iterator[Path]:
+    """A log file for the block, gone again when the block ends well.
+
+    It gets what ``logging`` is told, and errors alone are printed, too.  An exception leaves as one
+    sentence that names the file, where the whole trace is.
+
+    Raises:
+        SluiceError: what the block raised, with its cause last.
+    """
+    now = datetime.now(UTC)
+    path = _folder() / f"{what}-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
+    root = logging.getLogger()
+    handlers = _handlers(path)
+    level = root.level
+    root.setLevel(logging.INFO)
+    for handler in handlers:
+        root.addHandler(handler)
+    try:
+        yield path
+    except Exception as error:
+        with path.open("a") as log:
+            traceback.print_exception(error, file=log)
+        raise _naming(path, error) from error
+    else:
+        path.unlink(missing_ok=True)
+    finally:
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(level)
+
+
+def _folder() -> Path:
+    """A folder of the machine's, where the current one cannot be written to."""
+    folder = Path(FOLDER)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="sluice-logs-"))
+    return folder
+
+
+def _handlers(path: Path) -> list[logging.Handler]:
+    """The handlers: all records go to the file, and our errors to the terminal, too."""
+    printed = logging.StreamHandler()
+    printed.setLevel(logging.ERROR)
+    printed.addFilter(logging.Filter("sluice"))
+    printed.setFormatter(logging.Formatter("%(message)s"))
+    written = logging.FileHandler(path)
+    written.setFormatter(logging.Formatter(_FORMAT))
+    return [written, printed]
+
+
+def _naming(path: Path, error: Exception) -> SluiceError:
+    match error:
+        case StageFailed(cause=cause):
+            said = str(error).removesuffix(cause).rstrip(": ")
+            return StageFailed(f"{said} (trace: {path}): {cause}", cause=cause)
+        case SluiceError():
+            path.unlink(missing_ok=True)  # It says everything that there is to say.
+            return error
+        case _:
+            from sluice.spark.stage import failure_cause
+
+            return Unexpected(f"the run was broken off (trace: {path}): {failure_cause(error)}")
+
+
+SUFFIXES = (".parquet", ".json", ".csv")
+
+
+def check_result_file(path: Path | None) -> None:
+    """Raises ConfigurationError unless the table can be written there; asked before the work."""
+    if path is None:
+        return
+    if path.suffix not in SUFFIXES:
+        raise ConfigurationError(
+            f"--output {path} has no known ending; name it {' or '.join(SUFFIXES)}"
+        )
+    if not path.resolve().parent.is_dir():
+        raise ConfigurationError(f"--output {path}: there is no folder {path.resolve().parent}")
+
+
+def chosen_sink(pipeline: Pipeline, named: str | None, output: Path | None) -> str | None:
+    """The sink whose table is the result; None if there are several and none is named.
+
+    Raises:
+        ConfigurationError: there is none of that name, or --output is given and not of which.
+    """
+    sinks = ", ".join(pipeline.sinks)
+    if named is not None:
+        if named not in pipeline.sinks:
+            raise ConfigurationError(
+                f"--sink {named}: pipeline {pipeline.uid!r} has no such sink; it has {sinks}"
+            )
+        return named
+    if len(pipeline.sinks) == 1:
+        return next(iter(pipeline.sinks))
+    if output is not None:
+        raise ConfigurationError(
+            f"--output {output}: pipeline {pipeline.uid!r} has the sinks {sinks}; say which one "
+            "with --sink NAME"
+        )
+    return None
+
+
+def check_result_columns(path: Path | None, sink: str, columns: pl.Schema) -> None:
+    """Raises ConfigurationError when the file cannot hold the columns; asked before the work."""
+    if path is None or path.suffix != ".csv":
+        return
+    for name, of in columns.items():
+        if of.is_nested() or str(of) == "Binary":
+            raise ConfigurationError(
+                f"--output {path}: column {name!r} of sink {sink!r} is {of}, which a CSV file "
+                "cannot hold; write .parquet or .json"
+            )
+
+
+def final_table(job: Job, params: Mapping[str, str], sink: str | None = None) -> pa.Table:
+    """What *sink*, by default the first, has published, sorted by its columns from the left, as far
+    as they have an order.
+    """
+    table = open_result_table(job, params, sink).read()
+    ordered = [(field.name, "ascending") for field in table.schema if not _is_nested(field.type)]
+    return table.sort_by(ordered) if ordered else table
+
+
+def _is_nested(dtype: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    nested: bool = pa.types.is_nested(dtype)
+    return nested
+
+
+def write_result(table: pa.Table, path: Path) -> None:
+    """Write Parquet, JSON (an array of rows; times as ISO 8601 in UTC) or CSV, by the ending."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        pq.write_table(table, path)
+    elif path.suffix == ".csv":
+        import pyarrow.csv
+
+        pyarrow.csv.write_csv(table, path)
+    else:
+        import msgspec
+
+        raw = msgspec.json.encode(table.to_pylist())
+        path.write_bytes(msgspec.json.format(raw, indent=1) + b"\n")

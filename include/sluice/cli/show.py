@@ -1,8 +1,23 @@
-"""Commands that only look: pipelines, checkpoints, side outputs."""
+"""Commands that only look: pipelines, checkpoints, side outputs.
+
+``sluice checkpoints show``: one retained checkpoint, stage by stage and file by file.
+
+``sluice journal``: the coordinator's log, as people read it.
+
+``sluice lag``: how far the sources of a job are behind, and how fast rows flow.
+
+``sluice snapshots``: what a job can be restored from, and what stands against it.
+
+``sluice checkpoints stats``: how long, how large, and who was late.
+
+``sluice metrics``: the figures of jobs for Prometheus, printed once, or served.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import ipaddress
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -10,17 +25,46 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.options import AsJson, EndpointUrl, PipelineName, Root, declared_job
-from sluice.cli.printing import print_json
+from sluice.cli.options import (
+    AsJson,
+    EndpointUrl,
+    PipelineName,
+    Root,
+    declared_job,
+    declared_uids,
+    location,
+    print_files,
+    print_json,
+    print_line,
+)
+from sluice.coordinator.garbage import find_orphans
 from sluice.coordinator.savepoints import savepoint_names
-from sluice.core.pages import FAILURE_REASONS
-from sluice.declaration.discovery import load_pipelines
-from sluice.declaration.side_outputs import side_outputs
+from sluice.core.failures import FAILURE_REASONS
+from sluice.declaration.pipeline import side_outputs
+from sluice.declaration.project import load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
+from sluice.figures.overview import Details, Overview, StageSummary, StatsSummary
+from sluice.figures.rates import NodeRates, Rates, SourceLag
+from sluice.figures.record import CheckpointStats, CheckpointStatus, StageStats, SubtaskStatus
+from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table
-from sluice.statistics.checkpoints import CheckpointStatus
-from sluice.views.history import CheckpointRecord, history
-from sluice.views.units import duration, size
+from sluice.job.snapshots import parsed_checkpoint_id, retained_checkpoint
+from sluice.store.open import open_store
+from sluice.surface.checkpoints import CheckpointRecord, JobLag, details, history, job_lag, overview
+from sluice.surface.journal import journal_records
+from sluice.surface.monitoring import metrics_of_each, metrics_text, registry_of
+from sluice.surface.snapshots import (
+    CheckpointDetails,
+    Segments,
+    Snapshot,
+    StageDetails,
+    checkpoint_details,
+    snapshots,
+)
+from sluice.surface.units import duration, moment, period, size, watermark
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import CollectorRegistry
 
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
 _HEADERS = ("id", "type", "status", "records", "duration", "size")
@@ -111,7 +155,7 @@ def checkpoint_table(records: list[CheckpointRecord], width: int) -> Table:
 
     A reason that does not fit is cut; ``checkpoints show ID`` has all of it.
     """
-    lines = [_cells(record) for record in records]
+    lines = [_checkpoint_cells(record) for record in records]
     columns = [*zip(_HEADERS, *lines, strict=True)]
     rest = width - _PADDING - sum(max(map(len, column)) + _PADDING for column in columns)
     table = Table(*_HEADERS, box=None, padding=(0, _PADDING, 0, 0))
@@ -126,7 +170,7 @@ def checkpoint_table(records: list[CheckpointRecord], width: int) -> Table:
     return table
 
 
-def _cells(record: CheckpointRecord) -> list[str]:
+def _checkpoint_cells(record: CheckpointRecord) -> list[str]:
     return [
         str(record.id),
         record.type,
@@ -135,3 +179,466 @@ def _cells(record: CheckpointRecord) -> list[str]:
         "" if record.duration_ms is None else duration(record.duration_ms / 1000),
         "" if record.checkpointed_bytes is None else size(record.checkpointed_bytes),
     ]
+
+
+def show(
+    pipeline: PipelineName,
+    checkpoint: Annotated[str, typer.Argument(metavar="ID", help="A retained one, or 'latest'.")],
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a restore of checkpoint ID would find: state, data in flight, watermarks, files."""
+    job = declared_job(pipeline, root, endpoint_url)
+    details = checkpoint_details(job, retained_checkpoint(job, checkpoint))
+    if as_json:
+        print_json(details)
+        return
+    console = Console()
+    print_line(_headline(details))
+    console.print(_stages(details))
+    console.print(_sources(details))
+    total = sum(file.size_bytes for file in details.files)
+    print_line(f"{len(details.files):,} files, {size(total)}")
+    print_files(details.files)
+
+
+def _headline(details: CheckpointDetails) -> str:
+    savepoint = f" {details.savepoint}" if details.savepoint else ""
+    parent = details.origin or (f"checkpoint {details.parent}" if details.parent else "nothing")
+    tables = ", ".join(
+        f"{uid} as of {details.published.get(uid, version)}"
+        for uid, version in details.tables.items()
+    )
+    return (
+        f"checkpoint {details.id}: {details.type}{savepoint} of generation {details.generation}, "
+        f"{'committed' if details.committed else 'not committed yet'}\n"
+        f"triggered {moment(details.triggered_at_ms)}, "
+        f"completed {moment(details.completed_at_ms)} (UTC)\n"
+        f"continues {parent}; {details.records:,} records; "
+        f"{size(details.checkpointed_bytes)} written, {size(details.full_bytes)} in all\n"
+        f"tables: {tables or 'none'}"
+    )
+
+
+def _stages(details: CheckpointDetails) -> Table:
+    table = Table("stage", "parallelism", "state", "in flight", "watermark", "", title="stages")
+    for stage in details.stages:
+        table.add_row(
+            stage.uid,
+            f"{stage.parallelism} of {stage.max_parallelism}",
+            _segments(stage.state),
+            _segments(stage.in_flight),
+            watermark(stage.watermark_ms),
+            _remark(stage),
+        )
+    return table
+
+
+def _segments(segments: Segments) -> str:
+    if not segments.files and not segments.inline:
+        return "none"
+    inline = f" + {segments.inline} inline" if segments.inline else ""
+    return f"{segments.files} files{inline}, {segments.rows:,} rows, {size(segments.size_bytes)}"
+
+
+def _remark(stage: StageDetails) -> str:
+    remarks = {"overtaken": stage.is_overtaken, "finished": stage.is_finished}
+    return ", ".join(remark for remark, holds in remarks.items() if holds)
+
+
+def _sources(details: CheckpointDetails) -> Table:
+    table = Table("source", "partition", "next offset", "records before it", title="sources")
+    for source in details.sources:
+        for part in source.partitions:
+            table.add_row(source.uid, part.partition, f"{part.offset:,}", f"{part.records:,}")
+        if not source.partitions:
+            table.add_row(source.uid, "pinned whole", "", "")
+    return table
+
+
+DEFAULT_LAST = 20
+
+
+def journal(
+    pipeline: PipelineName,
+    last: Annotated[int, typer.Option(min=1, help="How many entries.")] = DEFAULT_LAST,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the newest entries of a job's journal, oldest first."""
+    job = declared_job(pipeline, root, endpoint_url)
+    records = journal_records(job, last)
+    if as_json:
+        print_json(records)
+        return
+    table = Table(
+        *("seq", "event", "generation", "status", "checkpoint", "at (UTC)"),
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for record in records:
+        table.add_row(
+            str(record.seq),
+            record.event,
+            str(record.generation),
+            record.status,
+            "" if record.checkpoint is None else str(record.checkpoint),
+            "" if record.at_ms is None else moment(record.at_ms)[5:],  # Without the year.
+        )
+    Console().print(table)
+
+
+def lag(
+    pipeline: PipelineName,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far each source is behind as of the newest trigger, and rows per second."""
+    found = job_lag(declared_job(pipeline, root, endpoint_url))
+    print_json(found) if as_json else _print(found)
+
+
+def _print(found: JobLag) -> None:
+    if not found.sources:
+        print_line("nothing is known of the sources: there is no checkpoint, pending or retained")
+        return
+    if found.checkpoint is None or found.age_ms is None:
+        print_line("no checkpoint has completed yet")
+    else:
+        age = period(found.age_ms)
+        print_line(f"checkpoint {found.checkpoint} is the last one that completed, {age} ago")
+    table = Table("source", "pending", "as of (UTC)", "watermark", "behind the trigger")
+    for source in found.sources:
+        table.add_row(
+            source.id,
+            pending(source),
+            moment(source.as_of),
+            "" if source.watermark is None else watermark(source.watermark),
+            "" if source.watermark_lag is None else period(source.watermark_lag),
+        )
+    Console().print(table)
+    if found.rates is not None:
+        _print_rates(found.rates)
+
+
+def _print_rates(rates: Rates) -> None:
+    table = Table("node", "rows in/s", "rows out/s", "bytes out/s")
+    for uid, node in rates.nodes.items():
+        table.add_row(uid, *_rate_cells(node))
+    Console().print(table)
+    print_line(f"over {rates.checkpoints} completed checkpoints, {period(rates.window)}")
+
+
+def pending(source: SourceLag) -> str:
+    """What is pending in words: ``12 records``, ``at least 3 files, 4.0 MB``, ``unknown``."""
+    least = "at least " if source.pending_is_least else ""
+    if source.pending_records is not None:
+        return f"{least}{source.pending_records:,} records"
+    if source.pending_bytes is not None:
+        return f"{least}{size(source.pending_bytes)} in {source.pending_splits:,} files"
+    return "unknown"
+
+
+def _rate_cells(node: NodeRates) -> list[str]:
+    bytes_out = node.bytes_out_per_second
+    return [
+        "" if node.rows_in_per_second is None else f"{node.rows_in_per_second:,.1f}",
+        "" if node.rows_out_per_second is None else f"{node.rows_out_per_second:,.1f}",
+        "" if bytes_out is None else f"{size(round(bytes_out))}/s",
+    ]
+
+
+_YES_OR_NO = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "?"}
+_SHORT_LIFE = 6
+
+
+def show_snapshots(
+    pipeline: PipelineName,
+    roots: Annotated[
+        list[str] | None,
+        typer.Option("--in", metavar="URI", help="Another root; may be given several times."),
+    ] = None,
+    from_pipeline: Annotated[
+        str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
+    ] = None,
+    no_checks: Annotated[
+        bool, typer.Option("--no-checks", help="Do not ask whether each can be restored.")
+    ] = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what PIPELINE can be restored from: retained checkpoints and savepoints, newest first.
+
+    Of each: its size, the generation that took it, the tables' versions that it pins, and whether
+    it can be restored now.  'sluice restore --dry-run' also reads its files.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    found = snapshots(job, roots or (), pipeline=from_pipeline, checks=not no_checks)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        print_line(f"{pipeline} has no snapshot in {job.store.root}")
+        return
+    for place in dict.fromkeys(one.root for one in found):
+        here = [one for one in found if one.root == place]
+        print_line(f"{here[0].pipeline} in {place or job.store.root}")
+        Console().print(_table(here))
+    for one in found:
+        _print_remarks(one)
+
+
+def _table(found: list[Snapshot]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("id", justify="right")
+    table.add_column("snapshot", overflow="fold")
+    table.add_column("completed (UTC)", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("taken by", no_wrap=True)
+    table.add_column("tables", overflow="ellipsis", no_wrap=True)
+    table.add_column("restore", no_wrap=True)
+    for one in found:
+        table.add_row(
+            "" if one.id is None else str(one.id),
+            escape(one.savepoint or one.kind.value),
+            "" if one.completed_at_ms is None else moment(one.completed_at_ms)[:-4],
+            "" if one.full_bytes is None else size(one.full_bytes),
+            _taken_by(one),
+            escape(_pinned(one)),
+            _YES_OR_NO[one.can_restore],
+        )
+    return table
+
+
+def _pinned(snapshot: Snapshot) -> str:
+    """The sinks' versions; those of side outputs are in the JSON."""
+    sinks = {uid: version for uid, version in snapshot.tables.items() if "." not in uid}
+    return ", ".join(f"{uid} {version}" for uid, version in sinks.items())
+
+
+def _taken_by(snapshot: Snapshot) -> str:
+    """The generation, and the life if that is not the job's of today."""
+    if snapshot.generation is None:
+        return ""
+    generation = f"gen. {snapshot.generation}"
+    if snapshot.is_of_this_life or snapshot.life is None:
+        return generation
+    return f"{generation}, life {snapshot.life[:_SHORT_LIFE]}"
+
+
+def _print_remarks(snapshot: Snapshot) -> None:
+    for problem in snapshot.problems:
+        print_line(f"{snapshot.name} cannot be restored: {problem}")
+    for ahead in snapshot.tables_ahead:
+        print_line(f"{snapshot.name}: {ahead.told(rolls_back=False)}")
+
+
+_PERCENTILES = ("min", "avg", "p50", "p90", "p95", "p99", "p999", "max")
+_SIZES = ("checkpointed_size", "state_size", "persisted_data")
+_DURATIONS = ("end_to_end_duration", "finalization_duration")
+MAX_LATE = 10  # Subtasks of a stage that are named; --json has them all.
+
+
+def stats(
+    pipeline: PipelineName,
+    checkpoint: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="One checkpoint, retained or not.", min=1)
+    ] = None,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show counts, percentiles and failures of a job's checkpoints; or of checkpoint ID all that
+    was measured, stage by stage.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    if checkpoint is None:
+        shown = overview(job)
+        print_json(shown) if as_json else _print_overview(shown)
+    else:
+        told = details(job, parsed_checkpoint_id(str(checkpoint)))
+        print_json(told) if as_json else _print_details(told)
+
+
+def _print_overview(shown: Overview) -> None:
+    counts, latest = shown.counts, shown.latest
+    print_line(
+        f"{counts.total:,} checkpoints: {counts.completed:,} completed, {counts.failed:,} failed, "
+        f"{counts.in_progress:,} in progress; {counts.restored:,} restores"
+    )
+    table = Table("of the completed", *_PERCENTILES)
+    for name in (*_DURATIONS, *_SIZES, "records"):
+        row: StatsSummary | None = getattr(shown.summary, name)
+        if row is not None:
+            table.add_row(name, *(_figure(name, getattr(row, column)) for column in _PERCENTILES))
+    Console().print(table)
+    for what, one in (("completed", latest.completed), ("savepoint", latest.savepoint)):
+        if one is not None:
+            print_line(f"latest {what}: {one.id}, triggered {moment(one.trigger_timestamp)} (UTC)")
+    if latest.restored is not None:
+        at = moment(latest.restored.restore_timestamp)
+        print_line(f"latest restored: {latest.restored.external_path}, {at} (UTC)")
+    if latest.failed is not None:
+        print_line(f"latest failed: {latest.failed.id}, {_why(latest.failed)}")
+    for reason, number in shown.failures.items():
+        print_line(f"{number:,} failed with {reason}")
+
+
+def _print_details(told: Details) -> None:
+    line = told.checkpoint
+    print_line(
+        f"checkpoint {line.id}: {line.checkpoint_type}, {line.status}"
+        f"{', discarded' if told.discarded else ''}, triggered {moment(line.trigger_timestamp)} "
+        f"(UTC)"
+    )
+    if line.failure_reason is not None:
+        print_line(_why(line))
+    for one in told.exceptions:
+        print_line(f"{one.stage}/{one.index}, attempt {one.attempt}: {one.message}")
+    table = Table(
+        "stage", "acks", "latest ack after", "start delay", "alignment", "sync", "async", "written",
+        "state", "rows in", "rows out", "late", "requests", "watermark",
+    )  # fmt: skip
+    for stage in told.stages:
+        table.add_row(*map(escape, _stage_cells(stage, told.summaries[stage.id])))
+    Console().print(table)
+    for stage in told.stages:
+        missing = [s.index for s in stage.subtasks if s.status is SubtaskStatus.PENDING_OR_FAILED]
+        if missing:
+            named = ", ".join(str(index) for index in missing[:MAX_LATE])
+            more = f" and {len(missing) - MAX_LATE} more" if len(missing) > MAX_LATE else ""
+            print_line(f"{stage.id} lacks the acks of subtasks {named}{more}")
+
+
+def _stage_cells(stage: StageStats, of: StageSummary) -> list[str]:
+    """Of a figure that subtasks have each, the largest: the slowest one holds up the rest."""
+
+    def most(summary: StatsSummary | None) -> str:
+        return "" if summary is None else _figure("duration", summary.max)
+
+    return [
+        stage.id,
+        f"{stage.num_acknowledged_subtasks}/{stage.num_subtasks}",
+        _figure("duration", stage.end_to_end_duration),
+        most(of.start_delay),
+        _figure("duration", stage.alignment.duration),
+        most(of.sync),
+        most(of.async_),
+        _figure("size", stage.checkpointed_size),
+        _figure("size", stage.state_size),
+        _figure("rows", stage.rows_in),
+        _figure("rows", stage.rows_out),
+        _figure("rows", stage.late_rows),
+        "" if stage.requests is None else _figure("requests", stage.requests.total),
+        "" if stage.watermark is None else watermark(stage.watermark),
+    ]
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    if "duration" in name:
+        return duration(value / 1000)
+    return size(round(value)) if name in _SIZES or name == "size" else f"{round(value):,}"
+
+
+def _why(line: CheckpointStats) -> str:
+    return ": ".join(part for part in (line.failure_reason, line.failure_message) if part)
+
+
+LOOPBACK = "127.0.0.1"
+MAX_PORT = 65_535
+
+
+def metrics_command(
+    pipelines: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PIPELINE]...",
+            help="Uids of declared pipelines; all of them without one.",
+            autocompletion=declared_uids,
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve the metrics to scrapers, instead of printing them once. Anyone who "
+            f"reaches the port can read them. [default host: {LOOPBACK}]",
+        ),
+    ] = None,
+    orphans: Annotated[
+        bool,
+        typer.Option(
+            "--orphans", help="Look for orphans, too: a LIST of everything that the job has stored."
+        ),
+    ] = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Print the metrics of jobs in Prometheus' text format, or serve them."""
+    jobs = _jobs(pipelines or [], root, endpoint_url)
+    count = count_orphans if orphans else None
+    if listen is None:
+        typer.echo(metrics_text(jobs, count), nl=False)
+        return
+    host, port = address(listen)
+    _serve(host, port, registry_of(lambda: metrics_of_each(jobs, count)))
+
+
+def address(listen: str) -> tuple[str, int]:
+    """The host and port of ``[HOST:]PORT``.
+
+    Raises:
+        ConfigurationError: it is not of this form, or stands for every network of the machine.
+    """
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) <= MAX_PORT:
+        raise ConfigurationError(f"--listen {listen!r} has no port; write --listen {LOOPBACK}:9464")
+    host = host.strip("[]") or LOOPBACK
+    if _is_unspecified(host):
+        raise ConfigurationError(
+            f"--listen {listen!r} would serve the metrics on every network of this machine, "
+            f"without a password; name one address, as {LOOPBACK}:{port}"
+        )
+    return host, int(port)
+
+
+def count_orphans(job: Job) -> tuple[int, int]:
+    """How many files nothing names, beyond the grace period, and their bytes."""
+    found = find_orphans(job)
+    return len(found.files), found.total_bytes
+
+
+def _jobs(uids: Sequence[str], root: str | None, endpoint_url: str | None) -> list[Job]:
+    """The jobs of the pipelines; a request that fails is not repeated, but the next scrape's is."""
+    declared = [load_pipeline(uid) for uid in uids] or [*load_pipelines().values()]
+    place = location(root, endpoint_url)
+    return [open_job(pipeline, place, store=open_store(place)) for pipeline in declared]
+
+
+def _serve(host: str, port: int, registry: CollectorRegistry) -> None:
+    from prometheus_client import start_http_server
+
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--listen {host}:{port} cannot be had: {error.strerror or error}; name a free port"
+        ) from error
+    print_line(f"metrics at http://{host}:{server.server_port}/metrics; Ctrl-C ends it")
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        server.shutdown()
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # A name.
+        return False

@@ -16,16 +16,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.core.completed import CheckpointMetadata, StageState
-from sluice.core.finished_stages import problems_behind_the_end
+from sluice.core.configuration import JobStatus
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import JobStatus
+from sluice.core.restoring import problems_behind_the_end
 from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
-from sluice.epoch.lineage import CompletedParent, Lineage, PendingParent
 from sluice.errors import ConfigurationError
 from sluice.job.job import open_job
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.job.lineage import CompletedParent, Lineage, PendingParent
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation, open_store
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class _Differences:
     new: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def left_behind(metadata: CheckpointMetadata, pipeline: Pipeline) -> dict[str, str]:
+def undeclared_uids(metadata: CheckpointMetadata, pipeline: Pipeline) -> dict[str, str]:
     """What the checkpoint holds for uids that *pipeline* no longer declares: by uid, in words."""
     found = {
         cut.uid: f"source {cut.uid!r} has a position"
@@ -79,7 +79,7 @@ def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> s
     behind = problems_behind_the_end(metadata, reads)
     if behind:  # No restore would take it either.
         return f"pipeline {pipeline.uid!r} changed under its job: {'; '.join(behind)}"
-    left = left_behind(metadata, pipeline)
+    left = undeclared_uids(metadata, pipeline)
     lost = {uid: what for uid, what in left.items() if uid not in state.dropped_stages}
     is_restored = (
         state.status is not JobStatus.RUNNING

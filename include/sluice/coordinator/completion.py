@@ -1,41 +1,38 @@
-"""Finalize and commit: the checkpoint becomes true, then its sinks publish it."""
+"""Finalize and commit: the checkpoint becomes true, then its sinks publish it.
+
+A checkpoint's ``_metadata``: what a restore will need, assembled once and written once.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 
-from sluice.connectors.contracts.sink import Sink
-from sluice.coordinator.assembly import assemble, write_metadata
-from sluice.coordinator.commands import discard_claimed, discard_subsumed, record
-from sluice.coordinator.compatibility import require_planned, require_sinks
-from sluice.coordinator.early_publication import (
-    forget_early_publishes,
-    note_early_publish,
+from sluice.coordinator.compatibility import require_planned
+from sluice.coordinator.history import keep_completed
+from sluice.coordinator.publication import (
+    commit,
+)
+from sluice.coordinator.record import record
+from sluice.coordinator.savepoints import copy_files
+from sluice.coordinator.staged import (
+    check_sinks,
     require_shown,
 )
-from sluice.coordinator.holds import SAVEPOINT, hold, notify_complete
-from sluice.coordinator.notifications import notify_checkpoint_complete
-from sluice.coordinator.savepoints import copy_files, export_savepoint
-from sluice.coordinator.sink_checks import check_sink, check_sinks, of_sink
-from sluice.coordinator.statistics import keep_completed
-from sluice.coordinator.table_recovery import recover_tables, writer_of
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
+from sluice.core.configuration import CheckpointingMode
+from sluice.core.events import CheckpointCompleted, Verdict
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import CheckpointCommitted, CheckpointCompleted
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointingMode
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Verdict
-from sluice.epoch.acks import acknowledged, acks_of
-from sluice.epoch.lineage import lineage_of
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, ProtocolViolation
-from sluice.job.job import Job
-from sluice.job.owed_work import plan_of, still_owed, why_gone
-from sluice.job.places import Sources, open_sinks
-from sluice.storage.journal import Head
+from sluice.job.answers import acknowledged, plan_of, why_gone
+from sluice.job.job import Job, uncollected
+from sluice.job.lineage import finished_stage, lineage_of, stage_state, tables_of
+from sluice.protocol.records import decode_metadata, encode_metadata
+from sluice.store.journal import Head
+from sluice.store.object_store import AlreadyExists
 
 log = logging.getLogger(__name__)
 
@@ -121,129 +118,6 @@ def _complete(
     return completed
 
 
-def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
-    """Have every sink publish the completed checkpoint, delete what it subsumed, then journal
-    *committed*, and delete what sinks have copied.  Idempotent.
-
-    Raises:
-        FencedError: the checkpoint is not what the job continues: a restore left it behind, or a
-            newer generation owns the job.
-        TableMismatch: a table does not show what the checkpoint continues; a person decides.
-    """
-    head = job.journal.load()
-    completed = still_owed(head.state, checkpoint_id)
-    if completed.is_committed:
-        return head.state
-    head = recover_tables(job, head)
-    state = head.state
-    metadata = job.metadata(checkpoint_id)
-    require_sinks(job.pipeline, metadata, state)
-    opened = open_sinks(job, state.configuration.params)
-    publishing = [uid for uid, version in metadata.tables.items() if version == checkpoint_id]
-    sinks = {uid: sink for uid, sink in opened.items() if uid in publishing}
-    try:
-        _publish(state, metadata, sinks)
-    except ProtocolViolation:  # What was staged is gone, since it was not needed any more?
-        now = job.state()
-        if still_owed(now, checkpoint_id).is_committed:
-            return now
-        raise
-    if completed.savepoint_name is not None:
-        hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
-        export_savepoint(job, metadata, completed.savepoint_name)
-    sources = Sources(job, state.configuration.params)
-    _notify(job, state, metadata, sources, opened)
-    if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
-        forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
-    done = CheckpointCommitted(
-        generation=state.generation,
-        at_ms=job.clock(),
-        checkpoint_id=checkpoint_id,
-        sinks=tuple(publishing),
-        discarded=discard_subsumed(job, state, known=metadata, sources=sources),
-    )
-    transition = record(job, lambda current: replace(done, generation=current.generation), head)
-    # Not before, nor if it is still owed: a place that was put back until then is told again.
-    if transition.verdict is Verdict.APPLIED:
-        for uid, sink in sinks.items():
-            sink.discard_copied(of_sink(uid, metadata.committables))
-    if transition.state.claimed_savepoints:
-        discard_claimed(job)
-    log.info("checkpoint committed checkpoint_id=%d", checkpoint_id)
-    return transition.state
-
-
-def _notify(
-    job: Job,
-    state: CoordinatorState,
-    metadata: CheckpointMetadata,
-    sources: Sources,
-    sinks: Mapping[str, Sink],
-) -> None:
-    notify_complete(job, state, metadata.sources, sources)
-    notify_checkpoint_complete(job, metadata.checkpoint_id, sources, sinks)
-
-
-def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
-    """AT_LEAST_ONCE: show what the sinks of an acknowledged *stage* staged, before the checkpoint
-    completes.  Idempotent.
-
-    Raises:
-        NotYetAcknowledged: a planned ack of the stage is missing.
-        StageFailed: an earlier attempt has shown its rows.
-        FencedError: the checkpoint was aborted, or the attempt was overtaken.
-    """
-    state = job.state()
-    if state.pending_checkpoint(checkpoint_id) is None:
-        raise FencedError(why_gone(state, checkpoint_id))
-    parent = state.latest_completed
-    if parent is not None and not parent.is_committed:
-        commit(job, parent.checkpoint_id)
-    for pending in state.pending:  # Those before it first: their versions are what it continues.
-        if pending.checkpoint_id <= checkpoint_id:
-            _publish_early(job, state, pending, stage)
-
-
-def _publish_early(
-    job: Job, state: CoordinatorState, pending: PendingCheckpoint, stage: str
-) -> None:
-    checkpoint_id = pending.checkpoint_id
-    plan = plan_of(job, checkpoint_id)
-    if stage in plan.finished:
-        return
-    tables = lineage_of(job, state, plan).tables
-    sinks = open_sinks(job, state.configuration.params)
-    acks = acks_of(job, state, checkpoint_id)(stage)
-    committables = [c for ack in acks for c in ack.committables]
-    for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
-        if not sinks[uid].is_published(checkpoint_id):
-            mine = of_sink(uid, committables)
-            if mine:
-                check_sink(job, uid, sinks[uid], tables.get(uid), acks, mine)
-            note_early_publish(job, checkpoint_id, uid, mine)
-            if not _is_still(job, pending, stage):
-                return
-            sinks[uid].commit(writer_of(state), checkpoint_id, tables.get(uid), mine)
-
-
-def _is_still(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
-    """Whether the checkpoint is pending, and the attempt of *stage* counts; once it is completed
-    its commit shows the rows.
-
-    Raises:
-        FencedError: it was aborted, or the attempt was overtaken.
-    """
-    state = job.state()
-    now = state.pending_checkpoint(pending.checkpoint_id)
-    if now is None:
-        if state.completed_checkpoint(pending.checkpoint_id) is not None:
-            return False
-        raise FencedError(why_gone(state, pending.checkpoint_id))
-    if now.attempt_of(stage) != pending.attempt_of(stage):
-        raise FencedError(f"stage {stage!r} runs again in checkpoint {pending.checkpoint_id}")
-    return True
-
-
 def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
     """Nothing is completed before what it continues is, and is published; *head* once it is."""
     if pending is not head.state.pending[0]:
@@ -258,22 +132,6 @@ def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
     return job.journal.load()
 
 
-def _publish(
-    state: CoordinatorState, metadata: CheckpointMetadata, sinks: Mapping[str, Sink]
-) -> None:
-    """Have each of *sinks* publish what it staged, but those whose table shows it already."""
-    checkpoint_id = metadata.checkpoint_id
-    was_early = state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE
-    before = metadata.previous_tables if state.tables is None else state.tables
-    for uid, sink in sinks.items():
-        if before.get(uid) == checkpoint_id:
-            continue  # It was found to show it when the job was restored.
-        if was_early and sink.is_published(checkpoint_id):
-            continue
-        mine = of_sink(uid, metadata.committables)
-        sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)
-
-
 def _fully_acknowledged(
     job: Job, state: CoordinatorState, checkpoint_id: CheckpointId
 ) -> PendingCheckpoint:
@@ -282,3 +140,65 @@ def _fully_acknowledged(
         missing = ", ".join(str(subtask) for subtask in pending.not_yet_acknowledged)
         raise NotYetAcknowledged(f"checkpoint {checkpoint_id} lacks the acks of {missing}")
     return pending
+
+
+@uncollected
+def assemble(
+    job: Job, state: CoordinatorState, plan: CheckpointPlan, pending: PendingCheckpoint
+) -> CheckpointMetadata:
+    """What a restore will need, from the plan and its acks; equal acks give equal bytes."""
+    lineage = lineage_of(job, state, plan)
+    known = {
+        task.uid: [pending.acks[str(subtask)] for subtask in task.subtasks]
+        for task in plan.tasks
+        if task.uid not in pending.overtaken
+    }
+    running = {
+        task.uid: stage_state(job, plan, pending, task.uid, lineage, known.__getitem__)
+        for task in plan.tasks
+    }
+    finished = {
+        uid: finished_stage(before)
+        for uid in plan.finished
+        if (before := lineage.stage(uid)) is not None
+    }
+    committables = tuple(
+        committable
+        for key in sorted(pending.acks)
+        for committable in pending.acks[key].committables
+    )
+    staged = {committable.sink for committable in committables}
+    return CheckpointMetadata(
+        pipeline=job.pipeline.uid,
+        life=state.life,
+        checkpoint_id=plan.checkpoint_id,
+        parent=plan.parent,
+        origin=plan.origin,
+        generation=plan.generation,
+        type=plan.type,
+        triggered_at_ms=plan.triggered_at_ms,
+        drains=plan.drains,
+        # What lies behind the barriers is for people, and in the statistics.
+        sources=tuple(replace(cut, unread=None, size_bytes=None) for cut in plan.sources),
+        stages=tuple(
+            (running | finished)[uid] for uid in job.pipeline.stages if uid in running | finished
+        ),
+        committables=committables,
+        previous_tables=lineage.tables,
+        tables=tables_of(job, plan, lineage) | dict.fromkeys(sorted(staged), plan.checkpoint_id),
+        master_states=plan.master_states,
+    )
+
+
+def write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Write it once.  An existing one was written by a coordinator that died before it journaled:
+    it was assembled from a complete set of acks, too, and it stays.
+    """
+    key = job.paths.metadata(metadata.checkpoint_id)
+    result = job.store.create(key, encode_metadata(metadata))
+    if not isinstance(result, AlreadyExists):
+        return metadata
+    existing = decode_metadata(result.body, key)
+    if (existing.generation, existing.parent) != (metadata.generation, metadata.parent):
+        raise ProtocolViolation(f"{key} is of generation {existing.generation}; ids are not reused")
+    return existing

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from sluice.coordinator.automatic_restart import fail_over_if_damaged
-from sluice.coordinator.commands import clean_up, record
-from sluice.coordinator.completion import commit
-from sluice.coordinator.hook_calls import call_hook
-from sluice.coordinator.table_recovery import recover_tables
-from sluice.core.messages import HooksRestored, JobFailed
-from sluice.core.properties import JobStatus
+from sluice.coordinator.notifications import call_hook
+from sluice.coordinator.publication import commit
+from sluice.coordinator.record import clean_up, record
+from sluice.coordinator.restore_plan import fail_over_if_damaged
+from sluice.coordinator.tables import recover_tables
+from sluice.core.configuration import JobStatus
+from sluice.core.events import HooksRestored, JobFailed
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, RestoreError
 from sluice.job.job import Job
-from sluice.storage.journal import Head
+from sluice.store.journal import Head
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,8 @@ grace period only keeps us out of the way of writers that do not know yet that t
 Fails closed: what cannot be read may name anything, so nothing is deleted.  Savepoints are their
 owners': one that is incomplete is reported.  The manifests of tables are never touched.  Statistics
 of checkpoints that ended are no garbage: of them the newest stay, by their number.
+
+Orphans: the objects that the garbage collector finds, each with the reason why.
 """
 
 from __future__ import annotations
@@ -21,24 +23,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import assert_never
 
-from sluice.connectors.contracts.sink import Sink
-from sluice.coordinator.commands import discard_claimed
-from sluice.coordinator.early_publication import early_publishes
-from sluice.coordinator.holds import release_orphans
-from sluice.coordinator.in_use import InUse, is_savepoint_metadata, look_up
-from sluice.coordinator.orphans import IncompleteSavepoint, Orphan, Orphans, Reason
+from sluice.coordinator.notifications import release_orphans
+from sluice.coordinator.record import (
+    InUse,
+    discard_claimed,
+    is_savepoint_metadata,
+    load_files_in_use,
+)
 from sluice.coordinator.savepoints import savepoint_names
+from sluice.coordinator.staged import early_publishes
 from sluice.core.ids import NO_GENERATION
 from sluice.core.state import CoordinatorState
-from sluice.epoch.compactions import named_meanwhile
+from sluice.declaration.places import Sink
+from sluice.figures.record import kept_objects
 from sluice.job.job import Job
+from sluice.job.lineage import named_meanwhile
 from sluice.job.places import open_sinks
-from sluice.statistics.history import kept_objects
-from sluice.storage.object_store import Listed
-from sluice.storage.open import discard_temporaries, temporaries
-from sluice.storage.statistics import StatisticsStore
+from sluice.store.checkpoints import StatisticsStore
+from sluice.store.object_store import Listed
+from sluice.store.open import discard_temporaries, temporaries
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +52,19 @@ DEFAULT_GRACE_MS = 3_600_000  # Six times the default checkpoint timeout.
 TEMPORARY_GRACE_MS = 86_400_000  # A write takes seconds; who slept for a day in one begins anew.
 PROBE_GRACE_MS = 600_000  # A probe has no id; its writer waits for an answer less long than this.
 DELETE_BATCH = 1_000  # What S3 takes at once; a failure repeats one batch, not all.
+
+
+class Reason(Enum):
+    """Why an object is garbage; the value is for people."""
+
+    STATE = "state segments that no retained checkpoint names"
+    COMPACTION = "merged state that no checkpoint names, and none can take over"
+    STREAM = "stream segments that no retained checkpoint names"
+    CHECKPOINT = "files of checkpoints that are neither pending nor retained"
+    STAGED = "staged output that will never be committed"
+    PROBE = "probes that a start left behind"
+    JOURNAL = "journal entries that the newest one does not continue"
+    TEMPORARY = "files that processes which were killed had begun to write"
 
 
 LEAST_GRACE_MS = {Reason.PROBE: PROBE_GRACE_MS, Reason.TEMPORARY: TEMPORARY_GRACE_MS}
@@ -57,7 +76,7 @@ def find_orphans(job: Job, *, grace_ms: int = DEFAULT_GRACE_MS) -> Orphans:
     Raises:
         ProtocolViolation: what is in use cannot be known; the message names the object.
     """
-    used = look_up(job)
+    used = load_files_in_use(job)
     return _find(job, used, _sinks(job, used.head.state), grace_ms)
 
 
@@ -71,7 +90,7 @@ def collect_garbage(
     """
     if dry_run:
         return find_orphans(job, grace_ms=grace_ms)
-    used = look_up(job)
+    used = load_files_in_use(job)
     sinks = _sinks(job, used.head.state)
     orphans = _without_named(job, _find(job, used, sinks, grace_ms))
     own = [orphan.key for orphan in orphans.files if _is_object(orphan)]
@@ -256,3 +275,39 @@ def _turn(job: Job, key: str) -> int:
 def _delete(keys: Sequence[str], delete: Callable[[Sequence[str]], None]) -> None:
     for start in range(0, len(keys), DELETE_BATCH):
         delete(keys[start : start + DELETE_BATCH])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """``key`` is relative to the job's root, or to the place of *sink*."""
+
+    key: str
+    size_bytes: int
+    reason: Reason
+    sink: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncompleteSavepoint:
+    """Files of a savepoint without ``_metadata``: its export crashed, and will not be continued."""
+
+    name: str
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphans:
+    """What one look found.  ``too_young`` are orphans, too, but within the grace period.
+
+    ``unknown`` are names that sluice does not write; nothing is known of them, so they stay.
+    """
+
+    files: tuple[Orphan, ...] = ()
+    too_young: tuple[Orphan, ...] = ()
+    incomplete_savepoints: tuple[IncompleteSavepoint, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(orphan.size_bytes for orphan in self.files)

@@ -14,20 +14,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sluice.connectors.contracts.source import Barrier, Source, SourcePosition
-from sluice.coordinator.planning import is_behind, is_full
+from sluice.coordinator.planning import has_rows_in_flight, is_full
+from sluice.core.configuration import JobStatus
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.core.requests import Standing, adopted, examine, rest_of_interval_ms
+from sluice.core.requests import Admission, adopted, examine, rest_of_interval_ms
 from sluice.core.state import CoordinatorState
-from sluice.epoch.lineage import lineage_of_tip
+from sluice.declaration.places import Barrier, Source, SourcePosition
 from sluice.job.job import Job
+from sluice.job.lineage import lineage_of_tip
 from sluice.job.places import open_source
 from sluice.job.positions import load_position
-from sluice.storage.journal import Head
+from sluice.store.journal import Head
 
-LOOKS_PER_JOURNAL = 20  # A root that was emptied shows only when the whole journal is listed.
+POLLS_PER_JOURNAL_LISTING = (
+    20  # A root that was emptied shows only when the whole journal is listed.
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +48,11 @@ class Waiting:
     rest_ms: int | None = None
 
 
-Sight: TypeAlias = Due | Waiting
+DueOrWaiting: TypeAlias = Due | Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ahead:
+class _WorkAfterBarrier:
     """What lies ahead of the newest barrier, as of the journal's entry ``seq``."""
 
     seq: int
@@ -58,7 +60,7 @@ class _Ahead:
     sources: Mapping[str, tuple[Source, SourcePosition]]
 
 
-class Outlook:
+class NextCheckpoint:
     """*interval_ms* is the shortest distance of two checkpoints, *lead_ms* the time by which a
     checkpoint is said to be due before that is over, as a trigger takes as long to act on it.
 
@@ -80,10 +82,10 @@ class Outlook:
         self._interval_ms = interval_ms
         self._lead_ms = lead_ms
         self._head: Head | None = None
-        self._ahead: _Ahead | None = None
+        self._ahead: _WorkAfterBarrier | None = None
         self._looks = 0
 
-    def look(self) -> Sight:
+    def look(self) -> DueOrWaiting:
         """Raises any SluiceError that ``trigger`` would raise: the store, a source, a parent."""
         head = self._newest()
         state, now_ms = head.state, self._job.clock()
@@ -95,7 +97,7 @@ class Outlook:
         if tick_ms and max(state.last_triggered_at_ms or 0, self._passed_ms) >= tick_ms:
             return Waiting(message="waiting for the next tick of the clock")
         examined = examine(state, _a_request(now_ms), now_ms)
-        if examined.standing is not Standing.RUNS:
+        if examined.standing is not Admission.RUNS:
             return Waiting(message=examined.message, rest_ms=examined.retry_in_ms)
         rest_ms = rest_before_event_ms(state, self._interval_ms, now_ms) - self._lead_ms
         if rest_ms > 0:
@@ -107,14 +109,14 @@ class Outlook:
 
     def _newest(self) -> Head:
         self._looks += 1
-        is_known = self._head is not None and self._looks % LOOKS_PER_JOURNAL
+        is_known = self._head is not None and self._looks % POLLS_PER_JOURNAL_LISTING
         if self._head is None or not is_known or not self._job.journal.is_newest(self._head.seq):
             self._head = self._job.journal.load()
         return self._head
 
-    def _ask_sources(self, head: Head) -> Sight:
+    def _ask_sources(self, head: Head) -> DueOrWaiting:
         if self._ahead is None or self._ahead.seq != head.seq:
-            self._ahead = _ahead_of(self._job, head)
+            self._ahead = _work_after_barrier(self._job, head)
         next_id = head.state.next_checkpoint_id
         if self._ahead.owes:
             return Due(message=self._ahead.owes, next_id=next_id)
@@ -141,13 +143,13 @@ def rest_before_event_ms(state: CoordinatorState, interval_ms: int, now_ms: int)
     return rest_of_interval_ms(state, in_force_ms, now_ms)
 
 
-def _ahead_of(job: Job, head: Head) -> _Ahead:
+def _work_after_barrier(job: Job, head: Head) -> _WorkAfterBarrier:
     state = head.state
     lineage = lineage_of_tip(job, state)
-    owes = "rows are in flight" if is_behind(job, lineage) else ""
+    owes = "rows are in flight" if has_rows_in_flight(job, lineage) else ""
     if is_full(state):
         owes = "the first checkpoint after a restore shares no files"
-    return _Ahead(
+    return _WorkAfterBarrier(
         seq=head.seq,
         owes=owes,
         sources={

@@ -1,28 +1,41 @@
-"""The plan of the next checkpoint: the barrier on every source, and the stages that take part."""
+"""The plan of the next checkpoint: the barrier on every source, and the stages that take part.
+
+The stages that take part in the next checkpoint, and how each of them does.
+
+Flink's CheckpointPlanCalculator waits for every subtask that runs.  Here a stage finishes as a
+whole.
+
+The cut of each source: where the next checkpoint's barrier is, and what lies before it.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from sluice.coordinator.compatibility import require_same_chain
-from sluice.coordinator.holds import hold
-from sluice.coordinator.hook_calls import call_hook
-from sluice.coordinator.participants import running_and_finished, task_plan
-from sluice.coordinator.source_cuts import Barriers, cut_sources
-from sluice.coordinator.timing import timeout_ms
+from sluice.coordinator.notifications import call_hook, hold
+from sluice.coordinator.requests import timeout_ms
+from sluice.core.configuration import CheckpointType, ClaimMode
 from sluice.core.decider import CheckpointRequest
+from sluice.core.event_time import MAX_WATERMARK, with_idleness
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointType, ClaimMode
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.key_groups import check_parallelism, default_max_parallelism
+from sluice.core.plan import CheckpointPlan, Slice, SourceCut, TaskPlan
+from sluice.core.position import Position, with_layers, with_whole
+from sluice.core.requests import records_of_next_epoch
 from sluice.core.state import CoordinatorState
-from sluice.epoch.lineage import CompletedParent, Lineage, lineage_of_tip
-from sluice.epoch.table_sources import write_table
+from sluice.declaration.places import Barrier, Source
+from sluice.errors import ConfigurationError
 from sluice.job.job import Job
-from sluice.job.positions import store_layers
-from sluice.storage.journal import Head
+from sluice.job.lineage import CompletedParent, Lineage, PendingParent, lineage_of_tip
+from sluice.job.places import open_source, write_table
+from sluice.job.positions import layer_of, load_position, store_layers
+from sluice.store.journal import Head
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +94,7 @@ def make_plan(
         cause=request.cause,
         journal_seq=head.seq,
     )
-    is_idle = plan.records == 0 and not (drains or full or is_behind(job, lineage))
+    is_idle = plan.records == 0 and not (drains or full or has_rows_in_flight(job, lineage))
     if request.is_periodic and is_idle:
         return NoPlan(reason=None, message="no new records since the last checkpoint")
     return plan
@@ -124,7 +137,7 @@ def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Chec
     return replace(plan, sources=cuts, master_states=answers)
 
 
-def prepare(job: Job, state: CoordinatorState) -> NoPlan | None:
+def call_pre_barrier_hooks(job: Job, state: CoordinatorState) -> NoPlan | None:
     """Call what hooks have to do before the barrier is cut; why there is no plan, if one fails."""
     for hook in job.pipeline.hooks.values():
         if hook.prepare_snapshot_pre_barrier is None:
@@ -143,7 +156,7 @@ def _hook_failed(uid: str, checkpoint_id: CheckpointId, error: Exception) -> NoP
     return NoPlan(reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, message=message)
 
 
-def is_behind(job: Job, lineage: Lineage) -> bool:
+def has_rows_in_flight(job: Job, lineage: Lineage) -> bool:
     """Whether rows are in flight, so that an epoch without new records has work to do."""
     return isinstance(lineage, CompletedParent) and any(
         stage.in_flight_segments
@@ -163,3 +176,205 @@ def _starts_lineage(state: CoordinatorState, lineage: Lineage) -> bool:
         return False
     before = lineage.metadata
     return before is None or state.origin is not None or before.generation != state.generation
+
+
+def running_and_finished(
+    job: Job, lineage: Lineage, cuts: Mapping[str, SourceCut]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The stages that take part, and those that saw the end of their input at the parent's barrier.
+
+    When every one has, all take part: the job is about to end, or was restored after its end.
+    """
+    done: set[str] = set()
+    for uid, stage in job.pipeline.stages.items():
+        inputs_ended = all(
+            _had_ended(lineage, cuts[producer]) if producer in cuts else producer in done
+            for producer in stage.producers
+        )
+        if inputs_ended and _has_seen_the_end(lineage, uid):
+            done.add(uid)
+    running = tuple(uid for uid in job.pipeline.stages if uid not in done)
+    if not running:
+        return tuple(job.pipeline.stages), ()
+    return running, tuple(uid for uid in job.pipeline.stages if uid in done)
+
+
+def _had_ended(lineage: Lineage, cut: SourceCut) -> bool:
+    """Whether the source was exhausted at the parent's barrier, and still is."""
+    before = lineage.source(cut.uid)
+    return before is not None and before.exhausted and cut.exhausted and not cut.slices
+
+
+def _has_seen_the_end(lineage: Lineage, uid: str) -> bool:
+    if isinstance(lineage, PendingParent):
+        return True  # It reads the end in the parent's epoch, which is aligned.
+    stage = lineage.stage(uid)
+    if stage is None or stage.in_flight_segments:
+        return False
+    return stage.watermark_ms == MAX_WATERMARK
+
+
+def _is_needed_now(job: Job, uid: str, lineage: Lineage) -> bool:
+    """Whether a stage behind this one reads a source as well, and no column of this one is known.
+
+    Records of a source do not wait: the epoch that was cut has to read them.
+    """
+    stage = lineage.stage(uid)
+    if stage is not None and stage.schema:
+        return False
+    return any(
+        _reads_a_source(job, consumer.uid) or _is_needed_now(job, consumer.uid, lineage)
+        for consumer in job.pipeline.consumers_of(uid)
+    )
+
+
+def _is_before_a_source(job: Job, uid: str) -> bool:
+    """Whether a stage behind this one reads a source as well: it would be overtaken with this one,
+    and the records of its source that were cut for this epoch would never be read.
+    """
+    return any(
+        _reads_a_source(job, consumer.uid) or _is_before_a_source(job, consumer.uid)
+        for consumer in job.pipeline.consumers_of(uid)
+    )
+
+
+def _reads_a_source(job: Job, uid: str) -> bool:
+    return len(job.pipeline.upstream_of(uid)) < len(job.pipeline.stages[uid].inputs)
+
+
+def task_plan(
+    job: Job, state: CoordinatorState, uid: str, lineage: Lineage, *, must_align: bool
+) -> TaskPlan:
+    """One stage of the plan, and whether it may be overtaken.
+
+    A stage that reads a source is never overtaken, and none before it: its unread records are in
+    the source, not in flight.  A stage that was overtaken in the parent is not overtaken again, so
+    that it advances.  One whose columns are unknown runs where a stage behind it cannot read its
+    source without them.
+    """
+    parallelism = job.parallelism_of(uid, state.configuration)
+    declared = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
+    max_parallelism = lineage.max_parallelism(uid) or declared
+    check_parallelism(uid, parallelism, max_parallelism)
+    upstream = job.pipeline.upstream_of(uid)
+    is_wanted = state.configuration.unaligned and not must_align
+    is_possible = is_wanted and not _reads_a_source(job, uid)
+    can_be_behind = is_possible and not _is_needed_now(job, uid, lineage)
+    is_from_the_start = state.configuration.aligned_timeout_ms == 0
+    is_unaligned = can_be_behind and (is_from_the_start or lineage.was_overtaken(uid))
+    may_be_overtaken = can_be_behind and not is_unaligned and not _is_before_a_source(job, uid)
+    return TaskPlan(
+        uid=uid,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        is_unaligned=is_unaligned,
+        may_be_overtaken=may_be_overtaken,
+        reads=upstream,
+    )
+
+
+Barriers: TypeAlias = Mapping[str, Mapping[str, int]]
+"""An end offset per source and partition."""
+
+
+def cut_sources(
+    job: Job,
+    state: CoordinatorState,
+    lineage: Lineage,
+    barriers: Barriers,
+    *,
+    shares_files: bool,
+) -> tuple[SourceCut, ...]:
+    """Where the checkpoint's barrier is in each source of the pipeline.
+
+    *barriers* are those that were decided elsewhere.  With *shares_files* a position may continue
+    layers that an earlier checkpoint wrote.
+
+    Raises:
+        ConfigurationError: a source cannot be read as declared, or a barrier is for none.
+    """
+    _check_barriers(job, barriers)
+    left, streams = records_of_next_epoch(state), len(job.pipeline.stream_sources())
+    cuts: list[SourceCut] = []
+    for uid, source in job.pipeline.sources.items():
+        share = None if left is None else -(-left // max(1, streams))
+        limits = _Limits(_least(share, state.configuration.max_records_per_epoch), shares_files)
+        cuts.append(_cut(job, state, uid, lineage, barriers, limits))
+        if not source.is_table:  # What one source has not is left for those behind it.
+            streams -= 1
+            left = None if left is None else max(streams, left - cuts[-1].records)
+    return tuple(cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    max_records: int | None
+    shares_files: bool
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _check_barriers(job: Job, barriers: Barriers) -> None:
+    streams = [source.uid for source in job.pipeline.stream_sources()]
+    for uid in barriers:
+        if uid not in streams:
+            raise ConfigurationError(
+                f"a barrier is given for {uid!r}, which is no stream source of "
+                f"{job.pipeline.uid!r}; those are {', '.join(streams)}"
+            )
+
+
+def _cut(
+    job: Job,
+    state: CoordinatorState,
+    uid: str,
+    lineage: Lineage,
+    barriers: Barriers,
+    limits: _Limits,
+) -> SourceCut:
+    source = open_source(job, uid, state.configuration.params)
+    previous = lineage.source(uid)
+    if job.pipeline.sources[uid].is_table:
+        return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
+    node = job.pipeline.sources[uid]
+    before = load_position(job, previous)
+    barrier = source.plan(
+        before.whole,
+        max_records=limits.max_records,
+        parallelism=_first_parallelism(job, state, uid),
+        until=barriers.get(uid, {} if node.is_induced else None),
+    )
+    cut = SourceCut(
+        uid=uid,
+        position=barrier.position,
+        slices=barrier.slices,
+        exhausted=barrier.exhausted,
+        is_backlog=barrier.is_backlog,
+        waiting=barrier.waiting,
+        heads=_heads(source, barrier, before) if node.event_time is not None else (),
+        partitions_end=source.partitions_end and node.idle_after_ms is None,
+        unread=barrier.unread,
+        size_bytes=barrier.size_bytes,
+    )
+    if node.idle_after_ms is not None:
+        after_ms = node.idle_after_ms
+        parent = None if previous is None else with_whole(previous, before)
+        cut = with_idleness(cut, parent, now_ms=job.clock(), idle_after_ms=after_ms)
+    return with_layers(cut, before, shares_files=limits.shares_files, layer_of=layer_of)
+
+
+def _heads(source: Source, barrier: Barrier, before: Position) -> tuple[Slice, ...]:
+    """Of what waits and was not there at the barrier before: each partition is looked at once."""
+    unread = {part.partition for part in barrier.position if part.offset == 0}
+    new = unread - before.entries.keys()
+    return source.heads([name for name in barrier.waiting if name in new])
+
+
+def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:
+    return max(
+        job.parallelism_of(stage.uid, state.configuration)
+        for stage in job.pipeline.stages.values()
+        if source in stage.producers
+    )

@@ -4,26 +4,39 @@ The copy shares no file with the job and is never deleted by it; recovery of the
 depends on the copy.  See docs/adr/0002-savepoints-and-claims.md.
 
 Only a restore with CLAIM gives it to the job, which then deletes it once no checkpoint reads it.
+
+A person disposes of a savepoint: it is released in the journal, and then deleted.
+
+Flink deletes a savepoint's files when asked (savepoint disposal), though a job may read them.  Here
+the release is journaled first, so that no restore begins from what is being deleted, and a crash in
+between leaves a duty for the garbage collector, as a claimed savepoint does.
+
+Places outside that a person may have written to: anywhere but inside a job.
+
+A job's prefix, ``{root}/{uid}``, is the job's: its journal, its checkpoints, its tables.  A form,
+an option and a caller all come through here before the first byte is written, whatever root they
+name and however they spell it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from sluice.coordinator.outside import require_outside
+from sluice.coordinator.record import discard_claimed, record
 from sluice.core.completed import CheckpointMetadata, with_files
+from sluice.core.events import SavepointsReleased
 from sluice.core.handles import SegmentHandle
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, RestoreError
-from sluice.job.contents import verify
 from sluice.job.job import Job
-from sluice.protocol.names import check_savepoint_name
+from sluice.job.snapshots import verify
+from sluice.protocol.keys import PipelinePaths, check_savepoint_name, is_uid
 from sluice.protocol.records import encode_metadata
-from sluice.storage.copying import copy_object
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.parallel import in_parallel
+from sluice.store.object_store import ObjectStore, in_parallel
+from sluice.store.open import StoreLocation, open_store
+from sluice.store.uploads import copy_object
 
 log = logging.getLogger(__name__)
 
@@ -137,3 +150,101 @@ def savepoint_names(job: Job) -> list[str]:
         (job.paths.savepoint_of(one.key), one.key) for one in job.store.list(job.paths.savepoints())
     )
     return [name for name, key in found if name and key == job.paths.savepoint_metadata(name)]
+
+
+def dispose(job: Job, name: str) -> bool:
+    """Delete savepoint *name* of the job's root, whole or not; False if nothing of it is there.
+
+    Jobs of other roots or uids that were restored from it are not asked.
+
+    Raises:
+        ConfigurationError: no savepoint may have that name, or the job needs this one.
+        RestoreError, ProtocolViolation: a retained checkpoint cannot be read, and may need it.
+    """
+    folder = job.paths.savepoint(check_savepoint_name(name))
+    state = job.state()
+    if name not in state.releasing_savepoints:
+        if next(iter(job.store.list(folder)), None) is None:
+            return False
+        _require_unused(job, state, name)
+        state = record(
+            job,
+            lambda current: SavepointsReleased(
+                generation=current.generation, savepoints=(name,), is_disposal=True
+            ),
+        ).state
+        if name not in state.releasing_savepoints:
+            _require_unused(job, state, name)  # It is used since the first look.
+    discard_claimed(job)
+    log.info("savepoint disposed of name=%s", name)
+    return True
+
+
+def _require_unused(job: Job, state: CoordinatorState, name: str) -> None:
+    used = _use_of(job, state, name)
+    if used:
+        raise ConfigurationError(f"savepoint {name!r} cannot be disposed of: {used}")
+
+
+def _use_of(job: Job, state: CoordinatorState, name: str) -> str:
+    """What the job needs it for, with what to do; empty if it does not."""
+    uid = job.pipeline.uid
+    if state.origin is not None and state.origin.savepoint == name:
+        return (
+            f"job {uid!r} was restored from it, and has completed no checkpoint since; wait for "
+            "one, or restore something else"
+        )
+    if name in state.claimed_savepoints:
+        return f"job {uid!r} claimed it, and deletes it when no retained checkpoint reads it"
+    if not state.is_free(name):
+        return "it is being taken; wait for its end"
+    for done in state.completed:
+        files = job.metadata(done.checkpoint_id).files
+        if any(job.paths.savepoint_of(one.key) == name for one in files if not one.root):
+            return f"checkpoint {done.checkpoint_id} reads its files, and is retained"
+    return ""
+
+
+def require_outside(job: Job, root: str) -> ObjectStore:
+    """The store of *root*, another one than the job's and not inside any job.
+
+    Raises:
+        ConfigurationError: it is no root, it is the job's own, or it lies inside a job; the message
+            names that one.
+    """
+    location = job.location.elsewhere(root)
+    place, own = location.place, job.location.place
+    if place == own:
+        raise ConfigurationError(
+            f"{root} is the job's own root, where it lies already; name another one, or none"
+        )
+    for prefix in _prefixes(place):
+        is_own = prefix == (*own, job.pipeline.uid)
+        if is_own or _holds_a_job(prefix, location):
+            raise ConfigurationError(
+                f"{root} lies inside job {prefix[-1]!r}, whose prefix is {_uri(prefix)}: nothing "
+                "but that job writes there; name a root outside of it"
+            )
+    return job.store_at(root)
+
+
+def _prefixes(place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Every place that *place* is in, itself included, that a pipeline's uid may end."""
+    return (place[:n] for n in range(2, len(place) + 1) if is_uid(place[n - 1]))
+
+
+def _holds_a_job(prefix: tuple[str, ...], location: StoreLocation) -> bool:
+    """Whether a journal was begun there.  No, where we may not look."""
+    paths = PipelinePaths(prefix[-1])
+    store = open_store(location.elsewhere(_uri(prefix[:-1])))
+    try:
+        return any(paths.is_journal_entry(one.key) for one in store.list(paths.journal()))
+    except ConfigurationError as error:
+        log.warning("cannot tell whether a job lives there place=%s: %s", _uri(prefix), error)
+        return False
+
+
+def _uri(place: tuple[str, ...]) -> str:
+    if len(place) == 1:
+        return place[0]
+    return "/".join((place[0].removesuffix("/"), *place[1:]))

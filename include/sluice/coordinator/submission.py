@@ -6,21 +6,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.coordinator.commands import record
 from sluice.coordinator.duties import resume
-from sluice.coordinator.table_standings import standings_to_submit
+from sluice.coordinator.record import record
+from sluice.coordinator.tables import compare_tables_to_submit
 from sluice.core.configuration import JobConfiguration
+from sluice.core.events import JobSubmitted, Verdict
 from sluice.core.ids import Generation
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.lifecycle import next_generation
-from sluice.core.messages import JobSubmitted
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision
-from sluice.core.table_standings import decide_tables, table_problems
-from sluice.core.transition import Verdict
-from sluice.declaration.config import check_max_records
-from sluice.declaration.job_configuration import fixed_configuration
-from sluice.declaration.params import resolve
+from sluice.core.tables import TableDecision, decide_tables, table_problems
+from sluice.declaration.checkpointing import check_max_records, fixed_configuration
+from sluice.declaration.params import resolve_params
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job, new_life
@@ -50,7 +47,7 @@ def configure(
     fixed = fixed_configuration(pipeline.checkpointing)
     return replace(
         fixed,
-        params=resolve(pipeline.params, params, pipeline.uid),
+        params=resolve_params(pipeline.params, params, pipeline.uid),
         parallelism=parallelism,
         stage_parallelism=dict(stage_parallelism or {}),
         max_records_per_epoch=max_records_per_epoch or fixed.max_records_per_epoch,
@@ -199,7 +196,7 @@ def submit(
 def _decide_tables(
     job: Job, state: CoordinatorState, configuration: JobConfiguration, consent: TableConsent
 ) -> TableDecision:
-    tables = standings_to_submit(job, state, configuration)
+    tables = compare_tables_to_submit(job, state, configuration)
     problems = table_problems(tables, roll_back=consent.roll_back, accepts=consent.accept)
     if problems:
         raise ConfigurationError(

@@ -7,27 +7,31 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from sluice.coordinator.automatic_restart import fail_over_if_damaged
-from sluice.coordinator.commands import record
 from sluice.coordinator.duties import resume
-from sluice.coordinator.planning import NoPlan, make_plan, pin_outside, prepare
+from sluice.coordinator.planning import (
+    Barriers,
+    NoPlan,
+    call_pre_barrier_hooks,
+    make_plan,
+    pin_outside,
+)
+from sluice.coordinator.record import record
+from sluice.coordinator.requests import timeout_ms
+from sluice.coordinator.restore_plan import fail_over_if_damaged
 from sluice.coordinator.savepoints import require_free_name
-from sluice.coordinator.source_cuts import Barriers
-from sluice.coordinator.timing import timeout_ms
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.decider import CheckpointRequest
+from sluice.core.events import CheckpointRequested, CheckpointTriggered, TriggerFailed, Verdict
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import CheckpointRequested, CheckpointTriggered, TriggerFailed
 from sluice.core.plan import CheckpointPlan, journaled
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.requests import Examination, Standing, adopted, examine
+from sluice.core.requests import Admission, Examination, adopted, examine
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Verdict
 from sluice.errors import ProtocolViolation, RestoreError, SluiceError, StoreUnavailable
 from sluice.job.job import Job
 from sluice.protocol.records import encode_plan
-from sluice.storage.journal import Head
-from sluice.storage.object_store import Created
+from sluice.store.journal import Head
+from sluice.store.object_store import Created
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +163,7 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
         if request.savepoint_name is not None:
             name = request.savepoint_name
             require_free_name(job, name, head.state, request_id=request.request_id)
-        is_now = examined.standing is Standing.RUNS
+        is_now = examined.standing is Admission.RUNS
         plan = write_plan(job, head, request, barriers) if is_now else None
     except SluiceError as error:
         _withdraw(job, head, request, error)
@@ -197,7 +201,7 @@ def _not_now(
             head=head,
         )
         examined = examine(transition.state, request, request.requested_at_ms)
-    if examined.standing is Standing.REJECTED:
+    if examined.standing is Admission.REJECTED:
         return _rejected(examined)
     return Queued(request_id=request.request_id, message=examined.message)
 
@@ -229,7 +233,7 @@ def write_plan(
     job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
 ) -> CheckpointPlan | NoPlan:
     """The plan, durable under the first free id."""
-    refused = prepare(job, head.state)
+    refused = call_pre_barrier_hooks(job, head.state)
     if refused is not None:
         return refused
     plan = make_plan(job, head, request, barriers)
@@ -270,7 +274,7 @@ def _journal(
     if known is not None:
         return known
     examined = examine(transition.state, request, request.requested_at_ms)
-    if examined.standing is Standing.REJECTED:
+    if examined.standing is Admission.REJECTED:
         return _rejected(examined)
     return Queued(request_id=request.request_id, message="another coordinator was faster")
 

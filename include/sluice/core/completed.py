@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from sluice.core.acks import Committable
+from sluice.core.answers import Committable
+from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
-from sluice.core.invariants import require
 from sluice.core.plan import SnapshotOrigin, SourceCut
-from sluice.core.properties import CheckpointType
+from sluice.errors import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sluice.core.invariants import require
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.configuration import CheckpointType
+from sluice.core.failures import CheckpointFailureReason
+from sluice.errors import require
 
 MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
 

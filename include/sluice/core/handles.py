@@ -2,13 +2,24 @@
 
 A handle never changes and never points at a mutable object; a file that no handle of a retained
 checkpoint names is garbage.  Keys are relative to the root, so a root can be copied elsewhere.
+
+Damaged files of a checkpoint: missing, of another size, or with other bytes than written.
+
+The checksum by which a file's bytes are known: of an ack, of a handle, of what was staged.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from sluice.core.invariants import require
+from sluice.errors import require
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MIN_HASH = -(2**63)
 MAX_HASH = 2**63 - 1
@@ -63,3 +74,71 @@ class StateHandle:
             MIN_HASH <= self.first_hash <= self.last_hash <= MAX_HASH,
             "the hashes of a piece of state are a range of 64 bits",
         )
+
+
+def damaged_files(
+    sizes: Mapping[SegmentHandle, int | None], checksums: Mapping[SegmentHandle, str] | None
+) -> list[str]:
+    """A sentence for each that is missing, of another size, or of other bytes, if they were read;
+    one that is too short is named once.
+    """
+    resized = {h: size for h, size in sizes.items() if size != h.size_bytes}
+    return [
+        *(_wrong_size(handle, size) for handle, size in resized.items()),
+        *(
+            f"{handle.key or 'inline state'} is damaged: checksum {handle.checksum} was recorded, "
+            f"its {handle.size_bytes} bytes have {found}"
+            for handle, found in (checksums or {}).items()
+            if found != handle.checksum and handle not in resized
+        ),
+    ]
+
+
+def _wrong_size(handle: SegmentHandle, size: int | None) -> str:
+    state_of_it = "is missing" if size is None else f"has {size} bytes"
+    return f"{handle.key} {state_of_it}, expected {handle.size_bytes} bytes"
+
+
+_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
+
+
+class _Writable(Protocol):
+    def write(self, body: bytes, /) -> int: ...
+
+
+class Written(io.RawIOBase):
+    """A stream that knows the checksum and the size of all that is written through it."""
+
+    def __init__(self, stream: _Writable) -> None:
+        super().__init__()
+        self._stream = stream
+        self._hash = hashlib.blake2b(digest_size=_BYTES)
+        self.size_bytes = 0
+
+    @property
+    def checksum(self) -> str:
+        """As ``checksum`` of all bytes so far."""
+        return self._hash.hexdigest()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, body: Buffer, /) -> int:
+        view = memoryview(body).cast("B")
+        self._stream.write(bytes(view))
+        self._hash.update(view)
+        self.size_bytes += len(view)
+        return len(view)
+
+
+def checksum_of(pieces: Iterable[bytes]) -> str:
+    """The ``checksum`` of *pieces*, one after the other."""
+    found = hashlib.blake2b(digest_size=_BYTES)
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
+
+
+def checksum(body: bytes | memoryview) -> str:
+    """Hex blake2b-128 of the bytes, as a ``SegmentHandle`` records it."""
+    return hashlib.blake2b(body, digest_size=_BYTES).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
-from sluice.core.invariants import require
+from sluice.errors import require
 
 CheckpointId = NewType("CheckpointId", int)
 """Starts at 1, grows by 1 per attempt, is never reused (Flink's CheckpointIDCounter)."""

@@ -3,15 +3,21 @@
 Key groups are contiguous ranges of the signed 64-bit hash of the key, so a subtask owns one hash
 range, state sorted by hash is sorted by key group, and rescaling is slicing.  Only the upper 32
 bits of the hash decide, which keeps the arithmetic exact in Spark's signed longs, too.
+
+How lists of operator state are dealt out to another number of subtasks (getListState).
+
+Flink's RoundRobinOperatorStateRepartitioner: the elements of a list, in the order of the subtasks
+that had them, are cut into consecutive parts of equal size, the first of which have one more; the
+next list begins at the subtask behind those, so that none gets all the odd ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
-from sluice.core.invariants import require
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, require
 
 DEFAULT_LOWER_BOUND_MAX_PARALLELISM = 128
 UPPER_BOUND_MAX_PARALLELISM = 32768  # Flink's 2^15: the key group fits a short.
@@ -61,3 +67,23 @@ def hash_range(max_parallelism: int, groups: KeyGroupRange) -> tuple[int, int]:
     first = MIN_HASH + (-(-(groups.first << 32) // max_parallelism) << 32)
     after = MIN_HASH + (-(-((groups.last + 1) << 32) // max_parallelism) << 32)
     return first, min(after - 1, MAX_HASH)
+
+
+def dealt_out(elements: Mapping[str, int], parallelism: int) -> dict[str, list[tuple[int, int]]]:
+    """Per list, by its number of *elements*, the part of each of *parallelism* subtasks: from which
+    element to before which.  The lists come in the order of their names.
+    """
+    require(parallelism > 0, "there is a subtask")
+    found: dict[str, list[tuple[int, int]]] = {}
+    start = 0
+    for name in sorted(elements):
+        share, odd = divmod(elements[name], parallelism)
+        parts = [(0, 0)] * parallelism
+        at = 0
+        for turn in range(parallelism):
+            end = at + share + (turn < odd)
+            parts[(start + turn) % parallelism] = (at, end)
+            at = end
+        found[name] = parts
+        start = (start + odd) % parallelism
+    return found

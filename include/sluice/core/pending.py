@@ -11,12 +11,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
+from sluice.core.configuration import CheckpointType
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.invariants import require
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.errors import require
 
 FIRST_ATTEMPT = 1
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
-from sluice.core.invariants import require
-from sluice.core.properties import CheckpointType
+from sluice.errors import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

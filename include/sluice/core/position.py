@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from sluice.core.event_time import idle_at
 from sluice.core.handles import SegmentHandle
-from sluice.core.idleness import idle_at
-from sluice.core.invariants import require
 from sluice.core.plan import PartitionOffset, SourceCut
+from sluice.errors import require
 
 MAX_ABOVE = 256  # Entries of earlier epochs above the layers: some 40 kB.
 # A layer has at least so many times the entries of the one above it; so all of them together hold
 # at most a third more than there are.
 LAYER_GROWTH = 4
 
-Entries = Mapping[str, PartitionOffset]
+PartitionEntries = Mapping[str, PartitionOffset]
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class Position:
     """
 
     handles: tuple[SegmentHandle, ...] = ()
-    layers: tuple[Entries, ...] = ()
-    above: Entries = field(default_factory=dict[str, PartitionOffset])
+    layers: tuple[PartitionEntries, ...] = ()
+    above: PartitionEntries = field(default_factory=dict[str, PartitionOffset])
 
     def __post_init__(self) -> None:
         require(len(self.handles) == len(self.layers), "every layer has a handle")
 
     @classmethod
-    def of(cls, cut: SourceCut, layers: Sequence[Entries]) -> Position:
+    def of(cls, cut: SourceCut, layers: Sequence[PartitionEntries]) -> Position:
         """That of *cut*, whose layers hold *layers*."""
         above = {entry.partition: entry for entry in _complete(cut)}
         return cls(handles=cut.layers, layers=tuple(layers), above=above)
 
     @cached_property
-    def entries(self) -> Entries:
+    def entries(self) -> PartitionEntries:
         """All partitions, in no order."""
         if not self.layers:
             return self.above

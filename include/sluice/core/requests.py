@@ -3,6 +3,12 @@
 Flink's CheckpointCoordinator#triggerCheckpoint up to the PendingCheckpoint.  Its ``isTriggering``
 guards a procedure of many steps; here a trigger is one journal entry, so only a checkpoint that
 ends the job holds back everything behind it.
+
+How many records an epoch takes, so that its checkpoint lasts about as long as a target (ADR 9).
+
+Flink's BufferDebloater sizes buffers by what is consumed in a target time; here the epoch is what
+is in flight.  The measure is the retained checkpoints themselves: how many records each took, and
+how long it lasted from its trigger to its completion.  So every coordinator comes to the same size.
 """
 
 from __future__ import annotations
@@ -10,26 +16,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from sluice.core.aborts import reject
+from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import JobStatus
 from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
-from sluice.core.failures import UNKNOWN_CHECKPOINT_ID
-from sluice.core.lifecycle import fail_over
-from sluice.core.messages import (
+from sluice.core.events import (
     CheckpointRequested,
     CheckpointTriggered,
+    Transition,
     TriggerFailed,
+    ignored,
+    refused,
 )
+from sluice.core.failures import UNKNOWN_CHECKPOINT_ID, CheckpointFailureReason
+from sluice.core.lifecycle import fail_over, reject
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import REMEMBERED_REJECTIONS, CoordinatorState, RejectedRequest
-from sluice.core.transition import Transition, ignored, refused
 
-PAUSED_LOOK_MS = 1_000  # When a host that can wait asks again whether checkpointing is resumed.
+PAUSED_POLL_MS = 1_000  # When a host that can wait asks again whether checkpointing is resumed.
 EARLY_PART = 10  # A periodic run that comes a tenth of the interval early comes in time.
 
 
-class Standing(Enum):
+class Admission(Enum):
     RUNS = auto()
     WAITS = auto()
     REJECTED = auto()
@@ -41,7 +48,7 @@ class Examination:
     that may start now, and ``retry_in_ms`` when the periodic timer is to fire again.
     """
 
-    standing: Standing
+    standing: Admission
     after: CoordinatorState
     head: CheckpointRequest | None = None
     reason: CheckpointFailureReason | None = None
@@ -105,7 +112,7 @@ def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transit
         or state.owes_a_restore
     )
     examined = examine(state, request, plan.triggered_at_ms)
-    if is_stale or examined.standing is not Standing.RUNS:
+    if is_stale or examined.standing is not Admission.RUNS:
         return refused(state)
     pending = PendingCheckpoint.of(
         plan,
@@ -160,7 +167,7 @@ def _decide(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
     mine = next((g for g in decision.rejected if g.request.request_id == request.request_id), None)
     if mine is not None:
         return _dropped(state, after, mine.reason, decision)
-    standing = Standing.RUNS if is_mine else Standing.WAITS
+    standing = Admission.RUNS if is_mine else Admission.WAITS
     return Examination(standing=standing, after=after, head=head, message=_why_it_waits(state))
 
 
@@ -213,7 +220,7 @@ def _why_it_waits(state: CoordinatorState) -> str:
 def _rejected(
     state: CoordinatorState, reason: CheckpointFailureReason, message: str
 ) -> Examination:
-    return Examination(standing=Standing.REJECTED, after=state, reason=reason, message=message)
+    return Examination(standing=Admission.REJECTED, after=state, reason=reason, message=message)
 
 
 def _is_pending(state: CoordinatorState, request: CheckpointRequest) -> bool:
@@ -229,7 +236,7 @@ def _held_back(state: CoordinatorState, now_ms: int) -> Examination | None:
         off = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
         return replace(
             _rejected(state, off, f"checkpointing is paused{by}; resume it to go on"),
-            retry_in_ms=PAUSED_LOOK_MS,
+            retry_in_ms=PAUSED_POLL_MS,
         )
     too_soon = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
     backlog_ms = state.configuration.interval_during_backlog_ms if state.is_backlog else None
@@ -254,3 +261,46 @@ def rest_of_interval_ms(state: CoordinatorState, interval_ms: int | None, now_ms
 def _past(at_ms: int | None, now_ms: int) -> int | None:
     """A moment on another coordinator's clock; one in our future must not hold us back."""
     return at_ms if at_ms is not None and at_ms <= now_ms else None
+
+
+FIRST_RECORDS = 10_000  # Nothing is measured yet: seconds, whatever the stages do.
+LEAST_RECORDS = 1_000  # Below it an epoch is all overhead, and a backlog is never worked off.
+MOST_RECORDS = 10**12
+MOST_GROWTH = 10  # From one epoch to the next: a small one is mostly overhead.
+MOST_SHRINKING = 4  # A pause of the machine is not to make many small epochs of one.
+TELLING_PART = 2  # An epoch of half the records of the largest one tells of the rate.
+
+
+def records_of_next_epoch(state: CoordinatorState) -> int | None:
+    """The most that the next epoch takes from all sources together; None if it takes all there is.
+
+    A checkpoint that expired since the last one was completed had too many: each one halves it.
+    """
+    target_ms = state.configuration.target_epoch_ms
+    if target_ms is None:
+        return None
+    since = max((one.checkpoint_id for one in state.completed), default=0)
+    expired = sum(
+        failed.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED
+        for failed in state.failed
+        if failed.checkpoint_id > since
+    )
+    telling = _telling(state.completed)
+    records = FIRST_RECORDS if telling is None else _sized(telling, target_ms)
+    return min(max(records >> expired, LEAST_RECORDS), MOST_RECORDS)
+
+
+def _sized(epoch: CompletedCheckpoint, target_ms: int) -> int:
+    duration_ms = max(1, epoch.completed_at_ms - epoch.triggered_at_ms)
+    sized = epoch.records * target_ms // duration_ms
+    return min(max(sized, epoch.records // MOST_SHRINKING), epoch.records * MOST_GROWTH)
+
+
+def _telling(completed: tuple[CompletedCheckpoint, ...]) -> CompletedCheckpoint | None:
+    """The newest epoch that had enough to do; None if none had anything.
+
+    A savepoint copies files as well, and an epoch that found few records tells of no rate.
+    """
+    epochs = [one for one in completed if one.records and not one.type.is_savepoint]
+    most = max((one.records for one in epochs), default=0)
+    return next((one for one in reversed(epochs) if one.records * TELLING_PART >= most), None)

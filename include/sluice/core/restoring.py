@@ -3,6 +3,13 @@
 ``choose`` names the snapshot to look at; ``decide`` judges it once its ``_metadata``, its files and
 its source positions have been looked at.  (Flink's restoreLatestCheckpointedState, restoreSavepoint
 and StateAssignmentOperation.)
+
+A stage that has finished is followed by finished ones only: Flink's VertexFinishedStateChecker.
+
+What finished saw the end of its input, and its event time is at MAX.  A chain in which something
+before it still gives rows, because it is new or was not connected before, cannot continue the
+checkpoint: each of those rows would be late.  Flink refuses to run such a job, and no option lets
+it pass.
 """
 
 from __future__ import annotations
@@ -12,17 +19,16 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from sluice.core.completed import CheckpointMetadata, StageState
-from sluice.core.damage import damaged_files
-from sluice.core.finished_stages import problems_behind_the_end
-from sluice.core.handles import SegmentHandle
+from sluice.core.configuration import ClaimMode
+from sluice.core.event_time import MAX_WATERMARK
+from sluice.core.handles import SegmentHandle, damaged_files
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import ClaimMode
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision
-from sluice.core.table_standings import (
+from sluice.core.tables import (
     TableAhead,
-    TableStanding,
+    TableComparison,
+    TableDecision,
     decide_tables,
     table_problems,
 )
@@ -90,7 +96,7 @@ class Observed:
     unreadable: str = ""
     source_problems: Sequence[str] = ()
     left_behind: Mapping[str, str] = field(default_factory=dict[str, str])
-    tables: Sequence[TableStanding] | None = None
+    tables: Sequence[TableComparison] | None = None
     undeclared_tables: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -111,7 +117,7 @@ class RestoreOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restore:
+class RestoreApproval:
     """Restore this one.  ``replays_commit``: its sinks have to publish first.  ``dropped_stages``
     are the uids whose state goes, sources and sinks among them.  ``tables`` None: nothing changes
     for them.  ``is_compared``: the bytes of all files are those that were written.
@@ -169,13 +175,13 @@ def choose(
             assert_never(target)
 
 
-def decide(
+def decide_restore(
     state: CoordinatorState,
     choice: Choice,
     observed: Observed,
     stages: Sequence[DeclaredStage],
     options: RestoreOptions,
-) -> Restore | Stop:
+) -> RestoreApproval | Stop:
     """Restore *choice*, or stop and say why."""
     if observed.unreadable:
         return Stop(problems=(observed.unreadable,), is_damaged=True)
@@ -188,7 +194,7 @@ def decide(
         return Stop(problems=(*problems, *of_tables), is_damaged=bool(damage))
     own = None if choice.origin else state.completed_checkpoint(choice.checkpoint_id or 0)
     replays_commit = own is not None and not own.is_committed
-    return Restore(
+    return RestoreApproval(
         choice=choice,
         replays_commit=replays_commit,
         is_compared=observed.checksums is not None,
@@ -289,3 +295,66 @@ def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[st
         )
         return [problem]
     return []
+
+
+def problems_behind_the_end(
+    metadata: CheckpointMetadata, producers: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Each finished stage of the checkpoint that would read on, with what it would read.
+
+    *producers* are the sources and stages that each declared stage reads.
+    """
+    return [
+        f"stage {uid!r} has finished in checkpoint {metadata.checkpoint_id}, and "
+        f"{'stage' if producer in producers else 'source'} {producer!r} before it "
+        f"{_stands(metadata, producer)}: its "
+        f"rows would come behind the end of all input. Let nothing new stand before {uid!r}, or "
+        f"give {uid!r} a new uid and allow non-restored state, so that it begins anew"
+        for uid, read in producers.items()
+        if _has_finished(metadata, uid, producers)
+        for producer in dict.fromkeys(read)
+        if not _gives_nothing(metadata, producer, producers)
+    ]
+
+
+def _has_finished(
+    metadata: CheckpointMetadata, uid: str, producers: Mapping[str, Sequence[str]]
+) -> bool:
+    """As the next plan would see it, had nothing been put before it.
+
+    A drained savepoint ends event time, too, but not its sources: Flink restores that.
+    """
+    stage = metadata.stage(uid)
+    if stage is None:
+        return False
+    if stage.is_finished:
+        return True
+    if stage.watermark_ms != MAX_WATERMARK or stage.in_flight_segments:
+        return False
+    return all(_had_ended(metadata, one, producers) for one in producers[uid])
+
+
+def _had_ended(
+    metadata: CheckpointMetadata, producer: str, producers: Mapping[str, Sequence[str]]
+) -> bool:
+    """Whether all that the checkpoint knows of *producer*, or of what is before it, had ended."""
+    if producer not in producers:
+        cut = metadata.source(producer)
+        return cut is None or cut.exhausted
+    if metadata.stage(producer) is not None:
+        return _has_finished(metadata, producer, producers)
+    return all(_had_ended(metadata, one, producers) for one in producers[producer])
+
+
+def _gives_nothing(
+    metadata: CheckpointMetadata, producer: str, producers: Mapping[str, Sequence[str]]
+) -> bool:
+    if producer in producers:
+        return _has_finished(metadata, producer, producers)
+    cut = metadata.source(producer)
+    return cut is not None and cut.exhausted
+
+
+def _stands(metadata: CheckpointMetadata, producer: str) -> str:
+    known = metadata.stage(producer) or metadata.source(producer)
+    return "is new" if known is None else "has not"

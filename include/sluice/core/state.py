@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sluice.core.completed import CompletedCheckpoint
-from sluice.core.configuration import JobConfiguration
+from sluice.core.configuration import CheckpointType, ClaimMode, JobConfiguration, JobStatus, Timing
 from sluice.core.decider import CheckpointRequest
-from sluice.core.failures import FailureCount
+from sluice.core.failures import CheckpointFailureReason, FailureCount
 from sluice.core.ids import NO_GENERATION, CheckpointId, CheckpointIdCounter, Generation
-from sluice.core.invariants import require
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartHistory
-from sluice.core.table_recovery import TableRecovery
-from sluice.core.timing import Timing
+from sluice.core.tables import TableRecovery
+from sluice.errors import require
 
 REMEMBERED_FAILURES = 16  # Flink remembers 16 recent ids; here they also feed the history page.
 REMEMBERED_LIVES = 64  # A files table of one of them, that a sink of the job is, starts anew.

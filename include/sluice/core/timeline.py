@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from sluice.core.invariants import require
-from sluice.errors import FencedError, TableMismatch
+from sluice.errors import FencedError, TableMismatch, require
 
-Span: TypeAlias = tuple[int, int]  # Checkpoint ids from the first to the last, both included.
+CheckpointRange: TypeAlias = tuple[
+    int, int
+]  # Checkpoint ids from the first to the last, both included.
 # Who is suspended while a table changes hands that often is not recognised when it wakes up.
 LIVES_KEPT = 4
 
@@ -61,7 +62,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TimelineComparison:
     """The standing of a table against a version that a job would continue.
 
     ``ahead`` are the checkpoints shown after it, oldest first; ``lacks``: the version itself is not
@@ -91,7 +92,7 @@ class Timeline:
     fenced_by: int = 0
     through: int = 0
     continues: int | None = None
-    published: tuple[Span, ...] = ()
+    published: tuple[CheckpointRange, ...] = ()
     is_cut: bool = False
     past: tuple[tuple[str, int], ...] = ()
 
@@ -121,8 +122,8 @@ class Timeline:
         for first, last in self.published:
             yield from range(max(first, (version or 0) + 1), last + 1)
 
-    def standing(self, life: str, version: int | None) -> Standing:
-        return Standing(
+    def standing(self, life: str, version: int | None) -> TimelineComparison:
+        return TimelineComparison(
             ahead=tuple(self.after(version)),
             lacks=version is not None and not self._notes(version),
             other_life="" if self.life in ("", life) else self.life,
@@ -272,8 +273,8 @@ class Timeline:
         return (*others, (self.life, self.generation))[-LIVES_KEPT:]
 
 
-def spans_of(ids: Iterable[int]) -> tuple[Span, ...]:
-    spans: list[Span] = []
+def spans_of(ids: Iterable[int]) -> tuple[CheckpointRange, ...]:
+    spans: list[CheckpointRange] = []
     for checkpoint_id in sorted({*ids}):
         if spans and checkpoint_id == spans[-1][1] + 1:
             spans[-1] = (spans[-1][0], checkpoint_id)
@@ -282,8 +283,8 @@ def spans_of(ids: Iterable[int]) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _with(spans: tuple[Span, ...], checkpoint_id: int) -> tuple[Span, ...]:
-    joined: list[Span] = []
+def _with(spans: tuple[CheckpointRange, ...], checkpoint_id: int) -> tuple[CheckpointRange, ...]:
+    joined: list[CheckpointRange] = []
     for first, last in sorted((*spans, (checkpoint_id, checkpoint_id))):
         if joined and first <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
@@ -292,5 +293,5 @@ def _with(spans: tuple[Span, ...], checkpoint_id: int) -> tuple[Span, ...]:
     return tuple(joined)
 
 
-def _through(spans: tuple[Span, ...], version: int) -> tuple[Span, ...]:
+def _through(spans: tuple[CheckpointRange, ...], version: int) -> tuple[CheckpointRange, ...]:
     return tuple((first, min(last, version)) for first, last in spans if first <= version)

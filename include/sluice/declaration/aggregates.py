@@ -1,6 +1,6 @@
 """Aggregates of keyed and windowed stages: ``count()``, ``sum("price")``, ...
 
-A declaration only; ``sluice.subtask.operators`` computes it.  Import the module, not its names
+A declaration only; ``sluice.operators`` computes it.  Import the module, not its names
 (``from sluice import aggregates as agg``): ``sum``, ``min`` and ``max`` are Python's, too.
 
 What is aggregated is the name of a column, or else Spark SQL over the rows: ``sum("price * qty")``.

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NoReturn, TypeAlias, assert_never
 
+from sluice.declaration.expressions import Projection, Step
 from sluice.declaration.operations import (
+    Attached,
     Deduplicate,
     IntervalJoin,
     KeyedAggregate,
@@ -39,9 +41,7 @@ from sluice.declaration.operations import (
     WindowJoin,
     WindowTopN,
 )
-from sluice.declaration.sink_spec import SinkSpec
-from sluice.declaration.steps import Projection, Step
-from sluice.declaration.windows import Attached
+from sluice.declaration.places import SinkSpec
 from sluice.errors import ConfigurationError
 
 ROW_KIND = "kind"  # The column of a changelog that a sink writes.
@@ -90,7 +90,7 @@ class RowKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class StreamRead:
     """A stream that a stage reads: the uid that yields it, and its kind."""
 
     producer: str
@@ -98,7 +98,7 @@ class Read:
 
 
 def result_kind(
-    uid: str, operation: Operation, keys: tuple[str, ...], reads: Sequence[Read]
+    uid: str, operation: Operation, keys: tuple[str, ...], reads: Sequence[StreamRead]
 ) -> Kind:
     """The kind of what the stage *uid* yields, keyed by *keys*, of what it *reads*.
 
@@ -167,7 +167,7 @@ def analysed(kind: Kind, columns: Collection[str]) -> Kind:
     return kind
 
 
-def check_sink(uid: str, spec: SinkSpec, read: Read) -> None:
+def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
     """Whether the sink *uid* can show what it reads.
 
     Raises:
@@ -209,7 +209,7 @@ def check_sink(uid: str, spec: SinkSpec, read: Read) -> None:
             assert_never(read.kind)
 
 
-def check_columns(uid: str, spec: SinkSpec, producer: str, columns: Collection[str]) -> None:
+def check_sink_columns(uid: str, spec: SinkSpec, producer: str, columns: Collection[str]) -> None:
     """Raises ConfigurationError: the sink *uid* needs a column that its rows have not."""
     names = [(name, "upserts by") for name in spec.upsert_key]
     names += [(name, "is partitioned by") for name in getattr(spec, "partition_by", ())]
@@ -245,7 +245,7 @@ def _of_appended(operation: Operation, keys: tuple[str, ...]) -> Kind:
             return Append()
 
 
-def _refuse(uid: str, operation: Operation, read: Read) -> NoReturn:
+def _refuse(uid: str, operation: Operation, read: StreamRead) -> NoReturn:
     if isinstance(read.kind, Upsert):
         what = f"whose rows replace earlier ones with the same {_and(read.kind.key)}"
     else:

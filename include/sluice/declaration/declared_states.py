@@ -11,20 +11,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from sluice.declaration.accumulating_states import AggregatingState, ReducingState
-from sluice.declaration.broadcast_state import BroadcastState
-from sluice.declaration.keyed_states import OWN_STATES, ListState, MapState, ValueState
-from sluice.declaration.nodes import StageNode
-from sluice.declaration.operations import ProcessKeyed
-from sluice.declaration.operator_states import (
+from sluice.declaration.keyed_functions import (
+    BroadcastState,
     OperatorListState,
     declared_operator_lists,
     operator_table_of,
 )
-from sluice.declaration.state_ttl import StateTtlConfig
+from sluice.declaration.keyed_states import (
+    OWN_STATES,
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    StateTtlConfig,
+    ValueState,
+)
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import ProcessKeyed
 
 if TYPE_CHECKING:
-    from sluice.declaration.keyed_process import KeyedProcessFunction
+    from sluice.declaration.keyed_functions import KeyedProcessFunction
 
 F = TypeVar("F", bound="KeyedProcessFunction")
 SingleValue: TypeAlias = ValueState[Any] | ReducingState[Any] | AggregatingState[Any, Any, Any]

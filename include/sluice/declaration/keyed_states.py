@@ -1,21 +1,48 @@
 """State that a ``KeyedProcessFunction`` declares, as Flink's: values, lists and maps of a key.
 
 A value's type is a Python type, or a tuple of them, as ``tuple[int, float]``.
-``sluice.declaration.accumulating_states`` has the states to which values are added.
+``sluice.declaration.keyed_states`` has the states to which values are added.
+
+State to which a keyed function adds values: Flink's ReducingState and AggregatingState.
+
+What is kept of all values of a key is one: what they were reduced to, or an accumulator.
+
+The types of values that a keyed function's state holds, and the check of each value.
+
+What was read back in another epoch must equal what was written, so a value has exactly the type
+that was declared; a tuple, Flink's Tuple2 and its like, is declared with the types of its fields.
+
+``StateTtlConfig``: when entries of one state of a keyed function are forgotten; Flink's.
+
+Time is that of the barriers: an entry's last write, or read, is the moment at which its checkpoint
+was triggered, and it is expired at the first barrier that is a TTL behind it.  So a repeated epoch
+forgets the same.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, overload
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    overload,
+)
 
-from sluice.declaration.state_ttl import StateTtlConfig, ttl_config
-from sluice.declaration.state_types import checked, checked_migrations, map_key_type, value_type
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sluice.declaration.keyed_process import KeyedProcessFunction
+    from sluice.declaration.keyed_functions import KeyedProcessFunction
 
 # Where an instance of a function has its own copies of the states of its class.
 OWN_STATES = "_sluice_states"
@@ -129,7 +156,183 @@ class State(Generic[K, V]):
         return self._bound_entries
 
     def _checked(self, value: V) -> V:
-        return checked(self.name, self.value_type, value)
+        return checked_value(self.name, self.value_type, value)
+
+
+_INT64 = range(-(2**63), 2**63)
+_VALUE_TYPES = (bool, int, float, str, bytes, date, datetime, timedelta)
+
+
+def value_type(declared: type[V]) -> type[V]:
+    """*declared*, if a state can hold it.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if declared in _VALUE_TYPES or is_tuple(declared):
+        return declared
+    names = ", ".join(one.__name__ for one in _VALUE_TYPES)
+    raise ConfigurationError(
+        f"state cannot hold {declared!r} here; use one of: {names}, or a tuple of them, such as "
+        "tuple[int, float]"
+    )
+
+
+def is_tuple(declared: object) -> bool:
+    """Whether it is a tuple of fields that a state can hold, such as ``tuple[int, float]``."""
+    fields = get_args(declared)
+    return get_origin(declared) is tuple and bool(fields) and all(f in _VALUE_TYPES for f in fields)
+
+
+def checked_value(state: str, declared: type[V], value: V) -> V:
+    """*value* as it will be read back in another epoch; *state* is the name, for messages.
+
+    Raises:
+        ConfigurationError: it is not of the type that the state was declared with.
+    """
+    if type(declared) is type:  # It is called for every value; tuple[int, int] is no class.
+        return _checked_field(state, declared, value)  # type: ignore[return-value]
+    fields = get_args(declared)
+    if not isinstance(value, tuple) or len(value) != len(fields):
+        raise _refused(state, declared, value)
+    pairs = zip(fields, value, strict=True)
+    return tuple(_checked_field(state, of, one) for of, one in pairs)  # type: ignore[return-value]
+
+
+def checked_migrations(
+    state: str, declared: object, migrations: Mapping[Any, Callable[[Any], V]] | None
+) -> Mapping[object, Callable[[Any], V]]:
+    """*migrations* of a *state* to the type *declared*: the type that was -> a function of a value.
+
+    Raises:
+        ConfigurationError: a type is none that a state could have had, or there is no function.
+    """
+    for before, migrate in (migrations or {}).items():
+        value_type(before)
+        if before == declared:
+            raise ConfigurationError(
+                f"{state} migrates from {type_name(before)}, which is its type; "
+                f"name the type that it "
+                "had before"
+            )
+        if not callable(migrate):
+            raise ConfigurationError(
+                f"{state} migrates from {type_name(before)} by {migrate!r}, "
+                f"which cannot be called; "
+                "give it a function of one value"
+            )
+    return dict(migrations or {})
+
+
+def type_name(declared: object) -> str:
+    """The type as it is written."""
+    return repr(declared) if get_args(declared) else getattr(declared, "__name__", repr(declared))
+
+
+def _checked_field(state: str, declared: object, value: object) -> object:
+    if declared is float and type(value) in (float, int):
+        assert isinstance(value, float | int)
+        return float(value) + 0.0  # -0.0 equals what is stored, so it would not be written.
+    if type(value) is not declared or (isinstance(value, int) and value not in _INT64):
+        raise _refused(state, declared, value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ConfigurationError(
+                f"state {state!r} was given {value}, which has no time zone; use UTC"
+            )
+        return value.astimezone(UTC)
+    return value
+
+
+def _refused(state: str, declared: object, value: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"state {state!r} holds {type_name(declared)}, "
+        f"not {value!r} of type {type(value).__name__}; "
+        "convert it, or declare what it is"
+    )
+
+
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StateTtlConfig:
+    """The TTL of one state; each entry of a list or map has its own.
+
+    Raises:
+        ConfigurationError: the TTL is below a millisecond, or a type is none of Flink's.
+    """
+
+    class UpdateType(Enum):
+        """What begins the TTL of an entry anew."""
+
+        Disabled = "Disabled"  # Nothing expires, also where the stage has a TTL.
+        OnCreateAndWrite = "OnCreateAndWrite"
+        OnReadAndWrite = "OnReadAndWrite"
+
+    class StateVisibility(Enum):
+        """Whether an expired entry is returned.
+
+        In Flink it depends on when a cleanup ran.  Here that has a time: an expired entry is
+        cleaned up when it is read, or else at the first barrier that is two TTLs behind its write.
+        """
+
+        ReturnExpiredIfNotCleanedUp = "ReturnExpiredIfNotCleanedUp"
+        NeverReturnExpired = "NeverReturnExpired"
+
+    DISABLED: ClassVar[StateTtlConfig]
+
+    ttl: timedelta
+    update_type: UpdateType = UpdateType.OnCreateAndWrite
+    state_visibility: StateVisibility = StateVisibility.NeverReturnExpired
+
+    def __post_init__(self) -> None:
+        for given, kind in (
+            (self.update_type, StateTtlConfig.UpdateType),
+            (self.state_visibility, StateTtlConfig.StateVisibility),
+        ):
+            if not isinstance(given, kind):
+                names = ", ".join(f"StateTtlConfig.{kind.__name__}.{one.name}" for one in kind)
+                raise ConfigurationError(
+                    f"StateTtlConfig is given {given!r} as {kind.__name__}; use one of: {names}"
+                )
+        if not isinstance(self.ttl, timedelta) or self.ttl < _MS:
+            raise ConfigurationError(
+                f"StateTtlConfig is given a TTL of {self.ttl!r}; use a timedelta of 1 ms or more"
+            )
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """After how long without an update an entry is expired; None if never."""
+        return None if self.update_type is self.UpdateType.Disabled else self.ttl // _MS
+
+    @property
+    def cleanup_ms(self) -> int | None:
+        """After how long without an update an entry is gone; None if never."""
+        return None if self.ttl_ms is None else self.ttl_ms * (2 if self.returns_expired else 1)
+
+    @property
+    def returns_expired(self) -> bool:
+        return self.state_visibility is self.StateVisibility.ReturnExpiredIfNotCleanedUp
+
+    @property
+    def is_refreshed_by_reads(self) -> bool:
+        return self.update_type is self.UpdateType.OnReadAndWrite
+
+
+def ttl_config(state: type, given: StateTtlConfig | timedelta | None) -> StateTtlConfig | None:
+    """The TTL that is declared at a *state*; a timedelta alone is Flink's default of all else.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if given is None or isinstance(given, StateTtlConfig):
+        return given
+    if isinstance(given, timedelta):
+        return StateTtlConfig(given)
+    raise ConfigurationError(
+        f"{state.__name__} is given ttl={given!r}; use a timedelta or a StateTtlConfig"
+    )
 
 
 class ValueState(State[str, V]):
@@ -214,7 +417,7 @@ class Map(State[K, V]):
         self._entries.clear()
 
     def _key(self, key: K) -> K:
-        return checked(self.name, self.key_type, key)
+        return checked_value(self.name, self.key_type, key)
 
 
 class MapState(Map[K, V]):
@@ -230,3 +433,120 @@ class MapState(Map[K, V]):
     ) -> None:
         super().__init__(of, ttl=ttl, migrations=migrations)
         self.key_type = map_key_type(key_type)
+
+
+IN = TypeVar("IN")
+ACC = TypeVar("ACC")
+OUT = TypeVar("OUT")
+
+
+class ReducingState(State[str, V]):
+    """The values that were added, reduced to one: ``largest = ReducingState(max, int)``.
+
+    *reduce* takes what there is and the value that is added, and returns what is kept (Flink's
+    ``ReduceFunction``); the first value is kept as it is.
+    """
+
+    def __init__(
+        self,
+        reduce: Callable[[V, V], V],
+        of: type[V],
+        *,
+        ttl: StateTtlConfig | timedelta | None = None,
+        migrations: Migrations[V] | None = None,
+    ) -> None:
+        super().__init__(of, ttl=ttl, migrations=migrations)
+        if not callable(reduce):
+            raise ConfigurationError(
+                f"ReducingState is given {reduce!r}, which cannot be called; give it a function of "
+                "two values, then their type: ReducingState(max, int)"
+            )
+        self._reduce = reduce
+
+    def get(self) -> V | None:
+        """What the values of the key were reduced to; None if none was added."""
+        return self._entries.get(self.name)
+
+    def add(self, value: V) -> None:
+        added, entries = self._checked(value), self._entries
+        if self.name in entries.current:
+            added = self._checked(self._reduce(entries.current[self.name], added))
+        entries.put(self.name, added)
+
+    def clear(self) -> None:
+        self._entries.remove(self.name)
+
+
+class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
+    """What an ``AggregatingState`` does with the values of a key; Flink's, without ``merge``."""
+
+    @abstractmethod
+    def create_accumulator(self) -> ACC:
+        """The accumulator of no values."""
+
+    @abstractmethod
+    def add(self, value: IN, accumulator: ACC) -> ACC:
+        """The accumulator with *value* in it."""
+
+    @abstractmethod
+    def get_result(self, accumulator: ACC) -> OUT:
+        """The result of the values in *accumulator*, which it does not change."""
+
+
+class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
+    """The values that were added, in an accumulator of which state keeps nothing else.
+
+    ``mean = AggregatingState(Mean(), tuple[float, int])``: the function, then its accumulator's
+    type.
+    """
+
+    def __init__(
+        self,
+        function: AggregateFunction[IN, ACC, OUT],
+        of: type[ACC],
+        *,
+        ttl: StateTtlConfig | timedelta | None = None,
+        migrations: Migrations[ACC] | None = None,
+    ) -> None:
+        super().__init__(of, ttl=ttl, migrations=migrations)
+        if not isinstance(function, AggregateFunction):
+            raise ConfigurationError(
+                f"AggregatingState is given {function!r}, which is no AggregateFunction; give it "
+                "an instance, then its accumulator's type: AggregatingState(Mean(), "
+                "tuple[float, int])"
+            )
+        self._function = function
+
+    def get(self) -> OUT | None:
+        """The result of the key's values; None if none was added."""
+        found = self._entries.get(self.name)
+        return None if found is None else self._function.get_result(found)
+
+    def add(self, value: IN) -> None:
+        entries = self._entries
+        is_first = self.name not in entries.current
+        before = self._function.create_accumulator() if is_first else entries.current[self.name]
+        entries.put(self.name, self._checked(self._function.add(value, before)))
+
+    def clear(self) -> None:
+        self._entries.remove(self.name)
+
+
+_MAP_KEY_TYPES = (bool, int, str, bytes, date, datetime)  # Not float: NaN is no key.
+
+
+def map_key_type(declared: type[V]) -> type[V]:
+    """*declared*, if it can be the key of a ``MapState``.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if declared not in _MAP_KEY_TYPES:
+        names = ", ".join(one.__name__ for one in _MAP_KEY_TYPES)
+        raise ConfigurationError(f"state cannot hold {declared!r} here; use one of: {names}")
+    return declared
+
+
+StateTtlConfig.DISABLED = StateTtlConfig(
+    timedelta.max, update_type=StateTtlConfig.UpdateType.Disabled
+)

@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.declaration.changelog import Append, Kind, Read, after, result_kind
-from sluice.declaration.operations import IntervalJoin, Lookup, Operation, Transform, Union
-from sluice.declaration.sink_spec import SinkSpec
-from sluice.declaration.source_spec import SourceSpec
-from sluice.declaration.steps import Projection, Step
-from sluice.declaration.windows import Attached
+from sluice.declaration.changelog import Append, Kind, StreamRead, after, result_kind
+from sluice.declaration.expressions import Projection, Step
+from sluice.declaration.operations import (
+    Attached,
+    IntervalJoin,
+    Lookup,
+    Operation,
+    Transform,
+    Union,
+)
+from sluice.declaration.places import SinkSpec, SourceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,7 @@ class StageNode:
         Raises:
             ConfigurationError: the operation cannot read an input of its kind.
         """
-        reads = [Read(given.producer, given.kind) for given in self.inputs]
+        reads = [StreamRead(given.producer, given.kind) for given in self.inputs]
         return after(self.steps, result_kind(self.uid, self.operation, self.keys, reads))
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.errors import ConfigurationError
+from sluice.store.redaction import SECRET_VARIABLES
 
 ENVIRONMENT_PREFIX = "SLUICE_PARAM_"
 
@@ -53,7 +54,7 @@ class Env:
     name: str
 
     def __post_init__(self) -> None:
-        _secret_variables.add(self.name)
+        SECRET_VARIABLES.add(self.name)
 
 
 def env(name: str) -> Env:
@@ -64,20 +65,12 @@ def env(name: str) -> Env:
     return Env(name)
 
 
-_secret_variables: set[str] = set()
-
-
-def declared_secrets() -> frozenset[str]:
-    """The variables that this process knows to hold secrets, from declarations and from use."""
-    return frozenset(_secret_variables)
-
-
 def value_of(spec: str | int | Param | Env, params: Mapping[str, str]) -> str:
     """The text of a literal, of a parameter, or of an environment variable; empty for an optional
     parameter that is not set.
     """
     if isinstance(spec, Env):
-        _secret_variables.add(spec.name)  # Not declared in a worker, which got it by pickle.
+        SECRET_VARIABLES.add(spec.name)  # Not declared in a worker, which got it by pickle.
         if spec.name not in os.environ:
             raise ConfigurationError(
                 f"the environment variable {spec.name} is not set here; Airflow's tasks and "
@@ -92,7 +85,9 @@ def value_of(spec: str | int | Param | Env, params: Mapping[str, str]) -> str:
     return value or ""
 
 
-def resolve(declared: Iterable[Param], given: Mapping[str, str], pipeline: str) -> dict[str, str]:
+def resolve_params(
+    declared: Iterable[Param], given: Mapping[str, str], pipeline: str
+) -> dict[str, str]:
     """What the submission fixes: given values, then the environment's, then defaults.
 
     Raises:

@@ -6,36 +6,120 @@
 
 The uid comes first, everywhere: state is recovered by it, so it is mandatory, unique and stable.
 Nothing here imports Spark, Airflow or boto3; a declaration is parsed by all three.
+
+The streams of a declaration: each method declares the stage that reads them.
+
+The uid comes first, everywhere: state is recovered by it, so it is mandatory, unique and stable.
+
+Streams whose rows of equal key meet in one subtask: what can be computed with keyed state.
+
+``ttl`` forgets the state of a key that has not been written for so long.  It is counted between
+barriers, by when they were triggered (Flink's StateTtlConfig: processing time, updated on write).
+
+The check that the inputs of one keyed stage fit each other.
+
+Side outputs of stages: rows that are kept apart, each kind published as a table of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
-from sluice.declaration.changelog import Append, Kind, Read, check_sink
-from sluice.declaration.config import Checkpointing, StateBackend
-from sluice.declaration.hooks import (
+from sluice.declaration.aggregates import Aggregate
+from sluice.declaration.changelog import Append, Kind, StreamRead, Upsert, check_sink
+from sluice.declaration.checkpointing import (
     HOOK_TIMEOUT,
+    Checkpointing,
     MasterHook,
     NotificationHook,
     RestoreHook,
+    StateBackend,
     TriggerHook,
 )
-from sluice.declaration.nodes import SinkNode, SourceNode, StageNode
-from sluice.declaration.operations import Process, Transform
-from sluice.declaration.operator_states import refuse_operator_lists
+from sluice.declaration.declared_states import declared_broadcasts
+from sluice.declaration.expressions import Filter, Projection, Step, check_row_wise, keeps
+from sluice.declaration.keyed_functions import KeyedBroadcastProcessFunction, refuse_operator_lists
+from sluice.declaration.nodes import Input, SinkNode, SourceNode, StageNode
+from sluice.declaration.operations import (
+    Attached,
+    Deduplicate,
+    IntervalJoin,
+    JoinKind,
+    Keep,
+    KeyedAggregate,
+    KeyedLookup,
+    Latest,
+    Lookup,
+    Operation,
+    Process,
+    ProcessKeyed,
+    RegularJoin,
+    RegularJoinKind,
+    Session,
+    Stateful,
+    TopN,
+    Transform,
+    Union,
+    Window,
+    WindowAggregate,
+    WindowJoin,
+    WindowTopN,
+)
 from sluice.declaration.params import Param
+from sluice.declaration.places import SinkSpec, SourceSpec
 from sluice.declaration.schedules import Orchestration
-from sluice.declaration.source_spec import SourceSpec
-from sluice.declaration.streams import Stream, uid_first
 from sluice.errors import ConfigurationError
-from sluice.protocol.names import check_uid
+from sluice.protocol.keys import check_uid
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import DataFrame
+
+    from sluice.declaration.keyed_functions import KeyedProcessFunction
 
 _MS = timedelta(milliseconds=1)
 DEFAULT_PARALLELISM = 2
+
+T = TypeVar("T")
+
+
+def uid_first(declaring: type[T]) -> type[T]:
+    """Have every method of the class that takes a ``uid`` first say so, when it is forgotten.
+
+    Python would complain of whatever argument is then missing, or take a function for the uid.
+    """
+    for name, method in inspect.getmembers(declaring, inspect.isfunction):
+        parameters = [*inspect.signature(method).parameters.values()]
+        takes_uid = len(parameters) > 1 and parameters[1].name == "uid"
+        if takes_uid and (name == "__init__" or not name.startswith("_")):
+            setattr(declaring, name, _refusing(declaring, method, parameters[2:]))
+    return declaring
+
+
+def _refusing(
+    declaring: type, method: Callable[..., Any], others: list[inspect.Parameter]
+) -> Callable[..., Any]:
+    is_init = method.__name__ == "__init__"
+    name = declaring.__name__ if is_init else method.__name__
+    needed = [p.name for p in others if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    rest = [] if len(needed) == len(others) else ["..."]
+    arguments = ", ".join([f'"my_{name.lower()}"', *needed, *rest])
+    fix = f"{name} needs a uid first: {'' if is_init else '.'}{name}({arguments})"
+
+    @wraps(method)
+    def refusing(self: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's
+        uid = args[0] if args else kwargs.get("uid")
+        if not isinstance(uid, str):
+            raise ConfigurationError(f"{fix}; state is recovered by it")
+        return method(self, *args, **kwargs)
+
+    return refusing
 
 
 @uid_first
@@ -192,7 +276,7 @@ class Pipeline:
     def add_sink(self, sink: SinkNode) -> None:
         """Used by streams."""
         self._check_uid(sink.uid)
-        check_sink(sink.uid, sink.spec, Read(sink.input, self.kind_of(sink.input)))
+        check_sink(sink.uid, sink.spec, StreamRead(sink.input, self.kind_of(sink.input)))
         self.sinks[sink.uid] = sink
 
     def _check_uid(self, uid: str) -> None:
@@ -210,3 +294,545 @@ class Pipeline:
                     f"{kind} already; state and tables are recovered by uid, so give this one "
                     f"another, such as {uid + '_2'!r}"
                 )
+
+
+@uid_first
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The output of a source or stage."""
+
+    pipeline: Pipeline
+    producer: str
+    event_time: str | None
+    steps: tuple[Step, ...] = ()  # Of a source's rows, as they are read.
+
+    def transform(
+        self,
+        uid: str,
+        function: Callable[..., DataFrame],
+        *,
+        parallelism: int | None = None,
+        **arguments: str | int | Param,
+    ) -> Stream:
+        """Apply *function(rows, **arguments)*, which must not shuffle: it sees a row at a time.
+
+        An argument may be a ``param(...)``; the function gets its text.  Whatever columns it keeps,
+        ``_source`` and ``_weight``, where they are there, have to be among them.
+        """
+        operation = Transform(function=function, arguments=arguments)
+        return self._stage(uid, operation, (self.as_input(),), parallelism)
+
+    def lookup(
+        self,
+        uid: str,
+        table: Stream,
+        *,
+        on: str | Mapping[str, str],
+        keep: Keep = "matched",
+        add: Mapping[str, str] | tuple[str, ...] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Look each row up in *table*; go on with the ``"matched"``, ``"unmatched"`` or all rows.
+
+        ``add`` names columns that the table gives to a row: ``{"city": "upper(town)"}``, SQL over
+        the table.  A row that several of the table's rows match then leaves once for each.  A row
+        is looked up when it comes; of rows that replace earlier ones the stage remembers what it
+        sent, to take back just that.
+        """
+        node = self.pipeline.sources.get(table.producer)
+        if node is None or not node.is_table:
+            raise ConfigurationError(
+                f"lookup {uid!r} needs a table source; declare {table.producer!r} with table=True"
+            )
+        if keep == "unmatched" and add:
+            raise ConfigurationError(
+                f"lookup {uid!r} keeps the rows that the table has not, so it cannot add "
+                f"{', '.join(add)}; use keep='matched' or 'all'"
+            )
+        if keep == "all" and not add:
+            raise ConfigurationError(
+                f"lookup {uid!r} keeps all rows and adds nothing; name the columns: add=('name',)"
+            )
+        columns = {on: on} if isinstance(on, str) else dict(on)
+        added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
+        operation = Lookup(table=table.producer, on=columns, keep=keep, add=added)
+        kind = self.pipeline.kind_of(self.producer)
+        if not isinstance(kind, Upsert):
+            return self._stage(uid, operation, (self.as_input(),), parallelism)
+        remembering = KeyedLookup(lookup=operation)
+        return self._stage(uid, remembering, (self.as_input(kind.key),), parallelism)
+
+    def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
+        """All rows of this stream and of *others*, which have the same columns."""
+        streams = (self, *others)
+        for other in others:
+            if other.event_time != self.event_time:
+                raise ConfigurationError(
+                    f"union {uid!r} reads streams of different event time, {self.event_time!r} and "
+                    f"{other.event_time!r}; give them one name"
+                )
+        inputs = tuple(stream.as_input() for stream in streams)
+        return self._stage(uid, Union(), inputs, parallelism)
+
+    def key_by(self, *columns: str, **expressions: str) -> KeyedStream:
+        """Key by *columns*, and by new ones computed by SQL: ``key_by(day="date(at)")``."""
+
+        if not columns and not expressions:
+            raise ConfigurationError("key_by() needs at least one column")
+        return KeyedStream(self, (*columns, *expressions), expressions)
+
+    def window_top_n(
+        self,
+        uid: str,
+        window: Window,
+        n: int,
+        *,
+        by: str,
+        ties: bool = False,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The *n* rows with the largest ``by`` of each window, over all keys, with their ``rank``.
+
+        With *ties* all rows that share a rank are kept (SQL's RANK), else exactly *n* (ROW_NUMBER).
+        """
+
+        if isinstance(window, Session):
+            raise ConfigurationError(f"stage {uid!r}: a session is of a key; use key_by() first")
+        keyless = KeyedStream(self, (), {})
+        operation = WindowTopN(window=window, n=n, by=by, has_ties=ties)
+        return keyless.stage(uid, operation, parallelism=parallelism)
+
+    def where(self, condition: str) -> Stream:
+        """Keep only the rows for which the SQL *condition* is true.
+
+        Spark SQL over a source's rows, which costs no stage; over a stage's result the SQL that
+        Polars knows.  Calls of ``where`` and ``select`` apply in the order in which they are
+        written, and see a row at a time.
+        """
+        return self._step(Filter(condition), condition)
+
+    def select(self, *columns: str) -> Stream:
+        """Keep only these columns, in this order: names or SQL, ``"bid.price AS price"``, or ``*``.
+
+        The SQL is that of ``where``.  A source whose event time is left out has none.
+        """
+        if not columns:
+            raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
+        return self._step(Projection(columns), *columns)
+
+    def disable_chaining(self) -> Stream:
+        """Never run this stage in one Spark job with the one before or behind it, as Flink's.
+
+        It changes no result: a chained stage saves a Spark job, and its input is not in the bucket.
+        """
+        stage = self.pipeline.stages.get(self.producer)
+        if stage is None:
+            raise ConfigurationError(
+                f"{self.producer!r} is a source, and is never chained; call disable_chaining() "
+                "behind a stage"
+            )
+        self.pipeline.amend_stage(replace(stage, chained=False))
+        return self
+
+    def sink(self, uid: str, spec: SinkSpec) -> None:
+        """Publish this stage's result exactly once: staged with the epoch, visible on commit."""
+        if self.producer not in self.pipeline.stages:
+            raise ConfigurationError(
+                f"sink {uid!r} reads the source {self.producer!r} itself; put a stage between them"
+            )
+        self.pipeline.add_sink(SinkNode(uid=uid, spec=spec, input=self.producer))
+
+    def as_input(
+        self, keys: tuple[str, ...] = (), expressions: Mapping[str, str] | None = None
+    ) -> Input:
+        return Input(
+            producer=self.producer,
+            kind=self.pipeline.kind_of(self.producer),
+            event_time=self.event_time,
+            steps=self.steps,
+            keys=keys,
+            key_expressions=expressions or {},
+        )
+
+    def _stage(
+        self, uid: str, operation: Operation, inputs: tuple[Input, ...], parallelism: int | None
+    ) -> Stream:
+        """A stage that passes on the event time of what it reads."""
+        return self.pipeline.add_stage(
+            StageNode(
+                uid=uid,
+                operation=operation,
+                inputs=inputs,
+                parallelism=parallelism,
+            ),
+            event_time=self.event_time,
+        )
+
+    def _step(self, step: Step, *texts: str) -> Stream:
+        method = "where()" if isinstance(step, Filter) else "select()"
+        for text in texts:
+            check_row_wise(f"{method} of {self.producer!r}", text)
+        source = self.pipeline.sources.get(self.producer)
+        if source is None:
+            return self._amend(step)
+        event_time = self.event_time
+        if isinstance(step, Projection):
+            has_it = source.event_time is not None and keeps(step, source.event_time)
+            event_time = source.event_time if has_it else None
+        return replace(self, steps=(*self.steps, step), event_time=event_time)
+
+    def _amend(self, step: Step) -> Stream:
+        stage = self.pipeline.stages.get(self.producer)
+        if stage is None or self.pipeline.is_consumed(self.producer):
+            raise ConfigurationError(
+                f"where() and select() belong directly behind a stage, before its consumers; "
+                f"{self.producer!r} is already consumed"
+            )
+        self.pipeline.amend_stage(replace(stage, steps=(*stage.steps, step)))
+        return self
+
+
+@uid_first
+@dataclass(frozen=True, slots=True)
+class KeyedStream:
+    """A stream and the columns it is keyed by; ``expressions`` are those computed by Spark SQL."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+    expressions: Mapping[str, str]
+
+    def aggregate(
+        self,
+        uid: str,
+        *,
+        ttl: timedelta | None = None,
+        parallelism: int | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """Running result per key; the output holds the current row of every key that changed."""
+        operation = KeyedAggregate(aggregates=self._checked(uid, aggregates))
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
+
+    def window(
+        self,
+        uid: str,
+        window: Window,
+        *,
+        allowed_lateness: timedelta = timedelta(0),
+        parallelism: int | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """Result per key and event-time window, once the watermark passed the window's end.
+
+        A row that comes later, but within ``allowed_lateness``, has the result replaced; one that
+        comes after that goes to the side output ``late``.
+        """
+        operation = WindowAggregate(
+            window=window,
+            aggregates=self._checked(uid, aggregates),
+            allowed_lateness_ms=allowed_lateness // _MS,
+        )
+        return self.stage(uid, operation, parallelism=parallelism)
+
+    def window_top_n(
+        self,
+        uid: str,
+        window: Window,
+        n: int,
+        *,
+        by: str,
+        ties: bool = False,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The *n* rows with the largest ``by`` per key and window, with their ``rank``."""
+        operation = WindowTopN(window=window, n=n, by=by, has_ties=ties)
+        return self.stage(uid, operation, parallelism=parallelism)
+
+    def top_n(
+        self,
+        uid: str,
+        n: int,
+        *,
+        by: str,
+        ties_by: str | tuple[str, ...] = (),
+        unique: str | tuple[str, ...] = (),
+        ttl: timedelta | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The *n* best rows per key, with their ``rank``; output are the ranks that changed.
+
+        Best is the largest ``by``, of equal ones the smallest ``ties_by``.  Where rows are updated,
+        ``unique`` says which columns identify one.
+        """
+        if n < 1:
+            raise ConfigurationError(f"top_n {uid!r} has n = {n}; use 1 or more")
+        operation = TopN(n=n, by=by, ties_by=_names(ties_by), unique=_names(unique))
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
+
+    def latest(
+        self,
+        uid: str,
+        *,
+        by: str | tuple[str, ...],
+        ttl: timedelta | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The row of each key with the largest ``by``."""
+        operation = Latest(by=_names(by))
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
+
+    def deduplicate(
+        self,
+        uid: str,
+        *,
+        by: str | None = None,
+        ttl: timedelta | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The first row of each key; of several in one epoch that with the smallest ``by``, which
+        is the event time unless named, and then that with the smallest other columns.
+        """
+        source = self.stream.pipeline.sources.get(self.stream.producer)
+        has_lost_it = source is not None and source.event_time != self.stream.event_time
+        if by is None and has_lost_it:
+            raise ConfigurationError(
+                f"deduplicate {uid!r} takes the first row by event time, and the select() of "
+                f"{self.stream.producer!r} leaves that out; select it, or name a column: by=..."
+            )
+        return self.stage(uid, Deduplicate(by=by), ttl=ttl, parallelism=parallelism)
+
+    def join(
+        self,
+        uid: str,
+        other: KeyedStream,
+        *,
+        how: RegularJoinKind = "inner",
+        ttl: timedelta | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Every row with every row of *other* that has its key, whenever they come.
+
+        ``left``, ``right`` and ``full`` also yield the rows of that side, or of both, that have no
+        partner, with nulls for the other's columns; ``semi`` the rows that have one, ``anti`` those
+        that have none, once each and without columns of *other*.  A null key has no partner.  A
+        row without a partner is taken back when one comes, and comes again when the last one goes:
+        but for ``inner`` and ``semi`` of two append-only streams, the result is a changelog.
+
+        Both sides are kept for ever, or for the *ttl* of each row: what was yielded of a row that
+        is forgotten then stays as it is.
+        """
+        return self.stage(
+            uid, RegularJoin(how=how), others=(other,), ttl=ttl, parallelism=parallelism
+        )
+
+    def interval_join(
+        self,
+        uid: str,
+        other: KeyedStream,
+        *,
+        lower: timedelta = timedelta(0),
+        upper: timedelta | str,
+        how: Literal["inner", "left"] = "inner",
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Each row with the rows of *other* from ``lower`` to ``upper`` after its event time.
+
+        Where both call it ``at``, that of *other* is ``right_at`` in the result.  *upper* may name
+        a column of this stream that holds the instant.
+        """
+        operation = IntervalJoin(
+            lower_ms=lower // _MS,
+            upper_ms=0 if isinstance(upper, str) else upper // _MS,
+            upper_column=upper if isinstance(upper, str) else None,
+            how=how,
+        )
+        if operation.upper_column is None and operation.upper_ms < operation.lower_ms:
+            raise ConfigurationError(
+                f"interval join {uid!r} goes from {lower} to {upper}; the upper bound comes first"
+            )
+        return self.stage(uid, operation, others=(other,), parallelism=parallelism)
+
+    def window_join(
+        self,
+        uid: str,
+        other: KeyedStream,
+        window: Window,
+        *,
+        how: JoinKind = "inner",
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Each row with the rows of *other* of its key and window, once the window has ended."""
+        operation = WindowJoin(window=window, how=how)
+        return self.stage(uid, operation, others=(other,), parallelism=parallelism)
+
+    def process(
+        self,
+        uid: str,
+        function: Callable[[pl.DataFrame, pl.DataFrame], tuple[pl.DataFrame, pl.DataFrame]],
+        *,
+        state: Mapping[str, object],
+        result: Mapping[str, object],
+        ttl: timedelta | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Apply *function(rows, state)* to the epoch's rows and the state of the keys they touch.
+
+        ``state`` and ``result`` name columns and types, ``{"visits": int}``; see ``Process``.
+        """
+        operation = Process(function=function, state=state, result=result)
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
+
+    def process_keyed(
+        self,
+        uid: str,
+        function: KeyedProcessFunction,
+        *,
+        result: Mapping[str, object],
+        broadcast: Stream | None = None,
+        ttl: timedelta | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Run *function* a row and a timer at a time; each subtask sees all rows of *broadcast*."""
+        operation = ProcessKeyed(function=function, result=result)
+        check_broadcast(uid, function, self, broadcast)
+        return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, broadcast=broadcast)
+
+    def stage(
+        self,
+        uid: str,
+        operation: Stateful,
+        *,
+        others: tuple[KeyedStream, ...] = (),
+        broadcast: Stream | None = None,
+        ttl: timedelta | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Declare the stage that computes *operation*; the methods above are its short forms."""
+        # A row that is emitted in the epoch it came in is not late behind the stage either.
+        keeps_event_time = isinstance(operation, Deduplicate)
+        inputs = [self._input(), *(self._right_input(other) for other in others)]
+        if broadcast is not None:
+            inputs.append(replace(broadcast.as_input(), is_broadcast=True))
+        node = StageNode(
+            uid=uid,
+            operation=operation,
+            inputs=tuple(inputs),
+            parallelism=parallelism,
+            ttl_ms=None if ttl is None else ttl // _MS,
+        )
+        _ = node.kind  # Who may not read updates is told so, not that they have no event time.
+        for side in (self, *others):
+            check_side(uid, operation, self, side)
+        if ttl is not None and ttl < _MS:
+            raise ConfigurationError(f"stage {uid!r} has a TTL of {ttl}; use 1 ms or more")
+        return self.stream.pipeline.add_stage(
+            node, event_time=self.stream.event_time if keeps_event_time else None
+        )
+
+    def _input(self) -> Input:
+        return self.stream.as_input(self.keys, self.expressions)
+
+    def _right_input(self, other: KeyedStream) -> Input:
+        """Two streams of one source call their event time alike; a result cannot hold both."""
+        given = other._input()
+        name = given.event_time
+        if name is None or name != self.stream.event_time or name in given.keys:
+            return given
+        return replace(given, event_time=f"right_{name}", renames={name: f"right_{name}"})
+
+    def _checked(self, uid: str, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+        if not aggregates:
+            raise ConfigurationError(f"stage {uid!r} computes nothing; pass name=count(), ...")
+        return dict(aggregates)
+
+
+def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else columns
+
+
+def check_side(uid: str, operation: Stateful, first: KeyedStream, side: KeyedStream) -> None:
+    """Raises ConfigurationError unless *side* can be read beside the *first* input of a stage."""
+    stream = side.stream
+    if stream.pipeline is not first.stream.pipeline:
+        raise ConfigurationError(
+            f"stage {uid!r} joins streams of two pipelines, {first.stream.pipeline.uid!r} and "
+            f"{stream.pipeline.uid!r}; declare both in one"
+        )
+    if len(side.keys) != len(first.keys):
+        raise ConfigurationError(
+            f"stage {uid!r} joins {len(first.keys)} key columns with {len(side.keys)}; "
+            "key both sides by as many"
+        )
+    window = getattr(operation, "window", None)
+    is_timed = isinstance(operation, IntervalJoin) or (
+        window is not None and not isinstance(window, Attached)
+    )
+    if is_timed and stream.event_time is None:
+        raise ConfigurationError(
+            f"stage {uid!r} reads {stream.producer!r}, which has no event time; name it: "
+            "source(..., event_time='column')"
+        )
+
+
+def check_broadcast(
+    uid: str, function: KeyedProcessFunction, first: KeyedStream, broadcast: Stream | None
+) -> None:
+    """Raises ConfigurationError unless *function* can read *broadcast* beside the *first* input."""
+    name = type(function).__name__
+    if not isinstance(function, KeyedBroadcastProcessFunction):
+        if broadcast is not None:
+            raise ConfigurationError(
+                f"stage {uid!r} reads the broadcast stream {broadcast.producer!r}, but {name} has "
+                "no process_broadcast(); derive it from KeyedBroadcastProcessFunction"
+            )
+        states = declared_broadcasts(function)
+        if states:
+            raise ConfigurationError(
+                f"stage {uid!r}: {name} declares broadcast state {', '.join(map(repr, states))}, "
+                "which nothing writes; derive it from KeyedBroadcastProcessFunction"
+            )
+        return
+    if broadcast is None:
+        raise ConfigurationError(
+            f"stage {uid!r}: {name} is a KeyedBroadcastProcessFunction; say which stream it sees "
+            "whole: process_keyed(..., broadcast=stream)"
+        )
+    if broadcast.pipeline is not first.stream.pipeline:
+        raise ConfigurationError(
+            f"stage {uid!r} reads streams of two pipelines, {first.stream.pipeline.uid!r} and "
+            f"{broadcast.pipeline.uid!r}; declare both in one"
+        )
+    if broadcast.producer not in broadcast.pipeline.stages:
+        raise ConfigurationError(
+            f"stage {uid!r} broadcasts the source {broadcast.producer!r} itself; put a stage "
+            'between them, such as transform("rules", lambda rows: rows)'
+        )
+
+
+MALFORMED = "malformed"  # Rows that could not be read, with where they came from.
+NO_EVENT_TIME = "no_event_time"  # Rows that have none, where a stage goes by it.
+LATE = "late"  # Rows behind the watermark.
+LATE_RIGHT = "late_right"  # The same of a join's second input.
+
+
+def side_output(stage: str, name: str) -> str:
+    """The uid under which a stage's side output is published."""
+    return f"{stage}.{name}"
+
+
+def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
+    """The uids of all side outputs that the stages of *pipeline* may have."""
+    return tuple(
+        side_output(stage.uid, name)
+        for stage in pipeline.stages.values()
+        for name in (
+            MALFORMED,
+            *([NO_EVENT_TIME] if stage.goes_by_event_time else []),
+            LATE,
+            *([LATE_RIGHT] if _is_join(stage) else []),
+        )
+    )
+
+
+def _is_join(stage: StageNode) -> bool:
+    return stage.is_stateful and len(stage.inputs) > 1

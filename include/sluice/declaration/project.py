@@ -4,28 +4,45 @@
 a folder, or else the name of a package that can be imported.  By default it is the package
 ``pipelines``.  The parent of a folder becomes part of the import path, so modules beside the folder
 can be imported, too.
+
+Finds declared pipelines: every ``Pipeline`` at module level in the project's package of them.
+
+A module that is broken takes no other one away: its problem is kept beside what could be loaded.
+
+The pipelines that become DAGs: all, or those whose uids a project's patterns select.
+
+``dags`` of ``[tool.sluice]`` has the patterns, and ``SLUICE_DAGS`` comes before it:
+
+    auctions ssh_*       these alone
+    !nexmark_* !draft    all but these
+    orders_* !orders_v1  those, without this one
+
+The last pattern that fits a uid decides.  The command line knows every pipeline.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
+import pkgutil
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sluice.declaration.selection import patterns_in
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 
 PIPELINES_VARIABLE = "SLUICE_PIPELINES"
 DEFAULT_PACKAGE = "pipelines"
-_HOW_TO_SAY = (
+_HOW_TO_DECLARE = (
     f"say where they are with {PIPELINES_VARIABLE}, or in pyproject.toml with [tool.sluice] "
     'pipelines = "FOLDER"; sluice init FOLDER begins a project'
 )
@@ -61,7 +78,7 @@ class PipelinesPackage:
         if not hasattr(package, "__path__"):
             raise ConfigurationError(
                 f"{self.name} is a module, {package.__file__}; pipelines are the modules of a "
-                f"package: {_HOW_TO_SAY}"
+                f"package: {_HOW_TO_DECLARE}"
             )
         _imported.pop(self.name, None)  # The last one that was loaded is the last one here.
         _imported[self.name] = self.folder
@@ -74,7 +91,7 @@ class PipelinesPackage:
             if error.name is None or not f"{self.name}.".startswith(f"{error.name}."):
                 raise
             raise ConfigurationError(
-                f"there is no folder and no package {self.name!r} with pipelines; {_HOW_TO_SAY}"
+                f"there is no folder and no package {self.name!r} with pipelines; {_HOW_TO_DECLARE}"
             ) from None
 
 
@@ -99,7 +116,7 @@ def _find(starts: tuple[Path, ...], said: str | None, env: Mapping[str, str]) ->
         return _named(said, starts[0], "")
     if text := env.get(PIPELINES_VARIABLE, ""):
         return _named(text, starts[-1], f" (in {PIPELINES_VARIABLE})")
-    nearest = (_said_in_pyproject(start.resolve()) for start in starts)
+    nearest = (_package_in_pyproject(start.resolve()) for start in starts)
     return next(filter(None, nearest), PipelinesPackage(name=DEFAULT_PACKAGE))
 
 
@@ -132,7 +149,7 @@ def _named(text: str, base: Path, said_where: str) -> PipelinesPackage:
     )
 
 
-def _said_in_pyproject(start: Path) -> PipelinesPackage | None:
+def _package_in_pyproject(start: Path) -> PipelinesPackage | None:
     for folder in (start, *start.parents):
         file = folder / "pyproject.toml"
         if not os.path.isfile(file):  # noqa: PTH113 - Path's raises where a folder is not ours
@@ -203,3 +220,144 @@ def _spec(name: str, folder: Path) -> ModuleSpec:
 
 def _paths(module: ModuleType) -> list[str]:
     return [*getattr(module, "__path__", ())]
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """``pipelines`` by uid, in uid order; ``problems`` by module, in words, of those that are not
+    among them.
+    """
+
+    pipelines: Mapping[str, Pipeline]
+    problems: Mapping[str, str]
+
+
+def load_declarations(package: PipelinesPackage | None = None) -> Declarations:
+    """What can be loaded, and what cannot; by default of the project that we are in.
+
+    Of two modules that declare one uid neither counts, as the state could be either's.
+
+    Raises:
+        ConfigurationError: what says where the pipelines are is wrong.
+    """
+    package = package or find_pipelines()
+    problems: dict[str, str] = {}
+    found: dict[str, list[tuple[str, Pipeline]]] = {}
+    for name in _module_names(package, problems):
+        file = _file(package.name, name)
+        for pipeline in _pipelines_of(package.name, name, problems):
+            known = found.setdefault(pipeline.uid, [])
+            if all(pipeline is not other for _, other in known):
+                known.append((file, pipeline))
+    for uid, declared in found.items():
+        if len(declared) > 1:
+            files = [file for file, _ in declared]
+            problem = (
+                f"pipeline {uid!r} is declared in {' and in '.join(files)}; "
+                "give one of them another uid"
+            )
+            for file in dict.fromkeys(files):
+                said = problems.get(file)
+                problems[file] = f"{said}; {problem}" if said else problem
+    healthy = {uid: declared[0][1] for uid, declared in found.items() if len(declared) == 1}
+    return Declarations(
+        pipelines={uid: healthy[uid] for uid in sorted(healthy)},
+        problems={name: problems[name] for name in sorted(problems)},
+    )
+
+
+def load_pipelines() -> Mapping[str, Pipeline]:
+    """The pipelines that can be loaded, by uid, in uid order; of the others the log tells."""
+    declarations = load_declarations()
+    for name, problem in declarations.problems.items():
+        log.warning("pipelines not loaded module=%s: %s", name, problem)
+    return declarations.pipelines
+
+
+def load_pipeline(uid: str, package: PipelinesPackage | None = None) -> Pipeline:
+    """The pipeline *uid*, whatever is wrong with others.
+
+    Raises:
+        ConfigurationError: there is none; the message lists what there is, and what is broken.
+    """
+    package = package or find_pipelines()
+    declarations = load_declarations(package)
+    if uid in declarations.pipelines:
+        return declarations.pipelines[uid]
+    for name, said in declarations.problems.items():
+        if name == _file(package.name, uid) or f"pipeline {uid!r}" in said:
+            raise ConfigurationError(f"pipeline {uid!r} cannot be loaded: {name}, {said}")
+    broken = "".join(f"; {name}: {said}" for name, said in declarations.problems.items())
+    raise ConfigurationError(
+        f"there is no pipeline {uid!r}; declared are "
+        f"{', '.join(declarations.pipelines) or 'none'}{broken}"
+    )
+
+
+def _module_names(package: PipelinesPackage, problems: dict[str, str]) -> list[str]:
+    try:
+        imported = package.load()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
+        problems[_file(package.name, "__init__")] = _error_line(error, package.name)
+        return []
+    return sorted(module.name for module in pkgutil.iter_modules(imported.__path__))
+
+
+def _pipelines_of(package: str, name: str, problems: dict[str, str]) -> Iterator[Pipeline]:
+    try:
+        module = importlib.import_module(f"{package}.{name}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
+        problems[_file(package, name)] = _error_line(error, package)
+        return
+    yield from (value for value in vars(module).values() if isinstance(value, Pipeline))
+
+
+def _file(package: str, name: str) -> str:
+    return f"{package.replace('.', '/')}/{name}.py"
+
+
+def _error_line(error: BaseException, package: str) -> str:
+    """One line, with the line of the declaration where it went wrong."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {error.msg}"
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "")
+        if f"{module}.".startswith(f"{package}."):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    where = "" if line is None else f"line {line}: "
+    kind = "" if isinstance(error, ConfigurationError) else f"{type(error).__name__}: "
+    return f"{where}{kind}{error}"
+
+
+DAGS_VARIABLE = "SLUICE_DAGS"
+_EXCEPT = "!"
+
+
+def patterns_in(env: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Those of the environment; None where it says nothing."""
+    return tuple(env.get(DAGS_VARIABLE, "").replace(",", " ").split()) or None
+
+
+def is_selected(uid: str, patterns: tuple[str, ...]) -> bool:
+    """Whether the pipeline becomes DAGs; without patterns each one does."""
+    verdict = not patterns or patterns[0].startswith(_EXCEPT)
+    for pattern in patterns:
+        if fnmatchcase(uid, pattern.removeprefix(_EXCEPT)):
+            verdict = not pattern.startswith(_EXCEPT)
+    return verdict
+
+
+def idle_patterns(patterns: tuple[str, ...], uids: Iterable[str]) -> tuple[str, ...]:
+    """The patterns that fit none of *uids*, such as misspelt ones."""
+    known = tuple(uids)
+    return tuple(
+        pattern
+        for pattern in patterns
+        if not any(fnmatchcase(uid, pattern.removeprefix(_EXCEPT)) for uid in known)
+    )

@@ -1,6 +1,6 @@
 """Schedules of checkpoints other than a fixed interval, and where their tasks run in Airflow.
 
-Plain data: what Airflow makes of it is in ``sluice_airflow.schedules``.  ``sluice run`` looks at
+Plain data: what Airflow makes of it is in ``sluice_airflow.dag_factory``.  ``sluice run`` looks at
 none of it.
 """
 
@@ -49,7 +49,7 @@ class Watcher:
         if not _CLASS_PATH.fullmatch(self.trigger):
             raise ConfigurationError(
                 f"Watcher trigger is {self.trigger!r}; write the class path of a BaseEventTrigger, "
-                "e.g. sluice_airflow.arrivals.NewFilesTrigger"
+                "e.g. sluice_airflow.due.NewFilesTrigger"
             )
 
 

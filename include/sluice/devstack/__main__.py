@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.options import parameters
-from sluice.core.properties import JobStatus
+from sluice.core.configuration import JobStatus
 from sluice.devstack import stack
 from sluice.errors import SluiceError
 
@@ -16,16 +16,16 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 _INTERRUPTED = 130  # A shell's exit code after Ctrl-C.
 
-Root = Annotated[
+StackFolder = Annotated[
     Path, typer.Option("--root", help="The repository; .sluice/ lies in it.", file_okay=False)
 ]
 _HERE = Path()
 
 
 @app.command()
-def up(root: Root = _HERE) -> None:
+def up(root: StackFolder = _HERE) -> None:
     """Start what is missing, wait until everything answers, print the addresses."""
-    started = stack.up(root)
+    started = stack.start_stack(root)
     typer.echo(f"airflow   {started.airflow_url}   (no login; everybody here is admin)")
     typer.echo(f"spark ui  {started.spark_ui_url}")
     typer.echo(f"spark     {started.spark_remote}")
@@ -45,7 +45,7 @@ def demo(
     max_records_per_epoch: Annotated[
         int | None, typer.Option(help="How many records an epoch takes from each source at most.")
     ] = None,
-    root: Root = _HERE,
+    root: StackFolder = _HERE,
 ) -> None:
     """Run a pipeline to its end on the stack, live; Ctrl-C stops everything."""
     from sluice.devstack.demo import run_demo
@@ -59,23 +59,23 @@ def demo(
             max_records_per_epoch=max_records_per_epoch,
         )
     except KeyboardInterrupt:
-        stack.down(root)
+        stack.stop_stack(root)
         raise
     if status is not JobStatus.FINISHED:
         raise typer.Exit(1)
 
 
 @app.command()
-def down(root: Root = _HERE) -> None:
+def down(root: StackFolder = _HERE) -> None:
     """Stop everything the stack started."""
-    killed = stack.down(root)
+    killed = stack.stop_stack(root)
     typer.echo("stopped" if killed == 0 else f"stopped ({killed} processes had to be killed)")
 
 
 @app.command()
-def status(root: Root = _HERE) -> None:
+def status(root: StackFolder = _HERE) -> None:
     """Show what runs; exit code 1 unless everything answers."""
-    services = stack.status(root)
+    services = stack.stack_status(root)
     for each in services:
         state = "answers" if each.is_answering else "silent" if each.pid else "stopped"
         typer.echo(f"{each.name:8} {state:8} {each.address}  pid {each.pid or '-'}")
@@ -84,7 +84,7 @@ def status(root: Root = _HERE) -> None:
 
 
 @app.command()
-def archive(root: Root = _HERE) -> None:
+def archive(root: StackFolder = _HERE) -> None:
     """Create the archive of Spark's classes, with which it starts in half the time."""
     stack.write_spark_archive(root)
     typer.echo("archive written")

@@ -16,26 +16,23 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from sluice.cli.result import final_table
+from sluice.cli.run import final_table
 from sluice.cli.show import checkpoint_table
-from sluice.coordinator.recovery import stop
+from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import check_sources, configure, submit
+from sluice.core.configuration import JobStatus
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
-from sluice.declaration.discovery import load_pipeline
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.project import find_pipelines
-from sluice.declaration.selection import DAGS_VARIABLE, is_selected
-from sluice.declaration.side_outputs import side_outputs
+from sluice.declaration.pipeline import Pipeline, side_outputs
+from sluice.declaration.project import DAGS_VARIABLE, find_pipelines, is_selected, load_pipeline
 from sluice.devstack import stack
-from sluice.devstack.airflow_api import AirflowApi
+from sluice.devstack.airflow import AirflowApi
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, open_job, verify_store
 from sluice.job.places import open_side_table
-from sluice.storage.open import StoreLocation
-from sluice.views.history import history
-from sluice.views.units import duration, size
+from sluice.store.open import StoreLocation
+from sluice.surface.checkpoints import history
+from sluice.surface.units import duration, size
 
 POLL_S = 0.5
 MAX_RESULT_ROWS = 20
@@ -67,7 +64,7 @@ def run_demo(
         check_sources(pipeline, configuration, None)
     started, extra_env = time.monotonic(), made_a_dag(pipeline_uid)
     with console.status("starting S3, Spark and Airflow (the first time takes a minute)"):
-        running = stack.up(root_dir, extra_env=extra_env)
+        running = stack.start_stack(root_dir, extra_env=extra_env)
     console.print(f"stack is up after {duration(time.monotonic() - started)}")
     os.environ.update(running.client_env)
     job = open_job(pipeline, StoreLocation(root=running.client_env["SLUICE_ROOT"]))
@@ -102,7 +99,7 @@ def made_a_dag(uid: str) -> dict[str, str]:
 
 
 def _heal(root_dir: Path, extra_env: Mapping[str, str], airflow: AirflowApi, uid: str) -> None:
-    stack.up(root_dir, extra_env=extra_env)
+    stack.start_stack(root_dir, extra_env=extra_env)
     airflow.unpause(uid)  # The end of an earlier job's run may have paused it.
 
 

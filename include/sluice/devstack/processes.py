@@ -5,6 +5,17 @@ they make process groups (as Airflow's task processes and Spark's Python daemon 
 leave the session still have the stack's mark in their environment.
 
     start --> record --> is_alive ... stop_all: SIGTERM, wait, SIGKILL, verify
+
+The running processes, read from Linux's ``/proc``.
+
+Promises that a process is named by its pid *and* its start time, so a recycled pid is never taken
+for the old process.  Zombies count as dead.  Refuses to run where there is no ``/proc``.
+
+Ports on 127.0.0.1: requested ones, or free ones below the kernel's ephemeral range.
+
+The kernel gives outgoing connections any port of its ephemeral range (32768 and up).  A server's
+port from there may be gone when the server restarts; worse, a client that polls such a port can be
+given that very port, and connects to itself.
 """
 
 from __future__ import annotations
@@ -12,16 +23,16 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import randbelow
 from threading import Event
 
-from sluice.devstack import process_table
-from sluice.devstack.process_table import ProcessInfo
 from sluice.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -61,7 +72,7 @@ class ProcessRecord:
 
 def start(launch: Launch) -> ProcessRecord:
     """Start the child and return its record; its output is appended to ``log_path``."""
-    process_table.require_proc()
+    require_proc()
     launch.folder.mkdir(parents=True, exist_ok=True)
     launch.log_path.parent.mkdir(parents=True, exist_ok=True)
     with launch.log_path.open("ab") as output:
@@ -75,7 +86,7 @@ def start(launch: Launch) -> ProcessRecord:
             start_new_session=True,
         )
     _children[child.pid] = child
-    info = process_table.inspect(child.pid)
+    info = inspect(child.pid)
     # A child that died keeps its pid until it is waited for; no tick count matches 0.
     started_ticks = 0 if info is None else info.started_ticks
     log.info("process started name=%s pid=%d port=%d", launch.name, child.pid, launch.port)
@@ -91,7 +102,7 @@ def start(launch: Launch) -> ProcessRecord:
 
 def is_alive(record: ProcessRecord) -> bool:
     """Whether the recorded process itself still runs."""
-    info = process_table.inspect(record.pid)
+    info = inspect(record.pid)
     _reap(record.pid)
     return info is not None and info.started_ticks == record.started_ticks
 
@@ -150,8 +161,8 @@ def kill_all_carrying(*assignments: str) -> int:
     deadline = time.monotonic() + _KILL_WAIT_S
     while left := {
         info.pid
-        for info in process_table.all_processes()
-        if info.pid != os.getpid() and all(process_table.carries(info.pid, m) for m in marks)
+        for info in all_processes()
+        if info.pid != os.getpid() and all(carries(info.pid, m) for m in marks)
     }:
         if time.monotonic() > deadline:
             raise ConfigurationError(f"processes {sorted(left)} survived SIGKILL")
@@ -169,7 +180,7 @@ def members(record: ProcessRecord) -> tuple[ProcessInfo, ...]:
 
 
 def _members(records: tuple[ProcessRecord, ...], stack_id: str | None) -> tuple[ProcessInfo, ...]:
-    alive = process_table.all_processes()
+    alive = all_processes()
     for record in records:
         # After the look: a child that it missed is dead, and must not keep its pid.
         _reap(record.pid)
@@ -187,7 +198,7 @@ def _members(records: tuple[ProcessRecord, ...], stack_id: str | None) -> tuple[
         info
         for info in alive
         if info.session in sessions
-        or (mark and info.pid not in ourselves and process_table.carries(info.pid, mark))
+        or (mark and info.pid not in ourselves and carries(info.pid, mark))
     )
 
 
@@ -221,3 +232,139 @@ def _reap(pid: int, *, within_s: float = 0) -> None:
         with suppress(subprocess.TimeoutExpired):
             child.wait(within_s)
             _children.pop(pid, None)
+
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """One live process.  ``started_ticks`` counts clock ticks from boot to its start."""
+
+    pid: int
+    pgid: int
+    session: int
+    started_ticks: int
+
+
+def require_proc() -> None:
+    """Raise ConfigurationError on a system where processes cannot be stopped reliably."""
+    if not (_PROC / "self" / "stat").exists():
+        raise ConfigurationError(
+            "the machine-local stack needs Linux (/proc); on this system use `docker compose up`"
+        )
+
+
+def inspect(pid: int) -> ProcessInfo | None:
+    """Return the process, or None when it is gone or a zombie."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The command's name, in parentheses, may itself contain spaces and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    state, pgid, session, started_ticks = fields[0], fields[2], fields[3], fields[19]
+    if state in {"Z", "X"}:
+        return None
+    return ProcessInfo(
+        pid=pid, pgid=int(pgid), session=int(session), started_ticks=int(started_ticks)
+    )
+
+
+def all_processes() -> tuple[ProcessInfo, ...]:
+    """Return every process of the machine that is alive now."""
+    found = (inspect(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return tuple(info for info in found if info is not None)
+
+
+def program_and_folder(pid: int) -> tuple[Path, Path] | None:
+    """The program and the working folder of a process; None if it is gone or another user's."""
+    folder = _PROC / str(pid)
+    with suppress(OSError):
+        return (folder / "exe").readlink(), (folder / "cwd").readlink()
+    return None
+
+
+def carries(pid: int, assignment: bytes) -> bool:
+    """Whether the process was started with this ``NAME=value`` in its environment."""
+    with suppress(OSError):
+        return assignment in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    return False  # Gone, or another user's.
+
+
+LOOPBACK = "127.0.0.1"
+
+_LOWEST_PORT = 20_000  # Above what well-known services use.
+_HIGHEST_PORT = 32_000  # Below Linux's ephemeral range.
+_TRIES = 1_000  # Of 12,000 ports; after this many failures there is hardly a free one.
+
+_CONNECT_TIMEOUT_S = 0.5  # Loopback answers at once, or not at all.
+
+
+def loopback() -> str:
+    """What Airflow takes for the name of this host, under which it asks its log servers."""
+    return LOOPBACK
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Return distinct ports that were free a moment ago."""
+    found: list[int] = []
+    with ExitStack() as held:
+        for _ in range(_TRIES):
+            if len(found) == count:
+                return tuple(found)
+            candidate = held.enter_context(socket.socket())
+            port = _LOWEST_PORT + randbelow(_HIGHEST_PORT - _LOWEST_PORT)
+            try:
+                candidate.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            found.append(port)
+    raise ConfigurationError(
+        f"no {count} free ports between {_LOWEST_PORT} and {_HIGHEST_PORT} on {LOOPBACK};"
+        " stop some servers"
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port now."""
+    with socket.socket() as probe:
+        # As servers do, so that connections in TIME_WAIT do not block the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def require_free(port: int, *, variable: str) -> int:
+    """Return *port*, which a person asked for by setting *variable*.
+
+    Raises:
+        ConfigurationError: another process listens there.
+    """
+    if not is_free(port):
+        raise ConfigurationError(
+            f"port {port} on {LOOPBACK} is taken by another process; stop it or set {variable}"
+            " to a free port"
+        )
+    return port
+
+
+def first_free(*preferred: int) -> int:
+    """Return the first of *preferred* that is free, or else any free port."""
+    for port in preferred:
+        if is_free(port):
+            return port
+    return free_ports(1)[0]
+
+
+def accepts_connections(port: int) -> bool:
+    """Whether a process listens on this port."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=_CONNECT_TIMEOUT_S) as connection:
+            # Equal ends: the kernel connected the socket to itself, and no process listens.
+            return bool(connection.getsockname() != connection.getpeername())
+    except OSError:
+        return False

@@ -5,43 +5,62 @@ settings are reused; others are stopped and started again, in parallel.  If it f
 interrupted, the services that this call started are stopped again.
 
     .sluice/  stack.json  stack.lock  logs/  s3/  spark/  airflow/  postgres/
+
+The plan of the stack: the services for given options, and their ports; starts nothing.
+
+A service keeps its ports while any process of it lives, and gets them again later if they are still
+free, so that addresses survive restarts.
+
+Starts the services of a plan in parallel: right ones are reused, others replaced.
+
+Every start and stop is recorded before anything else happens, so that another process can stop the
+services.  If one fails, all that were started here are stopped again.
+
+``.sluice/stack.json``: the running services, for other processes to find, reuse and stop.
+
+One file, replaced atomically after every change, and one lock: at most one ``up`` or ``down`` at
+a time on a folder.
+
+The options of the stack, and the environment of its processes.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
+from typing import Self
 from uuid import uuid4
 
-from sluice.devstack import (
-    airflow_server,
-    postgres_server,
-    processes,
-    s3_server,
-    spark_server,
-    stack_file,
+import msgspec
+
+from sluice.devstack import airflow, processes, servers
+from sluice.devstack import airflow as devstack_airflow
+from sluice.devstack.airflow import AirflowApi
+from sluice.devstack.child import COMPONENT_VARIABLE, keeper_command
+from sluice.devstack.processes import (
+    LOOPBACK,
+    STACK_ID_VARIABLE,
+    Launch,
+    ProcessRecord,
+    accepts_connections,
+    first_free,
+    free_ports,
+    require_free,
 )
-from sluice.devstack.airflow_api import AirflowApi
-from sluice.devstack.plan import choose_ports, plan_services
-from sluice.devstack.ports import LOOPBACK, accepts_connections, free_ports
-from sluice.devstack.processes import STACK_ID_VARIABLE, ProcessRecord
-from sluice.devstack.settings import (
-    StackOptions,
-    client_environment,
-    inherited_environment,
-    service_environment,
-    sluice_folder,
-)
-from sluice.devstack.stack_file import Ports, StackFile
-from sluice.devstack.starting import STOP_GRACE_S, Ledger, ensure_all
+from sluice.devstack.servers import BUCKET
 from sluice.errors import ConfigurationError
-from sluice.spark.java import find_java
+from sluice.spark.jvm import find_java
 
 _ARCHIVE_GRACE_S = 180.0
 
@@ -85,7 +104,7 @@ class ServiceStatus:
     is_answering: bool
 
 
-def up(
+def start_stack(
     root_dir: Path,
     *,
     options: StackOptions | None = None,
@@ -101,10 +120,10 @@ def up(
     chosen = options or StackOptions.from_environment(os.environ)
     sluice_dir = sluice_folder(root_dir)
     find_java(os.environ)
-    with stack_file.exclusive(sluice_dir), _sigterm_as_ctrl_c():
-        recorded = stack_file.read(sluice_dir)
+    with exclusive(sluice_dir), _sigterm_as_ctrl_c():
+        recorded = read_stack_file(sluice_dir)
         ports = choose_ports(recorded, chosen)
-        ledger = Ledger(
+        ledger = StackRecord(
             sluice_dir,
             StackFile(stack_id=uuid4().hex, ports=ports)
             if recorded is None
@@ -118,21 +137,21 @@ def up(
     return _stack(root_dir, ledger.content)
 
 
-def down(root_dir: Path) -> int:
+def stop_stack(root_dir: Path) -> int:
     """Stop the stack and everything it ever started; return how many processes needed SIGKILL."""
     sluice_dir = sluice_folder(root_dir.resolve())
-    with stack_file.exclusive(sluice_dir):
-        recorded = stack_file.read(sluice_dir)
+    with exclusive(sluice_dir):
+        recorded = read_stack_file(sluice_dir)
         if recorded is None:
             return 0
         records = [service.process for service in recorded.services.values()]
         # A database waits for its clients when it shuts down.
-        clients = [record for record in records if record.name != postgres_server.NAME]
+        clients = [record for record in records if record.name != servers.POSTGRES_SERVICE]
         killed = processes.stop_all(clients, stack_id=None, grace_s=STOP_GRACE_S)
         killed += processes.stop_all(records, stack_id=recorded.stack_id, grace_s=STOP_GRACE_S)
-        postgres_server.kill_leftovers(sluice_dir)
+        servers.kill_leftovers(sluice_dir)
         # The ports stay recorded, so that addresses survive a restart if possible.
-        stack_file.write(sluice_dir, replace(recorded, services={}))
+        write_stack_file(sluice_dir, replace(recorded, services={}))
         return killed
 
 
@@ -146,16 +165,16 @@ def write_spark_archive(root_dir: Path) -> None:
         raise ConfigurationError("the stack runs; stop it with `python -m sluice.devstack down`")
     sluice_dir = sluice_folder(root_dir.resolve())
     port, ui_port = free_ports(2)
-    settings = spark_server.SparkSettings(port=port, ui_port=ui_port, writes_archive=True)
-    with stack_file.exclusive(sluice_dir):
+    settings = servers.SparkSettings(port=port, ui_port=ui_port, writes_archive=True)
+    with exclusive(sluice_dir):
         env = {**inherited_environment(), STACK_ID_VARIABLE: (mark := uuid4().hex)}
-        launch = spark_server.spark_launch(settings, sluice_dir=sluice_dir, env=env)
+        launch = servers.spark_launch(settings, sluice_dir=sluice_dir, env=env)
         record = processes.start(launch)
         try:
             processes.wait_until_ready(
                 record,
                 lambda: accepts_connections(port),
-                timeout_s=spark_server.START_TIMEOUT_S,
+                timeout_s=servers.SPARK_START_TIMEOUT_S,
                 cancelled=threading.Event(),
             )
         # It writes the archive while it stops: 11 s on a quiet machine, 50 s on a busy one.
@@ -165,7 +184,7 @@ def write_spark_archive(root_dir: Path) -> None:
 
 def running(root_dir: Path) -> Stack | None:
     """The stack if all its processes are alive; starts nothing, and sends no request."""
-    recorded = stack_file.read(sluice_folder(root_dir.resolve()))
+    recorded = read_stack_file(sluice_folder(root_dir.resolve()))
     if recorded is None or not recorded.services.keys() >= {"s3", "spark", "airflow"}:
         return None
     if not all(processes.is_alive(service.process) for service in recorded.services.values()):
@@ -173,23 +192,27 @@ def running(root_dir: Path) -> Stack | None:
     return _stack(root_dir.resolve(), recorded)
 
 
-def status(root_dir: Path) -> tuple[ServiceStatus, ...]:
+def stack_status(root_dir: Path) -> tuple[ServiceStatus, ...]:
     """The status of every service of the stack; all dead when it was never started."""
-    recorded = stack_file.read(sluice_folder(root_dir.resolve()))
+    recorded = read_stack_file(sluice_folder(root_dir.resolve()))
     if recorded is None:
         return ()
     stack = _stack(root_dir.resolve(), recorded)
     ports = stack.ports
     with AirflowApi(stack.airflow_url) as api:
         seen: tuple[tuple[str, str, Callable[[], bool]], ...] = (
-            (s3_server.NAME, stack.s3_url, lambda: s3_server.answers(ports.s3)),
-            (spark_server.NAME, stack.spark_remote, lambda: accepts_connections(ports.spark)),
-            (airflow_server.NAME, stack.airflow_url, api.is_healthy),
+            (servers.S3_SERVICE, stack.s3_url, lambda: servers.serves_bucket(ports.s3)),
+            (servers.SPARK_SERVICE, stack.spark_remote, lambda: accepts_connections(ports.spark)),
+            (airflow.AIRFLOW_SERVICE, stack.airflow_url, api.is_healthy),
         )
-        if postgres_server.NAME in recorded.services:
+        if servers.POSTGRES_SERVICE in recorded.services:
             address = f"postgresql://{LOOPBACK}:{ports.postgres}"
             seen += (
-                (postgres_server.NAME, address, lambda: postgres_server.answers(ports.postgres)),
+                (
+                    servers.POSTGRES_SERVICE,
+                    address,
+                    lambda: servers.accepts_sessions(ports.postgres),
+                ),
             )
         statuses: list[ServiceStatus] = []
         for name, address, answers in seen:
@@ -227,3 +250,448 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 def _stack(root_dir: Path, content: StackFile) -> Stack:
     records = tuple(service.process for service in content.services.values())
     return Stack(root_dir=root_dir, ports=content.ports, records=records)
+
+
+_FAMILIAR_AIRFLOW_PORT = 8080  # Used if it is free, as people try it first.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlan:
+    """One service: the command that starts it, and the check that it answers."""
+
+    launch: Launch
+    is_ready: Callable[[], bool]
+    start_timeout_s: float
+    prepare: Callable[[], None] = field(default=lambda: None)  # Runs right before a start.
+    after: str | None = None  # The service that must answer first.
+
+    @property
+    def digest(self) -> str:
+        """A digest of the command and of the environment that the stack sets."""
+        text = repr((self.launch.command, sorted(self.launch.env.items())))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plan_services(
+    root_dir: Path, ports: Ports, options: StackOptions, env: Mapping[str, str], api: AirflowApi
+) -> tuple[ServicePlan, ...]:
+    """Return one plan per service."""
+    sluice_dir = sluice_folder(root_dir)
+    on_postgres = options.airflow_database is AirflowDatabase.POSTGRESQL
+    spark = servers.SparkSettings(
+        port=ports.spark,
+        ui_port=ports.spark_ui,
+        driver_memory=options.spark_memory,
+        cores=options.spark_cores,
+    )
+    airflow = devstack_airflow.AirflowSettings(
+        port=ports.airflow,
+        worker_log_port=ports.worker_log,
+        trigger_log_port=ports.trigger_log,
+        dags_folder=options.dags_folder or root_dir / "dags",
+        plugins_folder=options.plugins_folder or root_dir / "plugins",
+        preloads_spark_client=options.preloads_spark_client,
+        parallelism=options.airflow_slots,
+        database_url=servers.database_url(port=ports.postgres, sluice_dir=sluice_dir)
+        if on_postgres
+        else None,
+    )
+    plans = (
+        ServicePlan(
+            launch=_kept(servers.s3_launch(port=ports.s3, sluice_dir=sluice_dir, env=env)),
+            is_ready=lambda: servers.bucket_exists_or_is_created(ports.s3),
+            start_timeout_s=servers.S3_START_TIMEOUT_S,
+        ),
+        ServicePlan(
+            launch=_kept(servers.spark_launch(spark, sluice_dir=sluice_dir, env=env)),
+            is_ready=lambda: accepts_connections(ports.spark),
+            start_timeout_s=servers.SPARK_START_TIMEOUT_S,
+        ),
+        ServicePlan(
+            launch=devstack_airflow.airflow_launch(airflow, sluice_dir=sluice_dir, env=env),
+            is_ready=api.is_ready,
+            start_timeout_s=devstack_airflow.AIRFLOW_START_TIMEOUT_S,
+            prepare=lambda: devstack_airflow.write_airflow_settings(sluice_dir),
+            after=servers.POSTGRES_SERVICE if on_postgres else None,
+        ),
+    )
+    return (_postgres(ports.postgres, sluice_dir, env), *plans) if on_postgres else plans
+
+
+def _kept(launch: Launch) -> Launch:
+    """Started anew when it dies, as supervisord does it for Airflow's components."""
+    return replace(launch, command=keeper_command(launch.command))
+
+
+def _postgres(port: int, sluice_dir: Path, env: Mapping[str, str]) -> ServicePlan:
+    return ServicePlan(
+        launch=servers.postgres_launch(port=port, sluice_dir=sluice_dir, env=env),
+        is_ready=lambda: servers.accepts_sessions(port),
+        start_timeout_s=servers.POSTGRES_START_TIMEOUT_S,
+        prepare=lambda: servers.prepare_data_folder(sluice_dir),
+    )
+
+
+def choose_ports(recorded: StackFile | None, options: StackOptions) -> Ports:
+    """Return the ports to use now.
+
+    Raises:
+        ConfigurationError: a requested port is taken by another process.
+    """
+    spare = free_ports(7)
+    old = _ports_in_order(spare) if recorded is None else recorded.ports
+    s3 = _is_running(recorded, servers.S3_SERVICE)
+    spark = _is_running(recorded, servers.SPARK_SERVICE)
+    airflow = _is_running(recorded, devstack_airflow.AIRFLOW_SERVICE)
+    postgres = _is_running(recorded, servers.POSTGRES_SERVICE)
+    familiar = () if recorded is not None else (_FAMILIAR_AIRFLOW_PORT,)
+    return Ports(
+        s3=_chosen_port(options.s3_port, S3_PORT_VARIABLE, old.s3, spare[0], keep=s3),
+        spark=_chosen_port(
+            options.spark_port, SPARK_PORT_VARIABLE, old.spark, spare[1], keep=spark
+        ),
+        spark_ui=old.spark_ui if spark else first_free(old.spark_ui, spare[2]),
+        airflow=_chosen_port(
+            options.airflow_port,
+            AIRFLOW_PORT_VARIABLE,
+            first_free(*familiar, old.airflow) if not airflow else old.airflow,
+            spare[3],
+            keep=airflow,
+        ),
+        worker_log=old.worker_log if airflow else first_free(old.worker_log, spare[4]),
+        trigger_log=old.trigger_log if airflow else first_free(old.trigger_log, spare[5]),
+        postgres=old.postgres if postgres else first_free(old.postgres or spare[6]),
+    )
+
+
+def _ports_in_order(numbers: tuple[int, ...]) -> Ports:
+    s3, spark, spark_ui, airflow, worker_log, trigger_log, postgres = numbers
+    return Ports(
+        s3=s3,
+        spark=spark,
+        spark_ui=spark_ui,
+        airflow=airflow,
+        worker_log=worker_log,
+        trigger_log=trigger_log,
+        postgres=postgres,
+    )
+
+
+def _is_running(recorded: StackFile | None, name: str) -> bool:
+    service = None if recorded is None else recorded.services.get(name)
+    return service is not None and bool(processes.members(service.process))
+
+
+def _chosen_port(requested: int | None, variable: str, old: int, spare: int, *, keep: bool) -> int:
+    if keep and requested in {None, old}:
+        return old
+    if requested is not None:
+        return require_free(requested, variable=variable)
+    return first_free(old, spare)
+
+
+STOP_GRACE_S = 10.0  # The scheduler waits for running tasks, which Sluice does not need.
+_REUSE_TIMEOUT_S = 20.0  # A process that runs but does not answer for this long is restarted.
+_POLL_S = 0.05
+
+
+class StackRecord:
+    """The record of starts and stops, written to the stack file at once, from any thread."""
+
+    def __init__(self, sluice_dir: Path, content: StackFile) -> None:
+        self._sluice_dir = sluice_dir
+        self._content = content
+        self._mutex = threading.Lock()
+        self.started: list[ProcessRecord] = []
+        write_stack_file(sluice_dir, content)
+
+    @property
+    def content(self) -> StackFile:
+        return self._content
+
+    def add(self, service: Service) -> None:
+        with self._mutex:
+            self.started.append(service.process)
+            self._write({**self._content.services, service.process.name: service})
+
+    def drop(self, record: ProcessRecord) -> None:
+        with self._mutex:
+            kept = {n: s for n, s in self._content.services.items() if s.process != record}
+            self._write(kept)
+
+    def _write(self, services: Mapping[str, Service]) -> None:
+        self._content = replace(self._content, services=services)
+        write_stack_file(self._sluice_dir, self._content)
+
+
+def ensure_all(plans: tuple[ServicePlan, ...], ledger: StackRecord) -> None:
+    """Start every service of the plans, wait until all are ready, and stop all others.
+
+    Raises:
+        ConfigurationError: one of them did not start; those that this call started are stopped.
+    """
+    cancelled = threading.Event()
+    ready = {plan.launch.name: threading.Event() for plan in plans}
+    is_complete = False
+    try:
+        with ThreadPoolExecutor(max_workers=len(plans)) as pool:
+            futures = [pool.submit(_ensure, plan, ledger, ready, cancelled) for plan in plans]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                cancelled.set()  # Cancels the services that are not ready yet.
+            for future in done:  # The results, or the error of one that failed.
+                future.result()
+        is_complete = True
+    finally:
+        if not is_complete:
+            processes.stop_all(ledger.started, stack_id=None, grace_s=STOP_GRACE_S)
+            for record in tuple(ledger.started):
+                ledger.drop(record)
+    # Last, when a database that is not planned any more has no clients.
+    for name, service in tuple(ledger.content.services.items()):
+        if name not in ready:
+            processes.stop_all((service.process,), stack_id=None, grace_s=STOP_GRACE_S)
+            ledger.drop(service.process)
+
+
+def _ensure(
+    plan: ServicePlan,
+    ledger: StackRecord,
+    ready: Mapping[str, threading.Event],
+    cancelled: threading.Event,
+) -> None:
+    service = ledger.content.services.get(plan.launch.name)
+    if service is not None:
+        if service.digest == plan.digest and _answers_soon(plan, service.process, cancelled):
+            ready[plan.launch.name].set()
+            return
+        # Also if its first process is dead, as Airflow's components outlive their supervisor.
+        processes.stop_all((service.process,), stack_id=None, grace_s=STOP_GRACE_S)
+        ledger.drop(service.process)
+    if plan.after is not None:
+        while not ready[plan.after].wait(_POLL_S):
+            if cancelled.is_set():
+                return
+    if cancelled.is_set():
+        return
+    plan.prepare()
+    launch = replace(plan.launch, env={**inherited_environment(), **plan.launch.env})
+    record = processes.start(launch)
+    ledger.add(Service(process=record, digest=plan.digest))
+    processes.wait_until_ready(
+        record, plan.is_ready, timeout_s=plan.start_timeout_s, cancelled=cancelled
+    )
+    ready[plan.launch.name].set()
+
+
+def _answers_soon(plan: ServicePlan, record: ProcessRecord, cancelled: threading.Event) -> bool:
+    if not processes.is_alive(record):
+        return False
+    try:
+        processes.wait_until_ready(
+            record, plan.is_ready, timeout_s=_REUSE_TIMEOUT_S, cancelled=cancelled
+        )
+    except ConfigurationError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A process that was started, and a digest of everything it was started with."""
+
+    process: ProcessRecord
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Every port of the stack; all on 127.0.0.1."""
+
+    s3: int
+    spark: int
+    spark_ui: int
+    airflow: int
+    worker_log: int
+    trigger_log: int
+    postgres: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFile:
+    """The whole file.  ``stack_id`` marks every process of this stack in its environment."""
+
+    stack_id: str
+    ports: Ports
+    services: Mapping[str, Service] = field(default_factory=dict[str, Service])
+
+
+def read_stack_file(sluice_dir: Path) -> StackFile | None:
+    """The recorded stack; None without a record."""
+    try:
+        content = _path(sluice_dir).read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(content, type=StackFile)
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(
+            f"{_path(sluice_dir)} is unreadable ({error}); stop the stack's processes by hand and"
+            " remove the file"
+        ) from error
+
+
+def write_stack_file(sluice_dir: Path, content: StackFile) -> None:
+    """Replace the file; readers see the old or the new one, never a part."""
+    new = _path(sluice_dir).with_suffix(".json.new")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
+    new.replace(_path(sluice_dir))
+
+
+@contextmanager
+def exclusive(sluice_dir: Path) -> Iterator[None]:
+    """Hold the folder's lock; the kernel releases it when the process dies."""
+    sluice_dir.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(sluice_dir / "stack.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"another command is starting or stopping the stack in {sluice_dir};"
+                " wait until it is done"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _path(sluice_dir: Path) -> Path:
+    return sluice_dir / "stack.json"
+
+
+AIRFLOW_PORT_VARIABLE = "SLUICE_AIRFLOW_PORT"
+SPARK_PORT_VARIABLE = "SLUICE_SPARK_PORT"
+S3_PORT_VARIABLE = "SLUICE_S3_PORT"
+SPARK_MEMORY_VARIABLE = "SLUICE_SPARK_MEMORY"
+AIRFLOW_DATABASE_VARIABLE = "SLUICE_AIRFLOW_DATABASE"
+DRILLS_VARIABLE = "SLUICE_DRILLS"
+
+_INCLUDE_FOLDER = Path(__file__).resolve().parents[2]
+_HIGHEST_PORT = 65_535
+
+# Not inherited: each would direct a child to another Spark, cloud or account, or, as
+# PYTHONDONTWRITEBYTECODE, make every process compile all modules again (4 s per Spark client,
+# measured).
+_NOT_INHERITED = frozenset(
+    {
+        "AWS_PROFILE",
+        "AWS_SESSION_TOKEN",
+        "AWS_ENDPOINT_URL",
+        "PYSPARK_SUBMIT_ARGS",
+        "PYTHONDONTWRITEBYTECODE",
+        "SPARK_CONF_DIR",
+        "SPARK_CONNECT_MODE_ENABLED",
+        "SPARK_REMOTE",
+        STACK_ID_VARIABLE,
+        COMPONENT_VARIABLE,
+    }
+)
+
+
+class AirflowDatabase(StrEnum):
+    """The database of Airflow's own tables."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOptions:
+    """The options of the stack; a port of None means any free one."""
+
+    airflow_port: int | None = None
+    spark_port: int | None = None
+    s3_port: int | None = None
+    spark_memory: str = "2g"
+    spark_cores: int = os.cpu_count() or 1  # Subtasks at a time.
+    dags_folder: Path | None = None  # None: {root}/dags
+    plugins_folder: Path | None = None  # None: {root}/plugins
+    preloads_spark_client: bool = True
+    airflow_database: AirflowDatabase = AirflowDatabase.SQLITE
+    airflow_slots: int = 4  # Tasks at a time; 32, Airflow's default, costs 28 workers of 130 MB.
+    allows_drills: bool = True  # Forms have the field Fault: only jobs of one's own run here.
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Self:
+        return cls(
+            airflow_port=_port_from_env(env, AIRFLOW_PORT_VARIABLE),
+            spark_port=_port_from_env(env, SPARK_PORT_VARIABLE),
+            s3_port=_port_from_env(env, S3_PORT_VARIABLE),
+            spark_memory=env.get(SPARK_MEMORY_VARIABLE, "2g"),
+            airflow_database=_database(env),
+            allows_drills=env.get(DRILLS_VARIABLE, "1") == "1",
+        )
+
+
+def sluice_folder(root_dir: Path) -> Path:
+    """The folder of all files that the stack writes."""
+    return root_dir / ".sluice"
+
+
+def client_environment(ports: Ports) -> dict[str, str]:
+    """The variables with which a client of the stack finds the store and Spark."""
+    return {
+        "SLUICE_ROOT": f"s3://{BUCKET}/jobs",
+        "SLUICE_SPARK_REMOTE": f"sc://{LOOPBACK}:{ports.spark}",
+        "SLUICE_SPARK_UI": f"http://{LOOPBACK}:{ports.spark_ui}",
+        "AWS_ENDPOINT_URL_S3": f"http://{LOOPBACK}:{ports.s3}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",  # The server checks no signature.
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+def service_environment(
+    ports: Ports, options: StackOptions, *, stack_id: str, extra_env: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables that are added to the inherited environment of each process of the stack."""
+    return {
+        **client_environment(ports),
+        "PYTHONPATH": str(_INCLUDE_FOLDER),
+        DRILLS_VARIABLE: "1" if options.allows_drills else "0",
+        **extra_env,
+        STACK_ID_VARIABLE: stack_id,
+    }
+
+
+def inherited_environment() -> dict[str, str]:
+    """This process's environment, without variables that would misdirect a child."""
+    env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    # Airflow and Spark start their components by name.
+    env["PATH"] = str(Path(sys.executable).parent) + os.pathsep + env.get("PATH", os.defpath)
+    direct = f"{LOOPBACK},localhost"
+    for name in ("NO_PROXY", "no_proxy"):
+        env[name] = f"{env[name]},{direct}" if env.get(name) else direct
+    return env
+
+
+def _database(env: Mapping[str, str]) -> AirflowDatabase:
+    text = env.get(AIRFLOW_DATABASE_VARIABLE) or AirflowDatabase.SQLITE
+    try:
+        return AirflowDatabase(text)
+    except ValueError:
+        known = " or ".join(AirflowDatabase)
+        raise ConfigurationError(
+            f"{AIRFLOW_DATABASE_VARIABLE} is {text!r}; set it to {known}"
+        ) from None
+
+
+def _port_from_env(env: Mapping[str, str], variable: str) -> int | None:
+    text = env.get(variable, "")
+    if not text:
+        return None
+    if not text.isdigit() or not 0 < int(text) <= _HIGHEST_PORT:
+        raise ConfigurationError(f"{variable} is {text!r}; set it to a port, 1 to {_HIGHEST_PORT}")
+    return int(text)

@@ -1,19 +1,30 @@
-"""The places where a job's rows come from and go to: its declared sources and sinks, opened."""
+"""The places where a job's rows come from and go to: its declared sources and sinks, opened.
+
+Table sources: small, changing, and pinned whole at every barrier.
+
+A segment holds what the files hold: their rows, or the lines that Spark decodes as it reads them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sluice.connectors.opening import open_side_output, open_sink
-from sluice.declaration.side_outputs import side_outputs
+from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource, check_header
+from sluice.connectors.files.whole_files import WholeFileSource
+from sluice.connectors.files_table.declared import open_side_output, open_sink
+from sluice.core.handles import SegmentHandle
+from sluice.core.ids import CheckpointId
+from sluice.declaration.pipeline import side_outputs
+from sluice.declaration.places import Source
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 
 if TYPE_CHECKING:
-    from sluice.connectors.contracts.sink import Sink
-    from sluice.connectors.contracts.source import Source
-    from sluice.connectors.files_table.table import FilesTable
+    import pyarrow as pa
+
+    from sluice.connectors.files_table.table import ManifestTable
+    from sluice.declaration.places import Sink
 
 
 def open_source(job: Job, uid: str, params: Mapping[str, str]) -> Source:
@@ -45,7 +56,7 @@ def open_sinks(job: Job, params: Mapping[str, str]) -> dict[str, Sink]:
     return declared | {uid: open_side_table(job, uid) for uid in side_outputs(job.pipeline)}
 
 
-def open_side_table(job: Job, uid: str) -> FilesTable:
+def open_side_table(job: Job, uid: str) -> ManifestTable:
     """The rows of a side output, published like a table of its own, exactly once."""
     return open_side_output(uid, job.location, job.paths)
 
@@ -55,7 +66,7 @@ def has_result_table(job: Job, params: Mapping[str, str], uid: str) -> bool:
     return _readable(job, params, uid) is not None
 
 
-def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = None) -> FilesTable:
+def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = None) -> ManifestTable:
     """The table of the sink *uid*, by default of the first.
 
     Raises:
@@ -70,8 +81,77 @@ def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = Non
     return table
 
 
-def _readable(job: Job, params: Mapping[str, str], uid: str) -> FilesTable | None:
-    from sluice.connectors.files_table.table import FilesTable
+def _readable(job: Job, params: Mapping[str, str], uid: str) -> ManifestTable | None:
+    from sluice.connectors.files_table.table import ManifestTable
 
     sink = open_sink(job.pipeline.sinks[uid], params, job.location, job.paths)
-    return sink if isinstance(sink, FilesTable) else None
+    return sink if isinstance(sink, ManifestTable) else None
+
+
+def write_table(
+    job: Job,
+    uid: str,
+    params: Mapping[str, str],
+    checkpoint_id: CheckpointId,
+    previous: SegmentHandle | None,
+) -> SegmentHandle:
+    """The table as it is now, as an immutable segment; *previous* when it did not change."""
+    from sluice.core.handles import checksum
+    from sluice.state.segments import encode_segment
+
+    table = read_table(uid, open_source(job, uid, params))
+    raw = encode_segment(table)
+    digest = checksum(raw)
+    if previous is not None and previous.checksum == digest:
+        return previous
+    key = job.paths.shared_segment(uid, checkpoint_id, digest)
+    job.store.put(key, raw)
+    return SegmentHandle(key=key, size_bytes=len(raw), rows=table.num_rows, checksum=digest)
+
+
+def check_table(uid: str, source: Source) -> None:
+    """Raises ConfigurationError unless the whole of *source* can be read at every barrier."""
+    if not isinstance(source, FilesSource | WholeFileSource):
+        raise ConfigurationError(
+            f"source {uid!r} cannot be a table; only Files can: stream it, and join() its rows"
+        )
+
+
+def read_table(uid: str, source: Source) -> pa.Table:
+    """Everything that is there now, be it rows or lines.
+
+    Raises:
+        ConfigurationError: the source cannot be a table, is too large for one, or a file of it is
+            not what the declaration says.
+    """
+    check_table(uid, source)
+    if isinstance(source, FilesSource):
+        _, lines = source.snapshot()
+        _check_headers(source, lines)
+        return lines
+    import pyarrow as pa
+
+    return pa.Table.from_batches(_batches(uid, source), schema=source.schema())
+
+
+def _batches(uid: str, source: Source) -> Iterator[pa.RecordBatch]:
+    remaining = MAX_TABLE_BYTES
+    for piece in source.plan((), max_records=None, parallelism=1).slices:
+        for batch in source.read(piece):
+            remaining -= batch.nbytes
+            if remaining < 0:
+                raise ConfigurationError(
+                    f"the table source {uid!r} has more than {MAX_TABLE_BYTES} bytes of rows; read "
+                    "it as a stream into keyed state, with join()"
+                )
+            yield batch
+
+
+def _check_headers(source: FilesSource, lines: pa.Table) -> None:
+    import pyarrow.compute as pc
+
+    how = source.text_decoding
+    if how is None or not how.has_header:
+        return
+    for row in lines.filter(pc.equal(lines["line_number"], 1)).to_pylist():
+        check_header(row["line"].encode(), how, f"{row['file']} of {source.location}")

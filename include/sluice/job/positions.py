@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from sluice.connectors.contracts.source import SourcePosition
-from sluice.core.handles import SegmentHandle
+from sluice.core.handles import SegmentHandle, checksum
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import PartitionOffset, SourceCut
 from sluice.core.position import Position, with_whole
+from sluice.declaration.places import SourcePosition
 from sluice.errors import RestoreError
-from sluice.job.contents import verified
 from sluice.job.job import Job
-from sluice.protocol.checksums import checksum
+from sluice.job.snapshots import verified
 from sluice.protocol.records import decode_position_layer, encode_position_layer
 
 LAYERS_KEPT = 8  # Decoded, in a process that takes many checkpoints: those of a source or two.

@@ -3,28 +3,29 @@
 Every object is an envelope ``{"kind": ..., "version": ..., "checksum": ..., "body": ...}``,
 compressed by zlib when it is large.  A reader refuses a kind it did not ask for, a version it does
 not know, and a body whose bytes are not those that were written, and says what to do about it.
+
+The slices of a plan as columns: there is one for each of thousands of subtasks, and most begin
+where the one before it ended, so a column of gaps is a column of zeros.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast, get_args
 
 import msgspec
 
-from sluice.core.acks import Ack, Decline
+from sluice.core.answers import Ack, Decline
 from sluice.core.compaction import Compaction, MergedRuns
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.invariants import require
-from sluice.core.messages import AcksReceived, Event
+from sluice.core.events import AcksReceived, Event
+from sluice.core.handles import checksum
 from sluice.core.plan import CheckpointPlan, PartitionOffset, Slice
 from sluice.core.state import CoordinatorState
-from sluice.errors import ProtocolViolation
-from sluice.protocol.checksums import checksum
-from sluice.protocol.slices import SliceColumns
-from sluice.statistics.history import CheckpointStatistics
+from sluice.errors import ProtocolViolation, require
+from sluice.figures.record import CheckpointStatistics
 
 FORMAT_VERSION = 6
 COMPRESSED_ABOVE = 16_384  # Bytes; what is smaller can be read by people as it lies there.
@@ -240,6 +241,59 @@ def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:
         raise ProtocolViolation(
             f"{key} cannot be read as {cls.__name__.lstrip('_')}: {error}"
         ) from error
+
+
+class SliceColumns(msgspec.Struct, frozen=True):
+    """``of`` are positions in ``partitions``, which were cut in these ``versions``.  ``gaps`` and
+    ``record_gaps`` lie between a slice and the one before it in its partition, or the partition's
+    beginning.
+    """
+
+    partitions: tuple[str, ...]
+    versions: tuple[str, ...]
+    of: tuple[int, ...]
+    gaps: tuple[int, ...]
+    lengths: tuple[int, ...]
+    record_gaps: tuple[int, ...]
+    records: tuple[int, ...]
+
+    @classmethod
+    def of_slices(cls, slices: Iterable[Slice]) -> SliceColumns:
+        numbers: dict[tuple[str, str], int] = {}
+        ends: dict[int, tuple[int, int]] = {}
+        rows: list[tuple[int, int, int, int, int]] = []
+        for piece in slices:
+            number = numbers.setdefault((piece.partition, piece.version), len(numbers))
+            end, record = ends.get(number, (0, 0))
+            rows.append(
+                (
+                    number,
+                    piece.start - end,
+                    piece.end - piece.start,
+                    piece.first_record - record,
+                    piece.records,
+                )
+            )
+            ends[number] = piece.end, piece.first_record + piece.records
+        columns = tuple(zip(*rows, strict=True)) or ((), (), (), (), ())
+        partitions, versions = tuple(zip(*numbers, strict=True)) or ((), ())
+        return cls(partitions, versions, *columns)
+
+    def slices(self) -> Iterator[Slice]:
+        ends = [(0, 0)] * len(self.partitions)
+        rows = zip(self.of, self.gaps, self.lengths, self.record_gaps, self.records, strict=True)
+        for number, gap, length, record_gap, records in rows:
+            end, record = ends[number]
+            start, first_record = end + gap, record + record_gap
+            ends[number] = start + length, first_record + records
+            yield Slice(
+                partition=self.partitions[number],
+                start=start,
+                end=start + length,
+                first_record=first_record,
+                records=records,
+                version=self.versions[number],
+            )
 
 
 # Built when this module is imported, which one thread does: msgspec studies a class at its first

@@ -2,10 +2,18 @@
 
 Spark's analyzer and the operators' constructors check every stage, in topological order: so a
 misspelt column of the last stage is found now, and not in epoch 7.
+
+The check that a user's function is row-wise: each result row depends on one row of its epoch.
+
+An epoch is the rows between two barriers.  A function that compares, numbers or counts its rows
+would depend on the barriers, and a restore or another interval would change its result.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,32 +21,36 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 
-from sluice.analysis.stage_results import Result
-from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW
-from sluice.declaration.changelog import Append, Read, analysed, check_columns, check_sink
+from sluice.declaration.changelog import (
+    Append,
+    StreamRead,
+    analysed,
+    check_sink,
+    check_sink_columns,
+)
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Transform
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
-from sluice.spark.decoding import decoded
-from sluice.spark.keying import polars_schema, prepared
-from sluice.spark.reading import with_origin
-from sluice.spark.row_wise import check_row_wise_plan
-from sluice.spark.rows import (
-    looked_up,
+from sluice.exchange.output import projected_result
+from sluice.exchange.reading import SOURCE
+from sluice.job.analysis import Result
+from sluice.operators.build import build_operator
+from sluice.operators.operator import WEIGHT
+from sluice.spark.deployment import polars_schema, with_computed_columns
+from sluice.spark.frames import (
+    decoded_text,
+    keyed_inputs,
     lookup_of,
     projected,
     renamed,
     transformed,
+    with_origin,
 )
 from sluice.spark.session import with_our_settings
-from sluice.spark.stage_failure import cause_of
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.operator import WEIGHT
-from sluice.subtask.output import narrowed
-from sluice.subtask.side_rows import SOURCE
-from sluice.subtask.state.schema import StateSchema
-from sluice.subtask.state.segments import to_table
+from sluice.spark.stage import failure_cause
+from sluice.state.segments import StateSchema, to_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +70,7 @@ def check_pipeline(
     for uid, node in pipeline.sources.items():
         source = node.spec.open(params, endpoint_url)
         empty = _empty(spark, with_origin(source.schema()).empty_table())
-        rows[uid] = empty if source.decoding is None else decoded(empty, source.decoding)
+        rows[uid] = empty if source.decoding is None else decoded_text(empty, source.decoding)
     yields: dict[str, Result] = {}
     for uid, declared in pipeline.stages.items():
         stage = _reading(declared, yields)
@@ -68,7 +80,9 @@ def check_pipeline(
         except ConfigurationError:
             raise
         except Exception as error:  # Spark's analyzer and the user's function may raise anything.
-            raise ConfigurationError(f"stage {uid!r} cannot be run: {cause_of(error)}") from error
+            raise ConfigurationError(
+                f"stage {uid!r} cannot be run: {failure_cause(error)}"
+            ) from error
         yields[uid] = Result(frame.schema, analysed(kind, frame.columns), tables)
         _check_sinks(pipeline, uid, yields[uid])
         if kind != Append():
@@ -88,8 +102,8 @@ def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
 
 def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
     for sink in pipeline.sinks_of(uid):
-        check_sink(sink.uid, sink.spec, Read(uid, result.kind))
-        check_columns(sink.uid, sink.spec, uid, result.columns)
+        check_sink(sink.uid, sink.spec, StreamRead(uid, result.kind))
+        check_sink_columns(sink.uid, sink.spec, uid, result.columns)
 
 
 def _result(
@@ -105,17 +119,19 @@ def _result(
     table = rows[lookup.table] if lookup is not None else None
     if stage.is_stateful:
         sides = [
-            prepared(side, stage, given)
-            for side, given in zip(looked_up(stage, inputs, table), stage.inputs, strict=True)
+            with_computed_columns(side, stage, given)
+            for side, given in zip(keyed_inputs(stage, inputs, table), stage.inputs, strict=True)
             if not given.is_broadcast
         ]
         operator = build_operator(stage, [polars_schema(side) for side in sides])
-        return narrowed(stage, operator.output_schema.to_frame()), operator.tables
+        return projected_result(stage, operator.output_schema.to_frame()), operator.tables
     result = transformed(stage, inputs, table, params)
     if isinstance(stage.operation, Transform):
         check_row_wise_plan(stage.uid, result)
     frame = polars_schema(result).to_frame()
-    return narrowed(stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)), {}
+    return projected_result(
+        stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
+    ), {}
 
 
 def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -123,3 +139,44 @@ def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return spark.createDataFrame([], from_arrow_schema(table.schema))
+
+
+_INSTEAD = {
+    "Window": ("a window function (OVER)", "top_n(), latest() or window()"),
+    "Aggregate": ("an aggregate (groupBy)", "key_by().aggregate() or window()"),
+    "Deduplicate": ("dropDuplicates()", "key_by().deduplicate()"),
+    "Distinct": ("distinct()", "key_by().deduplicate()"),
+    "GlobalLimit": ("limit()", "top_n()"),
+}
+# A node of Spark's plan, behind the lines that draw the tree.
+_NODE = re.compile(r"^[\s:+|-]*(?P<name>[A-Z]\w+)\b", re.MULTILINE)
+
+
+def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
+    """Refuse a result of which a row depends on other rows of its epoch.
+
+    Everything below a join is allowed: it is the other table, which the function joins to its rows.
+
+    Raises:
+        ConfigurationError: the function of stage *uid* has such an operator; the message says what
+            to use instead.
+    """
+    for node in _NODE.finditer(_analysed_plan(rows)):
+        if node["name"] == "Join":
+            return
+        if node["name"] in _INSTEAD:
+            what, instead = _INSTEAD[node["name"]]
+            raise ConfigurationError(
+                f"the function of stage {uid!r} has {what}, whose result depends on where the "
+                f"barriers fall; it may look at one row at a time: use {instead} for what is of "
+                "many"
+            )
+
+
+def _analysed_plan(rows: DataFrame) -> str:
+    """The analysed plan: the parsed one has no types, and the optimized one may hide a mistake."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):  # Connect has no other way.
+        rows.explain(extended=True)
+    analysed = printed.getvalue().partition("== Analyzed Logical Plan ==")[2]
+    return analysed.partition("== Optimized")[0]

@@ -2,6 +2,16 @@
 
 Attaching to a named session and leaving without ``stop()`` keeps its Python workers warm: the next
 task's epoch costs well under a second beyond its work.
+
+The session of a ``sluice run`` on a Spark Connect server that is running already.
+
+Unlike the sessions of Airflow's tasks it is not shared, so two runs of one pipeline do not affect
+each other.  It ends with the run; the server keeps running.
+
+Asks whether a Spark Connect server answers, without a session and without its client library.
+
+An HTTP/2 server greets with its settings.  So a driver that hangs is told from one that works: its
+port alone would be answered by the kernel.
 """
 
 from __future__ import annotations
@@ -10,18 +20,21 @@ import contextlib
 import logging
 import os
 import re
+import socket
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from sluice.errors import ConfigurationError
-from sluice.extras import SPARK, require
-from sluice.spark.class_archive import archive_option
-from sluice.spark.java import java_executable
+from sluice.extras import SPARK, require_installed
+from sluice.spark.jvm import archive_option, java_executable
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -102,7 +115,7 @@ def _port(parts: SplitResult) -> int | None:
 
 def require_pyspark(who: str) -> None:
     """Raises ConfigurationError, naming *who* needs it, unless a supported PySpark is installed."""
-    require("pyspark", "pandas", who=who)
+    require_installed("pyspark", "pandas", who=who)
     from pyspark import __version__
 
     SPARK.check(__version__, " (the library pyspark)")
@@ -295,3 +308,116 @@ class _ToRoot(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         logging.getLogger().handle(record)
+
+
+DEFAULT_PORT = 15002
+ANSWER_TIMEOUT_S = 10.0  # Enough for a server that is starting.
+END_TIMEOUT_S = 5.0  # For the client's threads, which need milliseconds.
+
+
+@contextmanager
+def remote_session(remote: str) -> Iterator[SparkSession]:
+    """A session on the Spark Connect server at *remote*, ``sc://host:port``, for the block.
+
+    Raises:
+        ConfigurationError: no server listens there, or one that is not a Spark Connect server, or
+            one of another version than PySpark's here.
+    """
+    before = {*threading.enumerate()}
+    check_listening(remote)
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote(remote_of(remote, user_id="sluice")).create()
+    try:
+        check_version(remote, spark.version)
+        yield spark
+    finally:
+        spark.stop()
+        _wait_for_daemons(before)
+
+
+def _wait_for_daemons(before: set[threading.Thread]) -> None:
+    """Wait until the threads have ended that gRPC began behind those of *before*.
+
+    They are daemons, and end soon after their channel was closed.  One that is still at work when
+    Python ends is unwound in the middle of gRPC's C++, which aborts the process: its exit code
+    would say that a run has failed that had not.
+    """
+    deadline = time.monotonic() + END_TIMEOUT_S
+    for thread in {*threading.enumerate()} - before:
+        if thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def check_listening(remote: str, *, said_by: str = "--remote") -> None:
+    """Check that a server listens at *remote*: Spark's own client would retry for ten minutes.
+
+    *said_by* is the option or the variable that names it, for the message.
+
+    Raises:
+        ConfigurationError: see ``remote_session``.
+    """
+    parts = urlsplit(remote_of(remote))
+    host, port = parts.hostname or "", parts.port or DEFAULT_PORT
+    try:
+        socket.create_connection((host, port), timeout=ANSWER_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConfigurationError(
+            f"no server listens at {host}:{port}, where {said_by} {remote} names a Spark Connect "
+            f"server ({error.strerror or error}); start one there, or correct the address"
+        ) from error
+    if "use_ssl=true" not in parts.path.lower() and not _speaks_grpc(f"{host}:{port}"):
+        raise ConfigurationError(
+            f"what listens at {host}:{port} is no Spark Connect server; name its gRPC port (by "
+            f"default {DEFAULT_PORT}), which is neither that of its UI nor that of a master"
+        )
+
+
+def check_version(remote: str, server: str) -> None:
+    """Raises ConfigurationError unless the *server*'s version has this client's first two parts."""
+    from pyspark import __version__ as client
+
+    if _release(server) != _release(client):
+        raise ConfigurationError(
+            f"the Spark Connect server at {remote} is Spark {server}, and PySpark is {client} "
+            f"here; install pyspark=={_release(server)}.* here, or start a server of Spark "
+            f"{_release(client)}"
+        )
+
+
+def _speaks_grpc(address: str) -> bool:
+    import grpc  # type: ignore[import-untyped]
+
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=ANSWER_TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            return False
+    return True
+
+
+def _release(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+CONNECT_TIMEOUT_S = 3.0  # As the store's: across an ocean it takes 0.3 s.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_NO_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+
+def ask_spark(remote: str) -> None:
+    """Return once the server at *remote*, ``sc://host:port``, has greeted.
+
+    Of one behind TLS only the port is asked.
+
+    Raises:
+        OSError: nothing listens there, or what does said nothing in CONNECT_TIMEOUT_S.
+    """
+    parts = urlsplit(remote)
+    address = parts.hostname or "localhost", parts.port or DEFAULT_PORT
+    with socket.create_connection(address, timeout=CONNECT_TIMEOUT_S) as connection:
+        if "use_ssl=true" in parts.path.lower() or "token=" in parts.path.lower():
+            return
+        connection.sendall(_PREFACE + _NO_SETTINGS)
+        if not connection.recv(1):
+            raise ConnectionError("it closed the connection without a greeting")

@@ -3,41 +3,53 @@ transform, shuffle, snapshot.
 
 Spark's JVM scans, joins and shuffles; the subtask merges, writes and acknowledges.  Running a stage
 again is harmless at any moment: files are named by their content and acks are created once.
+
+A stage's failure in one sentence: the stage, what it was reading, and the cause last.
+
+Chains: stages that run one behind the other in one Spark job (Flink's operator chaining).
+
+The driver of the first stage decides, for one attempt.  The stages keep their uids, state, acks and
+metrics; only the stream between them is not in the bucket.  So a chained stage acknowledges when
+those behind it have: there is nothing that they could read again.  The driver writes the acks once
+it knows that every subtask has read the same executions of those before it.
 """
 
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sluice.coordinator.completion import publish_early
-from sluice.core.acks import Ack
-from sluice.core.executions import Execution, Mixture, mixture_in
+from sluice.coordinator.publication import publish_early
+from sluice.core.answers import Ack, Execution, Mixture, mixture_in
+from sluice.core.configuration import CheckpointingMode
+from sluice.core.event_time import MIN_WATERMARK
+from sluice.core.failures import Cause, code_place, root_cause, stage_in
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointingMode
-from sluice.core.watermarks import MIN_WATERMARK
+from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Transform
-from sluice.epoch.acks import acks_of
-from sluice.epoch.assignment import assigned_state
-from sluice.epoch.lineage import Lineage, lineage_of
-from sluice.epoch.stage_input import stage_input
-from sluice.errors import ConfigurationError, FencedError, SluiceError, StageFailed
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    SluiceError,
+    StageFailed,
+    StoreUnavailable,
+)
+from sluice.exchange.blocks import RESULT_SCHEMA, executions_in
+from sluice.exchange.faults import Fault
+from sluice.exchange.subtask import run_subtask
+from sluice.job.answers import acks_of, plan_of, still_pending
 from sluice.job.job import Job
-from sluice.job.owed_work import plan_of, still_pending
-from sluice.spark.chaining import deploy_chain
-from sluice.spark.compaction_job import compact_state
-from sluice.spark.deployment import Deployment
+from sluice.job.lineage import Lineage, assigned_state, lineage_of
+from sluice.job.stage_input import StageInput, StreamInput, chained_behind, stage_input
+from sluice.spark.deployment import Deployment, compact_state, deploy, deploy_behind
 from sluice.spark.session import with_our_settings
-from sluice.spark.stage_failure import has_lost_rows, stage_failure
-from sluice.spark.stage_run import StageRun
-from sluice.subtask.chain import RESULT_SCHEMA, executions_in
-from sluice.subtask.faults import Fault
-from sluice.subtask.state.schema import StateSchema
-from sluice.subtask.subtask import run_subtask
+from sluice.spark.tasks import StageRun
+from sluice.state.segments import StateSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -272,3 +284,118 @@ def _acknowledge_nothing(run: StageRun) -> tuple[Ack, ...]:
         )
         for subtask, state in zip(task.subtasks, assigned_state(before, task), strict=True)
     )
+
+
+NAMED_PARTITIONS = 2
+_SPARK = ("pyspark", "py4j")
+_LOST = "indeterminate output was failed and retried"  # DAGScheduler, by checksums of shuffles.
+
+
+def failure_cause(error: BaseException) -> Cause:
+    """The root cause of *error*, raised by Spark, a worker or the user's code."""
+    kind = type(error)
+    if kind.__module__.startswith(_SPARK):
+        found = root_cause(str(error))
+        place = found.place or _user_place(error)
+        return Cause(found.said, place, is_transient=found.is_transient)
+    found = root_cause("".join(traceback.format_exception(error)))
+    is_transient = isinstance(error, StoreUnavailable)
+    return Cause(found.said, found.place, is_transient=is_transient)
+
+
+def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:
+    """The error to raise for *error*; the cause is that of the subtask, if one declined.
+
+    Of *chain* the stage is named that declined or that raised; the first one, where a worker died.
+    """
+    run, said = _failed(chain, error)
+    stage = run.node.uid
+    noticed = failure_cause(error)
+    cause = noticed if said is None else root_cause(said)
+    what = _reading(run)
+    over = f" over {what}" if what else ""
+    return StageFailed(
+        f"stage {stage!r} failed{over}: {cause}",
+        stage=stage,
+        cause=str(cause),
+        is_transient=noticed.is_transient or _LOST in str(cause),
+        is_declined=said is not None,
+    )
+
+
+def has_lost_rows(failure: StageFailed) -> bool:
+    """Whether Spark gave up because rows that it had lost became others when it computed them again
+    and some were read.
+
+    Blocks do that say which execution they are of, or which file their rows are in.
+    """
+    return _LOST in failure.cause
+
+
+def _failed(chain: Sequence[StageRun], error: Exception) -> tuple[StageRun, str | None]:
+    """The run that failed, and what its subtask said if it declined."""
+    runs = {run.node.uid: run for run in chain}
+    for one in chain[0].job.answers.declines(chain[0].plan.checkpoint_id):
+        run = runs.get(one.subtask.stage)
+        if run is not None and run.attempt == one.attempt:
+            return run, one.message
+    raised = stage_in("".join(traceback.format_exception(error)))
+    return runs.get(raised, chain[0]), None
+
+
+def _reading(run: StageRun) -> str:
+    """The records of sources that the stage was reading, or the number of partitions if many."""
+    spans: dict[str, tuple[int, int]] = {}
+    for source in run.job.pipeline.sources_of(run.node.uid):
+        for piece in run.plan.source(source.uid).slices:
+            end = piece.first_record + piece.records
+            first, last = spans.get(piece.partition, (piece.first_record, end))
+            spans[piece.partition] = min(first, piece.first_record), max(last, end)
+    if len(spans) > NAMED_PARTITIONS:
+        return f"{len(spans)} partitions from {min(spans)} to {max(spans)}"
+    # From 1, as editors count lines.
+    return ", ".join(f"records {a + 1} to {b} of {name}" for name, (a, b) in spans.items())
+
+
+def _user_place(error: BaseException) -> str:
+    """The innermost line of the user's code in the traceback of *error*, on this machine."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    places = (code_place(frame.filename, frame.lineno or 0) for frame in frames)
+    return next(filter(None, places), "")
+
+
+def deploy_chain(
+    run: StageRun,
+    pending: PendingCheckpoint,
+    lineage: Lineage,
+    *,
+    by_spark: bool = False,
+    without_rows: bool = False,
+) -> tuple[Deployment, ...]:
+    """Deploy the stage of *run* and those that can be chained to it, in their order.
+
+    With *by_spark* Spark reads the rows of the first, *without_rows* it has none.
+
+    Raises:
+        ConfigurationError: a stage cannot compute what it declares of its columns.
+    """
+    chain = [deploy(run, by_spark=by_spark, without_rows=without_rows)]
+    while (node := _next(chain[-1].run, lineage)) is not None:
+        before = chain[-1]
+        stream = StreamInput(segments=(), schema=before.stream_schema, watermark_ms=None)
+        behind = replace(
+            run,
+            node=node,
+            given=StageInput(streams={before.run.node.uid: stream}),
+            before=lineage.stage(node.uid),
+            attempt=pending.attempt_of(node.uid),
+        )
+        deployed = deploy_behind(before, behind)
+        if deployed is None:
+            break
+        chain.append(deployed)
+    return tuple(chain)
+
+
+def _next(run: StageRun, lineage: Lineage) -> StageNode | None:
+    return chained_behind(run.job.pipeline, run.configuration, run.plan, run.node.uid, lineage)

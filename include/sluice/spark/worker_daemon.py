@@ -36,14 +36,13 @@ _EVERY_WORKER_IMPORTS = (
     "pyspark.worker",
     "pyspark.sql.conversion",
     "pyspark.sql.pandas.serializers",
-    "sluice.connectors.contracts.sink",
-    "sluice.connectors.files.parquet_source",
-    "sluice.connectors.files.text_source",
+    "sluice.declaration.places",
+    "sluice.connectors.files.parquet",
+    "sluice.connectors.files.text",
     "sluice.declaration.declared_states",
     "sluice.job.places",
-    "sluice.spark.stage_run",
-    "sluice.spark.user_code",
-    "sluice.storage.uploads",
+    "sluice.spark.tasks",
+    "sluice.store.uploads",
 )
 
 # PySpark, Py4J, and the jar of Spark's own classes.  Each task invalidates what is cached of the

@@ -1,18 +1,45 @@
-"""Answers: a view as JSON, without secrets, and its schema for the OpenAPI page."""
+"""Answers: a view as JSON, without secrets, and its schema for the OpenAPI page.
+
+Who may: Airflow's own authentication, and its permissions on a pipeline's DAGs.
+
+Each route has one of these dependencies; tests/airflow walks the routes and finds one without.
+
+What went wrong, as RFC 9457 says it: problem+json that names the thing and the fix.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from fastapi import Response
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from fastapi import FastAPI, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
-from sluice.storage.redaction import redacted
-from sluice_airflow.rest.problems import MEDIA_TYPE, Problem
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    ProtocolViolation,
+    RestoreError,
+    SluiceError,
+    StoreUnavailable,
+    TableMismatch,
+)
+from sluice.protocol.keys import UID
+from sluice.store.redaction import redacted
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 REFERENCES = "#/components/schemas/{name}"
-_shown: dict[str, Any] = {}  # Every type that a route says it answers with, by name.
+_answered_types: dict[str, Any] = {}  # Every type that a route says it answers with, by name.
 
 
 def answer(view: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -28,10 +55,12 @@ def answer(view: object, *, status: int = 200, headers: dict[str, str] | None = 
     )
 
 
-def shows(view: type, *, status: int = 200, problems: Iterable[int] = ()) -> dict[int | str, Any]:
+def describe_responses(
+    view: type, *, status: int = 200, problems: Iterable[int] = ()
+) -> dict[int | str, Any]:
     """What a route's ``responses`` say: the schema of *view*, and the problems it may answer."""
-    _shown[view.__name__] = view
-    _shown[Problem.__name__] = Problem
+    _answered_types[view.__name__] = view
+    _answered_types[Problem.__name__] = Problem
     said: dict[int | str, Any] = {
         status: {
             "description": (view.__doc__ or view.__name__).split("\n")[0],
@@ -48,7 +77,9 @@ def shows(view: type, *, status: int = 200, problems: Iterable[int] = ()) -> dic
 
 def schemas() -> dict[str, Any]:
     """The JSON schemas of everything that routes answer with, by name."""
-    _, components = msgspec.json.schema_components(_shown.values(), ref_template=REFERENCES)
+    _, components = msgspec.json.schema_components(
+        _answered_types.values(), ref_template=REFERENCES
+    )
     return components
 
 
@@ -72,3 +103,219 @@ def _masked(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
             return {name: _masked(one) for name, one in value.items()}
         case _:
             return value
+
+
+Uid = Annotated[str, Path(pattern=f"^{UID}$", description="The uid of a pipeline")]
+
+
+class VisiblePipelines:
+    """What a user may see of the list: pipelines by uid, and whether broken modules are shown."""
+
+    def __init__(self, uids: frozenset[str], *, sees_problems: bool) -> None:
+        self.uids = uids
+        self.sees_problems = sees_problems
+
+
+def may_read(request: Request, user: GetUserDep, uid: Uid) -> None:
+    """Runs of the checkpoint DAG: a user who sees them may see the checkpoints they took."""
+    _require(request, user, "GET", DagAccessEntity.RUN, uid)
+
+
+def may_read_data(request: Request, user: GetUserDep, uid: Uid) -> None:
+    """Keyed state is rows, as an XCom is: it takes the right to see what tasks hand on."""
+    _require(request, user, "GET", DagAccessEntity.RUN, uid)
+    _require(request, user, "GET", DagAccessEntity.XCOM, uid)
+
+
+def visible_pipelines(user: GetUserDep) -> VisiblePipelines:
+    """The pipelines whose DAG the user may read."""
+    manager = get_auth_manager()
+    return VisiblePipelines(
+        frozenset(manager.get_authorized_dag_ids(user=user, method="GET")),
+        sees_problems=manager.is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user),
+    )
+
+
+def _require(
+    request: Request,
+    user: GetUserDep,
+    method: ResourceMethod,
+    entity: DagAccessEntity,
+    dag_id: str,
+) -> None:
+    requires_access_dag(method, entity, param_dag_id=dag_id)(request, user)
+
+
+def _may_run(suffix: str) -> Callable[[Request, BaseUser, str], None]:
+    """Who may start the DAG by hand may have it started here."""
+
+    def may_run(request: Request, user: GetUserDep, uid: Uid) -> None:
+        require_own_intent(request)
+        _require(request, user, "GET", DagAccessEntity.RUN, uid)
+        _require(request, user, "POST", DagAccessEntity.RUN, uid + suffix)
+
+    return may_run
+
+
+def require_own_intent(request: Request) -> None:
+    """Refuses what a page of another site can have a browser send with the user's cookie.
+
+    No such page can send JSON, or a header, unless Airflow's CORS settings let it; and a browser
+    says whose page it was.  A token in the header is proof enough.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"the body is {kind or 'of no type'}; send JSON, with Content-Type: application/json",
+        )
+    has_token = request.headers.get("authorization", "").lower().startswith("bearer ")
+    if not has_token and request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise Refused(
+            HTTPStatus.FORBIDDEN,
+            "the request comes from a page of another site, with this browser's cookie; send a "
+            "token in the header Authorization",
+        )
+
+
+class Refused(Exception):
+    """A request that is answered with a problem."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+may_checkpoint = _may_run("")
+may_save = _may_run("__savepoint")
+may_restore = _may_run("__restore")
+may_cancel = _may_run("__cancel")
+
+
+def may_read_savepoints(request: Request, user: GetUserDep, uid: Uid) -> None:
+    """The runs of the savepoint DAG, too."""
+    _require(request, user, "GET", DagAccessEntity.RUN, uid)
+    _require(request, user, "GET", DagAccessEntity.RUN, f"{uid}__savepoint")
+
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+MAX_DETAIL = 2_000
+
+# The first that fits.  What a path names and what is not there is a ConfigurationError.
+_STATUS: tuple[tuple[type[SluiceError], HTTPStatus], ...] = (
+    (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (ProtocolViolation, HTTPStatus.INTERNAL_SERVER_ERROR),
+    (FencedError, HTTPStatus.CONFLICT),
+    (TableMismatch, HTTPStatus.CONFLICT),
+    (RestoreError, HTTPStatus.NOT_FOUND),
+    (ConfigurationError, HTTPStatus.NOT_FOUND),
+    (SluiceError, HTTPStatus.INTERNAL_SERVER_ERROR),
+)
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """RFC 9457.  ``detail`` says what is wrong, and what to do; ``errors`` are of single fields."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: tuple[str, ...] = ()
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Have every error of *app* answered as a problem."""
+    handlers: Mapping[type[Exception], Any] = {
+        Refused: _refused,
+        SluiceError: _sluice_error_response,
+        HTTPException: _http,
+        RequestValidationError: _invalid,
+        Exception: _unexpected,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+def problem_response(
+    request: Request,
+    status: int,
+    detail: str,
+    *,
+    errors: tuple[str, ...] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The answer to *request*, without secrets."""
+    title = HTTPStatus(status).phrase
+    body = Problem(
+        type="about:blank",
+        title=title,
+        status=status,
+        detail=redacted(detail)[:MAX_DETAIL],
+        instance=redacted(request.url.path),
+        errors=tuple(redacted(one)[:MAX_DETAIL] for one in errors),
+    )
+    return Response(
+        msgspec.json.encode(body),
+        status_code=status,
+        media_type=MEDIA_TYPE,
+        headers={"Cache-Control": "no-store", **(headers or {})},
+    )
+
+
+def status_of(error: SluiceError) -> HTTPStatus:
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
+
+
+def _refused(request: Request, error: Refused) -> Response:
+    return problem_response(request, error.status, str(error))
+
+
+def _sluice_error_response(request: Request, error: SluiceError) -> Response:
+    status = status_of(error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("request failed path=%s: %s", request.url.path, redacted(str(error)))
+    return problem_response(request, status, str(error))
+
+
+def _http(request: Request, error: HTTPException) -> Response:
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.UNAUTHORIZED:
+        headers.setdefault("WWW-Authenticate", "Bearer")
+    return problem_response(request, error.status_code, _words(request, error), headers=headers)
+
+
+def _words(request: Request, error: HTTPException) -> str:
+    """Airflow's own words, with the fix where they have none."""
+    match error.status_code:
+        case HTTPStatus.UNAUTHORIZED:
+            return f"{error.detail}; log in to Airflow, or send a token of POST /auth/token"
+        case HTTPStatus.FORBIDDEN:
+            needed = "read" if request.method in ("GET", "HEAD") else "run"
+            return f"{error.detail}; an admin of Airflow can let you {needed} the DAG"
+        case HTTPStatus.NOT_FOUND if error.detail == HTTPStatus.NOT_FOUND.phrase:
+            return f"nothing is at {request.url.path}; /sluice/docs lists what is there"
+        case _:
+            return str(error.detail)
+
+
+def _invalid(request: Request, error: RequestValidationError) -> Response:
+    found = tuple(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    detail = f"the request is not understood: {'; '.join(found)}"
+    return problem_response(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=found)
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("request failed path=%s", request.url.path, exc_info=error)
+    return problem_response(
+        request,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        f"{type(error).__name__} in sluice; the log of the API server has the rest",
+    )
+
+
+LARGEST = 2**63 - 1
+
+Id = Annotated[int, Path(ge=1, le=LARGEST, description="A checkpoint's id")]

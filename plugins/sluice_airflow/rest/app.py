@@ -8,19 +8,11 @@ from airflow.configuration import conf
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from sluice_airflow.rest import (
-    acts,
-    checkpoints,
-    differences,
-    inspection,
-    metrics,
-    notices,
-    pipelines,
-    timing,
-)
-from sluice_airflow.rest.answers import schemas
-from sluice_airflow.rest.mount import PREFIX, VERSION
-from sluice_airflow.rest.problems import handle_problems
+from sluice_airflow.rest import acts, checkpoints, jobs
+from sluice_airflow.rest import acts as rest_acts
+from sluice_airflow.rest import checkpoints as rest_checkpoints
+from sluice_airflow.rest.answers import handle_problems, schemas
+from sluice_airflow.settings import PREFIX, VERSION
 
 TITLE = "Sluice"
 DESCRIPTION = """Checkpoints of the pipelines that this Airflow runs, with the resources and field
@@ -43,10 +35,18 @@ def create_app() -> FastAPI:
         redoc_url=None,
     )
     versioned = APIRouter(prefix=f"/api/{VERSION}")
-    for module in (pipelines, notices, checkpoints, inspection, differences, acts, timing):
-        versioned.include_router(module.router)
+    for router in (
+        jobs.pipelines_router,
+        rest_checkpoints.notices_router,
+        checkpoints.checkpoints_router,
+        rest_checkpoints.inspection_router,
+        rest_checkpoints.differences_router,
+        acts.acts_router,
+        rest_acts.timing_router,
+    ):
+        versioned.include_router(router)
     app.include_router(versioned)
-    app.include_router(metrics.router)
+    app.include_router(rest_checkpoints.metrics_router)
     handle_problems(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

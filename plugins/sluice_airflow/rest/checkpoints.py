@@ -1,16 +1,34 @@
-"""Routes of checkpoints, as Flink's REST API has them below ``/jobs/:jobid/checkpoints``."""
+"""Routes of checkpoints, as Flink's REST API has them below ``/jobs/:jobid/checkpoints``.
+
+Routes of what a job did and remembers: its journal, and the keyed state of its stages.
+
+Routes of what differs between two snapshots of a job: its figures, and the keys of its state.
+
+The page of metrics for a scraper, of the pipelines whose DAG the scraper's user may read.
+
+Route of what stands still now: Airflow alone is asked, so a store that hangs is told, too.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from itertools import chain
+from typing import Annotated, Any, TypeAlias
 
+import msgspec
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
 from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.responses import PlainTextResponse
+from sqlalchemy import select
 
+from sluice.core.configuration import CheckpointType
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType
-from sluice.protocol.names import UID
-from sluice.statistics.checkpoints import CheckpointStatus
-from sluice.views.checkpoint_pages import (
+from sluice.figures.metrics import unreadable
+from sluice.figures.record import CheckpointStatus
+from sluice.job.snapshots import LATEST
+from sluice.protocol.keys import SAVEPOINT_NAME, UID
+from sluice.surface.checkpoints import (
     CheckpointPage,
     CheckpointWithTasks,
     StageWithSubtasks,
@@ -18,25 +36,47 @@ from sluice.views.checkpoint_pages import (
     checkpoint_with_tasks,
     stage_with_subtasks,
 )
-from sluice.views.configuration import CheckpointConfig, checkpoint_config
-from sluice_airflow.rest.access import may_read
-from sluice_airflow.rest.answers import answer, shows
-from sluice_airflow.rest.jobs import JobDep
+from sluice.surface.differences import (
+    PLACE,
+    ChangeKind,
+    DifferenceQuery,
+    SnapshotDifference,
+    SnapshotName,
+    TableDifference,
+    chosen_table,
+    open_pair,
+    snapshot_difference,
+    table_difference,
+)
+from sluice.surface.journal import JournalPage, journal_page
+from sluice.surface.monitoring import CONTENT_TYPE, metrics, text_of
+from sluice.surface.options import CheckpointConfig, checkpoint_config
+from sluice.surface.snapshots import Snapshot, snapshots
+from sluice.surface.state import StatePage, state_page
+from sluice_airflow.rest.answers import (
+    LARGEST,
+    Id,
+    Uid,
+    VisiblePipelines,
+    answer,
+    describe_responses,
+    may_read,
+    may_read_data,
+    visible_pipelines,
+)
+from sluice_airflow.rest.jobs import DeclaredDep, JobDep, read_each, run_path
+from sluice_airflow.run_notes import why_run_is_blocked
 
-router = APIRouter(
+checkpoints_router = APIRouter(
     prefix="/pipelines/{uid}/checkpoints",
     tags=["checkpoints"],
     dependencies=[Depends(may_read)],
 )
-
-LARGEST = 2**63 - 1
 MOST_CHECKPOINTS = 10_000  # The longest history that is kept.
-
-Id = Annotated[int, Path(ge=1, le=LARGEST, description="A checkpoint's id")]
 Stage = Annotated[str, Path(pattern=f"^{UID}$", description="The uid of a stage")]
 
 
-@router.get("", responses=shows(CheckpointPage))
+@checkpoints_router.get("", responses=describe_responses(CheckpointPage))
 def list_checkpoints(
     job: JobDep,
     limit: Annotated[int, Query(ge=1, le=MOST_CHECKPOINTS)] = 100,
@@ -55,19 +95,204 @@ def list_checkpoints(
     return answer(page)
 
 
-@router.get("/config", responses=shows(CheckpointConfig))
+@checkpoints_router.get("/config", responses=describe_responses(CheckpointConfig))
 def show_config(job: JobDep) -> Response:
     """How checkpoints are taken: what is in force, beside what is declared, and the defaults."""
     return answer(checkpoint_config(job))
 
 
-@router.get("/{checkpoint_id}", responses=shows(CheckpointWithTasks))
+@checkpoints_router.get("/{checkpoint_id}", responses=describe_responses(CheckpointWithTasks))
 def show_checkpoint(job: JobDep, checkpoint_id: Id) -> Response:
     """One checkpoint, pending, completed or failed, with the figures of each stage."""
     return answer(checkpoint_with_tasks(job, CheckpointId(checkpoint_id)))
 
 
-@router.get("/{checkpoint_id}/subtasks/{stage}", responses=shows(StageWithSubtasks))
+@checkpoints_router.get(
+    "/{checkpoint_id}/subtasks/{stage}", responses=describe_responses(StageWithSubtasks)
+)
 def show_subtasks(job: JobDep, checkpoint_id: Id, stage: Stage) -> Response:
     """One stage of a checkpoint, with every subtask."""
     return answer(stage_with_subtasks(job, CheckpointId(checkpoint_id), stage))
+
+
+inspection_router = APIRouter(prefix="/pipelines/{uid}")
+
+MOST_ENTRIES = 200  # Each is a request to the store.
+MOST_PAGE_ROWS = 1_000
+FURTHEST = 10_000_000  # Rows before a page are read and passed over.
+
+
+@inspection_router.get(
+    "/journal",
+    tags=["journal"],
+    responses=describe_responses(JournalPage),
+    dependencies=[Depends(may_read)],
+)
+def list_journal(
+    job: JobDep,
+    limit: Annotated[int, Query(ge=1, le=MOST_ENTRIES)] = 50,
+    before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
+) -> Response:
+    """What the coordinator did, newest first, as far as the journal goes back."""
+    return answer(journal_page(job, limit=limit, before=before))
+
+
+class Snapshots(msgspec.Struct, frozen=True, kw_only=True):
+    """Retained checkpoints and savepoints of the job's own root, the newest first."""
+
+    snapshots: tuple[Snapshot, ...]
+
+
+@inspection_router.get(
+    "/snapshots",
+    tags=["snapshots"],
+    responses=describe_responses(Snapshots),
+    dependencies=[Depends(may_read)],
+)
+def list_snapshots(
+    job: JobDep,
+    checks: Annotated[  # noqa: FBT002 - a field of the query
+        bool, Query(description="Ask the files, sources and sinks whether each can be restored")
+    ] = False,
+) -> Response:
+    """What the job can be restored from; with `checks` also whether, and what is missing."""
+    return answer(Snapshots(snapshots=tuple(snapshots(job, checks=checks))))
+
+
+@inspection_router.get(
+    "/state/{stage}",
+    tags=["state"],
+    responses=describe_responses(StatePage),
+    dependencies=[Depends(may_read_data)],
+)
+def list_state(
+    job: JobDep,
+    stage: Stage,
+    checkpoint: Annotated[
+        str,
+        Query(pattern=f"^{SAVEPOINT_NAME}$", description="`latest`, an id, or a savepoint's name"),
+    ] = LATEST,
+    table: Annotated[str | None, Query(pattern=f"^{UID}$")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_PAGE_ROWS)] = 100,
+    offset: Annotated[int, Query(ge=0, le=FURTHEST)] = 0,
+) -> Response:
+    """The keyed state of a stage in a checkpoint, a page of its rows."""
+    found = state_page(job, checkpoint, stage, table=table, offset=offset, limit=limit)
+    return answer(found)
+
+
+differences_router = APIRouter(prefix="/pipelines/{uid}")
+
+MOST_CHANGES = 1_000
+MOST_COMPARED_ROWS = 1_000_000  # Compared by one request: a second or two.
+MOST_KEYS = 16  # Columns of a key.
+
+Before: TypeAlias = Annotated[
+    str,
+    Query(alias="from", pattern=f"^{SAVEPOINT_NAME}$", description="An id, or a savepoint's name"),
+]
+After: TypeAlias = Annotated[
+    str,
+    Query(
+        alias="to",
+        pattern=f"^{SAVEPOINT_NAME}$",
+        description="`latest`, an id, or a savepoint's name",
+    ),
+]
+
+
+@differences_router.get(
+    "/snapshots/difference",
+    tags=["snapshots"],
+    responses=describe_responses(SnapshotDifference),
+    dependencies=[Depends(may_read)],
+)
+def show_difference(job: JobDep, before: Before, after: After = LATEST) -> Response:
+    """What differs between two snapshots but rows: positions, watermarks, parallelism, tables."""
+    pair = open_pair(job, SnapshotName(named=before), SnapshotName(named=after))
+    return answer(snapshot_difference(pair))
+
+
+@differences_router.get(
+    "/state/{stage}/difference",
+    tags=["state"],
+    responses=describe_responses(TableDifference),
+    dependencies=[Depends(may_read_data)],
+)
+def list_changes(
+    job: JobDep,
+    stage: Stage,
+    before: Before,
+    after: After = LATEST,
+    table: Annotated[str | None, Query(pattern=f"^{UID}$")] = None,
+    kind: Annotated[list[ChangeKind] | None, Query()] = None,
+    key: Annotated[
+        list[str] | None,
+        Query(max_length=MOST_KEYS, description="`column=value`; `column` alone is null"),
+    ] = None,
+    limit: Annotated[int, Query(ge=0, le=MOST_CHANGES, description="0 only counts")] = 100,
+    after_place: Annotated[
+        str | None,
+        Query(alias="after", pattern=f"^{PLACE.pattern}$", description="The `next` of a page"),
+    ] = None,
+) -> Response:
+    """The keys of a stage's state that were added, removed or changed, with both rows of each."""
+    pair = open_pair(job, SnapshotName(named=before), SnapshotName(named=after))
+    tables = pair.table(stage, chosen_table(pair, stage, table))
+    asked = DifferenceQuery(
+        limit=limit,
+        after=after_place,
+        kinds=frozenset(kind or ChangeKind),
+        key=tuple(key or ()),
+        most_rows=MOST_COMPARED_ROWS,
+    )
+    return answer(table_difference(*tables, asked))
+
+
+metrics_router = APIRouter(tags=["metrics"])
+
+
+@metrics_router.get("/metrics", response_class=PlainTextResponse)
+def scrape(
+    declarations: DeclaredDep, allowed: Annotated[VisiblePipelines, Depends(visible_pipelines)]
+) -> Response:
+    """The figures of every pipeline whose DAG you may read, in Prometheus' text format."""
+    shown = [one for uid, one in declarations.pipelines.items() if uid in allowed.uids]
+    found = read_each(shown, metrics, lambda pipeline, _: (unreadable(pipeline.uid),))
+    return Response(text_of(chain.from_iterable(found)), media_type=CONTENT_TYPE)
+
+
+notices_router = APIRouter(tags=["pipelines"])
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """``notice`` says what a run under way waits for in vain, and where it is told what to do; it
+    is empty as long as all goes on.  ``run`` is the path of that run in Airflow.
+    """
+
+    notice: str
+    run: str | None
+
+
+@notices_router.get(
+    "/pipelines/{uid}/notice",
+    responses=describe_responses(Notice),
+    dependencies=[Depends(may_read)],
+)
+def show_notice(uid: Uid) -> Response:
+    """What does not answer, such as Spark or the store, or that the DAG of a run is paused."""
+    with create_session() as session:
+        for run in session.scalars(_under_way(uid)):
+            if said := why_run_is_blocked(run, session):
+                return answer(Notice(notice=said, run=run_path(run.dag_id, run.run_id)))
+    return answer(Notice(notice="", run=None))
+
+
+def _under_way(uid: str) -> Any:  # noqa: ANN401 - SQLAlchemy's select
+    """The runs of the pipeline's DAGs that have begun, the newest first."""
+    dags = [uid, *(f"{uid}__{kind}" for kind in ("savepoint", "restore", "cancel"))]
+    return (
+        select(DagRun)
+        .where(DagRun.dag_id.in_(dags), DagRun.state == DagRunState.RUNNING)
+        .order_by(DagRun.id.desc())
+    )

@@ -1,4 +1,9 @@
-"""The jobs that requests are about: one handle on each pipeline that this Airflow runs."""
+"""The jobs that requests are about: one handle on each pipeline that this Airflow runs.
+
+Routes of pipelines: all that a user may see, and one with its graph.
+
+Starts the DAG run that an act is, and finds it again.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +14,48 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote
 
+import msgspec
+from airflow.api.common.trigger_dag import trigger_dag
+from airflow.api_fastapi.app import API_ROOT_PATH
 from airflow.configuration import conf
-from fastapi import Depends
+from airflow.exceptions import DagNotFound
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType
+from fastapi import APIRouter, Depends, Response
+from sqlalchemy import select
 
-from sluice.declaration.discovery import Declarations
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.project import find_pipelines
+from sluice.declaration.project import Declarations, find_pipelines
 from sluice.errors import ConfigurationError, SluiceError
 from sluice.job.job import Job, open_job
-from sluice.storage.open import StoreLocation, open_store
-from sluice_airflow.declarations import load_scheduled
-from sluice_airflow.rest.access import Uid
-from sluice_airflow.rest.problems import Refused
+from sluice.store.open import StoreLocation, open_store
+from sluice.surface.pipelines import (
+    PipelineDetails,
+    PipelineLine,
+    pipeline_details,
+    pipeline_line,
+    unread_line,
+)
+from sluice_airflow.dags import load_scheduled
+from sluice_airflow.rest.answers import (
+    Refused,
+    Uid,
+    VisiblePipelines,
+    answer,
+    describe_responses,
+    may_read,
+    visible_pipelines,
+)
 from sluice_airflow.settings import Settings
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 LOADED_FOR_S = 30.0  # A broken module is imported anew so often; a sound one never.
 READERS = 8
@@ -78,9 +110,6 @@ def job_of(uid: Uid, declarations: DeclaredDep) -> Job:
     return open_readable(pipeline)
 
 
-JobDep = Annotated[Job, Depends(job_of)]
-
-
 def open_readable(pipeline: Pipeline) -> Job:
     """A handle whose requests are not repeated for a minute: a person waits for the answer."""
     try:
@@ -88,31 +117,6 @@ def open_readable(pipeline: Pipeline) -> Job:
     except ConfigurationError as error:
         raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
     return _handle(_Declared(pipeline), location)
-
-
-def read_each(
-    pipelines: Sequence[Pipeline],
-    read: Callable[[Job], Read],
-    unread: Callable[[Pipeline, str], Read],
-) -> list[Read]:
-    """*read* of every job at once; *unread* of one that fails, or that does not answer in time."""
-    tasks = [_pool.submit(lambda one: read(open_readable(one)), pipeline) for pipeline in pipelines]
-    wait(tasks, timeout=PATIENCE_S)
-    found: list[Read] = []
-    for pipeline, task in zip(pipelines, tasks, strict=True):
-        if not task.done():
-            task.cancel()
-            found.append(unread(pipeline, f"its bucket did not answer within {PATIENCE_S:.0f} s"))
-        elif (error := task.exception()) is not None:
-            found.append(unread(pipeline, _told(error)))
-        else:
-            found.append(task.result())
-    return found
-
-
-def _told(error: BaseException) -> str:
-    is_ours = isinstance(error, SluiceError | Refused)
-    return str(error) if is_ours else f"{type(error).__name__}: {error}"
 
 
 class _Declared:
@@ -131,3 +135,178 @@ class _Declared:
 @lru_cache(maxsize=1_000)
 def _handle(declared: _Declared, location: StoreLocation) -> Job:
     return open_job(declared.pipeline, location, store=open_store(location))
+
+
+JobDep = Annotated[Job, Depends(job_of)]
+
+
+def read_each(
+    pipelines: Sequence[Pipeline],
+    read: Callable[[Job], Read],
+    unread: Callable[[Pipeline, str], Read],
+) -> list[Read]:
+    """*read* of every job at once; *unread* of one that fails, or that does not answer in time."""
+    tasks = [_pool.submit(lambda one: read(open_readable(one)), pipeline) for pipeline in pipelines]
+    wait(tasks, timeout=PATIENCE_S)
+    found: list[Read] = []
+    for pipeline, task in zip(pipelines, tasks, strict=True):
+        if not task.done():
+            task.cancel()
+            found.append(unread(pipeline, f"its bucket did not answer within {PATIENCE_S:.0f} s"))
+        elif (error := task.exception()) is not None:
+            found.append(unread(pipeline, _error_message(error)))
+        else:
+            found.append(task.result())
+    return found
+
+
+def _error_message(error: BaseException) -> str:
+    is_ours = isinstance(error, SluiceError | Refused)
+    return str(error) if is_ours else f"{type(error).__name__}: {error}"
+
+
+pipelines_router = APIRouter(tags=["pipelines"])
+
+
+class ListedPipeline(PipelineLine, frozen=True, kw_only=True):
+    """A pipeline in a line, with the path of its DAG in Airflow."""
+
+    dag: str
+
+
+class ShownPipeline(PipelineDetails, frozen=True, kw_only=True):
+    """A pipeline with its graph, and the path of its DAG in Airflow."""
+
+    dag: str
+
+
+class BrokenModule(msgspec.Struct, frozen=True, kw_only=True):
+    """A module of pipelines that cannot be imported, so that none of its uids is known."""
+
+    module: str
+    error: str
+
+
+class Pipelines(msgspec.Struct, frozen=True, kw_only=True):
+    """Those whose DAG the user may read, in the order of their uids."""
+
+    pipelines: tuple[ListedPipeline, ...]
+    broken: tuple[BrokenModule, ...]
+
+
+@pipelines_router.get("/pipelines", responses=describe_responses(Pipelines))
+def list_pipelines(
+    declarations: DeclaredDep, allowed: Annotated[VisiblePipelines, Depends(visible_pipelines)]
+) -> Response:
+    """Every pipeline whose DAG you may read: its status, its last checkpoint, its watermark.
+
+    One whose bucket does not answer has an `error`, and the others are shown.
+    """
+    shown = [one for uid, one in declarations.pipelines.items() if uid in allowed.uids]
+    lines = read_each(shown, pipeline_line, unread_line)
+    problems = declarations.problems if allowed.sees_problems else {}
+    return answer(
+        Pipelines(
+            pipelines=tuple(
+                ListedPipeline(**_fields(line), dag=dag_path(line.uid)) for line in lines
+            ),
+            broken=tuple(
+                BrokenModule(module=name, error=error) for name, error in problems.items()
+            ),
+        )
+    )
+
+
+@pipelines_router.get(
+    "/pipelines/{uid}",
+    responses=describe_responses(ShownPipeline),
+    dependencies=[Depends(may_read)],
+)
+def show_pipeline(job: JobDep) -> Response:
+    """One pipeline with its declared graph: sources, stages and sinks, who reads whom, and what is
+    known of each of them.
+    """
+    found = pipeline_details(job)
+    return answer(ShownPipeline(**_fields(found), dag=dag_path(found.uid)))
+
+
+def dag_path(dag_id: str) -> str:
+    """Where Airflow shows a DAG."""
+    return f"{API_ROOT_PATH.rstrip('/')}/dags/{quote(dag_id, safe='')}"
+
+
+def _fields(record: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A DAG run that was started; ``run`` is its path in Airflow.  Its id is the request's."""
+
+    request_id: str = msgspec.field(name="request-id")
+    dag_id: str
+    run: str
+
+
+class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
+    """``state`` is Airflow's: queued, running, success or failed."""
+
+    state: str
+    note: str | None
+
+
+def start_run(dag_id: str, conf: dict[str, Any], user: BaseUser) -> StartedRun:
+    """A manual run of *dag_id*, by *user*, with *conf* in the place of its form."""
+    _require_ready(dag_id)
+    try:
+        started = trigger_dag(
+            dag_id,
+            triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name=user.get_name(),
+            conf=conf,
+        )
+    except DagNotFound as error:
+        raise Refused(HTTPStatus.NOT_FOUND, _unknown(dag_id)) from error
+    except ValueError as error:  # Airflow's, of a field that the form would refuse.
+        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"DAG {dag_id!r}: {error}") from error
+    if started is None:
+        raise Refused(HTTPStatus.NOT_FOUND, _unknown(dag_id))
+    return StartedRun(
+        request_id=started.run_id,
+        dag_id=dag_id,
+        run=run_path(dag_id, started.run_id),
+    )
+
+
+def run_path(dag_id: str, run_id: str) -> str:
+    """Where Airflow shows a run."""
+    return f"{dag_path(dag_id)}/runs/{quote(run_id, safe='')}"
+
+
+def find_run(dag_id: str, run_id: str) -> FoundRun:
+    """The run of an earlier request."""
+    with create_session() as session:
+        mine = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        found = session.scalars(mine).one_or_none()
+        if found is None:
+            raise Refused(
+                HTTPStatus.NOT_FOUND,
+                f"DAG {dag_id!r} has no run {run_id!r}; it was never requested, or its run was "
+                "deleted",
+            )
+        return FoundRun(state=DagRunState(found.state).value, note=found.note)
+
+
+def _require_ready(dag_id: str) -> None:
+    """A run of a paused DAG would wait, without a word of what for."""
+    with create_session() as session:
+        dag = session.scalars(select(DagModel).where(DagModel.dag_id == dag_id)).one_or_none()
+        if dag is None or dag.is_stale:
+            raise Refused(HTTPStatus.NOT_FOUND, _unknown(dag_id))
+        if dag.is_paused:
+            raise Refused(
+                HTTPStatus.CONFLICT, f"DAG {dag_id!r} is paused, so that no run starts; unpause it"
+            )
+
+
+def _unknown(dag_id: str) -> str:
+    return f"Airflow has no DAG {dag_id!r}; look at its import errors"

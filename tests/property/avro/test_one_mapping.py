@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.avro.columns import as_numbers
-from sluice.connectors.files.avro_source import AvroSource
-from sluice.connectors.kafka.avro import AvroValues
+from sluice.connectors.avro import as_numbers
+from sluice.connectors.files.avro import AvroSource
+from sluice.connectors.kafka.formats import AvroValues
 from sluice.connectors.kafka.messages import AvroRow, MessageFormat
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError

@@ -9,25 +9,25 @@ from random import Random
 from typing import Any
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, results
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, overtake, watch
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.coordinator.trigger import Triggered, trigger
-from sluice.coordinator.watch import watch
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
+from sluice.core.events import AttemptStarted
+from sluice.core.failures import CheckpointFailureReason as Failure
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import AttemptStarted
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Failure
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import (
     FromCheckpoint,
     FromOrigin,
     Latest,
-    Restore,
+    RestoreApproval,
     RestoreOptions,
     RestoreTarget,
 )
@@ -166,7 +166,7 @@ class World:
     def _restored(self, target: RestoreTarget) -> object:
         job = self.job
         decision = plan_restore(job, target)
-        assert isinstance(decision, Restore), decision.problems
+        assert isinstance(decision, RestoreApproval), decision.problems
         choice = decision.choice
         if choice.checkpoint_id is None:
             return None

@@ -13,8 +13,7 @@ import os
 
 import pytest
 
-from sluice.coordinator.garbage import collect_garbage, find_orphans
-from sluice.coordinator.orphans import Orphans
+from sluice.coordinator.garbage import Orphans, collect_garbage, find_orphans
 from tests.hooked import hooked
 from tests.property.coordinator.garbage_world import World
 

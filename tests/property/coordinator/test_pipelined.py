@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, published_records, trigger_one
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.core.plan import CheckpointPlan
 from sluice.errors import NotYetAcknowledged
 from sluice.job.job import Job

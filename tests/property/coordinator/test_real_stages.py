@@ -12,27 +12,28 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, overtake
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.configuration import CheckpointingMode, CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing, CheckpointingMode
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.windows import Tumbling
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.places import open_result_table, open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.subtask.state.cache import SegmentCache
+from sluice.state.cache import SegmentCache
 
 EVENTS, EPOCH = 600, 120
 READ, PASS, WINDOW, COUNT = "read", "pass_on", "per_second", "count_windows"

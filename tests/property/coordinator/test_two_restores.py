@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore
 from sluice.coordinator.restore_plan import plan_restore
 from sluice.core.restoring import Stop
 from sluice.errors import RestoreError

@@ -8,11 +8,17 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from harness.jobs import STAGES
-from sluice.core.acks import Ack, Decline
-from sluice.core.configuration import JobConfiguration
+from sluice.core.answers import Ack, Decline
+from sluice.core.configuration import (
+    CheckpointType,
+    ClaimMode,
+    JobConfiguration,
+    JobStatus,
+    Retention,
+    Timing,
+)
 from sluice.core.decider import CheckpointRequest
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
-from sluice.core.messages import (
+from sluice.core.events import (
     AcksReceived,
     AlignmentTimedOut,
     AttemptStarted,
@@ -34,12 +40,11 @@ from sluice.core.messages import (
     TablesRecovered,
     TriggerFailed,
 )
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.core.table_recovery import TableDecision
-from sluice.core.timing import Timing
+from sluice.core.tables import TableDecision
 from tests.builders import SUBTASKS, a_plan
 
 STOPS = (JobStatus.SUSPENDED, JobStatus.CANCELED, JobStatus.FAILED)

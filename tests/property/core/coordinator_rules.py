@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sluice.core.completed import CompletedCheckpoint
-from sluice.core.messages import (
+from sluice.core.configuration import JobStatus
+from sluice.core.events import (
     AcksReceived,
     CheckpointCommitted,
     CheckpointCompleted,
@@ -17,11 +18,11 @@ from sluice.core.messages import (
     JobRestored,
     JobSubmitted,
     SnapshotsDiscarded,
+    Transition,
+    Verdict,
 )
-from sluice.core.properties import JobStatus
 from sluice.core.requests import examine
 from sluice.core.state import REMEMBERED_FAILURES, REMEMBERED_REJECTIONS, CoordinatorState
-from sluice.core.transition import Transition, Verdict
 
 ALIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sluice.core.completed import CompletedCheckpoint, subsumed
+from sluice.core.configuration import CheckpointType
 from sluice.core.ids import CheckpointId, Generation
-from sluice.core.properties import CheckpointType
 from tests.examples import examples
 
 types = st.sampled_from(CheckpointType)

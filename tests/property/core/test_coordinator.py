@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from harness.jobs import STAGES
-from sluice.core.configuration import JobConfiguration
+from sluice.core.configuration import ClaimMode, JobConfiguration, JobStatus
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
-from sluice.core.lifecycle import next_generation
-from sluice.core.messages import (
+from sluice.core.events import (
     AcksReceived,
     CheckpointCommitted,
     CheckpointCompleted,
@@ -34,15 +32,17 @@ from sluice.core.messages import (
     JobSubmitted,
     SnapshotsDiscarded,
     TablesRecovered,
+    Transition,
+    Verdict,
 )
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.lifecycle import next_generation
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
-from sluice.core.properties import ClaimMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.requests import Standing, examine
+from sluice.core.requests import Admission, examine
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision
-from sluice.core.transition import Transition, Verdict
+from sluice.core.tables import TableDecision
 from tests.builders import TASKS, a_plan, acked, an_attempt, declined
 from tests.core_events import timed_out
 from tests.examples import examples
@@ -188,7 +188,7 @@ class Coordinator(RuleBasedStateMachine):
     def look_after(self, request: CheckpointRequest) -> None:
         """As the owner of a request does: ask, and trigger when told to."""
         self.say(CheckpointRequested(**self.about, request=request))
-        if examine(self.state, request, self.about["at_ms"]).standing is not Standing.RUNS:
+        if examine(self.state, request, self.about["at_ms"]).standing is not Admission.RUNS:
             return
         plan = self.a_plan_for(request)
         stale = [

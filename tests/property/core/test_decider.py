@@ -10,16 +10,9 @@ from typing import Any
 
 import pytest
 
-from sluice.core.decider import (
-    CheckpointRequest,
-    Decision,
-    Limits,
-    Rejection,
-    Situation,
-    decide,
-)
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.configuration import CheckpointType
+from sluice.core.decider import CheckpointRequest, Decision, Limits, Rejection, Situation, decide
+from sluice.core.failures import CheckpointFailureReason as Reason
 
 NOW_MS = 1_000_000
 IDLE = Situation(now_ms=NOW_MS)

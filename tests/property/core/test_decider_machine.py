@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sluice.core.configuration import CheckpointType
 from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.failures import CheckpointFailureReason as Reason
 from tests.examples import examples
 
 

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.completed import CompletedCheckpoint
-from sluice.core.configuration import JobConfiguration
-from sluice.core.epoch_size import (
+from sluice.core.configuration import CheckpointType, JobConfiguration
+from sluice.core.failures import CheckpointFailureReason as Reason
+from sluice.core.ids import CheckpointId, Generation
+from sluice.core.requests import (
     FIRST_RECORDS,
     LEAST_RECORDS,
     MOST_GROWTH,
@@ -17,9 +19,6 @@ from sluice.core.epoch_size import (
     MOST_SHRINKING,
     records_of_next_epoch,
 )
-from sluice.core.ids import CheckpointId, Generation
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.state import CoordinatorState, FailedCheckpoint
 
 SIZED = JobConfiguration(target_epoch_ms=60_000)

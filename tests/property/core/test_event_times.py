@@ -7,13 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.core.event_time import MIN_WATERMARK, combined_watermark, known_times, source_watermark
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
-from sluice.core.watermarks import (
-    MIN_WATERMARK,
-    combined_watermark,
-    known_times,
-    source_watermark,
-)
 
 NAMES = ("a", "b", "c")
 OUT_OF_ORDERNESS_MS = 3

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.contracts.source import SourcePosition
-from sluice.connectors.files.file_source import FileSource
-from sluice.connectors.files.known_files import SEALED_KEPT
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.source import SEALED_KEPT, FileSource
+from sluice.connectors.files.text import FilesSource
+from sluice.declaration.places import SourcePosition
 from tests.examples import examples
 from tests.property.files.formats import rows_of
 

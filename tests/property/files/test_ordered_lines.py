@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from sluice.connectors.contracts.source import SourcePosition
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.text import FilesSource
+from sluice.declaration.places import SourcePosition
 from tests.examples import TIMES
 from tests.property.files.formats import rows_of
 

@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.key_groups import hash_range, key_group_range
-from sluice.state_processor import tables
-from sluice.state_processor.tables import NewTable, Place, rewrite_table
-from sluice.storage.open import StoreLocation
-from sluice.subtask.state.cache import SegmentCache
-from sluice.subtask.state.schema import StateSchema
-from sluice.subtask.state.segments import HASH, WRITTEN, to_frame
-from sluice.subtask.state_files import describe_segment
+from sluice.local import savepoint_tables
+from sluice.local.savepoint_tables import NewTable, RewrittenTable, rewrite_table
+from sluice.state.cache import SegmentCache
+from sluice.state.merging import describe_segment
+from sluice.state.segments import HASH, WRITTEN, StateSchema, to_frame
+from sluice.store.open import StoreLocation
 from tests.examples import examples
 from tests.property.subtask.keyed_world import (
     Epoch,
@@ -87,7 +86,7 @@ def handles_of(world: World) -> list[StateHandle]:
 
 
 def rewritten(world: World, edit: Edit, parallelism: int, piece_rows: int) -> NewTable:
-    place = Place(
+    place = RewrittenTable(
         stage="s",
         table="t",
         schema=world.schema,
@@ -100,7 +99,7 @@ def rewritten(world: World, edit: Edit, parallelism: int, piece_rows: int) -> Ne
         return segment
 
     cache = SegmentCache(StoreLocation(root="memory://rewriting"))
-    with mock.patch.object(tables, "PIECE_ROWS", piece_rows):
+    with mock.patch.object(savepoint_tables, "PIECE_ROWS", piece_rows):
         return rewrite_table(
             place, [handles_of(world)], [edit], as_of_ms=world.now_ms, cache=cache, keep=keep
         )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from sluice.subtask.operators.operator import EpochTime
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
+from sluice.operators.operator import EpochTime
 
 EVERY_MS = 7
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 from hypothesis import strategies as st
 
-from sluice.subtask.operators.operator import WEIGHT
+from sluice.operators.operator import WEIGHT
 from tests.property.subtask.subtask import Epoch, Row
 
 

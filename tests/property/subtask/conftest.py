@@ -8,8 +8,8 @@ import pytest
 
 # From so many rows on they are taken for many.
 _LIMITS = (
-    "sluice.subtask.operators.ranking._FEW_ROWS",
-    "sluice.subtask.operators.grouping._STREAMED_ROWS",
+    "sluice.operators.ranking._FEW_ROWS",
+    "sluice.operators.kernels._STREAMED_ROWS",
 )
 
 

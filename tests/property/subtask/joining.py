@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
-from sluice.subtask.operators.operator import EpochTime, Operator, Outcome
+from sluice.operators.operator import EpochTime, Operator, Outcome
 from tests.property.subtask.barriers import rising
 from tests.property.subtask.subtask import (
     Epoch,

@@ -6,19 +6,21 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sluice.declaration.accumulating_states import (
-    AggregateFunction,
-    AggregatingState,
-    ReducingState,
-)
-from sluice.declaration.keyed_process import (
+from sluice.declaration.keyed_functions import (
     Context,
     KeyedProcessFunction,
     OnTimerContext,
     Row,
     Timers,
 )
-from sluice.declaration.keyed_states import ListState, MapState, ValueState
+from sluice.declaration.keyed_states import (
+    AggregateFunction,
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from tests.property.subtask.played import EPOCH
 
 MS = timedelta(milliseconds=1)

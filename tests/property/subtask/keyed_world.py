@@ -17,16 +17,11 @@ import polars as pl
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from sluice.core.handles import MAX_HASH, MIN_HASH
-from sluice.subtask.state.keyed import (
-    Run,
-    StateSchema,
-    delta_table,
-    last_write,
-    merge_pieces,
-    min_time,
-)
-from sluice.subtask.state.segments import HASH, checksum, decode_segment, encode_segment
+from sluice.core.handles import MAX_HASH, MIN_HASH, checksum
+from sluice.state.keyed import delta_table
+from sluice.state.merging import last_write, merge_pieces, min_time
+from sluice.state.runs import Run
+from sluice.state.segments import HASH, StateSchema, decode_segment, encode_segment
 from tests.merged_runs import merge_runs
 
 TTL_MS = 10

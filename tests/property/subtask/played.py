@@ -13,12 +13,12 @@ from typing import Any
 import polars as pl
 from hypothesis import strategies as st
 
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Stateful
-from sluice.subtask.operators.operator import FILTER, EpochTime, Operator, Outcome, Partial
+from sluice.operators.operator import FILTER, EpochTime, Operator, Outcome, Partial
 from tests.property.subtask.subtask import Epoch, Row, Subtask, in_chunks
 
 KEYS = ("id", "name")

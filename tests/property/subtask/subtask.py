@@ -15,15 +15,11 @@ from typing import Any
 
 import polars as pl
 
-from sluice.subtask.operators.operator import (
-    Changes,
-    EpochTime,
-    Operator,
-    Outcome,
-    input_schema,
-)
-from sluice.subtask.state.keyed import KeyedState, Run, delta_table, min_time
-from sluice.subtask.state.segments import HASH
+from sluice.operators.operator import EpochTime, Operator, Outcome, input_schema
+from sluice.state.keyed import Changes, KeyedState, delta_table
+from sluice.state.merging import min_time
+from sluice.state.runs import Run
+from sluice.state.segments import HASH
 from tests.merged_runs import merge_runs
 
 Row = tuple[Any, ...]

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from sluice.declaration import aggregates as agg
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.operations import KeyedAggregate as Declared
-from sluice.subtask.operators.aggregate import KeyedAggregate
-from sluice.subtask.operators.operator import WEIGHT, EpochTime
-from sluice.subtask.state.segments import HASH
+from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.operator import WEIGHT, EpochTime
+from sluice.state.segments import HASH
 from tests.examples import examples
 from tests.property.subtask.changelogs import applied, changelogs, kept, with_weight
 from tests.property.subtask.played import (
@@ -56,13 +56,13 @@ histories = st.one_of(changelogs(rows), changelogs(crowded_rows, most_rows=12))
 
 def an_aggregate(ttl_ms: int | None = None) -> WithColumns:
     stage = a_stage(Declared(aggregates=AGGREGATES), ttl_ms=ttl_ms)
-    return WithColumns(KeyedAggregate(stage, CHANGELOG), WHERES)
+    return WithColumns(KeyedAggregateOperator(stage, CHANGELOG), WHERES)
 
 
 def one(aggregate: Aggregate, dtype: pl.DataType) -> Subtask:
     schema = with_weight(pl.Schema({"id": pl.Int64(), "value": dtype}))
     stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"], event_time=None)
-    return Subtask(KeyedAggregate(stage, schema), [schema], key_count=1)
+    return Subtask(KeyedAggregateOperator(stage, schema), [schema], key_count=1)
 
 
 def hashable(row: Row) -> Row:
@@ -174,12 +174,12 @@ def test_an_aggregate_is_computed_of_the_columns_it_says_it_needs() -> None:
         whole = pl.Schema({**schema, **dict.fromkeys(WHERES, pl.Boolean())})
         for name, aggregate in AGGREGATES.items():
             stage = a_stage(Declared(aggregates={name: aggregate}), keys=["id"])
-            needed = KeyedAggregate(stage, whole).needed_columns()
+            needed = KeyedAggregateOperator(stage, whole).needed_columns()
             assert needed is not None
             mine = {"id", *needed, WEIGHT, *WHERES}
             narrow = pl.Schema({n: dtype for n, dtype in whole.items() if n in mine})
 
-            operator = KeyedAggregate(stage, narrow)
+            operator = KeyedAggregateOperator(stage, narrow)
 
             rows = pl.Schema({HASH: pl.Int64(), **narrow}).to_frame()
             found = operator.partial(rows, EpochTime()).groups

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.operator import Operator
+from sluice.operators.build import build_operator
+from sluice.operators.operator import Operator
 from tests.examples import examples
 from tests.property.subtask.barriers import times_of
 from tests.property.subtask.changelogs import applied, changelogs, kept, with_weight

@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
-from sluice.subtask.group_buffer import GroupBuffer, HashRange
-from sluice.subtask.operators.operator import Frames
-from sluice.subtask.row_file_writer import RowFiles
-from sluice.subtask.state.segments import HASH, to_frame
+from sluice.exchange.group_buffer import GroupBuffer, HashRange
+from sluice.operators.operator import Frames
+from sluice.state.segments import HASH, RowFiles, to_frame
 
 EVERYTHING = HashRange(MIN_HASH, MAX_HASH)
 
@@ -77,7 +76,7 @@ def test_memory_decides_nothing(sizes: list[int], seed: int) -> None:
 def test_a_file_ends_where_rows_say_so_and_not_where_frames_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice.subtask.row_file_writer.ROWS_PER_FILE", 10)
+    monkeypatch.setattr("sluice.state.segments.ROWS_PER_FILE", 10)
     numbers = pl.DataFrame({"n": range(47)})
 
     files: list[list[list[int]]] = []

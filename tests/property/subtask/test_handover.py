@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import StoreUnavailable
-from sluice.spark.partitions import Step
-from sluice.spark.pipelined import Mapped, Move, Placed, run_task
-from sluice.subtask.handover import Handover
+from sluice.exchange.blocks import Handover
+from sluice.spark.tasks import MappedPartitions, Move, PartitionFunction, Placed, run_task
 from tests.examples import examples
 
 SCHEMA = pa.schema([("to", pa.int32()), ("path", pa.string())])
@@ -55,9 +54,9 @@ class Played:
 
     def results(self) -> list[Row]:
         first, *behind = self.job.parallelisms
-        moves: list[Move] = [Mapped(self.step(0), SCHEMA)]
+        moves: list[Move] = [MappedPartitions(self.step(0), SCHEMA)]
         for number, parallelism in enumerate(behind, 1):
-            moves += [Placed(parallelism, "to"), Mapped(self.step(number), SCHEMA)]
+            moves += [Placed(parallelism, "to"), MappedPartitions(self.step(number), SCHEMA)]
         # Who still waits when the folder goes does so no longer.
         with ThreadPoolExecutor(8) as pool, tempfile.TemporaryDirectory() as folder:
             for exchange in range(len(behind)):
@@ -75,7 +74,7 @@ class Played:
             tasks = pool.map(tried, range(max(self.job.parallelisms)))
             return [row for rows in tasks for row in rows]
 
-    def step(self, number: int) -> Step:
+    def step(self, number: int) -> PartitionFunction:
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             at = (self.task.number, number)
             self.calls[at] += 1

@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.subtask.operators.interval_pairs import interval_pairs
+from sluice.operators.timed_joins import interval_pairs
 from tests.examples import examples
 
 LEFT = pl.Schema({"id": pl.Int64(), "name": pl.String(), "lower": pl.Int64(), "upper": pl.Int64()})

@@ -14,10 +14,10 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sluice.core.watermarks import MAX_WATERMARK
+from sluice.core.event_time import MAX_WATERMARK
 from sluice.declaration import operations as ops
-from sluice.subtask.operators.interval_join import IntervalJoin
-from sluice.subtask.operators.regular_join import RegularJoin
+from sluice.operators.joins import RegularJoinOperator
+from sluice.operators.timed_joins import IntervalJoinOperator
 from tests.examples import examples
 from tests.property.subtask.barriers import times_of
 from tests.property.subtask.joining import (
@@ -44,8 +44,8 @@ from tests.property.subtask.subtask import Row, Subtask
 # --- regular --------------------------------------------------------------------------------------
 
 
-def regular_join(how: Any, ttl_ms: int | None = None) -> RegularJoin:
-    return RegularJoin(a_stage(ops.RegularJoin(how=how), ttl_ms), LEFT, RIGHT)
+def regular_join(how: Any, ttl_ms: int | None = None) -> RegularJoinOperator:
+    return RegularJoinOperator(a_stage(ops.RegularJoin(how=how), ttl_ms), LEFT, RIGHT)
 
 
 def regular_pairs(seen: tuple[list[Row], list[Row]]) -> Counter[Row]:
@@ -120,8 +120,8 @@ intervals = st.one_of(
 )
 
 
-def an_interval_join(declared: ops.IntervalJoin) -> IntervalJoin:
-    return IntervalJoin(a_stage(declared), LEFT, RIGHT)
+def an_interval_join(declared: ops.IntervalJoin) -> IntervalJoinOperator:
+    return IntervalJoinOperator(a_stage(declared), LEFT, RIGHT)
 
 
 def end_of(declared: ops.IntervalJoin, left: Row) -> datetime | None:

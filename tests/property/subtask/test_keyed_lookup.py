@@ -14,8 +14,8 @@ from sluice.declaration.changelog import Upsert
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedLookup as Declared
 from sluice.declaration.operations import Lookup
-from sluice.subtask.operators.keyed_lookup import KeyedLookup
-from sluice.subtask.operators.operator import WEIGHT, EpochTime
+from sluice.operators.joins import KeyedLookupOperator
+from sluice.operators.operator import WEIGHT, EpochTime
 from tests.examples import examples
 from tests.property.subtask.played import play, seeds
 from tests.property.subtask.subtask import (
@@ -34,11 +34,11 @@ epochs = st.dictionaries(st.sampled_from([None, 0, 1, 2]), cities, max_size=4)
 histories = st.lists(epochs, min_size=1, max_size=4)
 
 
-def an_operator() -> KeyedLookup:
+def an_operator() -> KeyedLookupOperator:
     lookup = Lookup(table="table", on={"id": "id"}, keep="matched", add={"city": "city"})
     read = Input(producer="rows", kind=Upsert(("id",)), keys=("id",))
     stage = StageNode(uid="stage", operation=Declared(lookup=lookup), inputs=(read,))
-    return KeyedLookup(stage, INPUT)
+    return KeyedLookupOperator(stage, INPUT)
 
 
 def arriving(changes: dict[int | None, list[str | None]], known: set[int | None]) -> Epoch:

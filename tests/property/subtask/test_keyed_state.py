@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
-from sluice.subtask.state import runs
-from sluice.subtask.state.keyed import KeyedState, Run, StateSchema, delta_table
-from sluice.subtask.state.segments import DELETED, HASH, WRITTEN, encode_segment
+from sluice.state import runs
+from sluice.state.keyed import KeyedState, delta_table
+from sluice.state.runs import Run
+from sluice.state.segments import DELETED, HASH, WRITTEN, StateSchema, encode_segment
 from tests.examples import examples
 from tests.property.subtask.keyed_world import (
     MORTAL,

@@ -17,23 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.subtask.state import merging
-from sluice.subtask.state.keyed import (
-    FAN_IN,
-    GROWTH,
-    MAX_RUNS,
-    KeyedState,
-    Run,
-    StateSchema,
-    last_write,
-    merge_pieces,
-    runs_to_merge,
-)
-from sluice.subtask.state.segments import (
+from sluice.core.handles import checksum
+from sluice.state import merging
+from sluice.state.keyed import KeyedState
+from sluice.state.merging import FAN_IN, GROWTH, MAX_RUNS, last_write, merge_pieces, runs_to_merge
+from sluice.state.runs import Run
+from sluice.state.segments import (
     DELETED,
     HASH,
     WRITTEN,
-    checksum,
+    StateSchema,
     decode_segment,
     encode_segment,
 )

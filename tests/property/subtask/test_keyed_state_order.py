@@ -18,10 +18,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
-from sluice.subtask.state import search
-from sluice.subtask.state.order import newest_per_identity, order_of
-from sluice.subtask.state.search import equal_hashes, first_not_less
-from sluice.subtask.state.segments import HASH
+from sluice.state import runs
+from sluice.state.runs import equal_hashes, first_not_less, newest_per_identity, order_of
+from sluice.state.segments import HASH
 from tests.examples import examples
 
 any_hash = st.integers(MIN_HASH, MAX_HASH)
@@ -31,7 +30,7 @@ hashes = st.lists(any_hash | close_hash, max_size=60) | st.lists(close_hash, max
 
 @pytest.fixture(autouse=True)
 def _guess_in_short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_INTERPOLATE_FROM", 1)
+    monkeypatch.setattr(runs, "_INTERPOLATE_FROM", 1)
 
 
 def array(values: list[int]) -> np.ndarray:

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from sluice.declaration.operations import Deduplicate as DeclaredDeduplicate
 from sluice.declaration.operations import Latest as DeclaredLatest
 from sluice.declaration.operations import Stateful
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.deduplicate import Deduplicate
-from sluice.subtask.operators.latest import Latest
-from sluice.subtask.operators.operator import WEIGHT, EpochTime
-from sluice.subtask.state.segments import HASH
+from sluice.operators.build import build_operator
+from sluice.operators.operator import WEIGHT, EpochTime
+from sluice.operators.ranking import DeduplicateOperator, LatestOperator
+from sluice.state.segments import HASH
 from tests.examples import examples
 from tests.property.subtask.played import (
     a_stage,
@@ -43,8 +42,8 @@ from tests.property.subtask.subtask import (
 pytestmark = pytest.mark.usefixtures("either_way")
 
 
-def a_latest(*by: str, ttl_ms: int | None = None) -> Latest:
-    return Latest(a_stage(DeclaredLatest(by=by or ("at",)), ttl_ms=ttl_ms), INPUT)
+def a_latest(*by: str, ttl_ms: int | None = None) -> LatestOperator:
+    return LatestOperator(a_stage(DeclaredLatest(by=by or ("at",)), ttl_ms=ttl_ms), INPUT)
 
 
 @examples(14)
@@ -81,7 +80,7 @@ def test_latest_is_the_row_with_the_largest_by(
 def test_deduplicate_keeps_the_first_row_of_a_key(
     history: list[Epoch], by: str | None, random: Random
 ) -> None:
-    operator = Deduplicate(a_stage(DeclaredDeduplicate(by=by)), INPUT)
+    operator = DeduplicateOperator(a_stage(DeclaredDeduplicate(by=by)), INPUT)
     subtask = Subtask(operator, [INPUT])
     known: set[Row] = set()
 
@@ -108,14 +107,14 @@ def test_latest_and_deduplicate_do_not_depend_on_chunks_order_or_subtasks(
     one_by_one = [[epoch] for epoch in history]
     times = [EpochTime()] * len(history)
 
-    for operator in (a_latest(), Deduplicate(a_stage(DeclaredDeduplicate()), INPUT)):
+    for operator in (a_latest(), DeduplicateOperator(a_stage(DeclaredDeduplicate()), INPUT)):
         check_cuts_decide_nothing(operator, [INPUT], one_by_one, times)
         check_subtasks_share_the_work(operator, [INPUT], one_by_one, times)
 
 
 def test_a_key_is_a_duplicate_as_long_as_rows_of_it_keep_coming() -> None:
     stage = a_stage(DeclaredDeduplicate(), ttl_ms=10)
-    subtask = Subtask(Deduplicate(stage, INPUT), [INPUT])
+    subtask = Subtask(DeduplicateOperator(stage, INPUT), [INPUT])
 
     found = [
         subtask.play([[(1, "a", 7, None)]], time=EpochTime(processing_time_ms=now_ms)).output.height

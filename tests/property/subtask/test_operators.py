@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.watermarks import MAX_WATERMARK
+from sluice.core.event_time import MAX_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.operations import KeyedAggregate as Declared
-from sluice.subtask.operators.aggregate import KeyedAggregate
-from sluice.subtask.operators.operator import EpochTime
-from sluice.subtask.state.segments import HASH
+from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.operator import EpochTime
+from sluice.state.segments import HASH
 from tests.examples import examples
 from tests.property.subtask.played import (
     AGGREGATES,
@@ -49,12 +49,12 @@ pytestmark = pytest.mark.usefixtures("either_way")
 
 def an_aggregate(ttl_ms: int | None = None) -> WithColumns:
     stage = a_stage(Declared(aggregates=AGGREGATES), ttl_ms=ttl_ms)
-    return WithColumns(KeyedAggregate(stage, INPUT), WHERES)
+    return WithColumns(KeyedAggregateOperator(stage, INPUT), WHERES)
 
 
 def one(aggregate: Aggregate, schema: pl.Schema = INPUT) -> Subtask:
     stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"])
-    return Subtask(KeyedAggregate(stage, schema), [schema], key_count=1)
+    return Subtask(KeyedAggregateOperator(stage, schema), [schema], key_count=1)
 
 
 @examples(14)
@@ -138,7 +138,7 @@ def test_a_key_nobody_touched_for_its_ttl_starts_anew(
     history: list[Epoch], random: Random, pauses: list[int]
 ) -> None:
     stage = a_stage(Declared(aggregates={"least": agg.min("value")}), ttl_ms=10)
-    subtask = Subtask(KeyedAggregate(stage, INPUT), [INPUT])
+    subtask = Subtask(KeyedAggregateOperator(stage, INPUT), [INPUT])
     seen: dict[Row, list[Row]] = defaultdict(list)
     touched_ms: dict[Row, int] = {}
     now_ms = 0
@@ -166,7 +166,7 @@ def least(group: list[Row]) -> int | None:
 
 def test_distinct_values_live_as_long_as_they_keep_coming() -> None:
     stage = a_stage(Declared(aggregates={"result": agg.count_distinct("value")}), ttl_ms=10)
-    subtask = Subtask(KeyedAggregate(stage, INPUT), [INPUT])
+    subtask = Subtask(KeyedAggregateOperator(stage, INPUT), [INPUT])
 
     outcomes = [
         subtask.play([[(1, "a", 7, None)]], time=EpochTime(processing_time_ms=now_ms))
@@ -197,7 +197,7 @@ def test_an_aggregate_needs_the_columns_it_reads_and_no_other() -> None:
         keys=["id"],
     )
 
-    assert KeyedAggregate(stage, INPUT).needed_columns() == ("value", "name", "at")
+    assert KeyedAggregateOperator(stage, INPUT).needed_columns() == ("value", "name", "at")
 
 
 # --- variance -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
-from sluice.subtask.operators.process import Process
+from sluice.operators.process import ProcessOperator
 from tests.examples import examples
 from tests.property.subtask.barriers import times_of
 from tests.property.subtask.played import a_stage, histories, play, seeds
@@ -46,7 +46,7 @@ def total_and_last(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFram
     return result, after
 
 
-def a_process(ttl_ms: int | None = None) -> Process:
+def a_process(ttl_ms: int | None = None) -> ProcessOperator:
     columns = {"total": int, "last": pl.Int32()}
     key = {"id": int, "name": str}
     declared = ops.Process(
@@ -54,7 +54,7 @@ def a_process(ttl_ms: int | None = None) -> Process:
         state=columns,
         result={**key, "total": int, "before": pl.Int32()},
     )
-    return Process(a_stage(declared, ttl_ms=ttl_ms), INPUT)
+    return ProcessOperator(a_stage(declared, ttl_ms=ttl_ms), INPUT)
 
 
 def by_time(rows: Iterable[Any]) -> list[Any]:

@@ -16,14 +16,19 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import operations as ops
-from sluice.declaration.accumulating_states import AggregatingState, ReducingState
-from sluice.declaration.keyed_process import BEGINNING_OF_TIME, END_OF_TIME
-from sluice.declaration.keyed_states import ListState, MapState, ValueState
-from sluice.declaration.state_ttl import StateTtlConfig
-from sluice.subtask.operators.operator import EpochTime
-from sluice.subtask.operators.process_keyed import ProcessKeyed
+from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
+from sluice.declaration.keyed_states import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    StateTtlConfig,
+    ValueState,
+)
+from sluice.operators.keyed_function import ProcessKeyedOperator
+from sluice.operators.operator import EpochTime
 from tests.examples import examples
 from tests.property.subtask.barriers import rising
 from tests.property.subtask.keyed_script import MS, RESULT, Script, Spread, repr_of
@@ -175,9 +180,9 @@ class Mortal(Script):
     spread = AggregatingState(Spread(), tuple[int, float], ttl=StateTtlConfig.DISABLED)
 
 
-def a_script(ttl_ms: int | None = None, function: Script | None = None) -> ProcessKeyed:
+def a_script(ttl_ms: int | None = None, function: Script | None = None) -> ProcessKeyedOperator:
     operation = ops.ProcessKeyed(function=function or Script(), result=RESULT)
-    return ProcessKeyed(a_stage(operation, ttl_ms=ttl_ms), KEYED)
+    return ProcessKeyedOperator(a_stage(operation, ttl_ms=ttl_ms), KEYED)
 
 
 @examples(25)

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from sluice.declaration.operations import Latest as DeclaredLatest
 from sluice.declaration.operations import TopN as DeclaredTopN
-from sluice.subtask.operators.latest import Latest
-from sluice.subtask.operators.operator import EpochTime
-from sluice.subtask.operators.top_n import TopN
-from sluice.subtask.state.segments import HASH
+from sluice.operators.operator import EpochTime
+from sluice.operators.ranking import LatestOperator, TopNOperator
+from sluice.state.segments import HASH
 from tests.examples import examples
 from tests.property.subtask.changelogs import applied, changelogs, kept, with_weight
 from tests.property.subtask.played import (
@@ -69,13 +68,17 @@ crowded_rows = st.tuples(
 )
 
 
-def a_top_n(n: int, *, unique: tuple[str, ...] = ("item",), ttl_ms: int | None = None) -> TopN:
+def a_top_n(
+    n: int, *, unique: tuple[str, ...] = ("item",), ttl_ms: int | None = None
+) -> TopNOperator:
     operation = DeclaredTopN(n=n, by="by", unique=unique)
-    return TopN(a_stage(operation, event_time=None, ttl_ms=ttl_ms), INPUT)
+    return TopNOperator(a_stage(operation, event_time=None, ttl_ms=ttl_ms), INPUT)
 
 
-def a_latest(ttl_ms: int | None = None) -> Latest:
-    return Latest(a_stage(DeclaredLatest(by=("by",)), event_time=None, ttl_ms=ttl_ms), INPUT)
+def a_latest(ttl_ms: int | None = None) -> LatestOperator:
+    return LatestOperator(
+        a_stage(DeclaredLatest(by=("by",)), event_time=None, ttl_ms=ttl_ms), INPUT
+    )
 
 
 def ranking(present: Counter[Row], n: int) -> Counter[Row]:

@@ -10,12 +10,11 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import aggregates as agg
-from sluice.declaration.operations import WindowAggregate
-from sluice.declaration.windows import Session
-from sluice.subtask.operators.operator import EpochTime, Outcome
-from sluice.subtask.operators.sessions import SessionWindow
+from sluice.declaration.operations import Session, WindowAggregate
+from sluice.operators.operator import EpochTime, Outcome
+from sluice.operators.sessions import SessionWindow
 from tests.examples import examples
 from tests.property.subtask.played import (
     AGGREGATES,

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import Rows, stages_without_spark
-from sluice.coordinator.completion import commit, finalize
-from sluice.core.acks import Ack
-from sluice.core.properties import JobStatus
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.core.answers import Ack
+from sluice.core.configuration import JobStatus
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.streams import Stream
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration.operations import TopN as DeclaredTopN
-from sluice.subtask.operators.operator import EpochTime
-from sluice.subtask.operators.ranking import Ranking, descending
-from sluice.subtask.operators.ranking import ascending as rising
-from sluice.subtask.operators.top_n import TopN
-from sluice.subtask.state.segments import HASH
+from sluice.operators.operator import EpochTime
+from sluice.operators.ranking import Ranking, TopNOperator, descending
+from sluice.operators.ranking import ascending as rising
+from sluice.state.segments import HASH
 from tests.examples import examples
 from tests.property.subtask.played import (
     a_stage,
@@ -65,9 +64,9 @@ def growing_histories(draw: st.DrawFn) -> list[Epoch]:
     return history
 
 
-def a_top_n(n: int = 2, ttl_ms: int | None = None) -> TopN:
+def a_top_n(n: int = 2, ttl_ms: int | None = None) -> TopNOperator:
     operation = DeclaredTopN(n=n, by="by", unique=("item",))
-    return TopN(a_stage(operation, event_time=None, ttl_ms=ttl_ms), RANKED)
+    return TopNOperator(a_stage(operation, event_time=None, ttl_ms=ttl_ms), RANKED)
 
 
 def ranking(latest: Mapping[Row, Row], n: int) -> set[Row]:
@@ -111,8 +110,10 @@ appended_rows = st.tuples(
 appended = st.lists(st.lists(appended_rows, max_size=10), min_size=1, max_size=4)
 
 
-def an_append_only_top_n(n: int = 2) -> TopN:
-    return TopN(a_stage(DeclaredTopN(n=n, by="by", ties_by=("note",)), event_time=None), RANKED)
+def an_append_only_top_n(n: int = 2) -> TopNOperator:
+    return TopNOperator(
+        a_stage(DeclaredTopN(n=n, by="by", ties_by=("note",)), event_time=None), RANKED
+    )
 
 
 def ranking_of_all(rows: Iterable[Row], n: int) -> set[Row]:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
-from sluice.declaration.windows import Attached, Hopping, Tumbling, Window
-from sluice.subtask.operators.window_join import WindowJoin
+from sluice.declaration.operations import Attached, Hopping, Tumbling, Window
+from sluice.operators.timed_joins import WindowJoinOperator
 from tests.examples import examples
 from tests.property.subtask.joining import (
     EPOCH,
@@ -39,8 +39,8 @@ WINDOWS = (Tumbling(10 * MS), Hopping(12 * MS, 4 * MS))
 kinds = st.sampled_from(["inner", "left", "semi", "anti"])
 
 
-def a_window_join(window: Window, how: Any) -> WindowJoin:
-    return WindowJoin(a_stage(ops.WindowJoin(window=window, how=how)), LEFT, RIGHT)
+def a_window_join(window: Window, how: Any) -> WindowJoinOperator:
+    return WindowJoinOperator(a_stage(ops.WindowJoin(window=window, how=how)), LEFT, RIGHT)
 
 
 def windows_of(window: Any, at: datetime | None) -> list[tuple[int, int]]:
@@ -128,7 +128,7 @@ def test_attached_windows_are_joined_as_those_computed_from_event_time(
     bounds = {"window_start": INSTANT, "window_end": INSTANT}
     windowed = [pl.Schema({**schema, **bounds}) for schema in SCHEMAS]
     operation = ops.WindowJoin(window=Attached(), how=how)  # type: ignore[arg-type]
-    attached = Subtask(WindowJoin(a_stage(operation), *windowed), windowed)
+    attached = Subtask(WindowJoinOperator(a_stage(operation), *windowed), windowed)
 
     for epoch, time in zip(*played, strict=True):
         with_windows = tuple(

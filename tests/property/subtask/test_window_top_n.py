@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
+from sluice.declaration.operations import Attached, Hopping, Tumbling, Window
 from sluice.declaration.operations import WindowTopN as DeclaredWindowTopN
-from sluice.declaration.windows import Attached, Hopping, Tumbling, Window
-from sluice.subtask.operators.operator import EpochTime
-from sluice.subtask.operators.window_top_n import WindowTopN
+from sluice.operators.operator import EpochTime
+from sluice.operators.ranking import WindowTopNOperator
 from tests.examples import examples
 from tests.property.subtask.played import (
     EPOCH,
@@ -49,7 +49,7 @@ def a_window_top_n(
     window: Window, n: int, *, ties: bool, keys: Sequence[str] = KEYS, schema: pl.Schema = INPUT
 ) -> Subtask:
     operation = DeclaredWindowTopN(window=window, n=n, by="value", has_ties=ties)
-    operator = WindowTopN(a_stage(operation, keys=keys), schema)
+    operator = WindowTopNOperator(a_stage(operation, keys=keys), schema)
     return Subtask(operator, [schema], key_count=len(keys))
 
 

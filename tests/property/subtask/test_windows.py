@@ -13,12 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import aggregates as agg
-from sluice.declaration.operations import WindowAggregate
-from sluice.declaration.windows import Attached, Hopping, Tumbling, Window
-from sluice.subtask.operators.operator import EpochTime, Outcome
-from sluice.subtask.operators.windows import AlignedWindow
+from sluice.declaration.operations import Attached, Hopping, Tumbling, Window, WindowAggregate
+from sluice.operators.operator import EpochTime, Outcome
+from sluice.operators.windows import AlignedWindow
 from tests.examples import examples
 from tests.property.subtask.played import (
     AGGREGATES,

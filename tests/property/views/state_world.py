@@ -15,12 +15,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH, StateHandle
-from sluice.storage.open import StoreLocation
-from sluice.subtask.state.cache import SegmentCache
-from sluice.subtask.state.keyed import StateSchema, merge_pieces
-from sluice.subtask.state.segments import HASH
-from sluice.subtask.state_files import describe_segment, open_runs
-from sluice.views.keyed_state import StateTable
+from sluice.state.cache import SegmentCache
+from sluice.state.merging import describe_segment, merge_pieces, open_runs
+from sluice.state.segments import HASH, StateSchema
+from sluice.store.open import StoreLocation
+from sluice.surface.state import StateTable
 from tests.property.subtask.keyed_world import (
     Epoch,
     Identity,

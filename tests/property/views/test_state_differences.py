@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH, StateHandle
-from sluice.subtask.state.schema import StateSchema
-from sluice.subtask.state.stretches import stretches
-from sluice.views.state_differences import (
-    Asked,
+from sluice.state.differences import stretches
+from sluice.state.segments import StateSchema
+from sluice.surface.differences import (
     Change,
     ChangeKind,
+    DifferenceQuery,
     TableDifference,
     table_difference,
 )
@@ -35,7 +35,7 @@ def test_it_equals_the_comparison_of_the_two_whole_states(
     limit = data.draw(st.integers(1, 5), "limit")
     most_rows = data.draw(st.none() | st.integers(1, 5), "most rows")
 
-    pages = every_page(before, after, Asked(limit=limit, most_rows=most_rows))
+    pages = every_page(before, after, DifferenceQuery(limit=limit, most_rows=most_rows))
 
     changes = [one for page in pages for one in page.changes]
     assert {identity_of(one): told(one) for one in changes} == compared(before.live, after.live)
@@ -52,9 +52,9 @@ def test_counts_and_filters_are_of_the_same_difference(
     before, after = two_of(history, schema, data)
     kind = data.draw(st.sampled_from(ChangeKind), "kind")
     name = data.draw(st.sampled_from(["b", "bb"]), "name")
-    asked = Asked(limit=1, kinds=frozenset({kind}), key=(f"name={name}", "start=1"))
+    asked = DifferenceQuery(limit=1, kinds=frozenset({kind}), key=(f"name={name}", "start=1"))
 
-    counted = table_difference(before.table, after.table, Asked(limit=0))
+    counted = table_difference(before.table, after.table, DifferenceQuery(limit=0))
     chosen = every_page(before, after, asked)
 
     whole = compared(before.live, after.live)
@@ -100,7 +100,7 @@ def two_of(
     return snapshots[before], snapshots[after]
 
 
-def every_page(before: Snapshot, after: Snapshot, asked: Asked) -> list[TableDifference]:
+def every_page(before: Snapshot, after: Snapshot, asked: DifferenceQuery) -> list[TableDifference]:
     pages = [table_difference(before.table, after.table, asked)]
     while pages[-1].next is not None:
         asked = replace(asked, after=pages[-1].next)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from sluice.connectors.avro.columns import as_numbers
-from sluice.connectors.kafka.declared_source import Avro, Json, Kafka, Protobuf, Raw
+from sluice.connectors.avro import as_numbers
+from sluice.connectors.kafka.declared import Avro, Json, Kafka, Protobuf, Raw
 from tests.kafka_broker import Broker
 from tests.spark.ways import kinds as of
 from tests.spark.ways.arrow_places import HOSTILE, LISTS, MAPS

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint
-from sluice.local.epochs import EpochDriver
+from sluice.local.driver import EpochDriver
 from sluice.sinks import FilesTable
 from tests.spark.folder_job import FolderJob
 from tests.spark.ways.kinds import Choices, Kinds, exactly, expected

@@ -11,14 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.analysis.stage_results import Result, analyse
-from sluice.connectors.kafka.declared_source import Json
+from sluice.connectors.kafka.declared import Json
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Upsert
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.streams import Stream
-from sluice.declaration.windows import Tumbling
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.errors import ConfigurationError
+from sluice.job.analysis import Result, analyse
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Kafka
 

@@ -10,17 +10,17 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.analysis.stage_results import analyse
-from sluice.analysis.state_changes import check_state
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import stop
-from sluice.core.properties import JobStatus
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import stop
+from sluice.core.configuration import JobStatus
 from sluice.declaration import aggregates as agg
 from sluice.declaration.aggregates import Aggregate
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.operations import KeyedAggregate
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
+from sluice.job.analysis import analyse, check_state
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark

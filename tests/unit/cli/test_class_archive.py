@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.spark.class_archive import KEPT_UNUSED_S, WRITTEN_WITHIN_S, archive_option
+from sluice.spark.jvm import KEPT_UNUSED_S, WRITTEN_WITHIN_S, archive_option
 
 WHOLE, CUT_OFF = b"\xf0\x0b\xab\xa8 classes", b"\0\0\0\0 classes"
 

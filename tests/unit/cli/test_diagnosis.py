@@ -10,20 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.diagnosis.finding import Finding, Status
-from sluice.cli.diagnosis.machine import (
+from sluice.cli.doctor import (
+    Finding,
+    Status,
     cache_finding,
+    clock_finding,
     java_finding,
     libraries_finding,
     python_finding,
+    root_findings,
     spark_server_finding,
+    store_findings,
 )
-from sluice.cli.diagnosis.root import clock_finding, root_findings, store_findings
 from sluice.errors import ConfigurationError
 from sluice.extras import Requirement, requirements
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import Created, CreateResult, Listed
-from sluice.storage.open import StoreLocation
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import Created, CreateResult, Listed
+from sluice.store.open import StoreLocation
 from tests.patching import replace_in
 
 PYSPARK = Requirement(library="pyspark", first="4.2", end="5", extra="spark")
@@ -114,7 +117,7 @@ def test_a_disk_smaller_than_the_cache_may_grow_is_a_warning(
     monkeypatch.setenv("SLUICE_CACHE_MAX_BYTES", "2000000")
     replace_in(
         monkeypatch,
-        "sluice.cli.diagnosis.machine",
+        "sluice.cli.doctor",
         "shutil",
         disk_usage=lambda _: Usage(0, 0, 1_500_000),
     )

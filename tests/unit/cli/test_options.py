@@ -8,7 +8,7 @@ import pytest
 
 from sluice.cli.options import location, parameters, with_flags
 from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 
 @pytest.mark.parametrize(

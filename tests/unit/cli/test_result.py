@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.jobs import a_job, a_pipeline, a_running_job
-from sluice.cli.result import (
+from sluice.cli.run import (
     check_result_columns,
     check_result_file,
     chosen_sink,
     final_table,
     write_result,
 )
-from sluice.connectors.files_table.table import FilesTable as FilesTableSink
+from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
 from sluice.errors import ConfigurationError
 from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable

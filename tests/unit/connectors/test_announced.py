@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.contracts.announced import check_announced, narrowed
+from sluice.connectors.columns import check_announced, narrowed_schema
 from sluice.errors import ConfigurationError
 
 BID = pa.struct([("price", pa.int64()), ("at", pa.int64()), ("name", pa.string())])
@@ -33,8 +33,8 @@ def test_other_columns_are_refused_by_name(found: list[tuple[str, str]], words: 
 def test_the_same_columns_are_taken_and_what_is_read_of_them_is_known() -> None:
     check_announced(pa.schema([*ANNOUNCED]), ANNOUNCED, "t/0")
 
-    some = narrowed(ANNOUNCED, ["bid.name", "a", "bid.price"])
+    some = narrowed_schema(ANNOUNCED, ["bid.name", "a", "bid.price"])
 
     bid = pa.struct([("price", pa.int64()), ("name", pa.string())])
     assert some == pa.schema([("a", pa.int32()), ("bid", bid)])
-    assert narrowed(ANNOUNCED, ["bid", "bid.price"]) == pa.schema([("bid", BID)])
+    assert narrowed_schema(ANNOUNCED, ["bid", "bid.price"]) == pa.schema([("bid", BID)])

@@ -19,8 +19,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.files import avro_file
-from sluice.connectors.files.avro_source import AvroSource
+from sluice.connectors.files import avro
+from sluice.connectors.files.avro import AvroSource
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay
@@ -71,7 +71,7 @@ def test_any_sequence_of_cuts_covers_every_row_exactly_once(
         write(folder / f"{number}.avro", NUMBERS, numbers, sync_interval=interval, codec=codec)
         total += rows
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(avro_file, "CHUNK_ROWS", chunk_rows)
+        patch.setattr(avro, "CHUNK_ROWS", chunk_rows)
 
         check_replay(AvroSource(str(folder)), cuts, [{"n": n} for n in range(total)], files=4)
 
@@ -242,7 +242,7 @@ def test_codecs_that_fastavro_lacks_here_are_read(tmp_path: Path, codec: str) ->
                 small = bytes(pa.Codec("snappy").compress(raw)) + zlib.crc32(raw).to_bytes(4, "big")
             else:
                 small = zstandard.compress(raw)
-            body += [*avro_file._block([small], block.rows)[:-1], header.sync]
+            body += [*avro._block([small], block.rows)[:-1], header.sync]
     (tmp_path / "plain").unlink()
     (tmp_path / "a").write_bytes(b"".join(body))
 
@@ -256,13 +256,13 @@ def test_blocks_outside_of_a_slice_are_not_decoded(
     source = AvroSource(str(tmp_path))
     barrier = source.plan((), max_records=None, parallelism=8)
     decoded: list[int] = []
-    real = avro_file.AvroFile._decompressed
+    real = avro.AvroFile._decompressed
 
-    def counted(self: Any, file: Any, header: Any, block: avro_file.Block) -> bytes:
+    def counted(self: Any, file: Any, header: Any, block: avro.Block) -> bytes:
         decoded.append(block.rows)
         return real(self, file, header, block)
 
-    monkeypatch.setattr(avro_file.AvroFile, "_decompressed", counted)
+    monkeypatch.setattr(avro.AvroFile, "_decompressed", counted)
 
     for piece in barrier.slices:
         decoded.clear()

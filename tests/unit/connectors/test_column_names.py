@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.connectors.contracts.column_names import OURS, check_names
+from sluice.connectors.columns import OURS, check_names
 from sluice.errors import ConfigurationError
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.contracts.source import Barrier, SourcePosition
-from sluice.connectors.files.content_mark import TAIL_BYTES
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.file_set import TAIL_BYTES
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
+from sluice.declaration.places import Barrier, SourcePosition
 from sluice.errors import ConfigurationError
-from sluice.storage.file import FileStore
+from sluice.store.folder import FileStore
 
 
 def plan_all(source: FilesSource | ParquetSource, position: SourcePosition = ()) -> Barrier:

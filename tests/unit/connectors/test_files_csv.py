@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.connectors.contracts.source import Source, TextDecoding
-from sluice.connectors.files.content_mark import TAIL_BYTES
-from sluice.connectors.files.csv_header import columns_of, header_names
-from sluice.connectors.files.line_scan import MAX_FIRST_LINE_BYTES, ScannedBlocks
-from sluice.connectors.files.text_lines import BYTE_ORDER_MARK
+from sluice.connectors.files.file_set import TAIL_BYTES
+from sluice.connectors.files.lines import BYTE_ORDER_MARK, MAX_FIRST_LINE_BYTES, ScannedBlocks
+from sluice.connectors.files.text import columns_of, header_names
+from sluice.declaration.places import Source, TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.connectors.contracts.source import Barrier, SourcePosition
-from sluice.connectors.files.text_source import MAX_TABLE_BYTES, FilesSource, read_table
+from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource
 from sluice.core.plan import PartitionOffset, Slice
+from sluice.declaration.places import Barrier, SourcePosition
 from sluice.errors import ConfigurationError
 
 
@@ -99,6 +99,6 @@ def test_a_compressed_table_is_refused_by_the_size_of_its_text(tmp_path: Path) -
     (tmp_path / "small.gz").write_bytes(gzip.compress(b"10.0.0.1\n", mtime=0))
     (tmp_path / "big.gz").write_bytes(gzip.compress(bytes(MAX_TABLE_BYTES + 1), 1))
 
-    assert read_table(str(tmp_path / "small.gz"))[1]["line"].to_pylist() == ["10.0.0.1"]
+    assert FilesSource(str(tmp_path / "small.gz")).snapshot()[1]["line"].to_pylist() == ["10.0.0.1"]
     with pytest.raises(ConfigurationError, match="more bytes when it is decompressed"):
-        read_table(str(tmp_path / "big.gz"))
+        FilesSource(str(tmp_path / "big.gz")).snapshot()

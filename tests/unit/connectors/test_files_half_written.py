@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from sluice.connectors.contracts.source import Barrier, SourcePosition
-from sluice.connectors.files.avro_source import AvroSource
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.avro import AvroSource
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
+from sluice.declaration.places import Barrier, SourcePosition
 from sluice.errors import ConfigurationError
 
 NUMBERS = range(2000)

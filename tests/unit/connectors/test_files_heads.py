@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.contracts.source import Barrier
-from sluice.connectors.files import file_source
-from sluice.connectors.files import text_source as files
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files import source as files_source
+from sluice.connectors.files import text as files
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
+from sluice.declaration.places import Barrier
 
 
 def lines(count: int) -> str:
@@ -74,5 +74,5 @@ def test_the_head_of_a_parquet_file_is_its_first_rows(tmp_path: Path) -> None:
 
     [piece] = source.heads(["a", "b", "c"])
 
-    assert (piece.partition, piece.start, piece.end) == ("a", 0, file_source.HEAD_RECORDS)
-    assert sum(batch.num_rows for batch in source.read(piece)) == file_source.HEAD_RECORDS
+    assert (piece.partition, piece.start, piece.end) == ("a", 0, files_source.HEAD_RECORDS)
+    assert sum(batch.num_rows for batch in source.read(piece)) == files_source.HEAD_RECORDS

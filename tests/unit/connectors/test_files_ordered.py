@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.connectors.contracts.source import Barrier, SourcePosition
-from sluice.connectors.files.file_source import COUNTED
-from sluice.connectors.files.known_files import SEALED_KEPT
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.source import COUNTED, SEALED_KEPT
+from sluice.connectors.files.text import FilesSource
+from sluice.declaration.places import Barrier, SourcePosition
 from sluice.errors import ConfigurationError
-from sluice.storage.memory import InMemoryStore, named_store
-from sluice.storage.object_store import Listed
+from sluice.store.memory import InMemoryStore, named_store
+from sluice.store.object_store import Listed
 
 
 def a_source(root: Path | str) -> FilesSource:

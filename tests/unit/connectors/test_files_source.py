@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluice.connectors.contracts.source import Barrier, SourcePosition
-from sluice.connectors.files import line_scan
-from sluice.connectors.files.text_lines import BYTE_ORDER_MARK
-from sluice.connectors.files.text_source import MAX_TABLE_BYTES, FilesSource, read_table
+from sluice.connectors.files import lines as files_lines
+from sluice.connectors.files.lines import BYTE_ORDER_MARK
+from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource
 from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.declaration.places import Barrier, SourcePosition
 from sluice.errors import ConfigurationError
-from sluice.storage.memory import InMemoryStore, named_store
+from sluice.store.memory import InMemoryStore, named_store
 from tests.examples import examples
 
 Row = tuple[str, str, int]
@@ -190,10 +190,10 @@ def test_a_location_is_one_object_or_all_below_it(location: str) -> None:
 
 def test_a_table_has_a_version_that_follows_its_bytes(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, a="# allowed\n\n10.0.0.1\n")
-    version, table = read_table(str(folder))
-    again, _ = read_table(str(folder))
+    version, table = FilesSource(str(folder)).snapshot()
+    again, _ = FilesSource(str(folder)).snapshot()
     a_folder(tmp_path, a="# allowed\n\n10.0.0.2\n")
-    changed, _ = read_table(str(folder))
+    changed, _ = FilesSource(str(folder)).snapshot()
 
     assert table["line"].to_pylist() == ["# allowed", "", "10.0.0.1"]
     assert table["line_number"].to_pylist() == [1, 2, 3]
@@ -205,14 +205,14 @@ def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
         file.truncate(MAX_TABLE_BYTES + 1)
 
     with pytest.raises(ConfigurationError, match="read it as a stream"):
-        read_table(str(tmp_path))
+        FilesSource(str(tmp_path)).snapshot()
 
 
 def test_a_table_has_no_line_of_a_file_that_is_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(BYTE_ORDER_MARK)
     (tmp_path / "b").write_bytes(BYTE_ORDER_MARK + b"x\n")
 
-    _, table = read_table(str(tmp_path))
+    _, table = FilesSource(str(tmp_path)).snapshot()
 
     assert table["line"].to_pylist() == ["x"]
 
@@ -221,8 +221,8 @@ def test_slices_of_many_lines_are_nearly_equal() -> None:
     blocks = [b"x\n" * 50_000] * 4
     before = PartitionOffset(partition="f", offset=0, records=7)
 
-    cut = line_scan.scan_lines(blocks, before, size=400_000, max_records=None, bounded=True)
-    pieces = line_scan.slices_of([cut], 7)
+    cut = files_lines.scan_lines(blocks, before, size=400_000, max_records=None, bounded=True)
+    pieces = files_lines.slices_of([cut], 7)
 
     assert len(pieces) == 7
     assert sum(piece.records for piece in pieces) == 200_000
@@ -234,21 +234,23 @@ def test_slices_of_many_lines_are_nearly_equal() -> None:
 def test_a_cut_does_not_depend_on_how_a_store_hands_out_the_bytes(most: int | None) -> None:
     """Some lines are longer than a piece, most are short; the text is longer than its beginning."""
     lines = [b"x" * (number % 50) for number in range(300_000)]
-    lines[::20_000] = [b"y" * (line_scan.PIECE_BYTES + 1)] * len(lines[::20_000])
+    lines[::20_000] = [b"y" * (files_lines.PIECE_BYTES + 1)] * len(lines[::20_000])
     text = b"\n".join(lines)
     before = PartitionOffset(partition="f", offset=0, records=0)
 
-    def a_cut(block_bytes: int) -> line_scan.FileCut:
+    def a_cut(block_bytes: int) -> files_lines.FileCut:
         blocks = (text[at : at + block_bytes] for at in range(0, len(text), block_bytes))
-        return line_scan.scan_lines(blocks, before, size=len(text), max_records=most, bounded=True)
+        return files_lines.scan_lines(
+            blocks, before, size=len(text), max_records=most, bounded=True
+        )
 
-    cut = a_cut(line_scan.BLOCK_BYTES)
+    cut = a_cut(files_lines.BLOCK_BYTES)
 
-    assert len(text) > line_scan.TO_THE_LINE_BYTES
+    assert len(text) > files_lines.TO_THE_LINE_BYTES
     assert cut == a_cut(100_003) == a_cut(len(text))
     assert cut.records == (most or len(lines))
     assert all(text[:end].count(b"\n") == upto for upto, end in cut.marks[::100])
-    pieces = line_scan.slices_of([cut], 7)
+    pieces = files_lines.slices_of([cut], 7)
     assert sum(piece.records for piece in pieces) == cut.records
 
 
@@ -300,10 +302,10 @@ def test_any_sequence_of_cuts_covers_every_line_exactly_once(
         ]
     source = FilesSource("memory://covers-every-line/")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_scan, "BLOCK_BYTES", sizes.block)
-        patch.setattr(line_scan, "PIECE_BYTES", sizes.piece)
-        patch.setattr(line_scan, "TO_THE_LINE_BYTES", sizes.pieces_to_the_line * sizes.piece)
-        patch.setattr(line_scan, "MAX_MARKS", sizes.marks)
+        patch.setattr(files_lines, "BLOCK_BYTES", sizes.block)
+        patch.setattr(files_lines, "PIECE_BYTES", sizes.piece)
+        patch.setattr(files_lines, "TO_THE_LINE_BYTES", sizes.pieces_to_the_line * sizes.piece)
+        patch.setattr(files_lines, "MAX_MARKS", sizes.marks)
 
         rows: list[Row] = []
         for barrier, max_records, parallelism in epochs(source, cuts):

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.contracts.source import TextDecoding
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
 from sluice.declaration.params import param
+from sluice.declaration.places import TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
 

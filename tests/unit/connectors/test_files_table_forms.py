@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files_table.table import FilesTable
-from sluice.connectors.files_table.table_latest import decode
-from sluice.connectors.staging.file_names import is_deletes, of_data, partition_of, unit_of
+from sluice.connectors.files_table.maintenance import decode
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.connectors.staged_files import is_deletes, of_data, partition_folder, unit_of
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable as Spec
-from sluice.storage.memory import InMemoryStore
+from sluice.store.memory import InMemoryStore
 from tests.contract.sink_case import JOB
 
 TOKEN = "1-a"
@@ -21,7 +21,7 @@ TOKEN = "1-a"
 
 def stage(columns: dict[str, Any], **form: Any) -> list[str]:
     store = InMemoryStore()
-    FilesTable("alerts", store, **form).stage(
+    ManifestTable("alerts", store, **form).stage(
         pa.table(columns), checkpoint_id=1, subtask=0, attempt_token=TOKEN
     )
     return [one.key for one in store.list("")]
@@ -40,7 +40,7 @@ def test_what_cannot_be_partitioned_is_refused_before_anything_is_written(
     columns: dict[str, Any], by: tuple[str, ...], message: str
 ) -> None:
     store = InMemoryStore()
-    table = FilesTable("alerts", store, partition_by=by)
+    table = ManifestTable("alerts", store, partition_by=by)
 
     with pytest.raises(ConfigurationError, match=message):
         table.stage(pa.table(columns), checkpoint_id=1, subtask=0, attempt_token=TOKEN)
@@ -58,7 +58,7 @@ def test_partitions_are_named_as_hive_names_them() -> None:
     ]
     assert {unit_of(key) for key in keys} == {f"{stem}.parts.json"}
     assert [of_data(key) for key in keys] == [1, 1, 1]
-    assert partition_of(keys[2]) == "a=x%2Fy/n=1"
+    assert partition_folder(keys[2]) == "a=x%2Fy/n=1"
     assert not any(map(is_deletes, keys))
 
 
@@ -107,7 +107,7 @@ def test_a_time_that_json_cannot_say_is_refused_by_its_column(column: pa.Array) 
 
 
 def test_the_first_and_the_last_moment_that_json_can_say_come_back() -> None:
-    table = FilesTable("alerts", InMemoryStore(), format="json")
+    table = ManifestTable("alerts", InMemoryStore(), format="json")
     rows = pa.table(
         {
             "at": pa.array(
@@ -128,7 +128,7 @@ def test_the_first_and_the_last_moment_that_json_can_say_come_back() -> None:
 @pytest.mark.parametrize("value", ["a\u2028b", "a\u2029b", "a\x85b", "a\nb", "é/%"])
 def test_a_partition_of_any_text_is_one_line_for_foreign_readers(value: str) -> None:
     store = InMemoryStore()
-    table = FilesTable("alerts", store, partition_by=("p",), latest=True)
+    table = ManifestTable("alerts", store, partition_by=("p",), latest=True)
     for version in (1, 2):
         rows = pa.table({"p": [value], "v": [version]})
         staged = table.stage(rows, checkpoint_id=version, subtask=0, attempt_token=TOKEN)

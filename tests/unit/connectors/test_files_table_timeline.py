@@ -5,33 +5,33 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sluice.connectors.files_table.table import FilesTable
-from sluice.connectors.staging.file_names import fence_key, manifest_key, name_of
-from sluice.core.timeline import Recovery, Standing, Writer
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.connectors.staged_files import fence_key, manifest_key, name_of
+from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.errors import FencedError, ProtocolViolation, TableMismatch
-from sluice.storage.memory import InMemoryStore
+from sluice.store.memory import InMemoryStore
 
 FIRST, SECOND, THIRD = (Writer(life="a", generation=number) for number in (1, 2, 3))
 THEIRS = Writer(life="b", generation=1)
 
 
 @pytest.fixture
-def table() -> FilesTable:
-    return FilesTable("alerts", InMemoryStore())
+def table() -> ManifestTable:
+    return ManifestTable("alerts", InMemoryStore())
 
 
-def publish(table: FilesTable, writer: Writer, *ids: int, parent: int | None = None) -> None:
+def publish(table: ManifestTable, writer: Writer, *ids: int, parent: int | None = None) -> None:
     """Without rows: here it is the names that count."""
     for checkpoint_id in ids:
         table.commit(writer, checkpoint_id, parent, [])
         parent = checkpoint_id
 
 
-def seen(table: FilesTable) -> list[int]:
+def seen(table: ManifestTable) -> list[int]:
     return [manifest.checkpoint_id for manifest in table.chain()]
 
 
-def names(table: FilesTable) -> list[str]:
+def names(table: ManifestTable) -> list[str]:
     return [listed.key.removeprefix("_manifests/") for listed in table.store.list("_manifests/")]
 
 
@@ -54,7 +54,7 @@ def test_fences_sort_behind_what_they_leave_out_and_by_generation() -> None:
     assert name_of("_manifests/00000000000000000003_0000000001.json") is None  # Format version 1.
 
 
-def test_each_restore_has_a_fence_of_its_own(table: FilesTable) -> None:
+def test_each_restore_has_a_fence_of_its_own(table: ManifestTable) -> None:
     publish(table, FIRST, 1, 2, 3)
 
     table.recover(SECOND, Recovery(version=1, through=3))
@@ -69,7 +69,7 @@ def test_each_restore_has_a_fence_of_its_own(table: FilesTable) -> None:
 
 
 def test_the_commit_that_is_owed_is_seen_once_it_happened_and_by_nobody_older(
-    table: FilesTable,
+    table: ManifestTable,
 ) -> None:
     publish(table, FIRST, 1)
     publish(table, FIRST, 3, parent=1)
@@ -87,7 +87,7 @@ def test_the_commit_that_is_owed_is_seen_once_it_happened_and_by_nobody_older(
 
 
 def test_a_manifest_that_a_zombie_wrote_behind_the_fence_is_seen_when_its_turn_comes(
-    table: FilesTable,
+    table: ManifestTable,
 ) -> None:
     """It slept between its look at the table and its write: its version is not visible."""
     publish(table, FIRST, 1)
@@ -106,20 +106,20 @@ def test_a_manifest_that_a_zombie_wrote_behind_the_fence_is_seen_when_its_turn_c
     assert seen(table) == [1, 2]
 
 
-def test_a_version_that_is_gone_is_missed(table: FilesTable) -> None:
+def test_a_version_that_is_gone_is_missed(table: ManifestTable) -> None:
     publish(table, FIRST, 1, 2)
     table.store.delete([manifest_key(1)])
 
-    assert table.standing("a", 1) == Standing(ahead=(2,), lacks=True, newest=2)
+    assert table.standing("a", 1) == TimelineComparison(ahead=(2,), lacks=True, newest=2)
     with pytest.raises(TableMismatch, match="continues checkpoint 1, which the table does not"):
         publish(table, FIRST, 3, parent=1)
     with pytest.raises(TableMismatch, match="does not show checkpoint 1"):
         table.recover(SECOND, Recovery(version=1, through=2, roll_back=True))
 
 
-def test_an_id_that_another_life_took_is_refused_by_both_names(table: FilesTable) -> None:
+def test_an_id_that_another_life_took_is_refused_by_both_names(table: ManifestTable) -> None:
     """Both looked before either wrote."""
-    other = FilesTable("alerts", InMemoryStore())
+    other = ManifestTable("alerts", InMemoryStore())
     publish(other, THEIRS, 1)
     table.store.create(manifest_key(1), other.store.get(manifest_key(1)) or b"")
 
@@ -131,7 +131,7 @@ def test_an_id_that_another_life_took_is_refused_by_both_names(table: FilesTable
         log.add(mine)
 
 
-def test_a_life_of_another_journal_takes_over_one_id_later(table: FilesTable) -> None:
+def test_a_life_of_another_journal_takes_over_one_id_later(table: ManifestTable) -> None:
     """Its generations are lower than those of the life before it, whose fences sort by them."""
     publish(table, FIRST, 1)
     table.recover(THIRD, Recovery(version=1, through=1))
@@ -148,7 +148,7 @@ def test_a_life_of_another_journal_takes_over_one_id_later(table: FilesTable) ->
 
 
 def test_a_commit_of_another_life_that_slept_over_its_fence_stops_the_next_one_by_name(
-    table: FilesTable,
+    table: ManifestTable,
 ) -> None:
     """Its id is above all that the fence knows of, so it is seen: what ADR 16 says of it."""
     publish(table, FIRST, 1)
@@ -170,7 +170,7 @@ def test_a_commit_of_another_life_that_slept_over_its_fence_stops_the_next_one_b
     assert seen(table) == [1, 4]
 
 
-def test_a_table_of_an_earlier_format_is_refused_by_name(table: FilesTable) -> None:
+def test_a_table_of_an_earlier_format_is_refused_by_name(table: ManifestTable) -> None:
     before = b'{"version":1,"checkpoint_id":1,"parent":null,"files":[],"upsert_key":null}'
     table.store.create(manifest_key(1), before)
 
@@ -179,12 +179,12 @@ def test_a_table_of_an_earlier_format_is_refused_by_name(table: FilesTable) -> N
             act()
 
 
-def test_a_fence_that_vanished_is_a_violation(table: FilesTable) -> None:
+def test_a_fence_that_vanished_is_a_violation(table: ManifestTable) -> None:
     class Vanishing(InMemoryStore):
         def get(self, key: str) -> bytes | None:
             return None if "_0000000002_" in key else super().get(key)
 
-    vanishing = FilesTable("alerts", Vanishing())
+    vanishing = ManifestTable("alerts", Vanishing())
     publish(vanishing, FIRST, 1)
     vanishing.recover(SECOND, Recovery(version=1, through=1))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.text import FilesSource
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay
 

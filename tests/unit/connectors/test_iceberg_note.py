@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.connectors.iceberg.note import encoded, noted, property_of
+from sluice.connectors.iceberg.sink import encoded_property, noted, property_of
 from sluice.core.timeline import Timeline
 from sluice.errors import ProtocolViolation
 
@@ -12,19 +12,19 @@ from sluice.errors import ProtocolViolation
 def test_the_note_is_a_property_of_the_sink() -> None:
     timeline = Timeline(life="a", generation=2, published=((1, 3), (5, 5)))
 
-    assert noted({property_of("a"): encoded(timeline)}, "a") == timeline
-    assert noted({property_of("a"): encoded(timeline)}, "b") == Timeline()
+    assert noted({property_of("a"): encoded_property(timeline)}, "a") == timeline
+    assert noted({property_of("a"): encoded_property(timeline)}, "b") == Timeline()
 
 
 def test_a_note_stays_small_and_takes_what_it_forgot_as_shown() -> None:
     spans = tuple((one, one) for one in range(1, 20_000, 2))
-    note = noted({property_of("a"): encoded(Timeline(life="a", published=spans))}, "a")
+    note = noted({property_of("a"): encoded_property(Timeline(life="a", published=spans))}, "a")
 
     assert len(note.published) > 600
     assert note.shows(1)
     assert note.shows(note.newest)
     assert not note.shows(note.newest - 1)
-    assert len(encoded(note)) <= 8_000
+    assert len(encoded_property(note)) <= 8_000
 
 
 @pytest.mark.parametrize("text", ["7", '{"ranges":[[1,2]],"floor":0,"is_cut":false}'])

@@ -12,9 +12,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.kafka.framing import unframed
+from sluice.connectors.kafka.formats import unframed
 from sluice.connectors.kafka.messages import AvroRow, ColumnBytes, JsonRow, MessageFormat
-from sluice.connectors.kafka.note import decoded, encoded
+from sluice.connectors.kafka.sink import decoded_offset, encoded_offset
 from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError, ProtocolViolation
 
@@ -25,12 +25,16 @@ from sluice.errors import ConfigurationError, ProtocolViolation
         (5, None, "is no note that this sluice"),
         (5, "theirs", r"is no note that this sluice .*'theirs'; give the sink a transactional_id"),
         (5, '{"v":1,"ids":"1-5","floor":0}', r"is no note .*\(format 2\) reads: .*--accept-tables"),
-        (6, encoded(Timeline(life="a", published=((1, 5),)))[1], "is 6, and its note says 5"),
+        (
+            6,
+            encoded_offset(Timeline(life="a", published=((1, 5),)))[1],
+            "is 6, and its note says 5",
+        ),
     ],
 )
 def test_what_is_no_note_is_refused(offset: int, metadata: str | None, words: str) -> None:
     with pytest.raises(ProtocolViolation, match=f"here {words}"):
-        decoded(offset, metadata, "here")
+        decoded_offset(offset, metadata, "here")
 
 
 TABLE = pa.table(

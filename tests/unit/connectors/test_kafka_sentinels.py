@@ -10,8 +10,7 @@ import fastavro
 import pytest
 from google.protobuf import timestamp_pb2
 
-from sluice.connectors.kafka.avro import AvroValues
-from sluice.connectors.kafka.protobuf import ProtobufValues
+from sluice.connectors.kafka.formats import AvroValues, ProtobufValues
 from sluice.connectors.kafka.values import Decoded, Values
 from sluice.errors import ConfigurationError
 from tests.unit.connectors.test_kafka_values import as_rows

@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.contracts.source import TextDecoding
 from sluice.connectors.kafka.cluster import Cluster
-from sluice.connectors.kafka.declared_sink import KafkaTopic
-from sluice.connectors.kafka.declared_source import Avro, Json, Kafka, Protobuf, Raw, SchemaRegistry
+from sluice.connectors.kafka.declared import (
+    Avro,
+    Json,
+    Kafka,
+    KafkaTopic,
+    Protobuf,
+    Raw,
+    SchemaRegistry,
+)
 from sluice.declaration.params import Env, Param, env, param
+from sluice.declaration.places import TextDecoding
 from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 HERE = "127.0.0.1:9092"
 ROOT = StoreLocation(root="memory://kafka-spec")

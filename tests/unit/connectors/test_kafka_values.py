@@ -17,11 +17,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from sluice.connectors.kafka.avro import AvroValues
-from sluice.connectors.kafka.columns import Columns
-from sluice.connectors.kafka.framing import Registry, framed
-from sluice.connectors.kafka.protobuf import ProtobufValues
-from sluice.connectors.kafka.values import Decoded, JsonValues, RawValues, Values
+from sluice.connectors.kafka.formats import AvroValues, ProtobufValues, Registry, framed
+from sluice.connectors.kafka.values import Decoded, JsonValues, MetadataColumns, RawValues, Values
 from sluice.declaration.params import env
 from sluice.errors import ConfigurationError, StoreUnavailable
 from tests.patching import replace_in
@@ -329,6 +326,6 @@ def test_a_value_with_a_column_of_kafkas_name_is_refused_until_one_is_renamed() 
     schema = {"type": "record", "name": "R", "fields": [{"name": "offset", "type": "int"}]}
     values = AvroValues(json.dumps(schema))
     with pytest.raises(ConfigurationError, match=r'columns=\("offset as kafka_offset",\)'):
-        Columns(("offset",)).schema(values)
-    names = Columns(("offset as kafka_offset",)).schema(values).names
+        MetadataColumns(("offset",)).schema(values)
+    names = MetadataColumns(("offset as kafka_offset",)).schema(values).names
     assert names == ["kafka_offset", "tombstone", "offset", "_malformed", "_raw", "_record"]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.contracts.source import SourcePosition
 from sluice.connectors.nexmark.source import AUCTION, BID, COLUMNS, PARTITION, PERSON, NexmarkSource
 from sluice.core.plan import PartitionOffset, Slice
+from sluice.declaration.places import SourcePosition
 from sluice.errors import ConfigurationError
 from tests.examples import examples
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.contracts.source import Barrier
-from sluice.connectors.files.parquet_source import ParquetSource
+from sluice.connectors.files.parquet import ParquetSource
 from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.declaration.places import Barrier
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay
 from tests.examples import examples
@@ -354,7 +354,7 @@ def test_a_type_that_no_stage_knows_is_refused_with_its_column(
 def test_wide_rows_are_decoded_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.connectors.files.parquet_file.BATCH_BYTES", 100_000)
+    monkeypatch.setattr("sluice.connectors.files.parquet.BATCH_BYTES", 100_000)
     rows = [f"{number:05d}" * 2_000 for number in range(50)]
     pq.write_table(pa.table({"doc": rows}), tmp_path / "a", use_dictionary=False)
     source = ParquetSource(str(tmp_path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.connectors.contracts.row_schema import ColumnType, row_schema
+from sluice.declaration.expressions import ColumnType, row_schema
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
 

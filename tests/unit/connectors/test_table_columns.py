@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.files_table.table_columns import conformed, united, wider
+from sluice.connectors.files_table.columns import conformed_to_schema, united, wider
 from sluice.errors import ConfigurationError
 
 LEAST_AND_MOST = {
@@ -141,4 +141,6 @@ def test_rows_take_the_types_of_the_table_and_null_where_they_have_no_column() -
     schema = united([pa.schema([("a", pa.int32())]), pa.schema([("b", pa.string())])], "it")
     rows = pa.table({"b": ["x"], "_deleted": [True]})
 
-    assert conformed(rows, schema).to_pylist() == [{"a": None, "b": "x", "_deleted": True}]
+    assert conformed_to_schema(rows, schema).to_pylist() == [
+        {"a": None, "b": "x", "_deleted": True}
+    ]

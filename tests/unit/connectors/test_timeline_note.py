@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.contracts.timeline_note import decoded, encoded
+from sluice.connectors.staged_sink import decoded_timeline, encoded_timeline
 from sluice.core.timeline import Timeline, Writer
 from sluice.errors import ProtocolViolation
 
@@ -38,13 +38,13 @@ def timelines(draw: st.DrawFn) -> Timeline:
 
 @given(timelines())
 def test_a_time_line_is_read_as_it_was_written(timeline: Timeline) -> None:
-    assert decoded(encoded(timeline, 4_000), "here", "mend it") == timeline
+    assert decoded_timeline(encoded_timeline(timeline, 4_000), "here", "mend it") == timeline
 
 
 @given(timelines(), st.integers(300, 400))
 def test_what_has_no_room_is_forgotten_oldest_first(timeline: Timeline, room: int) -> None:
-    text = encoded(timeline, room)
-    kept = decoded(text, "here", "mend it")
+    text = encoded_timeline(timeline, room)
+    kept = decoded_timeline(text, "here", "mend it")
 
     assert len(text.encode()) <= room
     assert kept == (timeline.shortened(len(kept.published)) if kept.published else timeline)
@@ -52,12 +52,12 @@ def test_what_has_no_room_is_forgotten_oldest_first(timeline: Timeline, room: in
 
 def test_a_place_of_4_kilobytes_keeps_at_least_300_spans_and_a_row_of_ids_takes_no_room() -> None:
     every_other = published(*range(10_000, 14_000, 2))
-    kept = decoded(encoded(every_other, 3_900), "here", "mend it")
+    kept = decoded_timeline(encoded_timeline(every_other, 3_900), "here", "mend it")
 
     assert len(kept.published) > 600
     assert kept.published == every_other.published[-len(kept.published) :]
     assert kept.is_cut
-    assert '"published":"1-4999"' in encoded(published(*range(1, 5_000)), 3_900)
+    assert '"published":"1-4999"' in encoded_timeline(published(*range(1, 5_000)), 3_900)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_a_place_of_4_kilobytes_keeps_at_least_300_spans_and_a_row_of_ids_takes_
         "7",
         "{}",
         '{"v":1,"ids":"5","floor":0}',
-        encoded(published(1, 3), 4_000).replace('"v":2', '"v":3'),
-        encoded(published(1, 3), 4_000).replace('"1,3"', '"3,1"'),
-        encoded(published(1, 3), 4_000).replace('"1,3"', '"1,2"'),
-        encoded(published(1, 3), 4_000).replace('"1,3"', '"3-1"'),
-        encoded(published(1, 3), 4_000).replace('"1,3"', '"one"'),
-        encoded(published(1, 3), 4_000).replace('"is_cut"', '"was_cut"'),
+        encoded_timeline(published(1, 3), 4_000).replace('"v":2', '"v":3'),
+        encoded_timeline(published(1, 3), 4_000).replace('"1,3"', '"3,1"'),
+        encoded_timeline(published(1, 3), 4_000).replace('"1,3"', '"1,2"'),
+        encoded_timeline(published(1, 3), 4_000).replace('"1,3"', '"3-1"'),
+        encoded_timeline(published(1, 3), 4_000).replace('"1,3"', '"one"'),
+        encoded_timeline(published(1, 3), 4_000).replace('"is_cut"', '"was_cut"'),
     ],
 )
 def test_what_is_no_time_line_is_refused_with_its_place_and_the_fix(text: str | None) -> None:
     with pytest.raises(ProtocolViolation, match=r"^here is no note .*; mend it$"):
-        decoded(text, "here", "mend it")
+        decoded_timeline(text, "here", "mend it")

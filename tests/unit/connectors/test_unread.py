@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.contracts.offsets import OffsetSource, Readable
-from sluice.connectors.contracts.source import SourcePosition
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
 from sluice.connectors.nexmark.source import NexmarkSource
+from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.core.plan import Slice, Unread
+from sluice.declaration.places import SourcePosition
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.kafka.declared_sink import AvroValue
-from sluice.connectors.staging.staged_sink import StagedSink
+from sluice.connectors.kafka.declared import AvroValue
+from sluice.connectors.staged_sink import StagedSink
 from sluice.errors import ConfigurationError
 from sluice.sinks import KafkaTopic, PostgresTable
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 DAY_10000 = pa.array([2_932_897], pa.int32()).cast(pa.date32())
 SCHEMA = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})

@@ -9,21 +9,23 @@ from typing import Any
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, published_records, results, trigger_one
-from sluice.connectors.contracts.sink import Sink
-from sluice.connectors.files_table.table import FilesTable
-from sluice.coordinator import sink_checks
-from sluice.coordinator.completion import commit, finalize, publish_early
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.coordinator import staged
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, start_attempt
 from sluice.coordinator.garbage import collect_garbage
-from sluice.coordinator.recovery import fail_checkpoint, restore, start_attempt
+from sluice.coordinator.publication import commit, publish_early
+from sluice.coordinator.restore import restore
+from sluice.core.configuration import CheckpointingMode
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
-from sluice.declaration.config import CheckpointingMode
+from sluice.declaration.places import Sink
 from sluice.errors import FencedError, NotYetAcknowledged, StageFailed
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
-from sluice.storage.object_store import CreateResult, ObjectStore
+from sluice.store.object_store import CreateResult, ObjectStore
 from tests.subtasks import acknowledge, state_records, take_checkpoint
 
 COUNT, RANK = STAGES
@@ -131,10 +133,10 @@ def test_an_abort_while_rows_are_being_shown_leaves_them_readable(
     def interrupted(job: Job, params: Mapping[str, str]) -> dict[str, Sink]:
         tables = open_sinks(job, params)
         table = tables["results"]
-        assert isinstance(table, FilesTable)
+        assert isinstance(table, ManifestTable)
         return tables | {"results": replace(table, store=Interrupted(table.store, abort))}
 
-    monkeypatch.setattr(sink_checks, "open_sinks", interrupted)
+    monkeypatch.setattr(staged, "open_sinks", interrupted)
     publish_early(job, TWO, RANK)
 
     assert published_records(job) == list(range(20))

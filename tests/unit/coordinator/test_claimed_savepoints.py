@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, keys_of, trigger_one
-from sluice.coordinator.commands import discard_claimed
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.garbage import collect_garbage
-from sluice.coordinator.orphans import Orphans
-from sluice.coordinator.recovery import restore, stop
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.garbage import Orphans, collect_garbage
+from sluice.coordinator.publication import commit
+from sluice.coordinator.record import discard_claimed
+from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.coordinator.submission import submit
 from sluice.coordinator.trigger import trigger
+from sluice.core.configuration import ClaimMode, JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import ClaimMode, JobStatus
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
@@ -137,7 +136,7 @@ def test_a_crash_never_leaves_one_that_looks_complete_and_is_not(writes: int) ->
 
 def finish_without_cleaning(job: Job, checkpoint_id: CheckpointId) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.coordinator.completion.discard_claimed", lambda job: ())
+        patch.setattr("sluice.coordinator.publication.discard_claimed", lambda job: ())
         finish(job, checkpoint_id)
 
 

@@ -8,21 +8,22 @@ from typing import Any
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, keys_of, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.garbage import collect_garbage, find_orphans
-from sluice.coordinator.orphans import Orphans, Reason
-from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.garbage import Orphans, Reason, collect_garbage, find_orphans
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
-from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.configuration import CheckpointType
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.handles import SegmentHandle, StateHandle, checksum
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import FromCheckpoint
-from sluice.epoch.compactions import compactions_of, record_compaction
 from sluice.errors import ProtocolViolation
 from sluice.job.job import Job
-from sluice.storage.object_store import CreateResult, ObjectStore
-from sluice.subtask.state.segments import checksum, encode_segment
+from sluice.job.lineage import compactions_of, record_compaction
+from sluice.state.segments import encode_segment
+from sluice.store.object_store import CreateResult, ObjectStore
 from tests.subtasks import acknowledge, handle_records, state_records, table_of, take_checkpoint
 
 STAGE = STAGES[0]

@@ -17,19 +17,20 @@ from harness.jobs import (
     results,
     trigger_one,
 )
-from sluice.connectors.staging.staged_sink import EpochRows
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore, start_attempt, stop
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.connectors.staged_sink import EpochRows
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, start_attempt
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.errors import FencedError, NotYetAcknowledged, StoreUnavailable
 from sluice.job.job import Job
-from sluice.storage.journal import Journal
-from sluice.storage.object_store import Created
-from sluice.views.history import history
+from sluice.store.journal import Journal
+from sluice.store.object_store import Created
+from sluice.surface.checkpoints import history
 from tests.builders import SUBTASKS
 from tests.contract.journals import Delayed
 from tests.noted_target import NotedTable

@@ -9,29 +9,26 @@ from typing import Any
 import pytest
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, published_records, trigger_one
-from sluice.connectors.contracts.sink import RollBack
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import Restored, fail_checkpoint, restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, watch
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import RestoredJob, restore, savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.savepoints import copy_savepoint, savepoint_names
-from sluice.coordinator.table_recovery import writer_of
+from sluice.coordinator.tables import writer_of
 from sluice.coordinator.trigger import NotTriggered, trigger
-from sluice.coordinator.watch import watch
-from sluice.core.configuration import JobConfiguration
-from sluice.core.handles import SegmentHandle
+from sluice.core.configuration import CheckpointType, DamagedCheckpoint, JobConfiguration, JobStatus
+from sluice.core.events import JobRestored
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.handles import SegmentHandle, checksum
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import JobRestored
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.core.restoring import FromCheckpoint, Latest, Restore, RestoreOptions, Stop
-from sluice.declaration.config import DamagedCheckpoint
+from sluice.core.restoring import FromCheckpoint, Latest, RestoreApproval, RestoreOptions, Stop
+from sluice.declaration.places import RollBack
 from sluice.errors import CorruptSegment, ProtocolViolation, RestoreError
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
-from sluice.protocol.checksums import checksum
 from sluice.sinks import FilesTable
-from sluice.subtask.state.cache import SegmentCache
+from sluice.state.cache import SegmentCache
 from tests.noted_target import NotedTable
 from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
 
@@ -64,7 +61,7 @@ def fail_over(job: Job) -> None:
     fail_checkpoint(job, plan.checkpoint_id, failure, "corrupt", is_task_failure=True)
 
 
-def restart(job: Job) -> Restored:
+def restart(job: Job) -> RestoredJob:
     return restore(job, Latest(), only_generation=job.state().generation)
 
 
@@ -83,7 +80,7 @@ def test_a_dry_run_reads_what_it_promises() -> None:
     found = plan_restore(job, Latest())
     by_size = plan_restore(job, Latest(), UNCOMPARED)
 
-    assert isinstance(whole, Restore)
+    assert isinstance(whole, RestoreApproval)
     assert whole.is_compared
     now = checksum(job.store.get(damaged.key) or b"")
     problem = (
@@ -91,7 +88,7 @@ def test_a_dry_run_reads_what_it_promises() -> None:
         f"{damaged.size_bytes} bytes have {now}"
     )
     assert found == Stop(problems=(problem,), is_damaged=True)
-    assert isinstance(by_size, Restore)
+    assert isinstance(by_size, RestoreApproval)
     assert not by_size.is_compared
     with pytest.raises(RestoreError, match="is damaged: checksum"):
         restore(job, Latest())
@@ -125,7 +122,7 @@ def test_whichever_byte_of_a_checkpoint_is_another_its_file_is_named() -> None:
             assert len(found.problems) == 1
             assert key in found.problems[0]
         job.store.put(key, body)
-    assert isinstance(plan_restore(job, Latest()), Restore)
+    assert isinstance(plan_restore(job, Latest()), RestoreApproval)
 
 
 def test_an_unreadable_metadata_stops_a_restore_with_its_name() -> None:
@@ -163,7 +160,9 @@ def test_a_savepoint_is_whole_whatever_becomes_of_the_job_before_its_commit() ->
     commit(job, plan.checkpoint_id)
 
     target = savepoint_target(job, "mine")
-    assert isinstance(plan_restore(job, target, RestoreOptions(accept_tables=True)), Restore)
+    assert isinstance(
+        plan_restore(job, target, RestoreOptions(accept_tables=True)), RestoreApproval
+    )
 
 
 def test_a_damaged_savepoint_is_not_copied(tmp_path: Path) -> None:
@@ -364,12 +363,12 @@ def test_rows_that_are_still_to_be_published_are_compared_too(
     found = plan_restore(job, Latest())
     by_size = plan_restore(job, Latest(), UNCOMPARED)
 
-    assert isinstance(whole, Restore)
+    assert isinstance(whole, RestoreApproval)
     assert whole.replays_commit
     assert isinstance(found, Stop)
     assert found.is_damaged
     assert any(key in problem for problem in found.problems), found.problems
-    assert isinstance(by_size, Restore)
+    assert isinstance(by_size, RestoreApproval)
 
 
 def test_damaged_rows_are_not_handed_to_a_place_outside() -> None:
@@ -393,4 +392,4 @@ def test_rows_that_a_place_outside_shows_already_are_not_missed() -> None:
     sink.discard_copied(mine)
 
     assert sink.damage_of(mine) != []
-    assert isinstance(plan_restore(job, Latest()), Restore)
+    assert isinstance(plan_restore(job, Latest()), RestoreApproval)

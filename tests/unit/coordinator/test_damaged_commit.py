@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
-from sluice.connectors.contracts.sink import RollBack
-from sluice.coordinator.automatic_restart import give_up
 from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import watch
+from sluice.coordinator.restore_plan import give_up
 from sluice.coordinator.trigger import NotTriggered, trigger
-from sluice.coordinator.watch import watch
+from sluice.core.configuration import DamagedCheckpoint, JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.declaration.config import DamagedCheckpoint
+from sluice.declaration.places import RollBack
 from sluice.errors import ProtocolViolation, SluiceError, StoreUnavailable
 from sluice.job.job import Job
 from tests.noted_target import NotedTable

@@ -16,14 +16,14 @@ from harness.jobs import (
     published_records,
     trigger_one,
 )
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore, stop
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, watch
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.savepoints import savepoint_names
-from sluice.coordinator.watch import watch
+from sluice.core.configuration import CheckpointType, JobStatus, Retention
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType, JobStatus, Retention
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import FromCheckpoint, Latest
 from sluice.declaration.pipeline import Pipeline
@@ -272,7 +272,7 @@ def test_an_end_whose_coordinator_died_is_cleaned_up_by_the_watchdog(
     job = a_running_job(a_pipeline(externalized_checkpoint_retention=NEVER))
     take_checkpoint(job)
     with monkeypatch.context() as patch:
-        patch.setattr("sluice.coordinator.commands.clean_up", lambda *_: None)
+        patch.setattr("sluice.coordinator.record.clean_up", lambda *_: None)
         stop(job, JobStatus.CANCELED)
     assert keys_of(job, job.paths.checkpoint(ONE))
 

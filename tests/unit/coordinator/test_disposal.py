@@ -7,17 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from harness.jobs import a_job, a_pipeline, a_running_job, keys_of, published_records, trigger_one
-from sluice.coordinator.commands import discard_claimed
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.disposal import dispose
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.garbage import collect_garbage
-from sluice.coordinator.recovery import fail_checkpoint, restore, stop
-from sluice.coordinator.restore_targets import savepoint_target
-from sluice.coordinator.savepoints import copy_savepoint, savepoint_names
+from sluice.coordinator.publication import commit
+from sluice.coordinator.record import discard_claimed
+from sluice.coordinator.restore import restore, savepoint_target, stop
+from sluice.coordinator.savepoints import copy_savepoint, dispose, savepoint_names
 from sluice.coordinator.submission import configure, submit
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job

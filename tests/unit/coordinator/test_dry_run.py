@@ -10,22 +10,22 @@ import pytest
 from harness.counting_store import CountingStore
 from harness.jobs import STAGES, a_job, a_pipeline, a_running_job, keys_of, trigger_one
 from sluice.coordinator.completion import finalize
+from sluice.coordinator.restore import foreign_target, savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.restore_targets import foreign_target, savepoint_target
 from sluice.coordinator.submission import configure
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import (
     FromCheckpoint,
     Latest,
-    Restore,
+    RestoreApproval,
     RestoreOptions,
     RestoreTarget,
     Stop,
 )
 from sluice.job.job import Job
-from sluice.storage.answers import AnswerStore
-from sluice.storage.journal import Journal
+from sluice.store.checkpoints import AnswerStore
+from sluice.store.journal import Journal
 from tests.in_flight import a_patient_job, an_overtaken_checkpoint
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
@@ -76,7 +76,7 @@ def test_it_names_every_file_and_writes_nothing(
     with store.counted() as asked:
         decision = plan_restore(job, wanted)
 
-    assert isinstance(decision, Restore)
+    assert isinstance(decision, RestoreApproval)
     assert decision.files == metadata(job).files != ()
     assert {handle.key for handle in decision.files} <= set(before)
     assert set(asked) == {"get", "list"}
@@ -91,7 +91,7 @@ def test_of_another_root_it_names_the_files_there() -> None:
 
     decision = plan_restore(here, target, configuration=configure(here.pipeline, {}))
 
-    assert isinstance(decision, Restore)
+    assert isinstance(decision, RestoreApproval)
     assert [handle.key for handle in decision.files] == [
         handle.key for handle in there.metadata(ONE).files
     ]
@@ -103,7 +103,7 @@ def test_of_another_root_it_names_the_files_there() -> None:
 def test_of_a_job_that_has_nothing_it_starts_from_empty() -> None:
     decision = plan_restore(a_running_job(), Latest())
 
-    assert isinstance(decision, Restore)
+    assert isinstance(decision, RestoreApproval)
     assert (decision.choice.checkpoint_id, decision.files) == (None, ())
 
 
@@ -119,9 +119,9 @@ def test_it_tells_what_is_published_dropped_and_lost() -> None:
     lossy = plan_restore(job, FromCheckpoint(TWO), RestoreOptions(ignore_in_flight_of=TWO))
     dropping = plan_restore(smaller, Latest(), RestoreOptions(allow_non_restored_state=True))
 
-    assert isinstance(plain, Restore)
-    assert isinstance(lossy, Restore)
-    assert isinstance(dropping, Restore)
+    assert isinstance(plain, RestoreApproval)
+    assert isinstance(lossy, RestoreApproval)
+    assert isinstance(dropping, RestoreApproval)
     assert (plain.replays_commit, plain.ignores_in_flight) == (True, False)
     assert (lossy.replays_commit, lossy.ignores_in_flight) == (False, True)
     assert dropping.dropped_stages == ("rank_bids",)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from harness.jobs import ManualClock, a_job, a_pipeline, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
 from sluice.coordinator.submission import configure, submit
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("small")
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.core.epoch_size.FIRST_RECORDS", 8)
-    monkeypatch.setattr("sluice.core.epoch_size.LEAST_RECORDS", 2)
+    monkeypatch.setattr("sluice.core.requests.FIRST_RECORDS", 8)
+    monkeypatch.setattr("sluice.core.requests.LEAST_RECORDS", 2)
 
 
 def a_sized_job(pipeline: Pipeline | None = None, **checkpointing: Any) -> Job:

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_running_job, keys_of, published_records, results, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.trigger import NotTriggered, Queued, trigger
+from sluice.core.configuration import JobStatus
+from sluice.core.event_time import MAX_WATERMARK
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
-from sluice.core.watermarks import MAX_WATERMARK
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job

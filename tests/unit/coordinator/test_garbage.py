@@ -16,16 +16,17 @@ from harness.jobs import (
     results,
     trigger_one,
 )
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.garbage import collect_garbage, find_orphans
-from sluice.coordinator.orphans import Orphans, Reason
-from sluice.coordinator.recovery import fail_checkpoint, restore, stop
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.garbage import Orphans, Reason, collect_garbage, find_orphans
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, stop
 from sluice.core.completed import CheckpointMetadata, InFlightData
+from sluice.core.configuration import JobStatus, Retention
+from sluice.core.events import CheckpointFailed
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import CheckpointFailed
-from sluice.core.properties import JobStatus, Retention
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import FromCheckpoint
 from sluice.job.job import Job
 from sluice.job.places import open_side_table

@@ -17,14 +17,22 @@ from harness.jobs import (
     trigger_one,
 )
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.garbage import DELETE_BATCH, PROBE_GRACE_MS, collect_garbage, find_orphans
-from sluice.coordinator.orphans import IncompleteSavepoint, Orphan, Orphans, Reason
-from sluice.coordinator.watch import Watched, watch
+from sluice.coordinator.failure import Watched, watch
+from sluice.coordinator.garbage import (
+    DELETE_BATCH,
+    PROBE_GRACE_MS,
+    IncompleteSavepoint,
+    Orphan,
+    Orphans,
+    Reason,
+    collect_garbage,
+    find_orphans,
+)
+from sluice.core.configuration import CheckpointType
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType
 from sluice.errors import ProtocolViolation
 from sluice.job.job import Job
-from sluice.storage.memory import InMemoryStore, named_store
+from sluice.store.memory import InMemoryStore, named_store
 from tests.hooked import Crash, crashing
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job, trigger_one
-from sluice.connectors.contracts.source import SourcePosition
 from sluice.connectors.nexmark.source import NexmarkSource
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.garbage import collect_garbage
-from sluice.coordinator.recovery import fail_checkpoint, restore
-from sluice.coordinator.restore_targets import savepoint_target
-from sluice.core.properties import CheckpointType, ClaimMode
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target
+from sluice.core.configuration import CheckpointType, ClaimMode
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import SourcePosition
 from sluice.errors import StoreUnavailable
 from sluice.job.job import Job
 from sluice.state_processor import SavepointWriter

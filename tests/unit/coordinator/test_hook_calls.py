@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job
-from sluice.coordinator.hook_calls import call_hook
+from sluice.coordinator.notifications import call_hook
 from sluice.coordinator.trigger import NotTriggered, trigger
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.errors import ConfigurationError
 from tests.subtasks import take_checkpoint
 

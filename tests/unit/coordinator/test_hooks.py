@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, keys_of, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, watch
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
-from sluice.coordinator.watch import watch
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import FromCheckpoint, Latest
 from sluice.declaration.pipeline import Pipeline
@@ -174,7 +174,7 @@ def a_job_whose_restorer_died(monkeypatch: pytest.MonkeyPatch) -> tuple[Job, Wor
     def dies(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr("sluice.coordinator.recovery.resume", dies)
+    monkeypatch.setattr("sluice.coordinator.restore.resume", dies)
     with pytest.raises(Killed):
         restore(job, Latest())
     monkeypatch.undo()

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import ClaimMode
 from sluice.core.handles import SegmentHandle
-from sluice.core.properties import ClaimMode
 from sluice.core.restoring import RestoreOptions
 from sluice.errors import ProtocolViolation, RestoreError
 from sluice.job.job import Job

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.jobs import a_job
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.text import FilesSource
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import NotTriggered, Triggered, trigger
 from sluice.declaration.pipeline import Pipeline

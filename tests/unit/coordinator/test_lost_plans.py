@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.completion import finalize, publish_early
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import publish_early
+from sluice.core.configuration import CheckpointingMode
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointingMode
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.epoch.lineage import lineage_of_tip
 from sluice.errors import FencedError, ProtocolViolation
+from sluice.job.answers import plan_of
 from sluice.job.job import Job
-from sluice.job.owed_work import plan_of
+from sluice.job.lineage import lineage_of_tip
 from tests.subtasks import acknowledge
 
 LOST = r"checkpoint 1 is lost: it is pending, but its plan, memory://.*/plan, is gone"

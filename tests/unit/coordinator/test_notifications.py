@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job, published_records, trigger_one
-from sluice.connectors.contracts.listener import CheckpointListener
 from sluice.connectors.nexmark.source import NexmarkSource
-from sluice.connectors.staging.staged_files import StagedFiles
-from sluice.connectors.staging.staged_sink import StagedSink
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.connectors.staged_files import StagedFiles
+from sluice.connectors.staged_sink import StagedSink
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
 from sluice.coordinator.trigger import NotTriggered, trigger
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ValueState
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.streams import Stream
+from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.places import CheckpointListener
 from sluice.job.job import Job
-from sluice.storage.memory import InMemoryStore
+from sluice.store.memory import InMemoryStore
 from tests.hooked import Crash, crashing
 from tests.subtasks import acknowledge, take_checkpoint
 

@@ -20,20 +20,22 @@ from sluice import (
     UnionListState,
     ValueState,
 )
-from sluice.connectors.files_table.table import FilesTable as PublicTable
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.connectors.files_table.table import ManifestTable as PublicTable
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import reconfigure
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
-from sluice.declaration.keyed_process import Row
+from sluice.declaration.keyed_functions import Row
 from sluice.errors import ConfigurationError, StageFailed
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.views.keyed_state import open_state
+from sluice.surface.state import open_state
 
 STAGE = "batched"
 EPOCH_ROWS = 60

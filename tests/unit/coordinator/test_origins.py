@@ -17,13 +17,13 @@ from harness.jobs import (
     published_records,
     trigger_one,
 )
-from sluice.coordinator.recovery import fail_checkpoint, restore, stop
-from sluice.coordinator.restore_targets import foreign_target, savepoint_target
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.restore import foreign_target, restore, savepoint_target, stop
 from sluice.coordinator.submission import configure
+from sluice.core.configuration import ClaimMode, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import ClaimMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline

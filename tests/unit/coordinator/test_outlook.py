@@ -10,26 +10,25 @@ import pytest
 
 from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_job, a_running_job
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.outlook import LOOKS_PER_JOURNAL, Due, Outlook, Waiting
-from sluice.coordinator.recovery import restore, stop
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.outlook import POLLS_PER_JOURNAL_LISTING, Due, NextCheckpoint, Waiting
+from sluice.coordinator.publication import commit
+from sluice.coordinator.requests import NewTimes, UserRequest, pause, request_checkpoint, retime
+from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.timing import NewTimes, pause, retime
 from sluice.coordinator.trigger import NotTriggered, Triggered, trigger
-from sluice.coordinator.user_requests import UserRequest, request_checkpoint
+from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.open import StoreLocation
+from sluice.store.memory import InMemoryStore
+from sluice.store.open import StoreLocation
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
 MINUTE_MS = 60_000
@@ -43,8 +42,8 @@ def a_pipeline_of_files(folder: Path, *, bounded: bool = False) -> Pipeline:
     return pipeline
 
 
-def an_outlook(job: Job, interval_ms: int = MINUTE_MS, lead_ms: int = 0) -> Outlook:
-    return Outlook(job, interval_ms=interval_ms, lead_ms=lead_ms)
+def an_outlook(job: Job, interval_ms: int = MINUTE_MS, lead_ms: int = 0) -> NextCheckpoint:
+    return NextCheckpoint(job, interval_ms=interval_ms, lead_ms=lead_ms)
 
 
 def test_a_job_that_was_never_submitted_is_due() -> None:
@@ -72,7 +71,7 @@ def test_a_tick_has_one_checkpoint_and_passes_where_there_is_nothing_to_do(tmp_p
     pipeline = a_pipeline_of_files(tmp_path)
     (tmp_path / "a").write_text("one\n")
     job = a_running_job(pipeline, clock=clock)
-    outlook = Outlook(job, interval_ms=0, latest_tick_ms=lambda: ticks[0])
+    outlook = NextCheckpoint(job, interval_ms=0, latest_tick_ms=lambda: ticks[0])
     nothing = Waiting(message="waiting for the next tick of the clock")
 
     ticks[0] = clock()
@@ -103,7 +102,7 @@ def test_a_tick_under_a_pending_checkpoint_is_owed_until_that_has_ended() -> Non
     assert isinstance(triggered, Triggered)
     clock.advance(1_000)
     tick_ms = clock()
-    outlook = Outlook(job, interval_ms=0, latest_tick_ms=lambda: tick_ms)
+    outlook = NextCheckpoint(job, interval_ms=0, latest_tick_ms=lambda: tick_ms)
 
     meanwhile = outlook.look()
     acknowledge(job, triggered.plan)
@@ -218,10 +217,10 @@ def test_an_idle_look_is_one_request_and_writes_nothing(tmp_path: Path) -> None:
     outlook.look()
 
     with store.counted() as asked:
-        for _ in range(LOOKS_PER_JOURNAL - 2):
+        for _ in range(POLLS_PER_JOURNAL_LISTING - 2):
             outlook.look()
 
-    assert asked == {"get": LOOKS_PER_JOURNAL - 2}
+    assert asked == {"get": POLLS_PER_JOURNAL_LISTING - 2}
 
 
 def test_a_root_that_was_emptied_is_noticed() -> None:
@@ -231,6 +230,6 @@ def test_a_root_that_was_emptied_is_noticed() -> None:
     outlook.look()
     job.store.delete([listed.key for listed in job.store.list("")])
 
-    seen = [outlook.look() for _ in range(LOOKS_PER_JOURNAL)][-1]
+    seen = [outlook.look() for _ in range(POLLS_PER_JOURNAL_LISTING)][-1]
 
     assert seen == Due(message="the job was never submitted", next_id=CheckpointId(1))

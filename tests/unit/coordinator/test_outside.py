@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.jobs import a_job, keys_of
-from sluice.coordinator.outside import require_outside
-from sluice.coordinator.savepoints import copy_savepoint
+from sluice.coordinator.savepoints import copy_savepoint, require_outside
 from sluice.coordinator.submission import configure, submit
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job

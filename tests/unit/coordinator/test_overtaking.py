@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import ManualClock, a_running_job, keys_of, published_records, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint, overtake, restore
+from sluice.coordinator.failure import fail_checkpoint, overtake, watch
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure
-from sluice.coordinator.watch import watch
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import RestoreError
 from sluice.job.job import Job

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from harness.jobs import SINK, trigger_one
-from sluice.coordinator.completion import commit, publish_early
-from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit, publish_early
+from sluice.coordinator.restore import restore
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.table_recovery import writer_of
+from sluice.coordinator.tables import writer_of
+from sluice.core.configuration import CheckpointingMode, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointingMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest, RestoreOptions, Stop
 from sluice.errors import FencedError, ProtocolViolation
 from sluice.job.places import open_sinks
@@ -117,7 +118,7 @@ def test_a_failure_between_the_recovery_and_the_commit_that_is_owed_loses_nothin
     complete(case.job)
     restore(case.job, to(1))
     with monkeypatch.context() as patch:
-        patch.setattr("sluice.coordinator.completion.notify_complete", _dies)
+        patch.setattr("sluice.coordinator.publication.notify_complete", _dies)
         with pytest.raises(ZeroDivisionError):
             restore(case.job, to(2))
 
@@ -137,7 +138,7 @@ def test_what_was_published_without_the_journal_knowing_is_not_taken_back(
     take_checkpoint(case.job)
     complete(case.job)
     with monkeypatch.context() as patch:
-        patch.setattr("sluice.coordinator.completion.notify_complete", _dies)
+        patch.setattr("sluice.coordinator.publication.notify_complete", _dies)
         with pytest.raises(ZeroDivisionError):
             commit(case.job, CheckpointId(2))
     assert case.seen() == list(range(20))

@@ -17,13 +17,14 @@ from harness.jobs import (
     results,
     trigger_one,
 )
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore, start_attempt
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, start_attempt, watch
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.trigger import Queued, trigger
-from sluice.coordinator.watch import watch
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
 from sluice.errors import FencedError, NotYetAcknowledged
 from sluice.job.job import Job

@@ -9,24 +9,24 @@ import pytest
 
 from harness.jobs import a_job, keys_of, trigger_one
 from harness.many_files import Folder, a_files_job
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.garbage import collect_garbage, find_orphans
-from sluice.coordinator.orphans import Orphans
-from sluice.coordinator.recovery import fail_checkpoint, restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.garbage import Orphans, collect_garbage, find_orphans
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import foreign_target, restore, savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.restore_targets import foreign_target, savepoint_target
 from sluice.coordinator.submission import configure
 from sluice.core import position
+from sluice.core.configuration import ClaimMode
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SourceCut, Unread
-from sluice.core.properties import ClaimMode
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.restoring import FromCheckpoint, RestoreOptions, Stop
 from sluice.errors import CorruptSegment, RestoreError
 from sluice.job.job import Job
 from sluice.job.positions import position_of
-from sluice.views.checkpoint_details import checkpoint_details
+from sluice.surface.snapshots import checkpoint_details
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
 FILES = 20

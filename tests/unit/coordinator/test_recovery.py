@@ -18,20 +18,22 @@ from harness.jobs import (
     results,
     trigger_one,
 )
-from sluice.coordinator import duties, recovery
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore, stop
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator import duties
+from sluice.coordinator import restore as coordinator_restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure, submit
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.events import AttemptStarted
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import AttemptStarted
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.errors import FencedError, RestoreError
 from sluice.job.job import Job
-from sluice.storage.journal import Head
+from sluice.store.journal import Head
 from tests.builders import SUBTASKS
 from tests.subtasks import acknowledge, decline, state_records, take_checkpoint
 
@@ -314,11 +316,11 @@ def test_a_restore_that_another_one_overtakes_says_so(monkeypatch: pytest.Monkey
     resume = duties.resume
 
     def meanwhile(job: Job, head: Head) -> Head:
-        monkeypatch.setattr(recovery, "resume", resume)
+        monkeypatch.setattr(coordinator_restore, "resume", resume)
         restore(job, Latest())
         return resume(job, job.journal.load())
 
-    monkeypatch.setattr(recovery, "resume", meanwhile)
+    monkeypatch.setattr(coordinator_restore, "resume", meanwhile)
 
     with pytest.raises(FencedError, match="another coordinator restored job 'auctions' meanwhile"):
         restore(job, Latest())

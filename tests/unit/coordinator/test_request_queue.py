@@ -7,13 +7,15 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, stop
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import stop
 from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from tests.subtasks import acknowledge, take_checkpoint

@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_job, a_pipeline, a_running_job
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.restore_request import RestoreRequest, plan, resolve
-from sluice.coordinator.restore_targets import pointed_at
+from sluice.coordinator.requests import NewTimes, retime
+from sluice.coordinator.restore import RestoreRequest, plan, pointed_at, resolve, restore
 from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.timing import NewTimes, retime
+from sluice.core.configuration import CheckpointingMode, ClaimMode, Retention
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointingMode, ClaimMode, Retention
 from sluice.core.restoring import FromCheckpoint, FromOrigin, Latest, RestoreOptions, RestoreTarget
-from sluice.declaration.config import fixed_delay
+from sluice.declaration.checkpointing import fixed_delay
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import open_job
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.open import StoreLocation
+from sluice.store.memory import InMemoryStore
+from sluice.store.open import StoreLocation
 from tests.subtasks import a_savepoint, take_checkpoint
 
 ONE = CheckpointId(1)

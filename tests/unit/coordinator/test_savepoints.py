@@ -13,22 +13,23 @@ from harness.jobs import (
     published_records,
     trigger_one,
 )
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore, stop
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.coordinator.submission import configure, submit
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration import aggregates as agg
 from sluice.declaration.params import param
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
-from sluice.protocol.names import check_savepoint_name
+from sluice.protocol.keys import check_savepoint_name
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint

@@ -9,11 +9,12 @@ import pytest
 
 import tests.subtasks
 from harness.jobs import STAGES, a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint
-from sluice.core.acks import Committable
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.core.answers import Committable
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.places import open_side_table

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from harness.jobs import STAGES, a_job, a_pipeline, a_running_job
-from sluice.coordinator.recovery import restore, stop
-from sluice.coordinator.restore_request import RestoreRequest, resolve
-from sluice.coordinator.restore_targets import foreign_target
+from sluice.coordinator.restore import RestoreRequest, foreign_target, resolve, restore, stop
 from sluice.coordinator.submission import configure
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import ClaimMode, JobStatus, Retention
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import ClaimMode, JobStatus, Retention
 from sluice.core.restoring import RestoreOptions
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job, published_records, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.errors import StoreUnavailable
-from sluice.storage.object_store import CreateResult, Listed, ObjectStore
-from sluice.storage.statistics import StatisticsStore
-from sluice.views.statistics import overview
+from sluice.store.checkpoints import StatisticsStore
+from sluice.store.object_store import CreateResult, Listed, ObjectStore
+from sluice.surface.checkpoints import overview
 from tests.subtasks import acknowledge, take_checkpoint
 
 EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED

@@ -17,18 +17,16 @@ from harness.jobs import (
     published_records,
     trigger_one,
 )
-from sluice.connectors.contracts.sink import RollBack
-from sluice.connectors.files_table.table import FilesTable as FilesTableSink
-from sluice.coordinator.recovery import restore, stop
+from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
+from sluice.coordinator.restore import foreign_target, restore, stop
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.restore_targets import foreign_target
 from sluice.coordinator.submission import TableConsent, configure, submit
+from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
 from sluice.declaration.nodes import SinkNode
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.sink_spec import SinkSpec
+from sluice.declaration.places import RollBack, SinkSpec
 from sluice.errors import (
     ConfigurationError,
     FencedError,

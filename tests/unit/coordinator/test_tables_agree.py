@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job
-from sluice.connectors.contracts.sink import RollBack
-from sluice.connectors.files_table.table import FilesTable
-from sluice.coordinator.completion import commit
-from sluice.coordinator.recovery import restore
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.restore_plan import plan_restore
 from sluice.coordinator.trigger import trigger
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import Latest, RestoreOptions, Stop
 from sluice.core.timeline import Timeline
+from sluice.declaration.places import RollBack
 from sluice.errors import RestoreError, SluiceError, TableMismatch
 from tests.noted_target import NotedTable
 from tests.subtasks import take_checkpoint
@@ -91,7 +91,7 @@ def test_a_restore_that_slept_in_its_roll_back_changes_nothing_when_it_wakes(
 ) -> None:
     for _ in range(3):
         take_checkpoint(case.job)
-    sink = NotedTable if case.noted is not None else FilesTable
+    sink = NotedTable if case.noted is not None else ManifestTable
     awake, asleep, told = threading.Event(), threading.Event(), list[str]()
     recover = sink.recover
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from harness.jobs import SINK, a_running_job, published_records, trigger_one
-from sluice.connectors.contracts.sink import RollBack
-from sluice.connectors.files_table.table import FilesTable
-from sluice.coordinator.completion import commit, finalize
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.coordinator.completion import finalize
 from sluice.coordinator.duties import resume
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.table_recovery import writer_of
+from sluice.coordinator.tables import writer_of
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
+from sluice.declaration.places import RollBack
 from sluice.errors import FencedError, RestoreError, StoreUnavailable
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
@@ -28,9 +29,9 @@ def job() -> Job:
     return a_running_job()
 
 
-def table_of(job: Job) -> FilesTable:
+def table_of(job: Job) -> ManifestTable:
     table = open_sinks(job, job.state().configuration.params)[SINK]
-    assert isinstance(table, FilesTable)
+    assert isinstance(table, ManifestTable)
     return table
 
 
@@ -72,8 +73,8 @@ def test_the_latest_checkpoint_leaves_no_table_behind_and_asks_none(
     def ask(*_: object, **__: object) -> None:
         raise AssertionError("nobody has to ask")
 
-    monkeypatch.setattr(FilesTable, "standing", ask)
-    monkeypatch.setattr(FilesTable, "recover", ask)
+    monkeypatch.setattr(ManifestTable, "standing", ask)
+    monkeypatch.setattr(ManifestTable, "recover", ask)
     assert restore(job, Latest()).tables_ahead == ()
 
 
@@ -82,7 +83,7 @@ def test_a_table_that_cannot_go_back_is_named_and_nothing_happens(
 ) -> None:
     take_checkpoint(job)
     take_checkpoint(job)
-    monkeypatch.setattr(FilesTable, "rolls_back", RollBack.NEVER)
+    monkeypatch.setattr(ManifestTable, "rolls_back", RollBack.NEVER)
 
     with pytest.raises(RestoreError, match=r"'results' is ahead by 1 checkpoint \(2\), and it can"):
         restore(job, FIRST, ROLL_BACK)
@@ -115,7 +116,7 @@ def test_what_a_restore_could_not_do_the_next_coordinator_does_before_anything_n
     take_checkpoint(job)
     take_checkpoint(job)
     with monkeypatch.context() as patch:
-        patch.setattr(FilesTable, "recover", _is_down)
+        patch.setattr(ManifestTable, "recover", _is_down)
         with pytest.raises(StoreUnavailable):
             restore(job, FIRST, ROLL_BACK)
         with pytest.raises(StoreUnavailable):

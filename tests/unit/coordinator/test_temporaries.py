@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from harness.jobs import a_job, keys_of
-from sluice.coordinator.garbage import TEMPORARY_GRACE_MS, collect_garbage, find_orphans
-from sluice.coordinator.orphans import Orphan, Orphans, Reason
+from sluice.coordinator.garbage import (
+    TEMPORARY_GRACE_MS,
+    Orphan,
+    Orphans,
+    Reason,
+    collect_garbage,
+    find_orphans,
+)
 from sluice.coordinator.submission import configure, submit
 from sluice.errors import ProtocolViolation
 from sluice.job.job import Job
-from sluice.protocol.names import TEMPORARY_PREFIX
-from sluice.storage.file import FileStore
+from sluice.protocol.keys import TEMPORARY_PREFIX
+from sluice.store.folder import FileStore
 from tests.subtasks import take_checkpoint
 
 FOLDERS = ("auctions/journal", "auctions/shared/count_bids", "auctions/tables/results/data")

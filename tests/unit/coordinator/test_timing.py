@@ -7,16 +7,22 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import ManualClock, a_job, a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint, restore, stop
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.requests import (
+    NewTimes,
+    UserRequest,
+    pause,
+    request_checkpoint,
+    resume,
+    retime,
+)
+from sluice.coordinator.restore import restore, stop
 from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.timing import NewTimes, pause, resume, retime
 from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
-from sluice.coordinator.user_requests import UserRequest, request_checkpoint
+from sluice.core.configuration import JobStatus, Timing
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
-from sluice.core.timing import Timing
 from sluice.errors import ConfigurationError
 from tests.subtasks import take_checkpoint
 

@@ -17,18 +17,17 @@ from harness.jobs import (
     published_records,
     trigger_one,
 )
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import restore, stop
-from sluice.coordinator.restore_targets import savepoint_target
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import NotTriggered, Queued, trigger
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.events import CheckpointTriggered, JobStopped, Verdict
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import CheckpointTriggered, JobStopped
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import FromCheckpoint
-from sluice.core.transition import Verdict
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, StoreUnavailable

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from harness.jobs import a_running_job, published_records, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint, restore, start_attempt
+from sluice.coordinator.failure import fail_checkpoint, start_attempt
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure
 from sluice.coordinator.trigger import NotTriggered, Queued, trigger
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import NotYetAcknowledged
 from sluice.sinks import FilesTable

@@ -10,14 +10,15 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
-from sluice.core.properties import JobStatus
-from sluice.declaration.config import Checkpointing
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.core.configuration import JobStatus
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
-from sluice.epoch.lineage import CompletedParent, lineage_of
-from sluice.epoch.stage_input import stage_input
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
+from sluice.job.lineage import CompletedParent, lineage_of
+from sluice.job.stage_input import stage_input
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage

@@ -7,18 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, keys_of, published_records, trigger_one
-from sluice.coordinator.commands import record
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.recovery import restore
-from sluice.coordinator.user_abort import abort_checkpoint, pending_checkpoint
-from sluice.core.acks import Ack
+from sluice.coordinator.failure import abort_checkpoint, pending_checkpoint
+from sluice.coordinator.record import record
+from sluice.coordinator.restore import restore
+from sluice.core.answers import Ack
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.events import Event, Transition
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import Event
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restoring import Latest
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Transition
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job
 from tests.builders import SUBTASKS
@@ -129,7 +128,7 @@ def test_an_abort_that_a_restore_overtakes_is_fenced(monkeypatch: pytest.MonkeyP
         restore(job, Latest())
         return record(job, decide)
 
-    monkeypatch.setattr("sluice.coordinator.user_abort.record", restored_before)
+    monkeypatch.setattr("sluice.coordinator.failure.record", restored_before)
 
     with pytest.raises(FencedError, match="checkpoint 1 was aborted, JOB_FAILOVER_REGION"):
         aborted(job, ONE)

@@ -8,19 +8,21 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import STAGES, ManualClock, a_job, a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.coordinator.recovery import fail_checkpoint, stop
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.requests import UserRequest, request_checkpoint
+from sluice.coordinator.restore import stop
 from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
-from sluice.coordinator.user_requests import UserRequest, request_checkpoint
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.errors import ConfigurationError
+from sluice.figures.overview import Details
 from sluice.job.job import Job
-from sluice.statistics.overview import Details
-from sluice.views.requests import RequestStatus, last_host, request_progress
-from sluice.views.statistics import details
+from sluice.surface.checkpoints import details
+from sluice.surface.journal import RequestStatus, last_host, request_progress
 from tests.in_flight import an_unaligned_job
 from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
 
@@ -185,7 +187,7 @@ def test_a_checkpoint_that_completes_while_one_looks_has_ended_once_it_is_publis
             commit(job, checkpoint_id)
         return details(job, checkpoint_id)
 
-    monkeypatch.setattr("sluice.views.requests.details", completed_meanwhile)
+    monkeypatch.setattr("sluice.surface.journal.details", completed_meanwhile)
     told = request_progress(job, asked.request_id)
 
     assert told.savepoint == "mine"

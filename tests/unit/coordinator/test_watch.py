@@ -16,16 +16,16 @@ from harness.jobs import (
     trigger_one,
 )
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.recovery import fail_checkpoint, restore
-from sluice.coordinator.watch import Watched, watch
+from sluice.coordinator.failure import Watched, fail_checkpoint, watch
+from sluice.coordinator.restore import restore
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.events import AttemptStarted
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import AttemptStarted
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import Latest
 from sluice.job.job import Job
-from sluice.views.history import history
+from sluice.surface.checkpoints import history
 from tests.builders import SUBTASKS
 from tests.subtasks import acknowledge, decline, take_checkpoint
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.core.acks import StoreRequests
+from sluice.core.answers import StoreRequests
 
 
 def test_requests_add_up_by_kind_and_in_all() -> None:

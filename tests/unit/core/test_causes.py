@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.causes import (
+from sluice.core.failures import (
     LONGEST,
     Cause,
     code_place,

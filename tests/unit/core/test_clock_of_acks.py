@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
+from sluice.core.event_time import MIN_WATERMARK, SourceClock, StageClock, measured_by
 from sluice.core.ids import SubtaskId
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
-from sluice.core.stage_clock import SourceClock, StageClock, measured_by
-from sluice.core.watermarks import MIN_WATERMARK
 from tests.builders import an_ack
 
 SOURCE = SourceClock(

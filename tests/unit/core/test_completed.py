@@ -19,10 +19,10 @@ from sluice.core.completed import (
     with_files,
     without_in_flight,
 )
+from sluice.core.configuration import CheckpointType, JobStatus, Retention, is_discarded
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import SourceCut
-from sluice.core.properties import CheckpointType, JobStatus, Retention, is_discarded
 from tests.builders import a_checkpoint, a_submitted, after, ids_of
 
 CHECKPOINT, SAVEPOINT = CheckpointType.CHECKPOINT, CheckpointType.SAVEPOINT

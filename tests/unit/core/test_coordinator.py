@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.coordinator import step
+from sluice.core.events import DiscardPending, Event, Verdict
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import DiscardPending, Event
-from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Verdict
 from tests.builders import (
     SUBTASKS,
     a_request,

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import CheckpointType, JobStatus, Retention
 from sluice.core.coordinator import step
+from sluice.core.events import CheckpointCommitted, DiscardCompleted, DiscardPending, Event, Verdict
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, Generation
-from sluice.core.messages import CheckpointCommitted, DiscardCompleted, DiscardPending, Event
-from sluice.core.properties import CheckpointType, JobStatus, Retention
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.state import REMEMBERED_FAILURES, CoordinatorState
-from sluice.core.table_recovery import TableDecision
-from sluice.core.transition import Verdict
+from sluice.core.tables import TableDecision
 from tests.builders import (
     a_checkpoint,
     a_submitted,

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.acks import Ack
-from sluice.core.executions import Execution, Mixture, mixture_in
+from sluice.core.answers import Ack, Execution, Mixture, mixture_in
 from sluice.core.ids import CheckpointId, SubtaskId
 
 CHAIN = ("said", "heard", "told")

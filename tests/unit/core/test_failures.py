@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.core.failures import MAX_COUNTED_IDS, UNKNOWN_CHECKPOINT_ID, FailureCount
-from sluice.core.reasons import CheckpointFailureReason as Reason
+from sluice.core.failures import CheckpointFailureReason as Reason
 
 EXPIRED, DECLINED, IO = Reason.CHECKPOINT_EXPIRED, Reason.CHECKPOINT_DECLINED, Reason.IO_EXCEPTION
 FAILOVER = Reason.JOB_FAILOVER_REGION

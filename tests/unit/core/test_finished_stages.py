@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from sluice.core.completed import CheckpointMetadata, InFlightData, StageState
-from sluice.core.finished_stages import problems_behind_the_end
+from sluice.core.configuration import CheckpointType
+from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.plan import SourceCut
-from sluice.core.properties import CheckpointType
-from sluice.core.watermarks import MAX_WATERMARK
+from sluice.core.restoring import problems_behind_the_end
 
 Chain = Mapping[str, Sequence[str]]
 FILE = SegmentHandle(key="streams/a/1", size_bytes=10, rows=1, checksum="c")

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.idleness import with_idleness
-from sluice.core.plan import PartitionOffset, Slice, SourceCut
-from sluice.core.watermarks import (
+from sluice.core.event_time import (
     MAX_WATERMARK,
     MIN_WATERMARK,
     combined_watermark,
     source_watermark,
+    with_idleness,
 )
+from sluice.core.plan import PartitionOffset, Slice, SourceCut
 
 MINUTE_MS = 60_000
 

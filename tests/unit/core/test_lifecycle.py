@@ -6,17 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.configuration import JobConfiguration
+from sluice.core.configuration import (
+    CheckpointType,
+    ClaimMode,
+    JobConfiguration,
+    JobStatus,
+    Retention,
+)
 from sluice.core.coordinator import step
+from sluice.core.events import DiscardCompleted, DiscardPending, Event, Verdict
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.lifecycle import next_generation
-from sluice.core.messages import DiscardCompleted, DiscardPending, Event
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.state import CoordinatorState, RejectedRequest
-from sluice.core.table_recovery import TableRecovery
-from sluice.core.transition import Verdict
+from sluice.core.tables import TableRecovery
 from tests.builders import (
     a_checkpoint,
     a_request,

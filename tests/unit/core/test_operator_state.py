@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.operator_state import dealt_out
+from sluice.core.key_groups import dealt_out
 
 
 @pytest.mark.parametrize(

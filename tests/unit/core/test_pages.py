@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.core.pages import STORES, page_of
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.core.failures import STORES, CheckpointFailureReason, page_of
 
 
 def test_a_message_names_a_page_by_its_title() -> None:

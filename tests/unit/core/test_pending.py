@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from harness.jobs import STAGES
-from sluice.core.acks import Ack
+from sluice.core.answers import Ack
+from sluice.core.configuration import CheckpointType
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.pending import AckResult, PendingCheckpoint
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from tests.builders import SUBTASKS, TASKS, a_plan, a_submitted, after, an_ack, triggered
 
 

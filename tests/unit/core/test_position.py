@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core import position
+from sluice.core.event_time import known_times, source_watermark, with_idleness
 from sluice.core.handles import SegmentHandle
-from sluice.core.idleness import with_idleness
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
 from sluice.core.position import Position, with_layers, with_whole
-from sluice.core.watermarks import known_times, source_watermark
 
 IDLE_AFTER_MS = 20
 

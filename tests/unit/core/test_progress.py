@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from harness.jobs import STAGES
+from sluice.core.configuration import JobStatus
 from sluice.core.coordinator import step
+from sluice.core.events import AcksReceived, DiscardPending, Event, Transition, Verdict
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.messages import AcksReceived, DiscardPending, Event
 from sluice.core.pending import AckResult
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Transition, Verdict
 from tests.builders import (
     SUBTASKS,
     TASKS,

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
+from sluice.core.events import Event, Verdict
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import Event
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.core.requests import Examination, Standing, examine
+from sluice.core.requests import Admission, Examination, examine
 from sluice.core.state import REMEMBERED_REJECTIONS, CoordinatorState
-from sluice.core.table_recovery import TableDecision
-from sluice.core.transition import Verdict
+from sluice.core.tables import TableDecision
 from tests.builders import (
     a_checkpoint,
     a_plan,
@@ -53,7 +52,7 @@ def queued(state: CoordinatorState) -> list[str]:
     return [request.request_id for request in state.queue]
 
 
-def standing(state: CoordinatorState, request: CheckpointRequest, now_ms: int = 1_000) -> Standing:
+def standing(state: CoordinatorState, request: CheckpointRequest, now_ms: int = 1_000) -> Admission:
     return examine(state, request, now_ms).standing
 
 
@@ -62,7 +61,7 @@ def test_a_request_of_an_idle_job_runs_and_changes_nothing_yet() -> None:
 
     transition = step(state, requested(request))
 
-    assert examine(state, request, 1_000).standing is Standing.RUNS
+    assert examine(state, request, 1_000).standing is Admission.RUNS
     assert transition.commands == ()
     assert (transition.verdict, transition.state) == (Verdict.IGNORED, state)
 
@@ -105,7 +104,7 @@ def test_who_asks_too_early_learns_who_is_before_it() -> None:
     assert transition.commands == ()
     assert (transition.verdict, queued(transition.state)) == (Verdict.IGNORED, ["first", "second"])
     examined = examine(state, second, 1_000)
-    assert (examined.standing, examined.head) == (Standing.WAITS, first)
+    assert (examined.standing, examined.head) == (Admission.WAITS, first)
     assert examined.message == "another request is before it"
 
 
@@ -210,7 +209,7 @@ def test_nothing_is_triggered_before_the_hooks_are_restored() -> None:
 def test_only_a_forced_request_ignores_the_limit(is_forced: bool) -> None:
     request = a_request(is_forced=is_forced)
 
-    assert standing(a_busy(), request) is (Standing.RUNS if is_forced else Standing.WAITS)
+    assert standing(a_busy(), request) is (Admission.RUNS if is_forced else Admission.WAITS)
 
 
 def test_nobody_can_force_an_unaligned_checkpoint_to_overlap_another() -> None:
@@ -235,7 +234,7 @@ def test_a_job_that_does_not_run_rejects(request_: CheckpointRequest, reason: Re
     examined = examine(state, request_, 1_000)
 
     assert examined == Examination(
-        standing=Standing.REJECTED, after=state, reason=reason, message="the job is RESTARTING"
+        standing=Admission.REJECTED, after=state, reason=reason, message="the job is RESTARTING"
     )
 
 
@@ -244,16 +243,16 @@ def test_a_checkpoint_that_ends_the_job_holds_back_everything(plan: dict[str, An
     state = after(a_submitted(max_concurrent=9), triggered(1, **plan))
     forced = a_request(is_forced=True, type=CheckpointType.SAVEPOINT)
 
-    assert standing(state, forced) is Standing.WAITS
+    assert standing(state, forced) is Admission.WAITS
     assert examine(state, forced, 1_000).message == "checkpoint 1 is still pending"
     state = after(state, requested(forced), failed(1, Reason.JOB_FAILOVER_REGION))
-    assert standing(state, forced) is Standing.RUNS
+    assert standing(state, forced) is Admission.RUNS
 
 
 def test_a_savepoint_that_does_not_stop_the_job_holds_back_nothing() -> None:
     state = after(a_submitted(max_concurrent=2), triggered(1, type=CheckpointType.SAVEPOINT))
 
-    assert standing(state, a_request()) is Standing.RUNS
+    assert standing(state, a_request()) is Admission.RUNS
 
 
 def test_more_deletions_than_concurrent_checkpoints_hold_back_everything() -> None:
@@ -263,7 +262,7 @@ def test_more_deletions_than_concurrent_checkpoints_hold_back_everything() -> No
 
     examined = examine(state, a_request(is_forced=True), 1_000)
 
-    assert examined.standing is Standing.WAITS
+    assert examined.standing is Admission.WAITS
     assert examined.message == "2 subsumed checkpoints are still being deleted"
 
 

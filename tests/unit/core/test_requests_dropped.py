@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.coordinator import step
 from sluice.core.decider import CheckpointRequest
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.core.requests import Examination, Standing, examine
+from sluice.core.events import Verdict
+from sluice.core.failures import CheckpointFailureReason as Reason
+from sluice.core.requests import Admission, Examination, examine
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.state import CoordinatorState, RejectedRequest
-from sluice.core.transition import Verdict
 from tests.builders import (
     a_checkpoint,
     a_request,
@@ -46,14 +46,14 @@ def a_backlog(**configuration: Any) -> CoordinatorState:
 
 
 def is_rejected(state: CoordinatorState, request: CheckpointRequest, now_ms: int) -> bool:
-    return examine(state, request, now_ms).standing is Standing.REJECTED
+    return examine(state, request, now_ms).standing is Admission.REJECTED
 
 
 def test_the_pause_drops_a_periodic_request_and_says_when_to_repeat_it() -> None:
     state = a_completed(at_ms=3_000, min_pause_ms=100)
 
     assert examine(state, a_periodic(), 3_060) == Examination(
-        standing=Standing.REJECTED,
+        standing=Admission.REJECTED,
         after=state,
         reason=PAUSE,
         message="min_pause lasts 40 ms more",
@@ -68,7 +68,7 @@ def test_the_backlog_interval_drops_a_periodic_request_and_says_when_to_repeat_i
     state = a_backlog()
 
     assert examine(state, a_periodic(), 1_200) == Examination(
-        standing=Standing.REJECTED,
+        standing=Admission.REJECTED,
         after=state,
         reason=PAUSE,
         message="a source processes its backlog; its interval lasts 300 ms more",
@@ -160,7 +160,7 @@ def test_who_comes_back_too_late_is_told_so() -> None:
 
     examined = examine(state, mortal, 2_000)
 
-    assert (examined.standing, examined.reason) == (Standing.REJECTED, Reason.CHECKPOINT_EXPIRED)
+    assert (examined.standing, examined.reason) == (Admission.REJECTED, Reason.CHECKPOINT_EXPIRED)
     assert (examined.message, examined.retry_in_ms) == ("it waited too long", None)
     assert examined.head == other
     transition = step(state, requested(mortal, at_ms=2_000))
@@ -175,7 +175,7 @@ def test_the_owner_of_a_rejected_request_hears_the_reason_as_often_as_it_asks() 
 
     for job in (state, resumed, anew):
         assert examine(job, request, 1_000) == Examination(
-            standing=Standing.REJECTED,
+            standing=Admission.REJECTED,
             after=job,
             reason=Reason.CHECKPOINT_COORDINATOR_SUSPEND,
             message="it was rejected while it waited",

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.configuration import JobConfiguration
+from sluice.core.configuration import CheckpointType, ClaimMode, JobConfiguration, JobStatus
 from sluice.core.coordinator import step
+from sluice.core.events import DiscardPending, Verdict
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import DiscardPending
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision
-from sluice.core.transition import Verdict
+from sluice.core.tables import TableDecision
 from tests.builders import (
     a_checkpoint,
     a_request,

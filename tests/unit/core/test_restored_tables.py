@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.core.configuration import JobStatus
 from sluice.core.coordinator import step
+from sluice.core.events import Event, Verdict
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import Event
-from sluice.core.properties import JobStatus
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision, TableRecovery
-from sluice.core.transition import Verdict
+from sluice.core.tables import TableDecision, TableRecovery
 from tests.builders import (
     a_checkpoint,
     a_submitted,

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus, Retention
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus, Retention
 from sluice.core.restoring import (
     Choice,
     DeclaredStage,
@@ -22,17 +22,16 @@ from sluice.core.restoring import (
     FromOrigin,
     Latest,
     Observed,
-    Restore,
+    RestoreApproval,
     RestoreOptions,
     RestoreTarget,
     Stop,
     choose,
-    decide,
+    decide_restore,
 )
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision
-from sluice.core.table_standings import TableStanding
-from sluice.core.timeline import Standing
+from sluice.core.tables import TableComparison, TableDecision
+from sluice.core.timeline import TimelineComparison
 from tests.builders import (
     a_checkpoint,
     a_submitted,
@@ -89,15 +88,15 @@ def judge(
     options: RestoreOptions = NO_CLAIM,
     size: int | None = FILE.size_bytes,
     source_problems: tuple[str, ...] = (),
-) -> Restore | Stop:
+) -> RestoreApproval | Stop:
     observed = Observed(
         metadata=a_snapshot(*stages), sizes={FILE: size}, source_problems=source_problems
     )
     choice = Choice(checkpoint_id=X.checkpoint_id, origin=X)
-    return decide(a_submitted(), choice, observed, [declared], options)
+    return decide_restore(a_submitted(), choice, observed, [declared], options)
 
 
-def problem_of(decision: Choice | Restore | Stop) -> str:
+def problem_of(decision: Choice | RestoreApproval | Stop) -> str:
     """The one that stops it."""
     assert isinstance(decision, Stop)
     (problem,) = decision.problems
@@ -108,7 +107,9 @@ def test_a_job_without_checkpoints_starts_from_empty() -> None:
     choice = choose(a_submitted(), Latest(), NO_CLAIM)
 
     assert choice == Choice(checkpoint_id=None)
-    assert decide(a_submitted(), choice, Observed(), [A], NO_CLAIM) == Restore(choice=choice)
+    assert decide_restore(a_submitted(), choice, Observed(), [A], NO_CLAIM) == RestoreApproval(
+        choice=choice
+    )
 
 
 def test_the_latest_is_what_the_job_would_continue_now() -> None:
@@ -179,7 +180,7 @@ def test_a_snapshot_of_another_root_can_be_restored_but_not_claimed() -> None:
 
 
 def test_what_is_there_is_restored_with_the_files_it_needs() -> None:
-    assert judge(a_stage("a")) == Restore(
+    assert judge(a_stage("a")) == RestoreApproval(
         choice=Choice(checkpoint_id=CheckpointId(7), origin=X), files=(FILE,)
     )
 
@@ -188,7 +189,7 @@ def test_a_snapshot_that_cannot_be_read_stops_the_restore_as_damage() -> None:
     choice = Choice(checkpoint_id=X.checkpoint_id, origin=X)
     unreadable = Observed(unreadable="_metadata of checkpoint 7 is damaged")
 
-    decision = decide(a_submitted(), choice, unreadable, [A], NO_CLAIM)
+    decision = decide_restore(a_submitted(), choice, unreadable, [A], NO_CLAIM)
 
     assert decision == Stop(problems=("_metadata of checkpoint 7 is damaged",), is_damaged=True)
 
@@ -205,7 +206,7 @@ def test_m04_state_that_has_no_stage_any_more_is_named_with_the_flag_that_drops_
 def test_m04_a_stage_without_state_is_skipped() -> None:
     restore = judge(a_stage("a"), a_stage("b", has_state=False))
 
-    assert isinstance(restore, Restore)
+    assert isinstance(restore, RestoreApproval)
     assert restore.dropped_stages == ()
 
 
@@ -214,7 +215,7 @@ def test_m04_state_is_dropped_on_demand_and_named() -> None:
 
     restore = judge(a_stage("a"), a_stage("b"), options=options)
 
-    assert isinstance(restore, Restore)
+    assert isinstance(restore, RestoreApproval)
     assert restore.dropped_stages == ("b",)
 
 
@@ -224,7 +225,9 @@ def test_m05_another_max_parallelism_is_refused() -> None:
     assert problem_of(judge(a_stage("a"), declared=declared)) == (
         "stage 'a' declares max parallelism 256, but its state has 128, which is fixed for life"
     )
-    assert isinstance(judge(a_stage("a"), declared=replace(A, max_parallelism=128)), Restore)
+    assert isinstance(
+        judge(a_stage("a"), declared=replace(A, max_parallelism=128)), RestoreApproval
+    )
 
 
 def test_m06_a_parallelism_above_the_saved_max_parallelism_is_refused() -> None:
@@ -233,7 +236,7 @@ def test_m06_a_parallelism_above_the_saved_max_parallelism_is_refused() -> None:
     assert problem_of(judge(snapshot, declared=replace(A, parallelism=5))) == (
         "stage 'a' has parallelism 5, which exceeds its max parallelism 4"
     )
-    assert isinstance(judge(snapshot, declared=replace(A, parallelism=4)), Restore)
+    assert isinstance(judge(snapshot, declared=replace(A, parallelism=4)), RestoreApproval)
 
 
 def test_a_new_source_before_a_finished_stage_is_refused_whatever_state_is_dropped() -> None:
@@ -245,7 +248,7 @@ def test_a_new_source_before_a_finished_stage_is_refused_whatever_state_is_dropp
     assert problem.startswith(
         "stage 'a' has finished in checkpoint 7, and source 'late' before it is new: "
     )
-    assert isinstance(judge(ended), Restore)
+    assert isinstance(judge(ended), RestoreApproval)
 
 
 @pytest.mark.parametrize(
@@ -287,9 +290,9 @@ def an_uncommitted() -> CoordinatorState:
 def test_the_commit_of_an_own_checkpoint_is_replayed(choice: Choice, replays: bool) -> None:
     observed = Observed(metadata=a_snapshot(checkpoint_id=choice.checkpoint_id or 0))
 
-    restore = decide(an_uncommitted(), choice, observed, [], NO_CLAIM)
+    restore = decide_restore(an_uncommitted(), choice, observed, [], NO_CLAIM)
 
-    assert isinstance(restore, Restore)
+    assert isinstance(restore, RestoreApproval)
     assert restore.replays_commit is replays
 
 
@@ -297,22 +300,24 @@ def test_in_flight_data_is_dropped_only_of_the_checkpoint_that_was_named() -> No
     dropped = judge(a_stage("a"), options=RestoreOptions(ignore_in_flight_of=CheckpointId(7)))
     refused = judge(a_stage("a"), options=RestoreOptions(ignore_in_flight_of=CheckpointId(6)))
 
-    assert isinstance(dropped, Restore)
+    assert isinstance(dropped, RestoreApproval)
     assert dropped.ignores_in_flight
     problem = "the data in flight of checkpoint 6 cannot be ignored: savepoint x is restored"
     assert refused == Stop(problems=(problem,))
 
 
 def test_what_becomes_of_the_tables_is_decided_with_the_restore() -> None:
-    ahead = TableStanding(sink="alerts", version=6, standing=Standing(ahead=(7,), newest=7))
+    ahead = TableComparison(
+        sink="alerts", version=6, standing=TimelineComparison(ahead=(7,), newest=7)
+    )
     observed = Observed(metadata=a_snapshot(), tables=[ahead])
     choice = Choice(checkpoint_id=CheckpointId(7))
     options = RestoreOptions(roll_back_tables=True)
 
-    decided = decide(an_uncommitted(), choice, observed, [], options)
+    decided = decide_restore(an_uncommitted(), choice, observed, [], options)
 
     assert ahead.ahead is not None
-    assert isinstance(decided, Restore)
+    assert isinstance(decided, RestoreApproval)
     assert decided.tables_ahead == (ahead.ahead,)
     assert decided.tables == TableDecision(
         versions={"alerts": 6}, newest=7, continues=CheckpointId(7), roll_back=True
@@ -320,16 +325,20 @@ def test_what_becomes_of_the_tables_is_decided_with_the_restore() -> None:
 
 
 def test_a_table_that_does_not_agree_stops_a_restore_of_anything() -> None:
-    lacking = TableStanding(sink="alerts", version=7, standing=Standing(lacks=True))
-    theirs = TableStanding(sink="alerts", version=None, standing=Standing(other_life="theirs"))
+    lacking = TableComparison(sink="alerts", version=7, standing=TimelineComparison(lacks=True))
+    theirs = TableComparison(
+        sink="alerts", version=None, standing=TimelineComparison(other_life="theirs")
+    )
 
     for metadata, table in ((a_snapshot(), lacking), (None, theirs)):
         choice = Choice(checkpoint_id=metadata.checkpoint_id if metadata else None)
         observed = Observed(metadata=metadata, tables=[table])
-        decided = decide(a_submitted(), choice, observed, [], NO_CLAIM)
+        decided = decide_restore(a_submitted(), choice, observed, [], NO_CLAIM)
         assert problem_of(decided) == table.problem(roll_back=False, accepts=False)
-        accepted = decide(a_submitted(), choice, observed, [], RestoreOptions(accept_tables=True))
-        assert isinstance(accepted, Restore)
+        accepted = decide_restore(
+            a_submitted(), choice, observed, [], RestoreOptions(accept_tables=True)
+        )
+        assert isinstance(accepted, RestoreApproval)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.core.configuration import CheckpointType, JobStatus, Retention
 from sluice.core.coordinator import step
-from sluice.core.messages import DiscardCompleted
-from sluice.core.properties import CheckpointType, JobStatus, Retention
+from sluice.core.events import DiscardCompleted
 from sluice.core.state import CoordinatorState
 from tests.builders import (
     a_checkpoint,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK, SourceClock, StageClock, latest
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
-from sluice.core.stage_clock import SourceClock, StageClock, latest
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 
 def a_source(uid: str = "events", *, drains: bool = False, timed: bool = True) -> SourceClock:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, CheckpointIdCounter
 from sluice.core.plan import CheckpointPlan, Slice, SnapshotOrigin, SourceCut, journaled
-from sluice.core.properties import CheckpointType, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState, FailedCheckpoint
 from tests.builders import a_checkpoint, a_plan, a_request, a_submitted, after, triggered
 from tests.core_events import requested

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sluice.core.ids import CheckpointId
-from sluice.core.table_recovery import TableDecision
-from sluice.core.table_standings import (
+from sluice.core.tables import (
     TableAhead,
-    TableStanding,
+    TableComparison,
+    TableDecision,
     decide_tables,
     table_problems,
 )
-from sluice.core.timeline import Standing
+from sluice.core.timeline import TimelineComparison
 
 FIX_LACKING = (
     "restore a checkpoint that it shows, or accept tables as they are, which leaves the missing "
@@ -33,12 +33,12 @@ def ahead(*checkpoints: int, can: bool = True, by_itself: bool = False) -> Table
     )
 
 
-def a_table(version: int | None = 7, *, shown: int | None = None, **given: Any) -> TableStanding:
+def a_table(version: int | None = 7, *, shown: int | None = None, **given: Any) -> TableComparison:
     """Whose standing, but for what is a field of ``TableStanding``, is as *given*."""
     of_table = {"is_empty", "is_of_earlier_life", "can_roll_back", "rolls_back_by_itself"}
     known = {name: given.pop(name) for name in of_table & given.keys()}
-    standing = Standing(**{"newest": shown or 0} | given)
-    return TableStanding(sink="alerts", version=version, shown=shown, standing=standing, **known)
+    standing = TimelineComparison(**{"newest": shown or 0} | given)
+    return TableComparison(sink="alerts", version=version, shown=shown, standing=standing, **known)
 
 
 AGREES = a_table(shown=7)
@@ -96,7 +96,7 @@ def test_a_table_that_is_ahead_is_told_of(table: TableAhead, rolls_back: bool, t
          "an earlier life's", "an earlier life's files"],
 )  # fmt: skip
 def test_what_becomes_of_a_table(
-    table: TableStanding,
+    table: TableComparison,
     alone: int | str | None,
     roll_back: int | str | None,
     accept: int | str | None,
@@ -147,11 +147,11 @@ def test_every_table_is_named_and_the_two_options_exclude_each_other() -> None:
 def test_a_decision_names_who_gives_way_and_begins_behind_all_that_is_known() -> None:
     """A gap of one behind another journal's files, whose generations are not known here."""
     tables = [
-        TableStanding(sink="a", version=7, standing=Standing(newest=9)),
-        TableStanding(
+        TableComparison(sink="a", version=7, standing=TimelineComparison(newest=9)),
+        TableComparison(
             sink="b",
             version=None,
-            standing=Standing(newest=9, other_life="theirs"),
+            standing=TimelineComparison(newest=9, other_life="theirs"),
             is_empty=True,
             rolls_back_by_itself=True,
         ),

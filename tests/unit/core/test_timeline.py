@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.timeline import Recovery, Standing, Timeline, Writer, spans_of
+from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer, spans_of
 from sluice.errors import FencedError, TableMismatch
 
 FIRST = Writer(life="a", generation=1)
@@ -81,7 +81,7 @@ def test_after_a_roll_back_only_later_ids_are_published() -> None:
 def test_a_table_that_was_rolled_back_lacks_what_is_restored_later() -> None:
     back = recovered(published(1, 2, 3), SECOND, Recovery(version=1, through=3, roll_back=True))
 
-    assert back.standing("a", 3) == Standing(lacks=True, newest=3)
+    assert back.standing("a", 3) == TimelineComparison(lacks=True, newest=3)
     with pytest.raises(TableMismatch, match="does not show checkpoint 3"):
         back.recovered(THIRD, Recovery(version=3, through=3))
     accepted = recovered(back, THIRD, Recovery(version=3, through=3, accepts=True))
@@ -198,9 +198,11 @@ def test_few_lives_that_gave_way_are_remembered() -> None:
 
 
 def test_the_standing_names_what_is_ahead_and_whose_it_is() -> None:
-    assert published(1, 2, 4).standing("a", 1) == Standing(ahead=(2, 4), newest=4)
-    assert published(1).standing("b", None) == Standing(ahead=(1,), other_life="a", newest=1)
-    assert Timeline().standing("a", None) == Standing()
+    assert published(1, 2, 4).standing("a", 1) == TimelineComparison(ahead=(2, 4), newest=4)
+    assert published(1).standing("b", None) == TimelineComparison(
+        ahead=(1,), other_life="a", newest=1
+    )
+    assert Timeline().standing("a", None) == TimelineComparison()
 
 
 def test_a_shortened_time_line_takes_the_forgotten_as_shown() -> None:

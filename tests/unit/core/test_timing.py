@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from sluice.core.configuration import JobStatus
 from sluice.core.coordinator import step
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
-from sluice.core.requests import Standing, adopted, examine
+from sluice.core.events import Verdict
+from sluice.core.failures import CheckpointFailureReason as Reason
+from sluice.core.requests import Admission, adopted, examine
 from sluice.core.state import CoordinatorState
-from sluice.core.transition import Verdict
 from tests.builders import a_request, a_submitted, after, stopped, triggered
 from tests.core_events import a_periodic, requested, retimed
 
@@ -24,7 +24,7 @@ def test_a_pause_drops_what_is_periodic_and_says_who_paused() -> None:
     assert reason_of(by_ada, 3_000) == (Reason.PERIODIC_SCHEDULER_SHUTDOWN, 1_000)
     assert "paused by ada;" in examine(by_ada, a_periodic(), 3_000).message
     assert "is paused; resume" in examine(unnamed, a_periodic(), 3_000).message
-    assert examine(by_ada, a_request("mine"), 3_000).standing is Standing.RUNS
+    assert examine(by_ada, a_request("mine"), 3_000).standing is Admission.RUNS
 
 
 def test_a_changed_interval_holds_back_until_a_tenth_before_its_end() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.plan import PartitionOffset, Slice, SourceCut
-from sluice.core.watermarks import (
+from sluice.core.event_time import (
     COMPLETE,
     MAX_WATERMARK,
     MIN_WATERMARK,
     known_times,
     source_watermark,
 )
+from sluice.core.plan import PartitionOffset, Slice, SourceCut
 
 
 def a_cut(

@@ -13,22 +13,19 @@ from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import (
     Append,
     Kind,
-    Read,
     Retract,
+    StreamRead,
     Upsert,
     after,
     analysed,
     check_row_kind_column,
     check_sink,
 )
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
-from sluice.declaration.keyed_streams import KeyedStream
+from sluice.declaration.expressions import Filter, Projection
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.operations import Union
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.steps import Filter, Projection
-from sluice.declaration.streams import Stream
-from sluice.declaration.windows import Attached, Session, Tumbling
+from sluice.declaration.operations import Attached, Session, Tumbling, Union
+from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable, IcebergTable, KafkaTopic, PostgresTable, SinkSpec
 from sluice.sources import Nexmark
@@ -229,7 +226,7 @@ SINKS: Mapping[str, SinkSpec] = {
 def test_the_page_says_of_every_sink_what_it_takes() -> None:
     def is_taken(spec: SinkSpec, kind: Kind) -> bool:
         try:
-            check_sink("out", spec, Read("stage", kind))
+            check_sink("out", spec, StreamRead("stage", kind))
         except ConfigurationError:
             return False
         return True
@@ -347,7 +344,7 @@ def test_a_sink_that_would_show_what_is_not_so_says_what_to_write(mistake: str) 
     spec, kind, message = SINK_MISTAKES[mistake]
 
     with pytest.raises(ConfigurationError) as caught:
-        check_sink("out", spec, Read("best", kind))
+        check_sink("out", spec, StreamRead("best", kind))
 
     assert str(caught.value) == message
 

@@ -12,23 +12,20 @@ from typing import Any
 
 import pytest
 
-from sluice.core import properties
-from sluice.core.properties import Retention
+from sluice.core import configuration
+from sluice.core.configuration import CheckpointingMode, Retention
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.declaration import config
-from sluice.declaration.config import (
+from sluice.declaration import checkpointing as declaration_checkpointing
+from sluice.declaration.checkpointing import (
     Checkpointing,
-    CheckpointingMode,
     check_max_records,
     exponential_delay,
     failure_rate,
     fixed_delay,
     no_restart,
 )
-from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.schedules import Cron
 from sluice.errors import ConfigurationError
-from sluice_airflow.documentation import describe
 
 SECOND = timedelta(seconds=1)
 YEAR = timedelta(days=365)
@@ -164,7 +161,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
 
 
 def test_a_mode_is_the_same_to_the_declaration_and_to_the_coordinator() -> None:
-    assert CheckpointingMode is properties.CheckpointingMode
+    assert CheckpointingMode is configuration.CheckpointingMode
 
 
 @pytest.mark.parametrize(
@@ -245,7 +242,11 @@ def test_what_min_pause_overrules_is_corrected_with_a_warning(
 
     assert {name: getattr(checkpointing, name) for name in effective} == effective
     assert caplog.record_tuples == [
-        (config.__name__, logging.WARNING, f"checkpointing corrected for min_pause {warning}")
+        (
+            declaration_checkpointing.__name__,
+            logging.WARNING,
+            f"checkpointing corrected for min_pause {warning}",
+        )
         for warning in warnings
     ]
 
@@ -376,24 +377,6 @@ def test_a_restart_strategy_is_checked_where_it_is_built(
     declare: Callable[[], object], message: str
 ) -> None:
     assert refusal(declare).startswith(f"restart_strategy {message}")
-
-
-@pytest.mark.parametrize(
-    ("interval", "words"),
-    [
-        (
-            timedelta(minutes=2),
-            "A checkpoint every **2 min**, if there is anything new, given up after 10 min;",
-        ),
-        (None, "A checkpoint **by hand** only, given up after 10 min;"),
-    ],
-)
-def test_the_page_of_a_pipeline_says_when_checkpoints_are_taken(
-    interval: timedelta | None, words: str
-) -> None:
-    pipeline = Pipeline("auctions", checkpointing=Checkpointing(interval=interval))
-
-    assert words in describe(pipeline)
 
 
 @pytest.mark.parametrize("value", [0, -5])

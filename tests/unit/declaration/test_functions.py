@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
-from sluice.declaration.keyed_streams import KeyedStream
-from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
+from sluice.declaration.pipeline import KeyedStream, Pipeline
 from sluice.errors import ConfigurationError
 from sluice.sources import Nexmark
 

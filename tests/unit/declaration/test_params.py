@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.declaration.params import Param, param, resolve, value_of
+from sluice.declaration.params import Param, param, resolve_params, value_of
 from sluice.errors import ConfigurationError
 
 INPUT = param("input", is_path=True, help="the log")
@@ -17,12 +17,12 @@ NOTE = param("note", required=False)
 def test_a_given_value_wins_over_the_environment_and_that_over_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert resolve([YEAR], {}, "logs") == {"year": "2015"}
+    assert resolve_params([YEAR], {}, "logs") == {"year": "2015"}
 
     monkeypatch.setenv("SLUICE_PARAM_YEAR", "2020")
 
-    assert resolve([YEAR], {}, "logs") == {"year": "2020"}
-    assert resolve([YEAR], {"year": "2024"}, "logs") == {"year": "2024"}
+    assert resolve_params([YEAR], {}, "logs") == {"year": "2020"}
+    assert resolve_params([YEAR], {"year": "2024"}, "logs") == {"year": "2024"}
 
 
 def test_a_missing_value_is_named_with_both_ways_to_set_it() -> None:
@@ -31,11 +31,11 @@ def test_a_missing_value_is_named_with_both_ways_to_set_it() -> None:
         match=r"parameter 'input' is not set \(the log\); pass --param input=VALUE or set "
         "SLUICE_PARAM_INPUT",
     ):
-        resolve([INPUT], {}, "logs")
+        resolve_params([INPUT], {}, "logs")
 
 
 def test_an_optional_one_may_be_missing() -> None:
-    assert resolve([NOTE], {}, "logs") == {}
+    assert resolve_params([NOTE], {}, "logs") == {}
     assert value_of(NOTE, {}) == ""
 
 
@@ -43,9 +43,9 @@ def test_an_undeclared_value_is_refused_with_what_there_is() -> None:
     with pytest.raises(
         ConfigurationError, match="pipeline 'logs' has no parameter 'yaer'; it has note, year"
     ):
-        resolve([YEAR, NOTE], {"yaer": "1"}, "logs")
+        resolve_params([YEAR, NOTE], {"yaer": "1"}, "logs")
     with pytest.raises(ConfigurationError, match="it has none"):
-        resolve([], {"x": "1"}, "logs")
+        resolve_params([], {"x": "1"}, "logs")
 
 
 def test_a_path_is_made_absolute_and_a_uri_is_not(
@@ -53,9 +53,13 @@ def test_a_path_is_made_absolute_and_a_uri_is_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert resolve([INPUT], {"input": "a/../b.log"}, "logs") == {"input": f"{tmp_path}/b.log"}
-    assert resolve([INPUT], {"input": "~/b"}, "logs") == {"input": str(Path("~/b").expanduser())}
-    assert resolve([INPUT], {"input": "s3://bucket/b"}, "logs") == {"input": "s3://bucket/b"}
+    assert resolve_params([INPUT], {"input": "a/../b.log"}, "logs") == {
+        "input": f"{tmp_path}/b.log"
+    }
+    assert resolve_params([INPUT], {"input": "~/b"}, "logs") == {
+        "input": str(Path("~/b").expanduser())
+    }
+    assert resolve_params([INPUT], {"input": "s3://bucket/b"}, "logs") == {"input": "s3://bucket/b"}
 
 
 def test_a_value_is_text_whatever_it_was_declared_as() -> None:

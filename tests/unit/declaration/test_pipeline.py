@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.keyed_streams import KeyedStream
-from sluice.declaration.operations import KeyedAggregate, TopN, WindowAggregate
+from sluice.declaration.expressions import Filter, Projection
+from sluice.declaration.operations import (
+    Hopping,
+    KeyedAggregate,
+    Session,
+    TopN,
+    Tumbling,
+    WindowAggregate,
+)
 from sluice.declaration.params import param
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.steps import Filter, Projection
-from sluice.declaration.streams import Stream
-from sluice.declaration.windows import Hopping, Session, Tumbling
+from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark

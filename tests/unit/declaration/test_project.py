@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.declaration.discovery import load_declarations, load_pipeline
 from sluice.declaration.project import (
     PipelinesPackage,
     find_pipelines,
+    load_declarations,
+    load_pipeline,
     loaded_package,
 )
 from sluice.errors import ConfigurationError

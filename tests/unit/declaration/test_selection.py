@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.declaration.selection import idle_patterns, is_selected, patterns_in
+from sluice.declaration.project import idle_patterns, is_selected, patterns_in
 
 UIDS = ("auctions", "nexmark_q4", "orders", "orders_v1")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from sluice.declaration.sql_names import LITERAL, unknown_column
-from sluice.declaration.steps import Filter, Projection
-from sluice.subtask.row_sql import applied
+from sluice.declaration.expressions import LITERAL, Filter, Projection, unknown_column
+from sluice.operators.expressions import applied
 from tests.sql_keywords import KEYWORDS
 
 NAMES = ["a", "at", "b", "price"]

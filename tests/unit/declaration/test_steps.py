@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.declaration.steps import Filter, Projection, Step, columns_read
+from sluice.declaration.expressions import Filter, Projection, Step, columns_read
 
 NAMES = ["id", "price", "name", "größe", "of`f"]
 ALWAYS = ["größe", "of`f"]  # Names that SQL may spell in more than one way.

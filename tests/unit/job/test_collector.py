@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.job.collector import uncollected
+from sluice.job.job import uncollected
 
 
 @uncollected

@@ -10,14 +10,13 @@ import pytest
 
 from harness.jobs import a_pipeline, a_running_job, published_records
 from sluice.coordinator import completion
-from sluice.coordinator.user_abort import abort_checkpoint
+from sluice.coordinator.failure import abort_checkpoint
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.properties import JobStatus
 from sluice.errors import FencedError
 from sluice.job.job import Job
-from sluice.local.epochs import Epoch, EpochDriver
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import Epoch, EpochDriver, run_epochs
 from sluice.spark.stage import AcknowledgedStage
 from tests.subtasks import acknowledge
 
@@ -72,10 +71,10 @@ class Stages:
 def test_an_aborted_epoch_is_interrupted_and_its_records_come_with_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice.local.running_epoch.ABORT_POLL_S", 0.02)
+    monkeypatch.setattr("sluice.local.driver.ABORT_POLL_S", 0.02)
     job, stages, told = a_running_job(a_pipeline(events=30)), Stages(), list[Epoch]()
     monkeypatch.setattr(
-        "sluice.local.run_loop.EpochDriver", lambda job, spark: EpochDriver(job, spark, stages)
+        "sluice.local.driver.EpochDriver", lambda job, spark: EpochDriver(job, spark, stages)
     )
 
     status = run_epochs(job, stages.session, epochs=2, drain=False, report=told.append)
@@ -99,7 +98,7 @@ def test_an_epoch_that_is_aborted_while_it_is_completed_is_no_error(
         abort_checkpoint(job, checkpoint_id, by="ada")
         return completion.finalize(job, checkpoint_id)
 
-    monkeypatch.setattr("sluice.local.epochs.finalize", aborted_first)
+    monkeypatch.setattr("sluice.local.driver.finalize", aborted_first)
     with EpochDriver(job, Stages().session, answered) as driver:
         epoch = driver.take()
 

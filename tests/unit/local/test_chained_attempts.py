@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.jobs import STAGES, a_running_job, trigger_one
-from sluice.core.executions import Execution
+from sluice.core.answers import Execution
 from sluice.core.plan import CheckpointPlan
 from sluice.errors import StageFailed
 from sluice.job.job import Job

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_pipeline, a_running_job, published_records
+from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy
 from sluice.errors import StageFailed
 from sluice.job.job import Job
-from sluice.local.epochs import Epoch, EpochDriver
-from sluice.local.run_loop import run_epochs
+from sluice.local.driver import Epoch, EpochDriver, run_epochs
 from sluice.spark.stage import AcknowledgedStage
 from tests.subtasks import decline
 from tests.unit.local.test_aborted_epochs import Stages, answered
@@ -44,8 +43,8 @@ class Declining:
         def driver(job: Job, spark: Any) -> EpochDriver:
             return EpochDriver(job, spark, self)
 
-        monkeypatch.setattr("sluice.local.run_loop.TOLERATED_PAUSE_S", 0)
-        monkeypatch.setattr("sluice.local.run_loop.EpochDriver", driver)
+        monkeypatch.setattr("sluice.local.driver.TOLERATED_PAUSE_S", 0)
+        monkeypatch.setattr("sluice.local.driver.EpochDriver", driver)
         session = Stages().session
         return run_epochs(job, session, epochs=epochs, drain=False, report=self.told.append)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.core.plan import TaskPlan
-from sluice.local.running_epoch import Ran, seconds_by_chain
+from sluice.local.driver import Ran, seconds_by_chain
 from tests.builders import a_plan
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from harness.jobs import STAGES, a_running_job, trigger_one
-from sluice.core.causes import note_of_stage
+from sluice.core.failures import note_of_stage
 from sluice.core.ids import SubtaskId
 from sluice.core.plan import CheckpointPlan
-from sluice.epoch.stage_input import StageInput
 from sluice.job.job import Job
-from sluice.spark.stage_failure import stage_failure
-from sluice.spark.stage_run import StageRun
+from sluice.job.stage_input import StageInput
+from sluice.spark.stage import stage_failure
+from sluice.spark.tasks import StageRun
 from tests.subtasks import decline
 
 FIRST, SECOND = STAGES[:2]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sluice.core.acks import Ack, Committable, Decline, SubtaskMetrics
+from sluice.core.answers import Ack, Committable, Decline, SubtaskMetrics
 from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
+from sluice.core.configuration import CheckpointType
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointType
-from sluice.core.reasons import CheckpointFailureReason
 from tests.builders import a_plan
 
 checksums = st.text("0123456789abcdef", min_size=1, max_size=32)

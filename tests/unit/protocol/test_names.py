@@ -6,8 +6,7 @@ import pytest
 
 from sluice.core.ids import CheckpointId
 from sluice.errors import ConfigurationError, ProtocolViolation
-from sluice.protocol.names import check_key, check_prefix
-from sluice.protocol.paths import PipelinePaths, is_answer
+from sluice.protocol.keys import PipelinePaths, check_key, check_prefix, is_answer
 
 PATHS = PipelinePaths("auctions")
 ODD_NAMES = ["", ".", "..", "../../x", "a/b", "/a", "-a", "a b", "a\n", "ä", "a" * 129]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.ids import SubtaskId
-from sluice.protocol.paths import ID_DIGITS, SEQ_DIGITS, PipelinePaths, subtask_of_answer
+from sluice.protocol.keys import ID_DIGITS, SEQ_DIGITS, PipelinePaths, subtask_of_answer
 
 PATHS = PipelinePaths("auctions")
 SUBTASK = SubtaskId("count_bids", 11)

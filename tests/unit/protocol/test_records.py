@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.acks import Ack, Decline
+from sluice.core.answers import Ack, Decline
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
+from sluice.core.events import AcksReceived, Event
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
-from sluice.core.messages import AcksReceived, Event
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.properties import CheckpointType, ClaimMode, JobStatus
-from sluice.core.reasons import CheckpointFailureReason
 from sluice.core.state import CoordinatorState
-from sluice.core.table_recovery import TableDecision
+from sluice.core.tables import TableDecision
 from sluice.errors import ProtocolViolation
 from sluice.protocol.records import (
     FORMAT_VERSION,

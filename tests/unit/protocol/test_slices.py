@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.core.plan import Slice, SourceCut
 from sluice.errors import ProtocolViolation
-from sluice.protocol.records import decode_plan, encode_plan
-from sluice.protocol.slices import SliceColumns
+from sluice.protocol.records import SliceColumns, decode_plan, encode_plan
 from tests.builders import a_plan
 from tests.resealed import resealed
 

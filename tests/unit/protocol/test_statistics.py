@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sluice.core.ids import CheckpointId
 from sluice.errors import ProtocolViolation
-from sluice.protocol.paths import PipelinePaths
+from sluice.figures.record import CheckpointStatistics
+from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import decode_statistics, encode_plan, encode_statistics
-from sluice.statistics.history import CheckpointStatistics
 from tests.builders import a_plan
 
 PATHS = PipelinePaths("auctions")

@@ -7,10 +7,11 @@ from typing import Any
 import polars as pl
 
 from harness.jobs import a_running_job, trigger_one
-from sluice.coordinator.completion import commit, finalize
-from sluice.core.properties import CheckpointType
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.core.configuration import CheckpointType
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job
 from sluice.job.places import open_result_table

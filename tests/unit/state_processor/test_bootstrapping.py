@@ -12,25 +12,22 @@ import polars as pl
 import pytest
 
 from harness.jobs import a_job
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.restore_targets import savepoint_target
 from sluice.coordinator.submission import configure
+from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.key_groups import hash_range, key_group_range
-from sluice.core.restoring import Restore, Stop
-from sluice.core.watermarks import MIN_WATERMARK
+from sluice.core.restoring import RestoreApproval, Stop
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
+from sluice.local.savepoint_tables import RewrittenTable, StateRows, bootstrap_table
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
+from sluice.state.cache import SegmentCache
+from sluice.state.key_hash import key_hash
+from sluice.state.segments import HASH, StateSchema, to_frame
 from sluice.state_processor import SavepointWriter, open_state, state_tables
-from sluice.state_processor.rows import Rows
-from sluice.state_processor.tables import Place, bootstrap_table
-from sluice.subtask.key_hash import key_hash
-from sluice.subtask.state.cache import SegmentCache
-from sluice.subtask.state.schema import StateSchema
-from sluice.subtask.state.segments import HASH, to_frame
 from tests.unit.state_processor.jobs import (
     STAGE,
     TABLE,
@@ -56,7 +53,7 @@ def test_a_frame_a_file_a_folder_and_pieces_give_the_same_state(new: Job, tmp_pa
     shuffled.write_parquet(one)
     for number in range(3):
         shuffled[number * 80 : number * 80 + 80].write_parquet(folder / f"{number}.parquet")
-    given: dict[str, Rows] = {
+    given: dict[str, StateRows] = {
         "frame": shuffled,
         "file": one,
         "text": str(one),
@@ -76,7 +73,7 @@ def test_a_frame_a_file_a_folder_and_pieces_give_the_same_state(new: Job, tmp_pa
 def test_keys_are_hashed_sorted_and_cut_at_the_key_groups_of_each_subtask(
     new: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.subtask.row_file_writer.ROWS_PER_FILE", 16)
+    monkeypatch.setattr("sluice.state.segments.ROWS_PER_FILE", 16)
     SavepointWriter.new_savepoint(new).bootstrap(STAGE, ROWS).write("made")
     stage = new.savepoint_metadata("made").stage(STAGE)
     assert stage is not None
@@ -102,7 +99,7 @@ def test_rows_beyond_the_memory_are_spilled_and_give_the_same_files(
     numbers = random.sample(range(10**9), 20_000)
     rows = pl.DataFrame({"bid_auction": numbers, "bids": numbers})
     SavepointWriter.new_savepoint(new).bootstrap(STAGE, rows).write("in_memory")
-    monkeypatch.setattr("sluice.state_processor.tables.MEMORY_BYTES", 40_000)
+    monkeypatch.setattr("sluice.local.savepoint_tables.MEMORY_BYTES", 40_000)
     pieces = (rows[start : start + 1_000] for start in range(0, rows.height, 1_000))
 
     SavepointWriter.new_savepoint(new).bootstrap(STAGE, pieces).write("spilled")
@@ -123,7 +120,7 @@ def test_a_new_job_begins_with_it_at_the_beginning_of_its_sources_or_at_a_start(
     for name in ("from_the_beginning", "behind_250"):
         target, configuration = savepoint_target(new, name), configure(new.pipeline, {})
         planned = plan_restore(new, target, configuration=configuration)
-        assert isinstance(planned, Restore), planned
+        assert isinstance(planned, RestoreApproval), planned
     restored = restore(new, target, configuration=configuration)
     assert restored.state.next_checkpoint_id == 2
 
@@ -148,7 +145,7 @@ def test_a_life_that_is_made_up_takes_no_table_for_its_own() -> None:
 
     found = plan_restore(job, savepoint_target(job, "made"))
 
-    assert isinstance(found, Restore)
+    assert isinstance(found, RestoreApproval)
     assert [one.checkpoints for one in found.tables_ahead] == [(1, 2)]
 
 
@@ -164,7 +161,7 @@ def test_a_life_that_is_made_up_takes_no_table_for_its_own() -> None:
         (__file__, "cannot be read as Parquet"),
     ],
 )
-def test_rows_of_another_table_are_refused_by_name(new: Job, rows: Rows, words: str) -> None:
+def test_rows_of_another_table_are_refused_by_name(new: Job, rows: StateRows, words: str) -> None:
     writer = SavepointWriter.new_savepoint(new).bootstrap(STAGE, rows)
 
     with pytest.raises(ConfigurationError, match=f"stage 'per_auction', table 'groups'.*{words}"):
@@ -210,7 +207,9 @@ def test_a_key_that_only_spark_can_hash_is_refused() -> None:
     schema = StateSchema(
         columns=pl.Schema({"key": pl.Float64(), "day": pl.Date()}), key_columns=("key",)
     )
-    place = Place(stage="s", table="t", schema=schema, parallelism=1, max_parallelism=128, now_ms=0)
+    place = RewrittenTable(
+        stage="s", table="t", schema=schema, parallelism=1, max_parallelism=128, now_ms=0
+    )
 
     rows = pl.DataFrame({"key": [1.0], "day": [date(2026, 1, 1)]})
 

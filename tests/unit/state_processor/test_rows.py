@@ -10,15 +10,19 @@ import pytest
 
 from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.errors import ConfigurationError
-from sluice.state_processor.rows import Function
-from sluice.state_processor.tables import NewTable, Place, bootstrap_table, rewrite_table
-from sluice.storage.open import StoreLocation
-from sluice.subtask.key_hash import key_hash
-from sluice.subtask.state.cache import SegmentCache
-from sluice.subtask.state.keyed import delta_table
-from sluice.subtask.state.schema import StateSchema
-from sluice.subtask.state.segments import HASH, WRITTEN, to_frame
-from sluice.subtask.state_files import describe_segment
+from sluice.local.savepoint_tables import (
+    Function,
+    NewTable,
+    RewrittenTable,
+    bootstrap_table,
+    rewrite_table,
+)
+from sluice.state.cache import SegmentCache
+from sluice.state.key_hash import key_hash
+from sluice.state.keyed import delta_table
+from sluice.state.merging import describe_segment
+from sluice.state.segments import HASH, WRITTEN, StateSchema, to_frame
+from sluice.store.open import StoreLocation
 
 COLUMNS = pl.Schema({"key": pl.String(), "at": pl.Int64(), "n": pl.Int64()})
 TIMED = StateSchema(
@@ -28,8 +32,8 @@ CACHE = SegmentCache(StoreLocation(root="memory://state-processor-rows"))
 NOW_MS = 1_000
 
 
-def a_place(schema: StateSchema = TIMED) -> Place:
-    return Place(
+def a_place(schema: StateSchema = TIMED) -> RewrittenTable:
+    return RewrittenTable(
         stage="s", table="panes", schema=schema, parallelism=2, max_parallelism=128, now_ms=NOW_MS
     )
 

@@ -11,25 +11,24 @@ import polars as pl
 import pytest
 
 from harness.jobs import a_job, a_running_job, keys_of
-from sluice.coordinator.recovery import restore
+from sluice.coordinator.restore import foreign_target, restore, savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.restore_targets import foreign_target, savepoint_target
 from sluice.coordinator.submission import configure
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
-from sluice.core.restoring import Latest, Restore
+from sluice.core.restoring import Latest, RestoreApproval
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, CorruptSegment, ProtocolViolation, RestoreError
 from sluice.job.job import Job
+from sluice.local.savepoint_tables import readers_of
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.state_processor import SavepointWriter, open_state
-from sluice.state_processor.readers import readers_of
-from sluice.views.snapshot_differences import SnapshotName, open_pair, snapshot_difference
+from sluice.surface.differences import SnapshotName, open_pair, snapshot_difference
 from tests.resealed import resealed
 from tests.subtasks import a_savepoint as a_savepoint_of_records
 from tests.unit.state_processor.jobs import (
@@ -130,7 +129,7 @@ def test_a_retained_checkpoint_is_as_good_as_a_savepoint_and_an_unchanged_copy_i
     assert state(job, "of_one") == state(job, "1")
     assert state(job, "of_latest") == state(job, "before")
     for name in ("of_one", "of_latest"):
-        assert isinstance(plan_restore(job, savepoint_target(job, name)), Restore)
+        assert isinstance(plan_restore(job, savepoint_target(job, name)), RestoreApproval)
 
 
 def test_pieces_and_files_of_any_size_hold_the_same_rows_within_their_key_groups(
@@ -143,8 +142,8 @@ def test_pieces_and_files_of_any_size_hold_the_same_rows_within_their_key_groups
         return twice_without_rare(rows)
 
     on(job).transform(STAGE, twice_without_rare).write("whole")
-    monkeypatch.setattr("sluice.state_processor.tables.PIECE_ROWS", 3)
-    monkeypatch.setattr("sluice.subtask.row_file_writer.ROWS_PER_FILE", 2)
+    monkeypatch.setattr("sluice.local.savepoint_tables.PIECE_ROWS", 3)
+    monkeypatch.setattr("sluice.state.segments.ROWS_PER_FILE", 2)
     on(job).transform(STAGE, looked_at).write("cut")
     cut = handles(job.savepoint_metadata("cut"))
 
@@ -210,7 +209,7 @@ def test_a_stage_that_is_gone_can_be_removed_so_that_no_consent_is_needed(job: J
     on(after).remove(STAGE).write("without")
 
     assert "has state but is not in the pipeline" in str(refused)
-    assert isinstance(plan_restore(after, savepoint_target(after, "without")), Restore)
+    assert isinstance(plan_restore(after, savepoint_target(after, "without")), RestoreApproval)
 
 
 @pytest.mark.parametrize(

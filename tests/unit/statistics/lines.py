@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.statistics.checkpoints import CheckpointStats, CheckpointStatus
+from sluice.figures.record import CheckpointStats, CheckpointStatus
 
 COMPLETED, FAILED = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED
 

@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.statistics.checkpoints import CheckpointStatus, SourceStats, StageStats
-from sluice.statistics.flow import (
-    EPOCHS,
-    EpochFlow,
-    Flow,
-    NodeRates,
-    flow_of,
-    followed_by,
-    rates_of,
-)
+from sluice.figures.rates import EPOCHS, NodeRates, flow_of, followed_by, rates_of
+from sluice.figures.record import CheckpointStatus, EpochFlow, Flow, SourceStats, StageStats
 from tests.unit.statistics.lines import FAILED, a_line
 
 MINUTE = 60_000

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.statistics.checkpoints import CheckpointStats
-from sluice.statistics.history import (
+from sluice.figures.record import (
     TAIL,
+    CheckpointStats,
     History,
     extended,
     is_due_for_pruning,

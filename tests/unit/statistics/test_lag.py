@@ -7,29 +7,29 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.plan import SourceCut, Unread
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from sluice.statistics.checkpoints import SourceStats, StageStats
-from sluice.statistics.lag import (
+from sluice.figures.rates import (
     EventTime,
-    Look,
     SourceLag,
+    SourcesAtTrigger,
     lag_behind,
     lags_of,
     least_watermark,
     measured_sources,
     with_pending,
 )
+from sluice.figures.record import SourceStats, StageStats
 from tests.builders import a_plan
 from tests.unit.statistics.lines import COMPLETED, a_line
 
 
-def a_look(at_ms: int, **given: Any) -> Look:
+def a_look(at_ms: int, **given: Any) -> SourcesAtTrigger:
     usual: dict[str, Any] = {"id": "events", "records": 10}
-    return Look(at_ms=at_ms, sources=(SourceStats(**usual | given),))
+    return SourcesAtTrigger(at_ms=at_ms, sources=(SourceStats(**usual | given),))
 
 
-def lag_of(completed: Look | None, *later: Look) -> SourceLag:
+def lag_of(completed: SourcesAtTrigger | None, *later: SourcesAtTrigger) -> SourceLag:
     (found,) = lags_of(completed, later)
     return found
 
@@ -71,7 +71,7 @@ def test_completing_a_checkpoint_lowers_the_lag_by_its_epoch(
 ) -> None:
     """Whatever has completed: the lag and what is in a checkpoint are together what there is."""
     arrived = read = 0
-    looks: list[Look] = []
+    looks: list[SourcesAtTrigger] = []
     for number, (new, most) in enumerate(epochs):
         arrived += new
         records = min(most, arrived - read)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sluice.core.acks import Ack, StoreRequests, SubtaskMetrics
+from sluice.core.answers import Ack, StoreRequests, SubtaskMetrics
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import TaskPlan
-from sluice.statistics.checkpoints import CheckpointStatus, StageStats, SubtaskStatus
-from sluice.statistics.measuring import Answered, measured_stages, of_completed
+from sluice.figures.measuring import Answered, measured_stages, of_completed
+from sluice.figures.record import CheckpointStatus, StageStats, SubtaskStatus
 from tests.builders import a_plan
 from tests.property.core.test_completed import a_completed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.statistics.percentiles import StatsSummary, percentile, summary_of
+from sluice.figures.overview import StatsSummary, interpolated_percentile, summary_of
 
 values = st.lists(st.integers(0, 2**53), min_size=1, max_size=200)
 shares = st.floats(0.001, 0.999)
@@ -39,7 +39,12 @@ def test_a_percentile_lies_between_the_extremes_and_grows_with_the_share(
     ordered = sorted(given_values)
     low, high = sorted((one, other))
 
-    assert ordered[0] <= percentile(ordered, low) <= percentile(ordered, high) <= ordered[-1]
+    assert (
+        ordered[0]
+        <= interpolated_percentile(ordered, low)
+        <= interpolated_percentile(ordered, high)
+        <= ordered[-1]
+    )
 
 
 @given(values, shares)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.core.acks import StoreRequests
+from sluice.core.answers import StoreRequests
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.ids import CheckpointId, Generation
-from sluice.core.properties import CheckpointType, JobStatus
 from sluice.core.state import CoordinatorState
-from sluice.core.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from sluice.statistics.checkpoints import CheckpointDuration, StageStats, SubtaskStats
-from sluice.statistics.flow import NodeRates, Rates
-from sluice.statistics.lag import SourceLag
-from sluice.statistics.metrics import METRICS
-from sluice.statistics.overview import Counts, Latest, Restored
-from sluice.statistics.samples import JobFigures, samples, unreadable
+from sluice.figures.metrics import METRICS, JobFigures, samples, unreadable
+from sluice.figures.overview import Counts, Latest, Restored
+from sluice.figures.rates import NodeRates, Rates, SourceLag
+from sluice.figures.record import CheckpointDuration, StageStats, SubtaskStats
 from tests.unit.statistics.lines import COMPLETED, a_line
 
 NONE = Latest(completed=None, savepoint=None, failed=None, restored=None)

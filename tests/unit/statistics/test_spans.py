@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.statistics.checkpoints import (
-    CheckpointDuration,
-    CheckpointStats,
-    StageStats,
-    SubtaskStats,
-)
-from sluice.statistics.spans import Origin, Trace, trace_of
+from sluice.figures.record import CheckpointDuration, CheckpointStats, StageStats, SubtaskStats
+from sluice.figures.spans import Origin, Trace, trace_of
 from tests.unit.statistics.lines import COMPLETED, FAILED, a_line
 
 ORIGIN = Origin(pipeline="auctions", life="a")

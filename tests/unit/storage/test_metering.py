@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice.core.acks import StoreRequests
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.metering import PAGE, MeteredStore, RequestCounter
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.uploads import Uploads
+from sluice.core.answers import StoreRequests
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import PAGE, MeteredStore, RequestCounter
+from sluice.store.uploads import Uploads
 
 
 @pytest.mark.parametrize(

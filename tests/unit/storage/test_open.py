@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import ConfigurationError
-from sluice.storage.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, open_store
 
 
 def test_one_name_is_one_store_in_memory() -> None:

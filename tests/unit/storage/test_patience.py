@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import StoreUnavailable
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.patience import PatientStore
+from sluice.store.memory import InMemoryStore
+from sluice.store.open import PatientStore
 from tests.patching import replace_in
 
 

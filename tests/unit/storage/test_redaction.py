@@ -9,16 +9,16 @@ from typing import Any, get_args
 import pytest
 
 from harness.jobs import a_running_job, keys_of, trigger_one
-from sluice.coordinator.recovery import fail_checkpoint
-from sluice.core.acks import Decline
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.answers import Decline
+from sluice.core.configuration import JobStatus
+from sluice.core.events import CheckpointFailed, DeclineReceived, Event, JobFailed, JobStopped
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.messages import CheckpointFailed, DeclineReceived, Event, JobFailed, JobStopped
-from sluice.core.properties import JobStatus
-from sluice.core.reasons import CheckpointFailureReason
-from sluice.declaration.params import declared_secrets, env, value_of
+from sluice.declaration.params import env, value_of
 from sluice.job.job import Job
-from sluice.storage.journal import WORDED
-from sluice.storage.redaction import redacted
+from sluice.store.journal import WORDED
+from sluice.store.redaction import declared_secrets, redacted
 from tests.builders import SUBTASKS
 
 SECRET = "hunter2 of/the@sea"
@@ -86,7 +86,8 @@ def test_a_worker_that_was_handed_the_declaration_knows_it_by_use(
 ) -> None:
     monkeypatch.setenv("HANDED_OVER", "quiet please")
     handed = copy(env("HANDED_OVER"))
-    monkeypatch.setattr("sluice.declaration.params._secret_variables", set())
+    monkeypatch.setattr("sluice.store.redaction.SECRET_VARIABLES", known := set[str]())
+    monkeypatch.setattr("sluice.declaration.params.SECRET_VARIABLES", known)
 
     assert redacted("quiet please!") == "quiet please!"
     assert value_of(handed, {}) == "quiet please"

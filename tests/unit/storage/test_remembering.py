@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness.counting_store import CountingStore
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.open import StoreLocation, open_store
-from sluice.storage.remembering import ReadMemory, RememberingStore
+from sluice.store.memory import InMemoryStore
+from sluice.store.open import ReadMemory, RememberingStore, StoreLocation, open_store
 
 
 @pytest.fixture(name="behind")

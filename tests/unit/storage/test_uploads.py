@@ -9,9 +9,9 @@ from threading import Barrier, Event
 import pytest
 
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.storage.memory import InMemoryStore
-from sluice.storage.object_store import AlreadyExists, ObjectStore
-from sluice.storage.uploads import THREADS, BackgroundStore, Uploads
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import AlreadyExists, ObjectStore
+from sluice.store.uploads import THREADS, BackgroundStore, Uploads
 
 PROMPT_S = 10.0  # What is to happen, happens long before.
 

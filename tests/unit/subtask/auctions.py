@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from sluice.core.watermarks import MIN_WATERMARK
+from sluice.core.event_time import MIN_WATERMARK
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
-from sluice.subtask.operators.interval_join import IntervalJoin
-from sluice.subtask.operators.operator import EpochTime, Outcome
+from sluice.operators.operator import EpochTime, Outcome
+from sluice.operators.timed_joins import IntervalJoinOperator
 from tests.property.subtask.subtask import Row, Subtask
 
 INSTANT = pl.Datetime("us", "UTC")
@@ -61,6 +61,6 @@ class Played:
         return self.subtask.state()[table].scan().height
 
 
-def interval(lower: int, upper: int, **more: Any) -> IntervalJoin:
+def interval(lower: int, upper: int, **more: Any) -> IntervalJoinOperator:
     declared = ops.IntervalJoin(lower_ms=lower, upper_ms=upper, **more)
-    return IntervalJoin(a_stage(declared), LEFT, RIGHT)
+    return IntervalJoinOperator(a_stage(declared), LEFT, RIGHT)

@@ -8,13 +8,13 @@ from typing import Any
 
 import polars as pl
 
-from sluice.core.watermarks import MIN_WATERMARK
+from sluice.core.event_time import MIN_WATERMARK
 from sluice.declaration import operations as ops
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, OnTimerContext, Row
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, OnTimerContext, Row
 from sluice.declaration.keyed_states import ListState, MapState, ValueState
 from sluice.declaration.nodes import Input, StageNode
-from sluice.subtask.operators.operator import EpochTime, Outcome
-from sluice.subtask.operators.process_keyed import ProcessKeyed
+from sluice.operators.keyed_function import ProcessKeyedOperator
+from sluice.operators.operator import EpochTime, Outcome
 from tests.property.subtask.subtask import Row as InputRow
 from tests.property.subtask.subtask import Subtask
 
@@ -65,7 +65,7 @@ class Played:
         operation = ops.ProcessKeyed(function=function, result=result or {"told": str})
         given = Input(producer="events", keys=("user",), event_time=event_time)
         stage = StageNode(uid="alerts", operation=operation, inputs=(given,), ttl_ms=ttl_ms)
-        self.operator = ProcessKeyed(stage, INPUT)
+        self.operator = ProcessKeyedOperator(stage, INPUT)
         self.subtask = Subtask(self.operator, [INPUT], key_count=1)
         self.watermark_ms = MIN_WATERMARK
         self.checkpoints = 0

@@ -9,12 +9,12 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from sluice.errors import StoreUnavailable
-from sluice.subtask.block_files import (
+from sluice.exchange.blocks import (
     CARRIED_BYTES,
     LOCAL_FOLDERS,
     BlockFile,
     BlockFolder,
-    Place,
+    BlockLocation,
     read_block,
 )
 
@@ -89,7 +89,7 @@ def test_senders_take_turns_with_the_local_folders(local: Path) -> None:
 def test_the_first_rows_of_an_attempt_take_the_place_of_earlier_ones_of_the_stage(
     local: Path,
 ) -> None:
-    def written(folder: BlockFolder) -> Place:
+    def written(folder: BlockFolder) -> BlockLocation:
         with BlockFile(folder, 0) as file:
             return file.write(ROWS)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.subtask.state import cache_folder
-from sluice.subtask.state.cache_folder import BLOCK_BYTES, CacheFolder
+from sluice.state import cache
+from sluice.state.cache import BLOCK_BYTES, CacheFolder
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -76,13 +76,13 @@ def test_a_folder_far_below_its_bound_is_not_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[Path] = []
-    files = cache_folder._files  # noqa: SLF001 - its looks are counted
+    files = cache._files  # noqa: SLF001 - its looks are counted
 
     def look(folder: Path) -> Iterator[tuple[int, int, Path]]:
         looks.append(folder)
         return files(folder)
 
-    monkeypatch.setattr(cache_folder, "_files", look)
+    monkeypatch.setattr(cache, "_files", look)
 
     for number in range(100):  # As many workers as files: what they add together counts.
         CacheFolder(tmp_path, 80 * BLOCK_BYTES).keep(f"f{number}", b"x")
@@ -109,7 +109,7 @@ def test_what_is_added_while_another_looks_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound, looking = 16, threading.Event()
-    files = cache_folder._files  # noqa: SLF001 - one look lasts longer than all that others add
+    files = cache._files  # noqa: SLF001 - one look lasts longer than all that others add
 
     def look(folder: Path) -> Iterator[tuple[int, int, Path]]:
         found = [*files(folder)]
@@ -121,7 +121,7 @@ def test_what_is_added_while_another_looks_is_not_forgotten(
     def add(name: str) -> None:
         CacheFolder(tmp_path, bound * BLOCK_BYTES).keep(name, b"x")
 
-    monkeypatch.setattr(cache_folder, "_files", look)
+    monkeypatch.setattr(cache, "_files", look)
     for number in range(bound):
         add(f"before{number}")
     with ThreadPoolExecutor(1) as pool:

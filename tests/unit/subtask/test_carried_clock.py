@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from sluice.core.event_time import SourceClock, StageClock
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
-from sluice.core.stage_clock import SourceClock, StageClock
-from sluice.subtask.carried_clock import CarriedClock, decisive_times, times_frame, times_of
-from sluice.subtask.operators.operator import EpochTime
+from sluice.exchange.reading import CarriedClock, decisive_times, times_frame, times_of
+from sluice.operators.operator import EpochTime
 
 CUT = SourceCut(
     uid="events",

@@ -8,22 +8,28 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.core.acks import Ack
-from sluice.core.executions import Execution
+from sluice.core.answers import Ack, Execution
+from sluice.core.event_time import StageClock
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import TaskPlan
-from sluice.core.stage_clock import StageClock
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
+from sluice.exchange.blocks import (
+    BlockKind,
+    ChainedClock,
+    ChainedOutput,
+    ChainLink,
+    ExchangeSpec,
+    executions_in,
+    received,
+)
+from sluice.exchange.reading import Feed, StreamRows
+from sluice.operators.operator import EpochTime
 from sluice.sources import Files
-from sluice.storage.open import StoreLocation
-from sluice.subtask.chain import ChainedClock, ChainedOutput, ChainLink, executions_in
-from sluice.subtask.exchange_blocks import BlockKind, ExchangeSpec, received
-from sluice.subtask.feed import Feed, StreamRows
-from sluice.subtask.operators.operator import EpochTime
-from sluice.subtask.state.segments import HASH
+from sluice.state.segments import HASH
+from sluice.store.open import StoreLocation
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 BODY = SCHEMA.serialize().to_pybytes()

@@ -9,8 +9,8 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.subtask.change_rows import KEY, changelog_of, changes_of, split, without_pairs
-from sluice.subtask.operators.operator import WEIGHT
+from sluice.operators.changes import KEY, changelog_of, changes_of, split_by_weight, without_pairs
+from sluice.operators.operator import WEIGHT
 
 Change = tuple[str | None, float | None, int]
 
@@ -89,14 +89,14 @@ def test_rows_of_different_keys_do_not_cancel_out_for_they_may_be_processed_apar
 def test_what_is_taken_back_and_what_is_added_leave_without_our_columns() -> None:
     both = changes_of(plain(("a", 2)), plain(("a", 1), ("b", 1)), ["k"])
 
-    rows, taken_back = split(both)
+    rows, taken_back = split_by_weight(both)
 
     assert rows.equals(plain(("a", 2)))
     assert taken_back.equals(plain(("a", 1), ("b", 1)))
 
 
 def test_an_operator_that_took_nothing_back_has_only_rows() -> None:
-    rows, taken_back = split(changes_of(plain(("a", 2)), None, ["k"]))
+    rows, taken_back = split_by_weight(changes_of(plain(("a", 2)), None, ["k"]))
 
     assert rows.equals(plain(("a", 2)))
     assert taken_back.equals(plain())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sluice.subtask import chunks
-from sluice.subtask.chunks import bounded
+from sluice.exchange import reading
+from sluice.exchange.reading import bounded
 
 
 def test_a_batch_of_wide_rows_is_cut_and_a_small_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(chunks, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1_000)
     wide = pa.RecordBatch.from_pydict({"doc": ["x" * 400] * 7})
     small = pa.RecordBatch.from_pydict({"n": [1, 2]})
 
@@ -23,7 +23,7 @@ def test_a_batch_of_wide_rows_is_cut_and_a_small_one_is_not(
 
 
 def test_a_batch_of_many_rows_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "BATCH_ROWS", 2)
+    monkeypatch.setattr(reading, "BATCH_ROWS", 2)
 
     assert [
         batch.num_rows for batch in bounded([pa.RecordBatch.from_pydict({"n": [1, 2, 3]})])

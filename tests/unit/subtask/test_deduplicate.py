@@ -9,8 +9,8 @@ import pytest
 
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Deduplicate
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.operator import EpochTime
+from sluice.operators.build import build_operator
+from sluice.operators.operator import EpochTime
 from tests.property.subtask.subtask import Subtask
 
 A_STRUCT = pl.Struct({"a": pl.Int64(), "b": pl.String()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import ConfigurationError
-from sluice.subtask.faults import Fault, fault_from_environment, parse_fault
+from sluice.exchange.faults import Fault, fault_from_environment, parse_fault
 
 
 @pytest.mark.parametrize(

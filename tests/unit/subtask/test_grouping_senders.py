@@ -15,17 +15,16 @@ from polars.testing import assert_frame_equal
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration import aggregates as agg
+from sluice.declaration.operations import Session, Tumbling
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.windows import Session, Tumbling
+from sluice.exchange.blocks import BlockKind, ExchangeSpec, Owners, Received, Sender, received
+from sluice.exchange.reading import Feed, StreamRows
+from sluice.operators.build import build_operator, hashes_groups
+from sluice.operators.operator import ROW_COUNT, EpochTime
 from sluice.sources import Files
-from sluice.storage.open import StoreLocation
-from sluice.subtask.exchange_blocks import BlockKind, ExchangeSpec, Received, Sender, received
-from sluice.subtask.feed import Feed, StreamRows
-from sluice.subtask.key_hash import with_hash
-from sluice.subtask.operators.build import build_operator, hashes_groups
-from sluice.subtask.operators.operator import ROW_COUNT, EpochTime
-from sluice.subtask.owners import Owners
-from sluice.subtask.state.segments import HASH
+from sluice.state.key_hash import with_hash
+from sluice.state.segments import HASH
+from sluice.store.open import StoreLocation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -9,12 +9,11 @@ import pytest
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.windows import Attached, Session, Tumbling
+from sluice.declaration.operations import Attached, Session, Tumbling
 from sluice.errors import ConfigurationError
-from sluice.subtask.operators.interval_join import IntervalJoin
-from sluice.subtask.operators.operator import EpochTime
-from sluice.subtask.operators.regular_join import RegularJoin
-from sluice.subtask.operators.window_join import WindowJoin
+from sluice.operators.joins import RegularJoinOperator
+from sluice.operators.operator import EpochTime
+from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator
 from tests.property.subtask.subtask import Subtask
 from tests.unit.subtask.auctions import INSTANT, LEFT, MS, RIGHT, a_stage, interval
 
@@ -29,7 +28,7 @@ def test_keys_of_other_types_never_meet() -> None:
 
     refuses(
         "stage 'bids' joins 'id' of type Int64 with 'item' of type Int32, whose hashes never meet",
-        RegularJoin,
+        RegularJoinOperator,
         a_stage(ops.RegularJoin()),
         LEFT,
         right,
@@ -39,14 +38,22 @@ def test_keys_of_other_types_never_meet() -> None:
 def test_keys_are_as_many_on_both_sides() -> None:
     stage = a_stage(ops.RegularJoin(), keys=("item", "price"))
 
-    refuses(r"joins 1 key columns \(id\) with 2 \(item, price\)", RegularJoin, stage, LEFT, RIGHT)
+    refuses(
+        r"joins 1 key columns \(id\) with 2 \(item, price\)",
+        RegularJoinOperator,
+        stage,
+        LEFT,
+        RIGHT,
+    )
 
 
 def test_a_column_on_both_sides_must_be_renamed_unless_only_the_left_goes_out() -> None:
     right = pl.Schema({**RIGHT, "until": pl.Int64()})
 
-    refuses("column 'until' on both sides", RegularJoin, a_stage(ops.RegularJoin()), LEFT, right)
-    semi = RegularJoin(a_stage(ops.RegularJoin(how="semi")), LEFT, right)
+    refuses(
+        "column 'until' on both sides", RegularJoinOperator, a_stage(ops.RegularJoin()), LEFT, right
+    )
+    semi = RegularJoinOperator(a_stage(ops.RegularJoin(how="semi")), LEFT, right)
     assert semi.output_schema == LEFT
 
 
@@ -56,11 +63,17 @@ def test_joins_in_time_need_instants() -> None:
     untimed = a_stage(declared, event_time=None)
     wrong = a_stage(window, event_time="price")
 
-    refuses("needs an input with event time", IntervalJoin, untimed, LEFT, RIGHT)
-    refuses("cannot use column 'price' of type Int64 as event time", WindowJoin, wrong, LEFT, RIGHT)
+    refuses("needs an input with event time", IntervalJoinOperator, untimed, LEFT, RIGHT)
+    refuses(
+        "cannot use column 'price' of type Int64 as event time",
+        WindowJoinOperator,
+        wrong,
+        LEFT,
+        RIGHT,
+    )
     refuses(
         "no column 'untill'.*did you mean 'until'",
-        IntervalJoin,
+        IntervalJoinOperator,
         a_stage(ops.IntervalJoin(lower_ms=0, upper_column="untill")),
         LEFT,
         RIGHT,
@@ -77,8 +90,8 @@ def test_windows_of_a_join_are_equal_on_both_sides() -> None:
     attached = ops.WindowJoin(window=Attached(), how="inner")
     windowed = pl.Schema({**LEFT, "window_start": INSTANT, "window_end": INSTANT})
 
-    refuses("cannot join in session windows", WindowJoin, a_stage(session), LEFT, RIGHT)
-    refuses("no column 'window_start'", WindowJoin, a_stage(attached), windowed, RIGHT)
+    refuses("cannot join in session windows", WindowJoinOperator, a_stage(session), LEFT, RIGHT)
+    refuses("no column 'window_start'", WindowJoinOperator, a_stage(attached), windowed, RIGHT)
 
 
 def test_an_attached_window_is_no_key_and_a_computed_one_takes_its_names() -> None:
@@ -91,12 +104,14 @@ def test_an_attached_window_is_no_key_and_a_computed_one_takes_its_names() -> No
     )
     tumbling = a_stage(ops.WindowJoin(window=Tumbling(MS), how="semi"))
 
-    refuses("cannot be keyed by 'window_start'", WindowJoin, attached, windowed, windowed)
-    refuses("column 'window_start' that is there twice", WindowJoin, tumbling, windowed, RIGHT)
+    refuses("cannot be keyed by 'window_start'", WindowJoinOperator, attached, windowed, windowed)
+    refuses(
+        "column 'window_start' that is there twice", WindowJoinOperator, tumbling, windowed, RIGHT
+    )
 
 
 def test_a_join_reads_all_columns_in_any_order_and_leaves_nothing_to_spark() -> None:
-    operator = RegularJoin(a_stage(ops.RegularJoin()), LEFT, RIGHT)
+    operator = RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT)
 
     assert operator.needed_columns() is None
     assert not operator.is_order_sensitive
@@ -105,10 +120,10 @@ def test_a_join_reads_all_columns_in_any_order_and_leaves_nothing_to_spark() -> 
 
 def test_an_epoch_without_groups_has_its_types() -> None:
     for operator in (
-        RegularJoin(a_stage(ops.RegularJoin()), LEFT, RIGHT),
-        RegularJoin(a_stage(ops.RegularJoin(how="semi")), LEFT, RIGHT),
+        RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT),
+        RegularJoinOperator(a_stage(ops.RegularJoin(how="semi")), LEFT, RIGHT),
         interval(0, 1, how="left"),
-        WindowJoin(a_stage(ops.WindowJoin(window=Tumbling(MS), how="semi")), LEFT, RIGHT),
+        WindowJoinOperator(a_stage(ops.WindowJoin(window=Tumbling(MS), how="semi")), LEFT, RIGHT),
     ):
         subtask = Subtask(operator, (LEFT, RIGHT), key_count=1)
 

@@ -6,17 +6,17 @@ import pytest
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.windows import Hopping, Tumbling
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.regular_join import RegularJoin
-from sluice.subtask.operators.window_join import WindowJoin
+from sluice.declaration.operations import Hopping, Tumbling
+from sluice.operators.build import build_operator
+from sluice.operators.joins import RegularJoinOperator
+from sluice.operators.timed_joins import WindowJoinOperator
 from tests.unit.subtask.auctions import LEFT, MS, RIGHT, Played, a_stage, after, interval
 
 # --- regular --------------------------------------------------------------------------------------
 
 
 def test_equal_rows_are_as_many_pairs() -> None:
-    played = Played(RegularJoin(a_stage(ops.RegularJoin()), LEFT, RIGHT))
+    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT))
     left, right = (1, after(0), None), (1, after(1), 10)
 
     played.epoch([left, left], [], 0)
@@ -29,13 +29,13 @@ def test_equal_rows_are_as_many_pairs() -> None:
 def test_a_key_column_of_one_name_comes_once_and_others_stay() -> None:
     right = RIGHT.copy()
     right["id"] = right.pop("item")
-    operator = RegularJoin(a_stage(ops.RegularJoin(), keys=("id",)), LEFT, right)
+    operator = RegularJoinOperator(a_stage(ops.RegularJoin(), keys=("id",)), LEFT, right)
 
     assert operator.output_schema.names() == ["id", "at", "until", "seen", "price"]
 
 
 def test_a_semi_join_keeps_of_the_left_what_waits_and_of_the_right_its_keys() -> None:
-    played = Played(RegularJoin(a_stage(ops.RegularJoin(how="semi")), LEFT, RIGHT))
+    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin(how="semi")), LEFT, RIGHT))
     played.epoch([(1, after(0), None), (2, after(0), None)], [(1, after(0), 5)], 0)
 
     known = played.epoch([(1, after(9), None)], [(1, after(1), 6), (1, after(1), 6)], 0)
@@ -50,7 +50,7 @@ def test_a_semi_join_keeps_of_the_left_what_waits_and_of_the_right_its_keys() ->
 
 
 def test_a_null_key_equals_nothing_and_is_not_kept() -> None:
-    played = Played(RegularJoin(a_stage(ops.RegularJoin()), LEFT, RIGHT))
+    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT))
 
     outcome = played.epoch([(None, after(0), None)], [(None, after(0), 5)], 0)
 
@@ -61,7 +61,7 @@ def test_a_null_key_equals_nothing_and_is_not_kept() -> None:
 def test_a_row_is_forgotten_when_its_ttl_has_passed() -> None:
     stage = a_stage(ops.RegularJoin())
     with_ttl = StageNode(uid="bids", operation=stage.operation, inputs=stage.inputs, ttl_ms=100)
-    played = Played(RegularJoin(with_ttl, LEFT, RIGHT))
+    played = Played(RegularJoinOperator(with_ttl, LEFT, RIGHT))
     played.epoch([(1, after(0), None)], [], 0, at_ms=1_000)
 
     in_time = played.epoch([], [(1, after(0), 5)], 0, at_ms=1_099)
@@ -223,7 +223,7 @@ def test_a_row_is_late_by_its_own_time_whoever_waits_for_it() -> None:
 
 
 def test_a_window_join_emits_at_the_end_of_the_window_and_leaves_no_state() -> None:
-    operator = WindowJoin(
+    operator = WindowJoinOperator(
         a_stage(ops.WindowJoin(window=Tumbling(10 * MS), how="inner")), LEFT, RIGHT
     )
     played = Played(operator)
@@ -240,7 +240,7 @@ def test_a_window_join_emits_at_the_end_of_the_window_and_leaves_no_state() -> N
 
 def test_a_row_that_missed_some_of_its_windows_is_in_the_others() -> None:
     window = Hopping(10 * MS, 5 * MS)
-    operator = WindowJoin(a_stage(ops.WindowJoin(window=window, how="anti")), LEFT, RIGHT)
+    operator = WindowJoinOperator(a_stage(ops.WindowJoin(window=window, how="anti")), LEFT, RIGHT)
     played = Played(operator)
     played.epoch([], [], 9)
     row, late = (1, after(7), None), (1, after(4), None)
@@ -254,7 +254,7 @@ def test_a_row_that_missed_some_of_its_windows_is_in_the_others() -> None:
 def test_an_anti_join_emits_rows_without_a_key_and_a_semi_join_does_not_deduplicate() -> None:
     window = Tumbling(10 * MS)
     anti, semi = (
-        Played(WindowJoin(a_stage(ops.WindowJoin(window=window, how=how)), LEFT, RIGHT))
+        Played(WindowJoinOperator(a_stage(ops.WindowJoin(window=window, how=how)), LEFT, RIGHT))
         for how in ("anti", "semi")
     )
     left = [(None, after(1), None), (1, after(1), None), (1, after(1), None)]
@@ -269,7 +269,7 @@ def test_an_anti_join_emits_rows_without_a_key_and_a_semi_join_does_not_deduplic
 
 def test_a_semi_join_keeps_a_key_of_the_right_once_per_window() -> None:
     declared = ops.WindowJoin(window=Tumbling(10 * MS), how="semi")
-    played = Played(WindowJoin(a_stage(declared), LEFT, RIGHT))
+    played = Played(WindowJoinOperator(a_stage(declared), LEFT, RIGHT))
     played.epoch([], [(1, after(2), 7), (1, after(3), 8), (1, after(13), 8)], 0)
 
     outcome = played.epoch([], [(1, after(4), 9)], 0)

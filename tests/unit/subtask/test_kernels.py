@@ -8,16 +8,15 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from sluice.core.watermarks import MAX_WATERMARK
+from sluice.core.event_time import MAX_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.aggregates import Aggregate
+from sluice.declaration.operations import Hopping, Session, Tumbling, Window, WindowAggregate
 from sluice.declaration.operations import KeyedAggregate as Declared
-from sluice.declaration.operations import WindowAggregate
-from sluice.declaration.windows import Hopping, Session, Tumbling, Window
 from sluice.errors import ConfigurationError
-from sluice.subtask.operators.aggregate import KeyedAggregate
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.operator import EpochTime
+from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.build import build_operator
+from sluice.operators.operator import EpochTime
 from tests.property.subtask.played import a_stage, at
 from tests.property.subtask.subtask import INPUT, Subtask
 
@@ -28,7 +27,7 @@ FLOATS = pl.Schema({"id": pl.Int64(), "value": pl.Float64()})
 
 def one(aggregate: Aggregate, schema: pl.Schema) -> Subtask:
     stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"])
-    return Subtask(KeyedAggregate(stage, schema), [schema], key_count=1)
+    return Subtask(KeyedAggregateOperator(stage, schema), [schema], key_count=1)
 
 
 @pytest.mark.parametrize("order", [[[1.0], [NAN], [0.0]], [[NAN, 0.0], [1.0]], [[0.0, 1.0, NAN]]])

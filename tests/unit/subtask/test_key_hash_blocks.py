@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from sluice.subtask.key_hash import key_hash
+from sluice.state.key_hash import key_hash
 
 ROWS = 50_001
 SLICE = 1_000  # Less than a block.

@@ -9,13 +9,15 @@ from typing import Any
 import polars as pl
 import pytest
 
-from sluice.declaration.accumulating_states import (
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import (
     AggregateFunction,
     AggregatingState,
+    ListState,
+    MapState,
     ReducingState,
+    ValueState,
 )
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
-from sluice.declaration.keyed_states import ListState, MapState, ValueState
 from sluice.errors import ConfigurationError, StageFailed
 from tests.unit.subtask.keyed import Played, a_row
 

@@ -10,18 +10,21 @@ import polars as pl
 import pytest
 
 from sluice.declaration import operations as ops
-from sluice.declaration.broadcast_state import (
+from sluice.declaration.keyed_functions import (
+    BEGINNING_OF_TIME,
     BroadcastContext,
     BroadcastState,
+    Context,
     KeyedBroadcastProcessFunction,
+    Row,
 )
-from sluice.declaration.keyed_process import BEGINNING_OF_TIME, Context, Row
 from sluice.declaration.nodes import Input, StageNode
-from sluice.state_processor.rows import bootstrapped
-from sluice.subtask.operators.keyed_broadcast import BROADCAST_HASH, BroadcastSide
-from sluice.subtask.operators.operator import Changes, EpochTime
-from sluice.subtask.state.keyed import KeyedState, Run, delta_table
-from sluice.subtask.state.segments import HASH
+from sluice.local.savepoint_tables import bootstrapped
+from sluice.operators.keyed_function import BROADCAST_HASH, BroadcastSide
+from sluice.operators.operator import EpochTime
+from sluice.state.keyed import Changes, KeyedState, delta_table
+from sluice.state.runs import Run
+from sluice.state.segments import HASH
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TABLE = "broadcast:seen"

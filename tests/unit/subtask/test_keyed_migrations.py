@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from sluice.declaration.accumulating_states import (
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import (
     AggregateFunction,
     AggregatingState,
+    ListState,
+    MapState,
     ReducingState,
+    State,
+    ValueState,
 )
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
-from sluice.declaration.keyed_states import ListState, MapState, State, ValueState
 from sluice.errors import ConfigurationError, RestoreError
-from sluice.subtask.operators.operator import EpochTime
+from sluice.operators.operator import EpochTime
 from tests.property.subtask.subtask import Subtask
 from tests.unit.subtask.keyed import INPUT, Played, a_row
 from tests.unit.subtask.test_keyed_accumulating import Mean

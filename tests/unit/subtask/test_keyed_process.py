@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from sluice.declaration.keyed_process import Context, Row
+from sluice.declaration.keyed_functions import Context, Row
 from sluice.declaration.keyed_states import MapState, ValueState
 from sluice.errors import CheckpointDeclined, ConfigurationError
 from tests.unit.subtask.keyed import MS, START, Everything, Played, a_row

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from sluice.core.watermarks import MAX_WATERMARK
-from sluice.declaration.keyed_process import (
+from sluice.core.event_time import MAX_WATERMARK
+from sluice.declaration.keyed_functions import (
     BEGINNING_OF_TIME,
     END_OF_TIME,
     Context,

@@ -8,15 +8,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from sluice.core.watermarks import MAX_WATERMARK
-from sluice.declaration.keyed_process import (
-    Context,
-    OnTimerContext,
-    Row,
-)
+from sluice.core.event_time import MAX_WATERMARK
+from sluice.declaration.keyed_functions import Context, OnTimerContext, Row
 from sluice.errors import ConfigurationError
-from sluice.subtask.operators import keyed_timers
-from sluice.subtask.state.keyed import KeyedState
+from sluice.operators import keyed_function
+from sluice.state.keyed import KeyedState
 from tests.unit.subtask.keyed import MS, START, START_MS, Everything, Played, a_row, at
 
 
@@ -153,7 +149,7 @@ def test_a_timer_needs_a_time_zone() -> None:
 
 
 def test_timers_that_set_each_other_for_ever_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed_timers, "MOST_FIRINGS", 100)
+    monkeypatch.setattr(keyed_function, "MOST_FIRINGS", 100)
 
     def again(_: Everything, timestamp: datetime, context: OnTimerContext) -> Any:
         context.timers.register_event_time(timestamp + MS)

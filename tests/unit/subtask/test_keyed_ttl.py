@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from sluice.declaration.accumulating_states import AggregatingState, ReducingState
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
-from sluice.declaration.keyed_states import ListState, MapState, ValueState
-from sluice.declaration.state_ttl import StateTtlConfig
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    StateTtlConfig,
+    ValueState,
+)
 from sluice.errors import ConfigurationError, RestoreError
 from tests.property.subtask.subtask import Subtask
 from tests.unit.subtask.keyed import INPUT, Played, a_row

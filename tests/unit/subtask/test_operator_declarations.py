@@ -11,15 +11,17 @@ import pytest
 
 from sluice.declaration import aggregates as agg
 from sluice.declaration import operations as ops
-from sluice.declaration.windows import Attached, Hopping, Session, Tumbling, Window
+from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
 from sluice.errors import ConfigurationError
-from sluice.subtask.operators.aggregate import KeyedAggregate
-from sluice.subtask.operators.deduplicate import Deduplicate
-from sluice.subtask.operators.latest import Latest
-from sluice.subtask.operators.sessions import SessionWindow
-from sluice.subtask.operators.top_n import TopN
-from sluice.subtask.operators.window_top_n import WindowTopN
-from sluice.subtask.operators.windows import AlignedWindow
+from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.ranking import (
+    DeduplicateOperator,
+    LatestOperator,
+    TopNOperator,
+    WindowTopNOperator,
+)
+from sluice.operators.sessions import SessionWindow
+from sluice.operators.windows import AlignedWindow
 from tests.property.subtask.played import a_stage
 
 SECOND = timedelta(seconds=1)
@@ -37,7 +39,7 @@ Declare = Callable[[], object]
 
 def an_aggregate(*keys: str, **aggregates: agg.Aggregate) -> Declare:
     stage = a_stage(ops.KeyedAggregate(aggregates=aggregates), keys=keys, event_time=None)
-    return lambda: KeyedAggregate(stage, INPUT)
+    return lambda: KeyedAggregateOperator(stage, INPUT)
 
 
 def a_window(window: Window, event_time: str | None = "at", **aggregates: agg.Aggregate) -> Declare:
@@ -50,20 +52,20 @@ def a_window(window: Window, event_time: str | None = "at", **aggregates: agg.Ag
 def a_top_n(by: str, n: int, **columns: Any) -> Declare:
     operation = ops.TopN(n=n, by=by, **columns)
     stage = a_stage(operation, keys=["id"])
-    return lambda: TopN(stage, INPUT)
+    return lambda: TopNOperator(stage, INPUT)
 
 
 def a_latest(*by: str) -> Declare:
-    return lambda: Latest(a_stage(ops.Latest(by=by), keys=["id"]), INPUT)
+    return lambda: LatestOperator(a_stage(ops.Latest(by=by), keys=["id"]), INPUT)
 
 
 def a_deduplicate(**given: Any) -> Declare:
-    return lambda: Deduplicate(a_stage(ops.Deduplicate(), keys=["id"], **given), INPUT)
+    return lambda: DeduplicateOperator(a_stage(ops.Deduplicate(), keys=["id"], **given), INPUT)
 
 
 def a_window_top_n(window: Window, by: str, n: int) -> Declare:
     stage = a_stage(ops.WindowTopN(window=window, n=n, by=by), keys=[])
-    return lambda: WindowTopN(stage, INPUT)
+    return lambda: WindowTopNOperator(stage, INPUT)
 
 
 UNKNOWN = (

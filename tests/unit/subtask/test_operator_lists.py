@@ -10,12 +10,17 @@ import pytest
 from sluice.core.plan import TaskPlan
 from sluice.declaration import operations as ops
 from sluice.declaration.declared_states import with_own_states
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_functions import (
+    Context,
+    KeyedProcessFunction,
+    OperatorListState,
+    Row,
+    UnionListState,
+)
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.operator_states import OperatorListState, UnionListState
-from sluice.state_processor.rows import bootstrapped
-from sluice.subtask.operators.operator_lists import OperatorLists, list_tables
-from sluice.subtask.state.segments import HASH
+from sluice.local.savepoint_tables import bootstrapped
+from sluice.operators.keyed_function import OperatorLists, list_tables
+from sluice.state.segments import HASH
 
 TABLE = "operator:waiting"
 

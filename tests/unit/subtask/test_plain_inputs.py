@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 from sluice.core.handles import SegmentHandle
+from sluice.declaration.expressions import Filter, Projection
 from sluice.declaration.nodes import Input
-from sluice.declaration.steps import Filter, Projection
-from sluice.storage.open import StoreLocation
-from sluice.subtask.feed import Feed, StreamRows
-from sluice.subtask.operators.computed import Computed
-from sluice.subtask.state.segments import HASH, to_table
+from sluice.exchange.reading import Feed, StreamRows
+from sluice.operators.expressions import Computed
+from sluice.state.segments import HASH, to_table
+from sluice.store.open import StoreLocation
 
 ROWS = pl.DataFrame({"k": [1, 2, 2], "n": [5, 6, 7], "m": [0, 1, 2]})
 SCHEMA = to_table(ROWS).schema.serialize().to_pybytes()

@@ -11,8 +11,8 @@ import pytest
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
-from sluice.subtask.operators.operator import EpochTime, Outcome
-from sluice.subtask.operators.process import Process
+from sluice.operators.operator import EpochTime, Outcome
+from sluice.operators.process import ProcessOperator
 from tests.property.subtask.subtask import Row, Subtask
 
 INPUT = pl.Schema({"id": pl.Int64(), "value": pl.Int32(), "at": pl.Datetime("us", "UTC")})
@@ -31,16 +31,16 @@ def a_stage(operation: ops.Operation, ttl_ms: int | None = None) -> StageNode:
 
 def a_process(
     function: Any, state: Any = None, result: Any = None, ttl_ms: int | None = None
-) -> Process:
+) -> ProcessOperator:
     declared = ops.Process(
         function=function,
         state={"count": int} if state is None else state,
         result={"id": int} if result is None else result,
     )
-    return Process(a_stage(declared, ttl_ms), INPUT)
+    return ProcessOperator(a_stage(declared, ttl_ms), INPUT)
 
 
-def play(operator: Process, *epochs: list[Row], at_ms: int = 0) -> Outcome:
+def play(operator: ProcessOperator, *epochs: list[Row], at_ms: int = 0) -> Outcome:
     subtask = Subtask(operator, [INPUT], key_count=1)
     outcomes = [
         subtask.play([epoch], time=EpochTime(checkpoint_id=number, processing_time_ms=at_ms))
@@ -154,7 +154,7 @@ def test_what_loses_nothing_is_cast_to_the_declared_type() -> None:
     assert outcome.output.dtypes == [pl.Int64(), pl.Int64(), pl.Float64(), pl.String()]
 
 
-def returning(result: Any, state: Any) -> Process:
+def returning(result: Any, state: Any) -> ProcessOperator:
     return a_process(lambda rows, before: (result(rows), state(before)))
 
 

@@ -8,9 +8,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.subtask import row_file_writer as row_files
-from sluice.subtask.row_file_writer import RowFiles
-from sluice.subtask.row_sizes import fixed_width, row_sizes
+from sluice.state import segments as row_files
+from sluice.state.segments import RowFiles, fixed_width, row_sizes
 
 
 def files_of(rows: pl.DataFrame, *cuts: int) -> list[pa.Table]:

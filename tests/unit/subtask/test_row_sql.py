@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Union
-from sluice.declaration.steps import Filter, Projection, Step
 from sluice.errors import ConfigurationError
-from sluice.subtask.operators.operator import WEIGHT
-from sluice.subtask.output import narrowed
+from sluice.exchange.output import projected_result
+from sluice.operators.operator import WEIGHT
 
 ROWS = pl.DataFrame(
     {
@@ -26,7 +26,7 @@ ROWS = pl.DataFrame(
 
 def kept(*steps: Step, rows: pl.DataFrame = ROWS) -> pl.DataFrame:
     stage = StageNode(uid="s", operation=Union(), inputs=(Input(producer="r"),), steps=steps)
-    return narrowed(stage, rows)
+    return projected_result(stage, rows)
 
 
 def test_a_filter_behind_a_projection_sees_its_columns() -> None:

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 from harness.counting_store import CountingStore
-from sluice.core.handles import SegmentHandle
+from sluice.core.handles import SegmentHandle, checksum
 from sluice.errors import ConfigurationError, CorruptSegment
-from sluice.storage.file import FileStore
-from sluice.storage.memory import InMemoryStore, named_store
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.open import StoreLocation
-from sluice.subtask.state import cache as cache_module
-from sluice.subtask.state import cache_folder
-from sluice.subtask.state.cache import DOWNLOADS, SegmentCache, default_folder, default_max_bytes
-from sluice.subtask.state.segments import checksum, encode_segment, open_segment, to_table
+from sluice.state import cache as cache_module
+from sluice.state import cache as state_cache
+from sluice.state.cache import DOWNLOADS, SegmentCache, default_folder, default_max_bytes
+from sluice.state.segments import encode_segment, open_segment, to_table
+from sluice.store.folder import FileStore
+from sluice.store.memory import InMemoryStore, named_store
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation
 from tests.patching import replace_in
 
 MEMORY = StoreLocation("memory://cache-tests")
@@ -175,7 +175,7 @@ def test_what_was_written_before_the_machine_started_is_not_trusted(
     handle = stored(store, a_body())
     for boot in ("first", "second", "second"):
         (tmp_path / "boot_id").write_text(f"{boot}\n")
-        monkeypatch.setattr(cache_folder, "_BOOT_ID", tmp_path / "boot_id")
+        monkeypatch.setattr(state_cache, "_BOOT_ID", tmp_path / "boot_id")
 
         assert rows_of(a_cache().open(handle)) == [*range(10)]
 
@@ -189,7 +189,7 @@ def test_a_file_of_another_user_is_not_trusted(
     cache = a_cache()
     cache.open(handle)
 
-    replace_in(monkeypatch, "sluice.subtask.state.cache_folder", "os", getuid=lambda: -1)
+    replace_in(monkeypatch, "sluice.state.cache", "os", getuid=lambda: -1)
 
     assert rows_of(cache.open(handle)) == [*range(10)]
     assert store.requests["get"] == 2

@@ -10,11 +10,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from sluice.core.handles import checksum
 from sluice.errors import CorruptSegment, ProtocolViolation
-from sluice.subtask.state.segments import (
+from sluice.state.segments import (
     HASH,
     IDENTITY,
-    checksum,
     decode_segment,
     encode_segment,
     hash_column,

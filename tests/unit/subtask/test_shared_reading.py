@@ -11,15 +11,15 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files.parquet_source import ParquetSource
-from sluice.connectors.files.text_source import FilesSource
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
+from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.plan import Slice, TaskPlan
-from sluice.core.watermarks import MIN_WATERMARK
 from sluice.declaration.pipeline import Pipeline
+from sluice.exchange.blocks import BlockKind, ExchangeSpec, Received, received, send
+from sluice.exchange.reading import Feed, JsonRows, ParquetRows
+from sluice.operators.operator import EpochTime
 from sluice.sources import Files
-from sluice.subtask.exchange_blocks import BlockKind, ExchangeSpec, Received, received, send
-from sluice.subtask.feed import Feed, JsonRows, ParquetRows
-from sluice.subtask.operators.operator import EpochTime
 
 READ: Counter[tuple[str, ...]] = Counter()
 

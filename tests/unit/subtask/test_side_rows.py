@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from sluice.connectors.contracts.source import MALFORMED_COLUMN, RAW
-from sluice.subtask.side_rows import SOURCE, readable
+from sluice.declaration.places import MALFORMED_COLUMN, RAW
+from sluice.exchange.output import readable_rows
+from sluice.exchange.reading import SOURCE
 
 ORIGIN = {SOURCE: [{"partition": "a.json", "record": 6}]}
 MALFORMED = {MALFORMED_COLUMN: ["no object"], RAW: ["{"]}
@@ -14,7 +15,7 @@ MALFORMED = {MALFORMED_COLUMN: ["no object"], RAW: ["{"]}
 def test_a_row_that_could_not_be_read_says_where_it_was_and_why() -> None:
     rows = pl.DataFrame({"id": [None]} | MALFORMED | ORIGIN)
 
-    assert readable(rows).to_dicts() == [
+    assert readable_rows(rows).to_dicts() == [
         {"partition": "a.json", "record_number": 7, "id": None, "reason": "no object", "line": "{"}
     ]
 
@@ -24,7 +25,7 @@ def test_columns_that_rows_have_themselves_stay_theirs() -> None:
     taken = {"_reason": ["of hers"]}
     rows = pl.DataFrame(theirs | taken | MALFORMED | ORIGIN)
 
-    (found,) = readable(rows).to_dicts()
+    (found,) = readable_rows(rows).to_dicts()
 
     assert found == {
         "_partition": "a.json",

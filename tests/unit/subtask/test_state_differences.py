@@ -10,17 +10,10 @@ import pyarrow as pa
 import pytest
 
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.subtask.state.differences import (
-    STRETCHES_AT_ONCE,
-    Differences,
-    Side,
-    key_change,
-)
-from sluice.subtask.state.keyed import delta_table
-from sluice.subtask.state.schema import StateSchema
-from sluice.subtask.state.segments import HASH, decode_segment
-from sluice.subtask.state.stretches import stretches
-from sluice.subtask.state_files import describe_segment
+from sluice.state.differences import STRETCHES_AT_ONCE, Differences, Side, key_change, stretches
+from sluice.state.keyed import delta_table
+from sluice.state.merging import describe_segment
+from sluice.state.segments import HASH, StateSchema, decode_segment
 
 ROWS = 1_000
 SCHEMA = StateSchema(

@@ -11,18 +11,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from sluice.core.handles import checksum
 from sluice.errors import RestoreError
-from sluice.subtask.state.evolution import is_widened
-from sluice.subtask.state.keyed import (
-    KeyedState,
-    Run,
-    StateSchema,
-    delta_table,
-    last_write,
-    merge_pieces,
-    min_time,
-)
-from sluice.subtask.state.segments import HASH, WRITTEN, checksum, decode_segment, encode_segment
+from sluice.state.evolution import is_widened
+from sluice.state.keyed import KeyedState, delta_table
+from sluice.state.merging import last_write, merge_pieces, min_time
+from sluice.state.runs import Run
+from sluice.state.segments import HASH, WRITTEN, StateSchema, decode_segment, encode_segment
 from tests.merged_runs import merge_runs
 
 WHOLE = {

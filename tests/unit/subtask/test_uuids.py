@@ -13,11 +13,11 @@ from polars.testing import assert_frame_equal
 
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
+from sluice.operators import kernels
+from sluice.operators.build import build_operator
+from sluice.operators.kernels import packed_uuids
+from sluice.operators.operator import EpochTime, Operator
 from sluice.sources import Files
-from sluice.subtask import uuids
-from sluice.subtask.operators.build import build_operator
-from sluice.subtask.operators.operator import EpochTime, Operator
-from sluice.subtask.uuids import packed_uuids
 
 AS_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 ONE = "01234567-89ab-cdef-fedc-ba9876543210"
@@ -35,9 +35,9 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def few_rows_are_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uuids, "_MANY_ROWS", 2)
-    monkeypatch.setattr(uuids, "_DISTINCT", 0.0)
-    monkeypatch.setattr(uuids, "_BLOCK", 7)
+    monkeypatch.setattr(kernels, "_MANY_ROWS", 2)
+    monkeypatch.setattr(kernels, "_DISTINCT", 0.0)
+    monkeypatch.setattr(kernels, "_BLOCK", 7)
 
 
 def with_letter(place: int, letter: str) -> str:
@@ -83,9 +83,9 @@ def test_one_other_text_is_enough(other: str | None) -> None:
 
 def test_few_rows_and_few_uuids_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert packed_uuids(pl.Series([], dtype=pl.String)) is None
-    monkeypatch.setattr(uuids, "_MANY_ROWS", len(UUIDS))
+    monkeypatch.setattr(kernels, "_MANY_ROWS", len(UUIDS))
     assert packed_uuids(pl.Series(UUIDS[1:])) is None
-    monkeypatch.setattr(uuids, "_DISTINCT", 0.97)
+    monkeypatch.setattr(kernels, "_DISTINCT", 0.97)
     assert packed_uuids(pl.Series(UUIDS)) is not None
     assert packed_uuids(pl.Series([*UUIDS, *UUIDS])) is None
 
@@ -98,7 +98,7 @@ def test_groups_do_not_depend_on_how_uuids_are_grouped(
     operator = the_operator(form)
     packed = folded(operator, rows)
 
-    monkeypatch.setattr(uuids, "_MANY_ROWS", 1_000_000)
+    monkeypatch.setattr(kernels, "_MANY_ROWS", 1_000_000)
     plain = folded(operator, rows)
 
     assert packed.keys() == plain.keys()

@@ -13,26 +13,27 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.analysis.stage_results import analyse
-from sluice.analysis.state_changes import check_state
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.declaration import aggregates as agg
-from sluice.declaration.broadcast_state import (
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.keyed_functions import (
     BroadcastContext,
     BroadcastState,
+    Context,
     KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    Row,
 )
-from sluice.declaration.config import Checkpointing
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ValueState
-from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.streams import Stream
+from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.errors import ConfigurationError, StageFailed
+from sluice.job.analysis import analyse, check_state
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.views.keyed_state import open_state, state_tables
+from sluice.surface.state import open_state, state_table_names
 
 STAGE = "flagged"
 
@@ -139,7 +140,7 @@ def test_one_copy_is_kept_which_is_what_the_rows_wrote_at_any_parallelism() -> N
             (key, {"f0": price, "f1": count}) for key, (price, count) in sorted(expected.items())
         ]
         assert len(open_state(job, "latest", STAGE, "broadcast:prices").subtasks) == 1
-    assert state_tables(job, "latest", STAGE) == ("broadcast:prices", "values")
+    assert state_table_names(job, "latest", STAGE) == ("broadcast:prices", "values")
 
 
 def wrote(prices: dict[int, tuple[int, int]], price: int) -> None:
@@ -217,8 +218,8 @@ def test_broadcast_state_that_is_cleared_is_gone() -> None:
 
     play(replace(job, pipeline=a_pipeline(cleared, 2)), 1)
 
-    assert "broadcast:prices" in state_tables(job, "1", STAGE)
-    assert "broadcast:prices" not in state_tables(job, "2", STAGE)
+    assert "broadcast:prices" in state_table_names(job, "1", STAGE)
+    assert "broadcast:prices" not in state_table_names(job, "2", STAGE)
 
 
 class Renamed(Misused):

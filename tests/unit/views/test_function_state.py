@@ -11,26 +11,27 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.analysis.stage_results import analyse
-from sluice.analysis.state_changes import check_state
-from sluice.coordinator.completion import commit, finalize
-from sluice.declaration.accumulating_states import (
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import (
     AggregateFunction,
     AggregatingState,
+    ListState,
+    MapState,
     ReducingState,
+    StateTtlConfig,
+    ValueState,
 )
-from sluice.declaration.config import Checkpointing
-from sluice.declaration.keyed_process import Context, KeyedProcessFunction, Row
-from sluice.declaration.keyed_states import ListState, MapState, ValueState
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.state_ttl import StateTtlConfig
 from sluice.errors import ConfigurationError
+from sluice.job.analysis import analyse, check_state
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.views.keyed_state import open_state, state_tables
-from sluice.views.state_pages import state_page
+from sluice.surface.state import open_state, state_page, state_table_names
 
 STAGE = "prices"
 ONCE_MORE = StateTtlConfig(
@@ -110,7 +111,7 @@ def test_every_state_is_shown_in_its_table() -> None:
 
     play(job, 3)
 
-    assert state_tables(job, "latest", STAGE) == (
+    assert state_table_names(job, "latest", STAGE) == (
         "list:recent",
         "map:categories",
         "value:bids",
@@ -148,7 +149,7 @@ def test_the_state_is_the_same_at_any_parallelism() -> None:
     for job in jobs:
         play(job, 3)
 
-    for table in state_tables(jobs[0], "latest", STAGE):
+    for table in state_table_names(jobs[0], "latest", STAGE):
         assert rows_of(jobs[0], table) == rows_of(jobs[1], table) != []
 
 

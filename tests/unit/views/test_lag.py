@@ -9,13 +9,13 @@ from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
 from harness.many_files import Folder, a_files_job
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.recovery import fail_checkpoint
-from sluice.core.acks import Ack, SubtaskMetrics
-from sluice.core.reasons import CheckpointFailureReason
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.answers import Ack, SubtaskMetrics
+from sluice.core.failures import CheckpointFailureReason
+from sluice.figures.rates import SourceLag
 from sluice.job.job import Job
-from sluice.statistics.lag import SourceLag
-from sluice.views.lag import job_lag
-from sluice.views.pipelines import pipeline_details, pipeline_line
+from sluice.surface.checkpoints import job_lag
+from sluice.surface.pipelines import pipeline_details, pipeline_line
 from tests.subtasks import take_checkpoint
 
 EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED

@@ -12,29 +12,28 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
-from sluice.core.properties import CheckpointType
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.core.configuration import CheckpointType
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.subtask.state.cache import SegmentCache
-from sluice.views.snapshot_differences import (
+from sluice.state.cache import SegmentCache
+from sluice.surface.differences import (
     About,
-    Pair,
-    SnapshotName,
-    open_pair,
-    snapshot_difference,
-)
-from sluice.views.state_differences import (
-    Asked,
     ChangeKind,
     Cut,
+    DifferenceQuery,
+    Pair,
+    SnapshotName,
     TableDifference,
+    open_pair,
+    snapshot_difference,
     table_difference,
 )
 from tests.begun import begun
@@ -82,7 +81,7 @@ def a_pair(job: Job, before: str, after: str) -> Pair:
 
 def rows_of(pair: Pair, **given: Any) -> TableDifference:
     tables = pair.table(STAGE, pair.tables(STAGE)[0])
-    return table_difference(*tables, Asked(**{"limit": 1_000, **given}))
+    return table_difference(*tables, DifferenceQuery(**{"limit": 1_000, **given}))
 
 
 def test_every_key_that_differs_is_on_one_page_with_both_values(job: Job) -> None:
@@ -141,7 +140,7 @@ def test_what_is_not_understood_is_named(job: Job, given: dict[str, object], wor
 def test_the_bound_on_rows_is_said_with_the_place_to_go_on(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.views.state_differences.WINDOW_ROWS", 4)
+    monkeypatch.setattr("sluice.surface.differences.WINDOW_ROWS", 4)
     pair = a_pair(job, "1", "2")
     whole = rows_of(pair, limit=0)
 

@@ -12,16 +12,17 @@ import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import commit, finalize
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.declaration import aggregates as agg
-from sluice.declaration.config import Checkpointing
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
-from sluice.views.state_pages import plain, state_page
+from sluice.surface.state import json_value, state_page
 
 STAGE = "per_auction"
 
@@ -73,4 +74,4 @@ def test_a_table_that_is_not_there_is_refused_with_those_that_are() -> None:
 def test_what_json_has_no_value_for_is_text() -> None:
     row = {"b": b"\xff", "d": Decimal("1.50"), "t": timedelta(milliseconds=1500), "l": [b"a"]}
 
-    assert plain(row) == {"b": "/w==", "d": "1.50", "t": 1.5, "l": ["YQ=="]}
+    assert json_value(row) == {"b": "/w==", "d": "1.50", "t": 1.5, "l": ["YQ=="]}

@@ -2,19 +2,38 @@
 
 As Flink and Spark do, a folder's files and folders whose names start with ``.`` or ``_`` are
 ignored.  Names are relative to the folder, and sorted.
+
+The identity of a planned file: its exact name, its size, and the mark of its content.
+
+A plan stores it in every offset and every slice.  The next plan, and the reader of a slice, find
+the same file or raise an error that names it: gone, shrunk, or replaced.  ``content_mark`` says
+what is compared, and which changes are not found.
+
+``ContentMark``: the identity of a file's content, stored in ``PartitionOffset.version``.
+
+A mark has the number of bytes, a checksum of the last of them, and the version of the content in
+the store's listing.  While the listing shows the same version, nothing is read.  When it shows
+another one, a ranged read decides: a file that was touched, copied or appended to has the same
+bytes before the mark's end.  A change further ahead that keeps the size is not found; the ends of
+gzip, Parquet and Avro files depend on all bytes before them, those of text files do not.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
-from sluice.errors import ConfigurationError
-from sluice.storage.file import listed_file
-from sluice.storage.object_store import Listed, ObjectStore
-from sluice.storage.open import StoreLocation, open_store
+from sluice.core.plan import PartitionOffset, Slice
+from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
+from sluice.store.folder import listed_file
+from sluice.store.object_store import Listed, ObjectStore
+from sluice.store.open import StoreLocation, open_store
 
 # Python's substitute for a byte of a file's name that is not UTF-8; JSON cannot hold it.
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -117,3 +136,178 @@ class FileSet:
 
     def _store_location(self, root: str) -> StoreLocation:
         return StoreLocation(root=root, endpoint_url=self.endpoint_url)
+
+
+log = logging.getLogger(__name__)
+
+MARKS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileIdentity:
+    """The file *name* of *files*; with ``may_grow``, appending keeps its identity."""
+
+    files: FileSet
+    name: str
+    may_grow: bool
+
+    def continued(self, before: PartitionOffset, file: Listed, place: str) -> PartitionOffset:
+        """The offset *before* of a file that is listed otherwise today; *place* is for messages.
+
+        Raises:
+            ConfigurationError: the file's content up to *before* has changed.
+        """
+        mark = ContentMark.parse(before.version)
+        if self.may_grow:
+            self._check_growth(before, mark, file)
+        elif file.size_bytes != mark.end:
+            raise ConfigurationError(
+                f"{self.what} had {mark.end} bytes when its first rows "
+                f"were read, and has {file.size_bytes} now; restore it, and write new rows to "
+                "a new file: a file of this kind may not change"
+            )
+        found = tail_checksum(self.tail(mark.end))
+        if found != mark.checksum:
+            raise ConfigurationError(
+                f"{self.what} is not what was read to {place}: the "
+                f"checksum of the {tail_bytes(mark.end)} bytes before byte {mark.end} was "
+                f"{mark.checksum} and is {found} now; restore it, and write new rows to a new "
+                "file: what was read may not change"
+            )
+        return replace(before, version=str(replace(mark, listed_as=listing_of(file))))
+
+    def found(self, piece: Slice, *, trusts_clock: bool = True) -> Listed:
+        """The file that *piece* was cut from.
+
+        With *trusts_clock* a file on a disk is the same if its times are; a change within one tick
+        of the clock is then not found.
+
+        Raises:
+            ConfigurationError: it is gone, or was replaced.
+        """
+        file = self.files.find(self.name)
+        if file is None:
+            raise ConfigurationError(f"{self.what} is gone; put it back")
+        if not piece.version:
+            return file
+        mark = ContentMark.parse(piece.version)
+        is_trusted = trusts_clock or self.files.local_path(self.name) is None
+        if is_trusted and mark.listed_as == listing_of(file):
+            return file
+        is_size_kept = file.size_bytes >= mark.end if self.may_grow else file.size_bytes == mark.end
+        replaced = f"{self.what} was replaced after this epoch was planned"
+        remedy = "put it back, and write new rows to a new file"
+        if not is_size_kept:
+            raise ConfigurationError(
+                f"{replaced}: it had {mark.end} bytes and has {file.size_bytes}; {remedy}"
+            )
+        if tail_checksum(self.tail(mark.end)) != mark.checksum:
+            raise ConfigurationError(
+                f"{replaced}: the {tail_bytes(mark.end)} bytes before byte {mark.end} are others; "
+                f"{remedy}"
+            )
+        return file
+
+    @contextmanager
+    def unchanged(self, piece: Slice) -> Iterator[None]:
+        """Read *piece* within the block: its rows are valid if the block is left without an error.
+
+        Raises:
+            ConfigurationError: the file is no longer the planned one.  It replaces any error that
+                the changed bytes have caused.
+        """
+        import pyarrow as pa
+
+        try:
+            yield
+        except (SluiceError, OSError, ValueError, LookupError, EOFError, pa.ArrowException):
+            self.found(piece, trusts_clock=False)
+            raise
+        self.found(piece, trusts_clock=False)
+
+    def marked(self, file: Listed) -> str:
+        """The version of a complete file; the file is read for it at most once per process."""
+        return _mark_of_whole(self.files, file)
+
+    def tail(self, end: int) -> bytes:
+        """The last ``tail_bytes(end)`` bytes before *end*."""
+        return _tail(self.files, self.name, end)
+
+    @property
+    def what(self) -> str:
+        return f"{self.name} of {self.files.location}"
+
+    def _check_growth(self, before: PartitionOffset, mark: ContentMark, file: Listed) -> None:
+        if file.size_bytes < mark.end:
+            raise ConfigurationError(
+                f"{self.what} was read to byte {mark.end} and has shrunk to "
+                f"{file.size_bytes} bytes; restore it, for a source file may only grow"
+            )
+        if before.sealed and file.size_bytes > mark.end:
+            log.warning(
+                "file grew after it was read to its end, the rest is not read file=%s "
+                "read_bytes=%d size_bytes=%d location=%s",
+                file.key,
+                mark.end,
+                file.size_bytes,
+                self.files.location,
+            )
+
+
+@lru_cache(maxsize=MARKS_KEPT)
+def _mark_of_whole(files: FileSet, file: Listed) -> str:
+    return str(mark_of(file.size_bytes, _tail(files, file.key, file.size_bytes), file))
+
+
+def _tail(files: FileSet, name: str, end: int) -> bytes:
+    length = tail_bytes(end)
+    body = files.store_of(name).get_range(name, end - length, end) if length else b""
+    if body is None or len(body) < length:
+        raise StoreUnavailable(
+            f"{name} of {files.location} became shorter than {end} bytes while it was looked at"
+        )
+    return body
+
+
+# One small request to a bucket; a disk reads at least as much.
+TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ContentMark:
+    """The first ``end`` bytes of a file; ``listed_as`` is a digest of ``Listed.version``."""
+
+    end: int
+    checksum: str
+    listed_as: str
+
+    @classmethod
+    def parse(cls, text: str) -> ContentMark:
+        end, checksum, listed_as = text.split("-")
+        return cls(int(end), checksum, listed_as)
+
+    def __str__(self) -> str:
+        return f"{self.end}-{self.checksum}-{self.listed_as}"
+
+
+def mark_of(end: int, tail: bytes, file: Listed) -> ContentMark:
+    """The mark of a file up to *end*; *tail* are the ``tail_bytes(end)`` bytes before that."""
+    assert len(tail) == tail_bytes(end)
+    return ContentMark(end, tail_checksum(tail), listing_of(file))
+
+
+def tail_bytes(end: int) -> int:
+    return min(end, TAIL_BYTES)
+
+
+def tail_checksum(tail: bytes) -> str:
+    return hashlib.blake2b(tail, digest_size=8).hexdigest()
+
+
+def is_listed_as(version: str, file: Listed) -> bool:
+    """Whether a listing shows *file* as it did when the mark *version* was made."""
+    return version.rpartition("-")[2] == listing_of(file)
+
+
+def listing_of(file: Listed) -> str:
+    return hashlib.blake2b(file.version.encode(), digest_size=6).hexdigest()

@@ -15,17 +15,24 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from sluice.connectors.files.file_source import HEAD_RECORDS, Asked, FileSource, Part
-from sluice.connectors.files.half_written import NotWholeError, is_silent, leave_for_later
+from sluice.connectors.files.source import (
+    HEAD_RECORDS,
+    FileReadLimit,
+    FileSource,
+    NotWholeError,
+    Part,
+    is_silent,
+    leave_for_later,
+)
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError
-from sluice.storage.object_store import Listed
+from sluice.store.object_store import Listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FOOTER_THREADS = 16  # In parallel: a footer is two small requests, mostly latency.
-LOOKED_AHEAD = 4 * FOOTER_THREADS
+PREFETCHED_FOOTERS = 4 * FOOTER_THREADS
 _FEW_FILES = 8  # On a disk of this machine their footers are read before threads have started.
 
 # A cut moves to a row group's end if that changes a slice by at most this part of it: what a group
@@ -139,7 +146,7 @@ class WholeFileSource(FileSource[RowCut]):
         expected: tuple[str, pa.Schema] | None = None
         with ThreadPoolExecutor(FOOTER_THREADS) as pool:
             # An epoch of a long backlog does not need the footers behind it.
-            while not is_full() and (ahead := list(islice(files, LOOKED_AHEAD))):
+            while not is_full() and (ahead := list(islice(files, PREFETCHED_FOOTERS))):
                 wanted = [file for file in ahead if self._is_wanted(read.get(file.key))]
                 if wanted and expected is None and ahead[0] is not wanted[0]:
                     wanted.insert(0, ahead[0])
@@ -160,7 +167,7 @@ class WholeFileSource(FileSource[RowCut]):
         self._marked(file)
         return footer
 
-    def _part(self, before: PartitionOffset, file: Listed, asked: Asked) -> Part[RowCut]:
+    def _part(self, before: PartitionOffset, file: Listed, asked: FileReadLimit) -> Part[RowCut]:
         if not self._is_wanted(before):
             return Part(after=before, end=before.offset)
         if asked.most == 0 and asked.until is None:

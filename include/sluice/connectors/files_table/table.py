@@ -25,50 +25,54 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sluice.connectors.contracts.sink import RollBack, Staged, Unpublished
-from sluice.connectors.files_table.table_compaction import TARGET_BYTES, Compactor
-from sluice.connectors.files_table.table_latest import refresh
-from sluice.connectors.files_table.table_manifest import (
-    FORMAT_VERSION,
+from sluice.connectors.files_table.columns import TableSchemas, read_chain
+from sluice.connectors.files_table.log import (
+    MANIFEST_FORMAT_VERSION,
     READ_THREADS,
     Chain,
-    Compaction,
     Manifest,
+    MergedFiles,
     TableLog,
+    timeline_of,
+    timeline_since,
 )
-from sluice.connectors.files_table.table_rows import read_chain
-from sluice.connectors.files_table.table_schemas import TableSchemas
-from sluice.connectors.files_table.table_timeline import timeline_of, timeline_since
-from sluice.connectors.files_table.table_vacuum import GRACE_MS, Vacuumed, vacuum
-from sluice.connectors.staging.file_names import (
+from sluice.connectors.files_table.maintenance import (
+    GRACE_MS,
+    TARGET_BYTES,
+    Compactor,
+    Vacuumed,
+    refresh,
+    vacuum_versions,
+)
+from sluice.connectors.row_files import PARQUET
+from sluice.connectors.staged_files import (
     COMPACTED,
+    StagedFiles,
     behind_data_of,
+    deletes_first,
     manifest_key,
     of_compacted,
+    staged_in,
     unit_of,
 )
-from sluice.connectors.staging.row_files import PARQUET
-from sluice.connectors.staging.staged_files import StagedFiles, deletes_first, staged_in
-from sluice.core.acks import Committable
-from sluice.core.timeline import Recovery, Standing, Writer
+from sluice.core.answers import Committable
+from sluice.core.timeline import Recovery, TimelineComparison, Writer
+from sluice.declaration.places import RollBack, Staged, Unpublished
 from sluice.errors import ProtocolViolation, SluiceError
-from sluice.storage.object_store import ObjectStore
-from sluice.storage.parallel import in_parallel
+from sluice.store.object_store import ObjectStore, in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["FilesTable", "Manifest"]
 
 log = logging.getLogger(__name__)
 
 # The number of files is counted this often before the limit is reached: a count costs two listings,
 # and with a limit of 1,000 it is done every 16 checkpoints.
-LOOKS_PER_COMPACTION = 62
+CHECKS_PER_COMPACTION = 62
 
 
 @dataclass(frozen=True, slots=True)
-class FilesTable:
+class ManifestTable:
     """The table at *store*'s root, written by the sink *sink*.  See ``Sink`` for the two phases."""
 
     sink: str
@@ -106,7 +110,7 @@ class FilesTable:
         timeline.line.publishing(replace(writer, recovered_by=0), checkpoint_id, parent)
         staged = in_parallel(self._staged.files_of, committables, READ_THREADS)
         manifest = Manifest(
-            version=FORMAT_VERSION,
+            version=MANIFEST_FORMAT_VERSION,
             checkpoint_id=checkpoint_id,
             parent=parent,
             files=tuple(sorted((file for files in staged for file in files), key=deletes_first)),
@@ -133,7 +137,7 @@ class FilesTable:
     def rolls_back(self) -> RollBack:
         return RollBack.BY_NEXT_COMMIT
 
-    def standing(self, life: str, version: int | None) -> Standing:
+    def standing(self, life: str, version: int | None) -> TimelineComparison:
         return timeline_of(self._log).standing(life, version)
 
     def is_empty(self) -> bool:
@@ -240,7 +244,7 @@ class FilesTable:
 
     def compact(
         self, version: int | None = None, *, target_bytes: int = TARGET_BYTES
-    ) -> Compaction | None:
+    ) -> MergedFiles | None:
         """Merge the files of *version*, by default the newest; see ``table_compaction``."""
         record = Compactor(self._staged, target_bytes).compact(version)
         self._show()
@@ -248,7 +252,7 @@ class FilesTable:
 
     def vacuum(self, before_version: int, *, grace_ms: int = GRACE_MS) -> Vacuumed:
         """Delete what only versions before that one need; see ``table_vacuum``."""
-        freed = vacuum(
+        freed = vacuum_versions(
             self._staged, before_version, compactor=Compactor(self._staged), grace_ms=grace_ms
         )
         self._show()
@@ -271,7 +275,7 @@ class FilesTable:
 
     def _compact_if_due(self, checkpoint_id: int) -> None:
         limit = self.compact_when_files
-        if not limit or checkpoint_id % max(1, limit // LOOKS_PER_COMPACTION):
+        if not limit or checkpoint_id % max(1, limit // CHECKS_PER_COMPACTION):
             return
         try:
             last = max(self._log.compacted(), default=0)
@@ -286,7 +290,7 @@ class FilesTable:
 def _as_manifests(chain: Chain) -> Iterator[Manifest]:
     if chain.base is not None:
         yield Manifest(
-            version=FORMAT_VERSION,
+            version=MANIFEST_FORMAT_VERSION,
             checkpoint_id=chain.base.checkpoint_id,
             parent=None,
             files=chain.base.files,

@@ -2,6 +2,8 @@
 
 Catalogs are opened once per process.  Tables are not cached: each call loads the newest metadata,
 as other processes change it.
+
+Tags that protect snapshots from expiry: ``{name}``, and ``{name}.next`` for a second one.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,12 +19,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
-from sluice.extras import require
+from sluice.extras import require_installed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.update.snapshot import ManageSnapshots
 
 FILE_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"  # The FileIO that can list a folder.
 NO_RETRIES = {"commit.retry.num-retries": "0"}
@@ -131,7 +134,7 @@ class CatalogTable:
             raise ConfigurationError(self._message("cannot be opened", error)) from None
 
     def _require(self) -> None:
-        require("pyiceberg", "sqlalchemy", who=f"the Iceberg table {self.name}")
+        require_installed("pyiceberg", "sqlalchemy", who=f"the Iceberg table {self.name}")
 
     def _message(self, what: str, error: Exception) -> str:
         return f"the catalog or the files of the Iceberg table {self.name} {what}: " + without(
@@ -186,3 +189,75 @@ def _catalog(properties: tuple[tuple[str, str], ...]) -> Catalog:
             f"the Iceberg catalog {name!r} cannot be opened: {without(str(error), properties)}; "
             "see the catalog's properties in pyiceberg's documentation"
         ) from None
+
+
+NEXT = ".next"
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """The tags of the table at *place*."""
+
+    place: CatalogTable
+
+    def keep(self, name: str, snapshot_ids: Sequence[int]) -> None:
+        """Tag the snapshots; raises ConfigurationError when one of them has expired already."""
+        wanted = dict(zip((name, name + NEXT), snapshot_ids, strict=False))
+
+        def change(table: Table) -> ManageSnapshots | None:
+            refs = table.metadata.refs
+            missing = {
+                tag: one
+                for tag, one in wanted.items()
+                if tag not in refs or refs[tag].snapshot_id != one
+            }
+            if not missing:
+                return None
+            update = table.manage_snapshots()
+            for tag, one in missing.items():
+                if table.snapshot_by_id(one) is None:
+                    raise ConfigurationError(
+                        f"snapshot {one} of the Iceberg table {self.place.name} has expired before "
+                        "it could be kept; keep snapshots for longer"
+                    )
+                update.create_tag(one, tag)
+            return update
+
+        self._change(name, change)
+
+    def release(self, name: str) -> None:
+        def change(table: Table) -> ManageSnapshots | None:
+            present = [tag for tag in (name, name + NEXT) if tag in table.metadata.refs]
+            update = table.manage_snapshots()
+            for tag in present:
+                update.remove_tag(tag)
+            return update if present else None
+
+        self._change(name, change)
+
+    def held(self, prefix: str) -> tuple[str, ...]:
+        from pyiceberg.table.refs import SnapshotRefType
+
+        names = {
+            tag.removesuffix(NEXT)
+            for tag, ref in self.place.load().metadata.refs.items()
+            if tag.startswith(prefix) and ref.snapshot_ref_type is SnapshotRefType.TAG
+        }
+        return tuple(sorted(names))
+
+    def _change(self, name: str, change: Callable[[Table], ManageSnapshots | None]) -> None:
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+        for _ in pauses():
+            update = change(self.place.load())
+            if update is None:
+                return
+            try:
+                update.commit()
+            except (CommitFailedException, CommitStateUnknownException):
+                continue
+            return
+        raise StoreUnavailable(
+            f"the tag {name} of the Iceberg table {self.place.name} could not be changed: other "
+            "writers were always faster; try again"
+        )

@@ -2,15 +2,45 @@
 
 A file with field ids is read correctly when columns are renamed or dropped later.  Files for
 ``Table.add_files`` have none and depend on names, so that is not used.
+
+Staged files of an Iceberg sink, in the table's own location, which no snapshot names yet.
+
+{data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}.parquet          rows, as they stay
+{data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}-deletes.parquet  keys of deleted rows
+{data path}/sluice-{identity}/{checkpoint}-99999-rewrite-{token}.parquet        what a commit kept
+                                                                                of an older file
+Readers of a table open what its snapshots name, so publishing writes no row a second time.
+
+``FieldMapping``: from the columns of a staged file to those that its table has at the commit.
+
+A staged file has the ids of its fields and of its table, so that a commit can map its columns:
+
+    renamed, moved, widened     by the field's id
+    dropped                     left out, as readers leave it out
+    dropped and created again   by its name: the stage writes to the column of this name
+    added                       null, or its initial default; refused where it is required
+    table created again         by name, as its ids have changed
+
+A file that needs no change is published as it is.
+
+Projection of rows from one schema to another, by field ids.
+
+It uses pyiceberg's own visitor and mends its result: that turns null lists and maps of structs
+into empty ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from sluice.errors import ConfigurationError
-from sluice.protocol.checksums import Written
+from sluice.core.answers import Committable
+from sluice.core.handles import Written, checksum_of
+from sluice.declaration.places import Staged
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +50,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.typedef import Record
 
 NEWEST_WRITTEN = 2  # The newest format version that pyiceberg 0.12 writes.
@@ -85,7 +116,7 @@ def check_required(table: Table, columns: Sequence[str], name: str) -> None:
             )
 
 
-def write(table: Table, location: str, rows: pa.Table) -> Written:
+def write_data_file(table: Table, location: str, rows: pa.Table) -> Written:
     """Write *rows* to *location*; what is returned knows the file's size and checksum.
 
     The table's own settings count as they do for pyiceberg.
@@ -157,3 +188,295 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArra
             f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
             f"{name}: {error}; cast it in the stage"
         ) from error
+
+
+DELETES = "-deletes.parquet"
+REWRITE = "99999-rewrite-"
+STAGED_FILE = re.compile(r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
+THREADS = 16  # A footer or manifest is a request or two, mostly latency.
+PIECE_BYTES = 4 << 20  # Of a file that is compared, by each of the threads.
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """The staged files of the sink *identity* in *table*."""
+
+    table: Table
+    identity: str
+
+    @property
+    def folder(self) -> str:
+        return f"{self.table.location_provider().data_path}/sluice-{self.identity}"
+
+    def location(self, file: str) -> str:
+        if not STAGED_FILE.fullmatch(file):
+            raise ProtocolViolation(f"{file!r} is not the name of a staged file")
+        return f"{self.folder}/{file}"
+
+    def stage(self, sink: str, file: str, rows: pa.Table) -> Committable:
+        """Write *rows*, whose sink calls itself *sink* in its acks."""
+        written = self.write(file, rows)
+        return Committable(
+            sink=sink,
+            file=file,
+            rows=rows.num_rows,
+            size_bytes=written.size_bytes,
+            checksum=written.checksum,
+        )
+
+    def write(self, file: str, rows: pa.Table) -> Written:
+        return write_data_file(self.table, self.location(file), rows)
+
+    def read(self, staged: Committable, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a staged file, or only their *columns*.
+
+        Raises ProtocolViolation when the file is missing or changed.
+        """
+        import pyarrow.parquet as pq
+
+        self._checked(staged)
+        with self.table.io.new_input(self.location(staged.file)).open() as stream:
+            return pq.read_table(stream, columns=None if columns is None else [*columns])
+
+    def footers(self, staged: Iterable[Committable]) -> list[pq.FileMetaData]:
+        """The footers of *staged*; ProtocolViolation when a file is missing or changed."""
+        return in_parallel(self._checked, staged, THREADS)
+
+    def damage_of(self, staged: Iterable[Committable]) -> list[str]:
+        """What is not there any more as it was staged, a sentence each; every file is read."""
+        return [one for one in in_parallel(self._damage, staged, THREADS) if one]
+
+    def _damage(self, staged: Committable) -> str:
+        place = self.location(staged.file)
+        what = f"{place}, staged for sink {staged.sink!r}, is "
+        try:
+            with self.table.io.new_input(place).open() as stream:
+                found = checksum_of(iter(lambda: stream.read(PIECE_BYTES), b""))
+        except FileNotFoundError:
+            return what + "missing"
+        return what + "damaged" if found != staged.checksum else ""
+
+    def listed(self) -> list[Staged]:
+        from pyarrow import fs
+
+        filesystem, path = self._place()
+        try:
+            infos = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        except OSError as error:
+            raise StoreUnavailable(f"the files at {self.folder} cannot be listed") from error
+        return [
+            Staged(
+                file=info.base_name,
+                checkpoint_id=int(name[1]),
+                size_bytes=info.size,
+                modified_ms=info.mtime_ns // 1_000_000,
+            )
+            for info in infos
+            if (name := STAGED_FILE.fullmatch(info.base_name)) is not None
+        ]
+
+    def discard(self, files: Iterable[str]) -> None:
+        """Delete *files*; missing ones are no error."""
+        in_parallel(self._delete, files, THREADS)
+
+    def named(self) -> set[str]:
+        """The files that some snapshot names, on any branch.
+
+        Reads each manifest of the table's history once.
+        """
+        lists = in_parallel(self._manifests, self.table.metadata.snapshots, THREADS)
+        manifests = {one.manifest_path: one for found in lists for one in found}
+        names = in_parallel(self._names, manifests.values(), THREADS)
+        return {name for found in names for name in found}
+
+    def _manifests(self, snapshot: Snapshot) -> list[Any]:
+        return snapshot.manifests(self.table.io)
+
+    def _names(self, manifest: Any) -> list[str]:  # noqa: ANN401 - pyiceberg's ManifestFile
+        below = f"{self.folder}/"
+        paths = (
+            entry.data_file.file_path for entry in manifest.fetch_manifest_entry(self.table.io)
+        )
+        return [path.removeprefix(below) for path in paths if path.startswith(below)]
+
+    def _checked(self, staged: Committable) -> pq.FileMetaData:
+        place = self.location(staged.file)
+        try:
+            found = footer(self.table.io, place)
+        except FileNotFoundError as error:
+            raise ProtocolViolation(f"{place} was committed and is missing") from error
+        if found.num_rows != staged.rows:
+            raise ProtocolViolation(
+                f"{place} has {found.num_rows} rows where {staged.rows} were committed"
+            )
+        return found
+
+    def _delete(self, file: str) -> None:
+        filesystem, folder = self._place()
+        try:
+            filesystem.delete_file(f"{folder}/{file}")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StoreUnavailable(f"{self.folder}/{file} cannot be deleted") from error
+
+    def _place(self) -> tuple[Any, str]:
+        """pyarrow's file system, and the folder's path in it."""
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        io = self.table.io
+        assert isinstance(io, PyArrowFileIO)
+        scheme, netloc, path = io.parse_location(self.folder, io.properties)
+        return io.fs_by_scheme(scheme, netloc), path
+
+
+def file_name(checkpoint_id: int, rest: str) -> str:
+    return f"{checkpoint_id:020d}-{rest}"
+
+
+def checkpoint_of_file(file: str) -> int:
+    found = STAGED_FILE.fullmatch(file)
+    assert found is not None, f"not a staged file's name: {file!r}"
+    return int(found[1])
+
+
+def of_checkpoint(listed: Iterable[Staged], checkpoint_id: int) -> Iterator[str]:
+    return (one.file for one in listed if one.checkpoint_id == checkpoint_id)
+
+
+TABLE_ID = b"sluice.table"  # A key of a staged file's metadata.
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMapping:
+    """The mapping of a file with the Arrow schema *staged*, including field ids, to *table*."""
+
+    table: Table
+    staged: pa.Schema
+
+    @property
+    def is_of_table(self) -> bool:
+        """Whether the file's ids are the table's: the table was not created again."""
+        return (self.staged.metadata or {}).get(TABLE_ID) == table_id(self.table)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the file has exactly the table's present columns."""
+        if not self.is_of_table:
+            return False
+        now = {field.field_id: field for field in self.table.schema().fields}
+        then = {field.field_id: field for field in self._schema().fields}
+        return now.keys() == then.keys() and all(
+            (one.name, one.field_type) == (then[id_].name, then[id_].field_type)
+            and (not one.required or then[id_].required)
+            for id_, one in now.items()
+        )
+
+    def mapped(self, rows: pa.Table) -> pa.Table:
+        """*rows* of the file in the table's columns.
+
+        Raises:
+            ConfigurationError: a column is required and has no value, or does not fit.
+        """
+        name = ".".join(self.table.name())
+        if not self.is_of_table:
+            return fitted(_plain(rows), self.table.schema(), name)
+        return fitted(self._by_id(rows), self.table.schema(), name)
+
+    def names_now(self, columns: Sequence[str]) -> list[str]:
+        """The names of the file's *columns* in the table.
+
+        Raises:
+            ConfigurationError: one was dropped.
+        """
+        found = []
+        schema = self.table.schema()
+        for column in columns:
+            id_ = self._schema().find_field(column).field_id if self.is_of_table else None
+            now = None if id_ is None else schema.find_column_name(id_)
+            now = now or (column if column in schema.column_names else None)
+            if now is None:
+                raise ConfigurationError(
+                    f"column {column!r}, by which a sink upserts, was dropped from the Iceberg "
+                    f"table {'.'.join(self.table.name())}; add it again and fill it, or put the "
+                    "table's schema back, and try again"
+                )
+            found.append(now)
+        return found
+
+    def _by_id(self, rows: pa.Table) -> pa.Table:
+        import pyarrow as pa
+        from pyiceberg.schema import Schema
+
+        now, then = self.table.schema(), self._schema()
+        # Optional: ``fitted`` checks required columns, with an error that names the fix.
+        optional = Schema(*(one.model_copy(update={"required": False}) for one in now.fields))
+        batches = [projected_batch(batch, then, optional) for batch in rows.to_batches()]
+        mapped = _plain(pa.Table.from_batches(batches)) if batches else rows.select([])
+        for column in then.fields:
+            is_gone = now.find_column_name(column.field_id) is None
+            if not is_gone or column.name not in now.column_names:
+                continue
+            if now.find_field(column.name).field_id not in then.field_ids:
+                index = mapped.schema.get_field_index(column.name)
+                mapped = mapped.set_column(index, column.name, rows.column(column.name))
+        return mapped
+
+    def _schema(self) -> Schema:
+        from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+        return pyarrow_to_schema(self.staged)
+
+
+def table_id(table: Table) -> bytes:
+    return str(table.metadata.table_uuid).encode()
+
+
+def of_table(rows: pa.Table, table: Table) -> pa.Table:
+    """*rows* with the id of the *table* whose field ids they have."""
+    return rows.replace_schema_metadata({TABLE_ID: table_id(table)})
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """*rows* without field ids, which are those of another table."""
+    import pyarrow as pa
+
+    fields = [pa.field(one.name, one.type) for one in rows.schema]
+    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
+
+
+def projected_batch(batch: pa.RecordBatch, there: Schema, wanted: Schema) -> pa.RecordBatch:
+    """The rows of *batch*, of schema *there*, in the columns of *wanted*.
+
+    Missing columns are null, or have their initial default.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyiceberg.io.pyarrow import ArrowAccessor, ArrowProjectionVisitor
+    from pyiceberg.schema import visit_with_partner
+    from pyiceberg.types import ListType, MapType
+
+    def with_nulls_of(given: pa.Array | None, made: pa.Array | None) -> pa.Array | None:
+        if given is None or made is None or made.null_count == given.null_count:
+            return made
+        return pc.if_else(given.is_valid(), made, pa.scalar(None, made.type))
+
+    class Visitor(ArrowProjectionVisitor):
+        def list(
+            self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None
+        ) -> pa.Array | None:
+            return with_nulls_of(list_array, super().list(list_type, list_array, value_array))
+
+        def map(
+            self,
+            map_type: MapType,
+            map_array: pa.Array | None,
+            key_result: pa.Array | None,
+            value_result: pa.Array | None,
+        ) -> pa.Array | None:
+            made = super().map(map_type, map_array, key_result, value_result)
+            return with_nulls_of(map_array, made)
+
+    visitor = Visitor(there, downcast_ns_timestamp_to_us=True, allow_timestamp_tz_mismatch=True)
+    rows = visit_with_partner(wanted, batch, visitor, ArrowAccessor(there))
+    return pa.RecordBatch.from_struct_array(rows)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.sink_spec import check_changelog
+from sluice.declaration.places import check_changelog
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sluice.connectors.iceberg.sink import IcebergSink
-    from sluice.storage.open import StoreLocation
+    from sluice.store.open import StoreLocation
 
 _OF_A_PIPELINE = re.compile(r"([^/]+)/tables/[^/]+$")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sluice.declaration.params import Env, Param, value_of
 
 if TYPE_CHECKING:
-    from sluice.connectors.contracts.source import Source
+    from sluice.declaration.places import Source
 
 
 @dataclass(frozen=True, slots=True)

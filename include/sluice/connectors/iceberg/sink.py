@@ -6,37 +6,71 @@ of a restore, makes a snapshot: the catalog compares the branch's head with the 
 commit that was overtaken is refused, loads the table again, and finds the other's note.
 
 With an upsert key, older rows of the keys are deleted from their files in the same commit.
+
+The transactions of an Iceberg sink, which publish or roll back rows, and change the note.
+
+Deletion of rows by their keys: copy on write, one data file in memory at a time.
+
+pyiceberg's own delete reads every file whole and builds one expression of all keys.  Here a file's
+key columns are read and joined with the keys; only a file with both deleted and remaining rows is
+read whole and written again.  Null is a key like any other, as in every sink of sluice.
+
+``Lineage``: the snapshots of a branch that a sink has made, and how to undo them.
+
+Each has in its summary:
+
+    sluice.sink            the sink's identity
+    sluice.checkpoint-id   the published checkpoint; absent in the snapshot of a restore
+    sluice.through         the id up to which a restore fences older coordinators
+    sluice.copied          "true" where the rows were copied from the staged files to others
+    sluice.parent          the branch's snapshot before the commit, or "none": pyiceberg forgets a
+                           snapshot's own parent when that one expires
+
+The note of published checkpoints: a property of the table, changed in the commit of the data.
+
+It outlives the snapshots, which expire.  ``sluice.{identity}`` holds the sink's time line
+(``timeline_note.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sluice.connectors.contracts.sink import DELETED, RollBack, Unpublished
-from sluice.connectors.contracts.timeline_note import named
+from sluice.connectors import staged_sink
 from sluice.connectors.iceberg.catalog import CatalogTable, pauses
-from sluice.connectors.iceberg.data_files import check_required, check_writable, fitted
-from sluice.connectors.iceberg.lineage import Lineage, undone
-from sluice.connectors.iceberg.mapping import of_table
-from sluice.connectors.iceberg.note import noted
-from sluice.connectors.iceberg.publishing import Publication, restore
-from sluice.connectors.iceberg.staging import (
+from sluice.connectors.iceberg.data_files import (
     DELETES,
+    REWRITE,
+    FieldMapping,
     Staging,
-    checkpoint_of,
+    check_required,
+    check_writable,
+    checkpoint_of_file,
+    described,
     file_name,
+    fitted,
+    footer,
     of_checkpoint,
+    of_table,
 )
-from sluice.connectors.staging.staged_files import ATTEMPT_TOKEN, check_keys
-from sluice.core.acks import Committable
-from sluice.core.timeline import Recovery, Standing, Timeline, Writer
+from sluice.connectors.staged_files import ATTEMPT_TOKEN, check_keys
+from sluice.connectors.staged_sink import named
+from sluice.core.answers import Committable
+from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
+from sluice.declaration.places import DELETED, RollBack, Unpublished
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
-    from pyiceberg.table import Table
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table, Transaction
+    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.typedef import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +143,7 @@ class IcebergSink:
                 break
             table = table or self._created(committables)
             publication = Publication(
-                Lineage(table, self.branch, self.identity),
+                BranchLineage(table, self.branch, self.identity),
                 Staging(table, self.identity),
                 checkpoint_id,
                 self.upsert_key,
@@ -137,8 +171,8 @@ class IcebergSink:
         table = self._found()
         if table is None or not committables:
             return
-        checkpoint_id = checkpoint_of(committables[0].file)
-        copied = Lineage(table, self.branch, self.identity).has_copied(checkpoint_id)
+        checkpoint_id = checkpoint_of_file(committables[0].file)
+        copied = BranchLineage(table, self.branch, self.identity).has_copied(checkpoint_id)
         Staging(table, self.identity).discard(
             one.file for one in committables if copied or one.file.endswith(DELETES)
         )
@@ -157,12 +191,12 @@ class IcebergSink:
     def rolls_back(self) -> RollBack:
         return RollBack.ON_REQUEST
 
-    def standing(self, life: str, version: int | None) -> Standing:
+    def standing(self, life: str, version: int | None) -> TimelineComparison:
         return self._noted().standing(life, version)
 
     def is_empty(self) -> bool:
         table = self._found()
-        return table is None or Lineage(table, self.branch, self.identity).is_empty()
+        return table is None or BranchLineage(table, self.branch, self.identity).is_empty()
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         """See ``Sink.recover``.
@@ -182,20 +216,20 @@ class IcebergSink:
             if after is None:
                 return
             table = table or self._created(())
-            lineage = Lineage(table, self.branch, self.identity)
+            lineage = BranchLineage(table, self.branch, self.identity)
             left_behind: tuple[int, ...] = ()
             if recovery.roll_back and not lineage.is_empty():
                 left_behind = undone(before, recovery.version, self._name)
             try:
                 with self.place.failures():
-                    restore(lineage, left_behind, after)
+                    restore_branch(lineage, left_behind, after)
             except (CommitFailedException, CommitStateUnknownException):
                 continue
             return
         raise self._overtaken(f"the restore through checkpoint {recovery.through}")
 
     def describe(self, version: int) -> str:
-        lineage = Lineage(self.place.load(), self.branch, self.identity)
+        lineage = BranchLineage(self.place.load(), self.branch, self.identity)
         snapshot = lineage.of_checkpoint(version)
         if snapshot is None:
             return f"checkpoint {version} of {self.place.name}, whose snapshot has expired"
@@ -298,3 +332,432 @@ class IcebergSink:
             f"{what} could not be written to the Iceberg table {self.place.name}: other writers "
             "were always faster; try again, or have them commit less often"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One attempt to publish a checkpoint on top of the head that *lineage* was loaded with."""
+
+    lineage: BranchLineage
+    staging: Staging
+    checkpoint_id: int
+    upsert_key: tuple[str, ...] = ()
+    _written: list[str] = field(default_factory=list[str])
+
+    def publish(self, note: Timeline, committables: Sequence[Committable]) -> None:
+        """Publish the rows, and *note*, in one commit and one snapshot.
+
+        A staged file becomes a data file if it has the table's present columns and the table has
+        no partitions; else its rows are written again, one staged file in memory at a time.
+
+        Raises:
+            CommitFailedException: the branch has moved, or the metadata changed: load it again.
+            ConfigurationError: the table was changed, and the rows do not fit any more.
+            ProtocolViolation: a staged file is missing or changed.
+        """
+        ordered = sorted(committables, key=lambda one: one.file)
+        rows = [one for one in ordered if not one.file.endswith(DELETES)]
+        table = self.lineage.table
+        added = [*self._added(rows)]
+        gone: list[DataFile] = []
+        matching: BooleanExpression | None = None
+        if self.upsert_key and committables:
+            keys = self._keys(ordered)
+            matching = key_filter(keys)
+            for hit in replaced(table, self.lineage.head, keys, matching):
+                gone.append(hit.old)
+                added += self._kept(hit)
+        copied = len(rows) > 0 and not any(self._is_staged(one) for one in added)
+        marks = self.lineage.summary(self.checkpoint_id, are_copied=copied)
+        with table.transaction() as transaction:
+            self._change(transaction, added, gone, matching, marks)
+            transaction.set_properties({property_of(self.lineage.identity): encoded_property(note)})
+
+    def withdraw(self) -> None:
+        """Delete the files that were written for a commit that failed."""
+        for location in self._written:
+            self.lineage.table.io.delete(location)
+
+    def _added(self, rows: Sequence[Committable]) -> Iterator[DataFile]:
+        """The data files of *rows*: all staged files, or all rewritten, never a mixture."""
+        table = self.lineage.table
+        footers = self.staging.footers(rows)
+        mappings = [FieldMapping(table, one.schema.to_arrow_schema()) for one in footers]
+        if table.spec().is_unpartitioned() and all(one.fits for one in mappings):
+            for one, found in zip(rows, footers, strict=True):
+                place = self.staging.location(one.file)
+                yield described(table.metadata, place, found, one.size_bytes)
+            return
+        for one, mapping in zip(rows, mappings, strict=True):
+            yield from self._rewritten(mapping.mapped(self.staging.read(one)))
+
+    def _is_staged(self, file: DataFile) -> bool:
+        below = f"{self.staging.folder}/"
+        return file.file_path.startswith(below) and REWRITE not in file.file_path
+
+    def _keys(self, committables: Sequence[Committable]) -> pa.Table:
+        """The keys of all rows to write or delete, under the names that the table has for them."""
+        import pyarrow as pa
+
+        table = self.lineage.table
+        name = ".".join(table.name())
+        tables = []
+        for one, found in zip(committables, self.staging.footers(committables), strict=True):
+            names = FieldMapping(table, found.schema.to_arrow_schema()).names_now(self.upsert_key)
+            keys = self.staging.read(one, columns=self.upsert_key).select([*self.upsert_key])
+            keys = keys.rename_columns(names)
+            tables.append(fitted(keys, table.schema().select(*names), name))
+        return pa.concat_tables(tables)
+
+    def _kept(self, one: Replaced) -> Iterator[DataFile]:
+        """The data files of a file's remaining rows, in the same partition if it still exists."""
+        table = self.lineage.table
+        if one.kept is None:
+            return
+        if one.old.spec_id != table.metadata.default_spec_id:
+            yield from self._rewritten(one.kept)
+            return
+        rows = fitted(one.kept, table.schema(), ".".join(table.name()))
+        file = file_name(self.checkpoint_id, f"{REWRITE}{secrets.token_hex(8)}.parquet")
+        place = self.staging.location(file)
+        self._written.append(place)
+        size_bytes = self.staging.write(file, rows).size_bytes
+        partition: Record = one.old.partition
+        yield described(table.metadata, place, footer(table.io, place), size_bytes, partition)
+
+    def _rewritten(self, rows: pa.Table) -> Iterator[DataFile]:
+        """The data files of *rows*, written by pyiceberg into the table's present partitions."""
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+        table = self.lineage.table
+        for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+            self._written.append(file.file_path)
+            yield file
+
+    def _change(
+        self,
+        transaction: Transaction,
+        added: Sequence[DataFile],
+        gone: Sequence[DataFile],
+        matching: BooleanExpression | None,
+        marks: dict[str, str],
+    ) -> None:
+        """Make one snapshot, even without changes: the head has to move."""
+        update = transaction.update_snapshot(marks, self.lineage.branch)
+        if gone:
+            assert matching is not None
+            with update.overwrite() as overwrite:
+                overwrite.delete_by_predicate(matching)
+                for old in gone:
+                    overwrite.delete_data_file(old)
+                for new in added:
+                    overwrite.append_data_file(new)
+            return
+        merges = transaction.table_metadata.properties.get("commit.manifest-merge.enabled")
+        is_merging = (merges or "").lower() == "true"
+        with update.merge_append() if is_merging else update.fast_append() as append:
+            for new in added:
+                append.append_data_file(new)
+
+
+def restore_branch(lineage: BranchLineage, undone: tuple[int, ...], note: Timeline) -> None:
+    """Roll the branch back to before the first of *undone*, if any, and write *note*, at once.
+
+    Raises:
+        CommitFailedException: the branch has moved, or the metadata changed: load it again.
+        ConfigurationError: see ``Lineage.before``.
+    """
+    table = lineage.table
+    marks = lineage.summary(None, through=note.through)
+    back_to = lineage.before(undone) if undone else None
+    with table.transaction() as transaction:
+        if undone:
+            _move(transaction, lineage.branch, back_to)
+        with transaction.update_snapshot(marks, lineage.branch).fast_append():
+            pass  # The head moves, so that commits on top of the old one are refused.
+        transaction.set_properties({property_of(lineage.identity): encoded_property(note)})
+
+
+def _move(transaction: Transaction, branch: str, snapshot_id: int | None) -> None:
+    from pyiceberg.table.update.snapshot import ManageSnapshots
+
+    refs = ManageSnapshots(transaction)
+    if snapshot_id is None:
+        if branch != "main":
+            raise ConfigurationError(
+                f"the branch {branch!r} had no snapshot before, and cannot be emptied; restore "
+                "without rolling back, or remove the branch and create it anew"
+            )
+        refs.remove_branch(branch)
+    else:
+        old = transaction.table_metadata.refs[branch]
+        refs.create_branch(
+            snapshot_id,
+            branch,
+            max_ref_age_ms=old.max_ref_age_ms,
+            max_snapshot_age_ms=old.max_snapshot_age_ms,
+            min_snapshots_to_keep=old.min_snapshots_to_keep,
+        )
+    refs.commit()
+
+
+# The most values that pyiceberg compares with a file's bounds; more are not used at all.
+MOST_VALUES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A data file to replace: *kept* are the remaining rows of *old*; None if there are none."""
+
+    old: DataFile
+    kept: pa.Table | None
+
+
+def key_filter(keys: pa.Table) -> BooleanExpression:
+    """A filter for files that may have *keys*: by values, or by the range of the first column."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+    from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, In, LessThanOrEqual
+
+    column = keys.column(0)
+    name = keys.column_names[0]
+    kind = column.type
+    is_ordered = types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)
+    if not is_ordered or column.null_count or not keys.num_rows:
+        return AlwaysTrue()
+    values = pc.unique(column)
+    if len(values) <= MOST_VALUES:
+        return In(term=name, values=set(values.to_pylist()))
+    bounds = pc.min_max(column)
+    return And(
+        GreaterThanOrEqual(term=name, value=bounds["min"].as_py()),
+        LessThanOrEqual(term=name, value=bounds["max"].as_py()),
+    )
+
+
+def replaced(
+    table: Table, head: Snapshot | None, keys: pa.Table, rows: BooleanExpression
+) -> Iterator[Replaced]:
+    """The data files of *head* with rows of *keys*, without these; *rows* filters the files."""
+    import polars as pl
+
+    if head is None or not keys.num_rows:
+        return
+    wanted = pl.from_arrow(keys)
+    assert isinstance(wanted, pl.DataFrame)
+    wanted = wanted.unique()
+    key = wanted.columns
+    read = _reader(table)
+    try:
+        tasks = list(table.scan(row_filter=rows, snapshot_id=head.snapshot_id).plan_files())
+    except NotImplementedError as error:
+        raise ConfigurationError(
+            f"the Iceberg table {'.'.join(table.name())} cannot be upserted: {error}; rewrite its "
+            "data files, so that no delete files are left"
+        ) from error
+    for task in tasks:
+        stays = _staying(read(task, key), wanted)
+        if stays is None:
+            continue
+        if not stays.any():
+            yield Replaced(task.file, None)
+        else:
+            yield Replaced(task.file, read(task, ()).filter(stays.to_arrow()))
+
+
+def _staying(found: pa.Table, wanted: pl.DataFrame) -> pl.Series | None:
+    """A mask of the rows that remain; None when all do."""
+    import polars as pl
+
+    keys = pl.from_arrow(found)
+    assert isinstance(keys, pl.DataFrame)
+    keys = keys.select(pl.col(name).cast(kind) for name, kind in wanted.schema.items())
+    numbered = keys.with_row_index("\0row")
+    goes = numbered.join(wanted, on=wanted.columns, how="semi", nulls_equal=True)["\0row"]
+    if not goes.len():
+        return None
+    stays = pl.Series(values=[True], dtype=pl.Boolean).new_from_index(0, keys.height)
+    return stays.scatter(goes, values=False)
+
+
+def _reader(table: Table) -> Callable[[FileScanTask, Sequence[str]], pa.Table]:
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    def read(task: FileScanTask, columns: Sequence[str]) -> pa.Table:
+        """The rows of a file in order, without those that were deleted from it."""
+        schema = table.schema()
+        scan = ArrowScan(
+            table_metadata=table.metadata,
+            io=table.io,
+            projected_schema=schema.select(*columns) if columns else schema,
+            row_filter=AlwaysTrue(),
+        )
+        return scan.to_table([task])
+
+    return read
+
+
+SINK = "sluice.sink"
+CHECKPOINT = "sluice.checkpoint-id"
+PARENT = "sluice.parent"
+THROUGH = "sluice.through"
+COPIED = "sluice.copied"
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class BranchLineage:
+    """The snapshots of *branch* of *table*, seen by the sink *identity*."""
+
+    table: Table
+    branch: str
+    identity: str
+
+    @property
+    def head(self) -> Snapshot | None:
+        return self.table.metadata.snapshot_by_name(self.branch)
+
+    def summary(
+        self,
+        checkpoint_id: int | None,
+        *,
+        through: int | None = None,
+        are_copied: bool = False,
+    ) -> dict[str, str]:
+        """The summary of the snapshots of a commit on top of the head."""
+        head = self.head
+        marks = {SINK: self.identity, PARENT: NONE if head is None else str(head.snapshot_id)}
+        if checkpoint_id is not None:
+            marks[CHECKPOINT] = str(checkpoint_id)
+        if through is not None:
+            marks[THROUGH] = str(through)
+        if are_copied:
+            marks[COPIED] = "true"
+        return marks
+
+    def is_empty(self) -> bool:
+        """Whether the branch has no rows; False where its head does not count them."""
+        return self.head is None or _mark(self.head, "total-records") == "0"
+
+    def of_checkpoint(self, checkpoint_id: int) -> Snapshot | None:
+        """The last snapshot of the checkpoint's commit; None if it has expired or never existed."""
+        mine = [
+            one
+            for one in self.table.metadata.snapshots
+            if _mark(one, SINK) == self.identity and _mark(one, CHECKPOINT) == str(checkpoint_id)
+        ]
+        return max(mine, key=lambda one: one.sequence_number or 0, default=None)
+
+    def has_copied(self, checkpoint_id: int) -> bool:
+        """Whether the checkpoint's staged files were copied, and are garbage; False if unknown."""
+        snapshot = self.of_checkpoint(checkpoint_id)
+        return snapshot is not None and _mark(snapshot, COPIED) == "true"
+
+    def before(self, undone: tuple[int, ...]) -> int | None:
+        """The id of the snapshot before the first of *undone*; None if there was none.
+
+        Raises:
+            ConfigurationError: other writers' snapshots would be undone, too, or it has expired.
+        """
+        wanted = {str(checkpoint_id) for checkpoint_id in undone}
+        found: set[str] = set()
+        others: list[Snapshot] = []
+        for snapshot in self._ancestors():
+            if _mark(snapshot, SINK) == self.identity:
+                found.add(_mark(snapshot, CHECKPOINT))
+                if wanted <= found:
+                    self._check_foreign(others, undone)
+                    return self._parent(snapshot)
+            elif not _is_compaction(snapshot):
+                others.append(snapshot)
+        gone = sorted(int(one) for one in wanted - found)
+        raise ConfigurationError(
+            f"{self._name} cannot be rolled back: the snapshots of checkpoints "
+            f"{', '.join(map(str, gone))} are not in the history of {self.branch} any more; "
+            "restore without rolling back, or repair the table by hand"
+        )
+
+    def _ancestors(self) -> Iterator[Snapshot]:
+        from pyiceberg.table.snapshots import ancestors_of
+
+        yield from ancestors_of(self.head, self.table.metadata)
+
+    def _parent(self, oldest: Snapshot) -> int | None:
+        parent = _mark(oldest, PARENT)
+        if parent == NONE:
+            return None
+        if self.table.metadata.snapshot_by_id(int(parent)) is None:
+            raise ConfigurationError(
+                f"{self._name} cannot be rolled back to snapshot {parent}, which has expired; "
+                "restore without rolling back, or repair the table by hand"
+            )
+        return int(parent)
+
+    def _check_foreign(self, others: list[Snapshot], undone: tuple[int, ...]) -> None:
+        if not others:
+            return
+        names = ", ".join(
+            f"{one.snapshot_id} ({one.summary.operation.value if one.summary else 'unknown'})"
+            for one in reversed(others)
+        )
+        raise ConfigurationError(
+            f"{self._name} cannot be rolled back behind checkpoint {undone[0]}: other writers' "
+            f"snapshots would be lost: {names}; undo these first, or restore without rolling back"
+        )
+
+    @property
+    def _name(self) -> str:
+        return f"the Iceberg table {'.'.join(self.table.name())}"
+
+
+def _mark(snapshot: Snapshot, key: str) -> str:
+    return snapshot.summary.additional_properties.get(key, "") if snapshot.summary else ""
+
+
+def _is_compaction(snapshot: Snapshot) -> bool:
+    """Whether the snapshot rewrote files and changed no row."""
+    from pyiceberg.table.snapshots import Operation
+
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+
+
+def undone(noted: Timeline, version: int | None, table: str) -> tuple[int, ...]:
+    """The checkpoints after *version* that the table shows; *table* is its name for messages.
+
+    Raises:
+        ConfigurationError: the note has forgotten some of them.
+    """
+    if noted.is_cut and (version or 0) < noted.oldest:
+        raise ConfigurationError(
+            f"the {table} cannot be rolled back to checkpoint {version or 'nothing'}: its note has "
+            f"forgotten which checkpoints it shows before {noted.oldest}; restore without rolling "
+            "back, or empty the table"
+        )
+    return tuple(noted.after(version))
+
+
+# Room for 600 spans of ids of five digits in each metadata file; an aborted checkpoint begins one.
+MAX_BYTES = 8_000
+
+
+def property_of(identity: str) -> str:
+    return f"sluice.{identity}"
+
+
+def encoded_property(timeline: Timeline) -> str:
+    """The note of *timeline*; spans that do not fit are dropped, oldest first."""
+    return staged_sink.encoded_timeline(timeline, MAX_BYTES)
+
+
+def noted(properties: Mapping[str, str], identity: str) -> Timeline:
+    """The time line in a table's properties; ProtocolViolation for a note of another format."""
+    name = property_of(identity)
+    text = properties.get(name)
+    if text is None:
+        return Timeline()
+    fix = (
+        "put it back from an older metadata file of the table, or remove it and restore the job "
+        "with --accept-tables"
+    )
+    return staged_sink.decoded_timeline(text, f"the table's property {name}", fix)

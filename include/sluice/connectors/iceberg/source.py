@@ -6,36 +6,52 @@ cut lies in the snapshot after it: the files before it in order are read, those 
 So a position stays small, whatever the table's history.
 
 ``snapshots`` is sealed, as no row is read of it: the watermark waits for open files only.
+
+The appends to an Iceberg table: the files that each snapshot added, in a fixed order.
+
+Snapshots are immutable, so the files of one are the same whenever they are looked up.  A compaction
+(``replace``) changes no row and is skipped.  A snapshot that deletes or changes rows
+(``overwrite``, ``delete``) cannot be read as appended rows.
+
+The reader of a range of rows of one data file, in the columns of the table's present schema.
+
+Columns are matched by field id, or by the table's name mapping where the file has none, as the
+format demands: a renamed column is found, and one that was added later is null.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sluice.connectors.contracts.source import (
+from sluice.connectors.files.parquet import batch_rows, cast_to_known_schema, known_schema
+from sluice.connectors.iceberg.catalog import CatalogTable, Tags
+from sluice.connectors.iceberg.data_files import projected_batch
+from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.declaration.places import (
     Barrier,
     SourceDefaults,
     SourcePosition,
     check_induced,
     offsets_by_partition,
 )
-from sluice.connectors.iceberg.appends import NOTHING, AddedFile, Appends, Step
-from sluice.connectors.iceberg.catalog import CatalogTable
-from sluice.connectors.iceberg.rows import arrow_schema, rows_of
-from sluice.connectors.iceberg.tags import Tags
-from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyiceberg.manifest import ManifestEntry
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 SNAPSHOTS = "snapshots"
 BASE = "base "  # The prefix of the id of a snapshot that is being read whole, and is not finished.
+
+NOTHING = ""  # Stands for the id of the snapshot before the first one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +136,7 @@ class IcebergSource(SourceDefaults):
             location = _located(table, piece.partition)
             projection = self._projection(table)
             try:
-                yield from rows_of(table, location, piece.start, piece.end, projection)
+                yield from read_row_range(table, location, piece.start, piece.end, projection)
             except FileNotFoundError as error:
                 raise ConfigurationError(
                     f"{location} of the Iceberg table {self.place.name} is gone; restore it, or "
@@ -157,7 +173,7 @@ class IcebergSource(SourceDefaults):
             return _Cursor()
         return _Cursor(base.sequence - 1, f"{BASE}{base.snapshot.snapshot_id}")
 
-    def _steps(self, appends: Appends, cursor: _Cursor) -> list[Step]:
+    def _steps(self, appends: Appends, cursor: _Cursor) -> list[SnapshotRead]:
         if not cursor.version.startswith(BASE):
             return appends.after(cursor.sequence, cursor.version)
         base = appends.base(int(cursor.version.removeprefix(BASE)))
@@ -168,7 +184,7 @@ class IcebergSource(SourceDefaults):
         self,
         appends: Appends,
         cursor: _Cursor,
-        steps: Sequence[Step],
+        steps: Sequence[SnapshotRead],
         max_records: int | None,
         parallelism: int,
         is_induced: bool,  # noqa: FBT001 - of one caller
@@ -209,7 +225,7 @@ class IcebergSource(SourceDefaults):
             unread=replace(self._left(appends, cursor, left), is_least=is_induced),
         )
 
-    def _left(self, appends: Appends, cursor: _Cursor, steps: Sequence[Step]) -> Unread:
+    def _left(self, appends: Appends, cursor: _Cursor, steps: Sequence[SnapshotRead]) -> Unread:
         """What *steps* have behind *cursor*: of the first its files, of others their summaries."""
         rows: list[int | None] = [appends.rows(step) for step in steps[bool(cursor.file) :]]
         if cursor.file:
@@ -222,7 +238,7 @@ class IcebergSource(SourceDefaults):
             records=sum(known) if len(known) == len(rows) else None,
         )
 
-    def _unread(self, appends: Appends, step: Step, cursor: _Cursor) -> list[AddedFile]:
+    def _unread(self, appends: Appends, step: SnapshotRead, cursor: _Cursor) -> list[AddedFile]:
         """The files of *step* from the one of the cursor on."""
         files = appends.files(step)
         if not cursor.file:
@@ -268,3 +284,287 @@ def _ranges(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
     """Cut rows into nearly equal ranges of about *longest*, or fewer."""
     pieces = -(-(end - start) // longest)
     yield from pairwise(start + (end - start) * piece // pieces for piece in range(pieces + 1))
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A data file; ``name`` is relative to the table's location where it lies below it."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRead:
+    """A snapshot to read: the files it added, or with ``is_base`` all files of the table then."""
+
+    snapshot: Snapshot
+    is_base: bool = False
+
+    @property
+    def sequence(self) -> int:
+        return self.snapshot.sequence_number or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Appends:
+    """The history of *table*'s main branch."""
+
+    table: Table
+    skip_overwrites: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"the Iceberg table {'.'.join(self.table.name())}"
+
+    def head(self) -> Snapshot | None:
+        return self.table.current_snapshot()
+
+    def ancestors(self) -> list[Snapshot]:
+        """The head and its ancestors, newest first, as far as they have not expired."""
+        from pyiceberg.table.snapshots import ancestors_of
+
+        if self.table.metadata.format_version < 2:
+            raise ConfigurationError(
+                f"{self.name} is of format version 1, which does not number its snapshots; upgrade "
+                "it to version 2"
+            )
+        return list(ancestors_of(self.head(), self.table.metadata))
+
+    def base(self, snapshot_id: int | None) -> SnapshotRead | None:
+        """The snapshot of this id, or by default the oldest that exists, to be read whole."""
+        found = [
+            one for one in self.ancestors() if snapshot_id is None or one.snapshot_id == snapshot_id
+        ]
+        if not found and snapshot_id is not None:
+            raise ConfigurationError(
+                f"snapshot {snapshot_id} is not in the history of {self.name}; begin with one of "
+                f"{', '.join(str(one.snapshot_id) for one in reversed(self.ancestors()))}"
+            )
+        return SnapshotRead(found[-1], is_base=True) if found else None
+
+    def after(self, sequence: int, snapshot_id: str) -> list[SnapshotRead]:
+        """The snapshots after the one of that number and id, oldest first.
+
+        Raises:
+            ConfigurationError: some of them have expired, or the table was rolled back.
+        """
+        steps: list[SnapshotRead] = []
+        oldest: Snapshot | None = None
+        for one in self.ancestors():
+            if (one.sequence_number or 0) <= sequence:
+                if str(one.snapshot_id) != snapshot_id:
+                    raise ConfigurationError(
+                        f"{self.name} was read to snapshot {snapshot_id or 'none'} (sequence "
+                        f"number {sequence}), which is not in its history any more: it was rolled "
+                        f"back to {one.snapshot_id} ({one.sequence_number}); begin anew without "
+                        "this state"
+                    )
+                return steps[::-1]
+            steps.append(SnapshotRead(one))
+            oldest = one
+        if oldest is None and sequence:
+            raise ConfigurationError(
+                f"{self.name} was read to snapshot {snapshot_id} and has none now: it was rolled "
+                "back or made anew; begin anew, too"
+            )
+        if oldest is not None:
+            self._check_begin(oldest, sequence, snapshot_id)
+        return steps[::-1]
+
+    def files(self, step: SnapshotRead) -> list[AddedFile]:
+        """The files to read of *step*, in order; none where no row was added.
+
+        Raises:
+            ConfigurationError: rows were changed or deleted, or a file cannot be read.
+        """
+        from pyiceberg.table.snapshots import Operation
+
+        summary = step.snapshot.summary
+        operation = summary.operation if summary is not None else None
+        if step.is_base:
+            return self._described(self._live(step.snapshot))
+        if operation is Operation.APPEND:
+            return self._described(self._added(step.snapshot))
+        if operation is Operation.REPLACE:
+            return []
+        what = f"snapshot {step.snapshot.snapshot_id} of {self.name} "
+        what += f"({operation.value if operation else 'unknown'}) changes or deletes rows"
+        if not self.skip_overwrites:
+            raise ConfigurationError(
+                f"{what}, and a source of appended rows cannot tell which; pass over all that it "
+                "did with skip_overwrites=True, or begin anew behind it"
+            )
+        log.warning("%s; passed over", what)
+        return []
+
+    def rows(self, step: SnapshotRead) -> int | None:
+        """The rows to read of *step*, by its summary alone; None where that does not say."""
+        from pyiceberg.table.snapshots import Operation
+
+        summary = step.snapshot.summary
+        if summary is None:
+            return None
+        if not step.is_base and summary.operation is not Operation.APPEND:
+            return 0
+        name = "total-records" if step.is_base else "added-records"
+        found = summary.additional_properties.get(name, "" if step.is_base else "0")
+        return int(found) if found.isdecimal() else None
+
+    def adds_rows(self, step: SnapshotRead) -> bool:
+        """Whether *step* may have added rows, by its summary alone."""
+        summary = step.snapshot.summary
+        if summary is None or step.is_base:
+            return True
+        return summary.additional_properties.get("added-records", "0") != "0"
+
+    def _check_begin(self, oldest: Snapshot, sequence: int, snapshot_id: str) -> None:
+        """Check that *oldest*, the first existing snapshot, follows the last one that was read."""
+        first = oldest.sequence_number or 0
+        follows = first == sequence + 1 or str(oldest.parent_snapshot_id or NOTHING) == snapshot_id
+        if oldest.parent_snapshot_id is None and not snapshot_id:
+            follows = first == 1
+        if not follows:
+            raise ConfigurationError(
+                f"{self.name} was read to snapshot {snapshot_id or 'none'} (sequence number "
+                f"{sequence}), and the snapshots with the sequence numbers {sequence + 1} to "
+                f"{first - 1} have expired before they were read; the first that there is, is "
+                f"{oldest.snapshot_id} ({first}): begin anew there, and keep snapshots for longer"
+            )
+
+    def _added(self, snapshot: Snapshot) -> Iterator[ManifestEntry]:
+        from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+
+        for manifest in snapshot.manifests(self.table.io):
+            if manifest.added_snapshot_id != snapshot.snapshot_id:
+                continue
+            if manifest.content is not ManifestContent.DATA:
+                continue
+            for entry in manifest.fetch_manifest_entry(self.table.io):
+                is_new = entry.snapshot_id == snapshot.snapshot_id
+                if is_new and entry.status is ManifestEntryStatus.ADDED:
+                    yield entry
+
+    def _live(self, snapshot: Snapshot) -> Iterator[ManifestEntry]:
+        from pyiceberg.manifest import ManifestContent
+
+        for manifest in snapshot.manifests(self.table.io):
+            entries = manifest.fetch_manifest_entry(self.table.io)
+            if manifest.content is ManifestContent.DATA:
+                yield from entries
+            elif entries:
+                raise ConfigurationError(
+                    f"snapshot {snapshot.snapshot_id} of {self.name} has delete files, which are "
+                    "not applied here; rewrite its data files, and begin with the snapshot of that"
+                )
+
+    def _described(self, entries: Iterator[ManifestEntry]) -> list[AddedFile]:
+        from pyiceberg.manifest import FileFormat
+
+        below = f"{self.table.location().rstrip('/')}/"
+        found = []
+        for entry in entries:
+            file = entry.data_file
+            if file.file_format is not FileFormat.PARQUET:
+                raise ConfigurationError(
+                    f"{file.file_path} of {self.name} is {file.file_format.value}; only Parquet "
+                    "can be read by rows: rewrite it"
+                )
+            if file.record_count:
+                name = file.file_path.removeprefix(below)
+                found.append((entry.sequence_number or 0, name, file.record_count))
+        return [AddedFile(name, rows) for _, name, rows in sorted(found)]
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """*schema* with the types that sources yield; see ``parquet_file``."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return known_schema(schema_to_pyarrow(schema, include_field_ids=False), "the Iceberg table")
+
+
+def read_row_range(
+    table: Table, location: str, start: int, end: int, schema: Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows from *start* to *end*; row groups and columns outside are not read.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        ConfigurationError: it has fewer rows.
+    """
+    import pyarrow.parquet as pq
+
+    with table.io.new_input(location).open() as stream, pq.ParquetFile(stream) as file:
+        if file.metadata.num_rows < end:
+            raise ConfigurationError(
+                f"{location} has {file.metadata.num_rows} rows, and its manifest says {end} or "
+                "more; restore it, for a data file may not change"
+            )
+        wanted = arrow_schema(schema)
+        for batch in _projected(table, file, start, end, schema):
+            yield cast_to_known_schema(batch, wanted, location)
+
+
+def _projected(
+    table: Table, file: pq.ParquetFile, start: int, end: int, schema: Schema
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+    from pyiceberg.schema import prune_columns
+
+    names = table.metadata.name_mapping()
+    found = pyarrow_to_schema(file.schema_arrow, names, downcast_ns_timestamp_to_us=True)
+    _check_partition_columns(table, found, schema)
+    # Lists and maps have the ids of their elements.
+    ids = {id_ for id_ in schema.field_ids if schema.find_type(id_).is_primitive}
+    there = prune_columns(found, ids & found.field_ids, select_full_types=False)
+    columns = [column.name for column in there.columns]
+    if not columns:  # All requested columns were added to the table later.
+        empty = schema_to_pyarrow(schema, include_field_ids=False)
+        nulls = [pa.nulls(end - start, field.type) for field in empty]
+        yield pa.RecordBatch.from_arrays(nulls, names=empty.names)
+        return
+    for batch in _ranged(file, start, end, columns):
+        yield projected_batch(batch, there, schema)
+
+
+def _ranged(
+    file: pq.ParquetFile, start: int, end: int, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    groups: list[int] = []
+    first = at = 0
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if at < end and at + rows > start:
+            first = first if groups else at
+            groups.append(group)
+        at += rows
+    at = first
+    most = batch_rows([file.metadata.row_group(group) for group in groups])
+    for batch in file.iter_batches(batch_size=most, row_groups=groups, columns=columns):
+        begin, at = at, at + batch.num_rows
+        wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
+        if begin < end and at > start and wanted.num_rows:
+            yield wanted
+
+
+def _check_partition_columns(table: Table, found: Schema, schema: Schema) -> None:
+    """Refuse a column that is missing in a file because its value is in the partition only."""
+    from pyiceberg.transforms import IdentityTransform
+
+    by_partition = {
+        field.source_id
+        for spec in table.specs().values()
+        for field in spec.fields
+        if isinstance(field.transform, IdentityTransform)
+    }
+    for column in schema.fields:
+        if column.field_id in by_partition - found.field_ids:
+            raise ConfigurationError(
+                f"column {column.name!r} of the Iceberg table {'.'.join(table.name())} is in a "
+                "partition's name and not in its files, which is not read here; rewrite the data "
+                "files, or leave the column out with columns=(...)"
+            )

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sluice.core.pages import KAFKA
+from sluice.core.failures import KAFKA
 from sluice.declaration.params import Env, value_of
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
-from sluice.extras import require
+from sluice.extras import require_installed
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -91,7 +91,7 @@ class Cluster:
     @contextmanager
     def consumer(self, **ours: str | int | bool) -> Iterator[Consumer]:
         """A consumer without a group, closed with the block.  *ours* has underscores for dots."""
-        require("confluent_kafka", who="Kafka")
+        require_installed("confluent_kafka", who="Kafka")
         from confluent_kafka import Consumer
 
         with self.explained():
@@ -130,7 +130,7 @@ class Cluster:
         self, on_error: Callable[[KafkaError, Any], None] | None = None, **ours: str | int | bool
     ) -> Producer:
         """An idempotent producer; it calls *on_error* for messages that were not delivered."""
-        require("confluent_kafka", who="Kafka")
+        require_installed("confluent_kafka", who="Kafka")
         from confluent_kafka import Producer
 
         defaults: dict[str, Any] = {

@@ -4,28 +4,30 @@ Epochs end at the last stable offset, so that no epoch has records of an open tr
 have gaps where a transaction ended or was aborted, and where a topic was compacted, so a slice may
 have fewer records than offsets.  A new partition is read from its beginning, wherever the first
 ones began (Flink's rule for discovered partitions).
+
+The reader of a slice's messages, in batches, until the slice's end is passed.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from sluice.connectors.contracts.offsets import OffsetSource, Readable
-from sluice.connectors.contracts.source import SourcePosition, TextDecoding
 from sluice.connectors.kafka.cluster import Cluster
-from sluice.connectors.kafka.columns import Columns
-from sluice.connectors.kafka.reading import consume
-from sluice.connectors.kafka.values import Values
+from sluice.connectors.kafka.values import MetadataColumns, Values
+from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.core.plan import Slice
+from sluice.declaration.places import SourcePosition, TextDecoding
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.storage.parallel import in_parallel
+from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, KafkaError, Message
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class KafkaSource(OffsetSource):
     cluster: Cluster
     topics: tuple[str, ...]
     values: Values
-    columns: Columns
+    columns: MetadataColumns
     start: Start = "earliest"
     is_bounded: bool = False
     skips_expired: bool = False
@@ -86,7 +88,7 @@ class KafkaSource(OffsetSource):
             ids = self.cluster.topic_ids(self.topics)
             found = in_parallel(lambda name: self._readable(consumer, name), names, QUERY_THREADS)
         return {
-            name: replace(there, version=ids[partition_of(name)[0]])
+            name: replace(there, version=ids[parsed_partition(name)[0]])
             for name, there in zip(names, found, strict=True)
         }
 
@@ -116,7 +118,7 @@ class KafkaSource(OffsetSource):
             ConfigurationError: some of it has expired since it was planned, or was truncated.
             StoreUnavailable: the cluster did not answer in time.
         """
-        topic = partition_of(piece.partition)[0]
+        topic = parsed_partition(piece.partition)[0]
         with self.cluster.consumer(
             isolation_level="read_committed",
             auto_offset_reset="error",
@@ -141,7 +143,7 @@ class KafkaSource(OffsetSource):
         """Commit the group's offsets, for tools that show its lag; sluice does not read them."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-        offsets = [TopicPartition(*partition_of(one.partition), one.offset) for one in position]
+        offsets = [TopicPartition(*parsed_partition(one.partition), one.offset) for one in position]
         if not offsets:
             return
         properties = self.cluster.properties(
@@ -182,7 +184,7 @@ class KafkaSource(OffsetSource):
 
         with self.cluster.explained(f"to say what {name!r} has"):
             first, end = consumer.get_watermark_offsets(
-                TopicPartition(*partition_of(name)), timeout=self.cluster.timeout_s
+                TopicPartition(*parsed_partition(name)), timeout=self.cluster.timeout_s
             )
         return Readable(first, max(first, end))
 
@@ -190,7 +192,7 @@ class KafkaSource(OffsetSource):
         """The first offset at or after the timestamp; the end when there is none."""
         from confluent_kafka import TopicPartition
 
-        wanted = TopicPartition(*partition_of(partition), timestamp_ms)
+        wanted = TopicPartition(*parsed_partition(partition), timestamp_ms)
         with (
             self.cluster.consumer(isolation_level="read_committed") as consumer,
             self.cluster.explained(f"to find a time in {partition!r}"),
@@ -220,6 +222,86 @@ class KafkaSource(OffsetSource):
         return min(there.first, piece.end)
 
 
-def partition_of(name: str) -> tuple[str, int]:
+def parsed_partition(name: str) -> tuple[str, int]:
     topic, _, number = name.rpartition("/")
     return topic, int(number)
+
+
+BATCH_MESSAGES = 10_000  # Makes the cost per batch negligible; 10 MB with messages of 1 KB.
+# The client gives a batch that is not full after this time, and a slice with gaps never fills its
+# last one.  A shorter wait makes smaller batches where the network is slow.
+POLL_S = 0.05
+
+
+def consume(
+    cluster: Cluster, consumer: Consumer, piece: Slice, start: int
+) -> Iterator[list[Message]]:
+    """Yield the messages from *start* to the end of *piece*, in batches that are not empty.
+
+    The end is passed when a message from behind it arrives, or when the partition ends there: as
+    offsets have gaps, there may be no message with the last offset.
+
+    Raises:
+        ConfigurationError: the records are gone.
+        StoreUnavailable: no message arrived within the cluster's timeout.
+    """
+    from confluent_kafka import TopicPartition
+
+    if start >= piece.end:
+        return
+    topic, _, number = piece.partition.rpartition("/")
+    with cluster.explained(f"to read {piece.partition!r}"):
+        consumer.assign([TopicPartition(topic, int(number), start)])
+    waited_since = time.monotonic()
+    while True:
+        with cluster.explained(f"to read {piece.partition!r}"):
+            polled = consumer.consume(min(BATCH_MESSAGES, piece.end - start), timeout=POLL_S)
+        events = [one for one in polled if one.error() is not None]
+        messages = [one for one in polled if one.error() is None] if events else polled
+        if messages:
+            last = _offset(messages[-1])
+            start = last + 1
+            waited_since = time.monotonic()
+            if last >= piece.end:
+                messages = messages[: bisect_left(messages, piece.end, key=_offset)]
+            if messages:
+                yield messages
+        if start >= piece.end or any(_ends(cluster, one, piece) for one in events):
+            return
+        if time.monotonic() - waited_since > cluster.timeout_s:
+            raise StoreUnavailable(
+                f"Kafka at {cluster.servers} gave nothing of {piece.partition!r} for "
+                f"{cluster.timeout_s:.0f} s, at offset {start} of {piece.end}"
+            )
+
+
+def _ends(cluster: Cluster, event: Message, piece: Slice) -> bool:
+    """Whether an event at the end of the partition shows that the slice is read completely."""
+    from confluent_kafka import KafkaError
+
+    error = event.error()
+    assert error is not None
+    match error.code():
+        case KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public names begin so
+            # A partition that ends before the slice is a replica that is behind: poll again.
+            return _offset(event) >= piece.end
+        case KafkaError._AUTO_OFFSET_RESET | KafkaError.OFFSET_OUT_OF_RANGE:  # noqa: SLF001
+            raise _gone(cluster, piece, error)
+        case _ if error.retriable():
+            return False
+        case _:
+            raise cluster.explain(error, f"to read {piece.partition!r}")
+
+
+def _gone(cluster: Cluster, piece: Slice, error: KafkaError) -> ConfigurationError:
+    return ConfigurationError(
+        f"offsets {piece.start} to {piece.end - 1} of partition {piece.partition!r} of Kafka at "
+        f"{cluster.servers} were planned, and some have expired or were truncated while they were "
+        f"read ({error.str()}); raise the topic's retention, and restore"
+    )
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None, "a message that was read has an offset"
+    return offset

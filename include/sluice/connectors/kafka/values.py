@@ -2,18 +2,23 @@
 
 A null value is a tombstone, which deletes its key from a compacted topic.  Its row has nulls in all
 columns and, if values are decoded, true in the column ``tombstone``.
+
+The columns of a record's metadata: its topic, partition, offset, timestamp, key and headers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from sluice.connectors.kafka.columns import texts_of
+from sluice.connectors.columns import check_names
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
+from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from confluent_kafka import Message
 
 TOMBSTONE = "tombstone"
 T = TypeVar("T")
@@ -143,3 +148,194 @@ def tombstones(raw: Sequence[bytes | None]) -> pa.Array:
     import pyarrow as pa
 
     return pa.array([one is None for one in raw], pa.bool_())
+
+
+LAST_MS = (2**63 - 1) // 1_000  # The range of microseconds that a timestamp column holds.
+KINDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataColumns:
+    """The columns in *wanted*, each ``name`` or ``name as other_name``.
+
+    Raises:
+        ConfigurationError: Kafka has no such column.
+    """
+
+    wanted: tuple[str, ...]
+    key: Literal["binary", "string"] = "binary"
+
+    def __post_init__(self) -> None:
+        for kind, _ in self.named():
+            if kind not in KINDS:
+                raise ConfigurationError(
+                    f"columns= names {kind!r}; what Kafka says of a record is {', '.join(KINDS)}"
+                )
+
+    def fields(self) -> list[pa.Field]:
+        import pyarrow as pa
+
+        types = {
+            "topic": pa.string(),
+            "partition": pa.int32(),
+            "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", tz="UTC"),
+            "timestamp_type": pa.string(),
+            "key": pa.string() if self.key == "string" else pa.binary(),
+            "headers": pa.map_(pa.string(), pa.binary()),
+        }
+        return [pa.field(name, types[kind]) for kind, name in self.named()]
+
+    def schema(self, values: Values) -> pa.Schema:
+        """Raises ConfigurationError when a value's column has the name of one of these."""
+        import pyarrow as pa
+
+        fields = [*self.fields(), *values.kept(), *values.fields()]
+        self.check_values([field.name for field in (*values.kept(), *values.fields())])
+        if values.text_schema is None:
+            fields += [pa.field(MALFORMED_COLUMN, pa.string()), pa.field(RAW, pa.string())]
+        return pa.schema([*fields, pa.field(RECORD, pa.int64())])
+
+    def check_values(self, names: Sequence[str]) -> None:
+        """Raises ConfigurationError when decoded columns collide with these or reserved ones.
+
+        Names are compared without case, as in Spark's SQL.
+        """
+        kept = [name for _, name in self.named()]
+        lower = [name.lower() for name in (*names, *kept)]
+        if twice := [name for name in (*kept, *names) if lower.count(name.lower()) > 1]:
+            raise ConfigurationError(
+                f"the values have a column {twice[0]!r}, and so has Kafka; rename Kafka's, as in "
+                f'columns=("{twice[0]} as kafka_{twice[0]}",), or leave it out'
+            )
+        check_names([*kept, *names], "Kafka's record")
+
+    def batch(self, messages: Sequence[Message], topic: str, values: Values) -> pa.RecordBatch:
+        """Messages as rows; metadata that no column can hold makes a row malformed, too."""
+        import pyarrow as pa
+
+        raw = [one.value() for one in messages]
+        decoded = values.decode(raw)
+        arrays: list[pa.Array] = []
+        reasons: dict[int, str] = {}
+        for kind, _ in self.named():
+            if kind == "key":
+                arrays.append(self._keys(messages, reasons))
+            elif kind == "timestamp":
+                arrays.append(_timestamps(messages, reasons))
+            else:
+                arrays.append(_column(kind, messages, topic))
+        offsets = _column("offset", messages, topic)
+        if values.text_schema is None:
+            arrays += [*decoded.columns, *_malformed(raw, {**reasons, **decoded.malformed})]
+        else:
+            arrays += [*decoded.columns[:-1], _spoilt(decoded.columns[-1], reasons)]
+        return pa.RecordBatch.from_arrays([*arrays, offsets], schema=self.schema(values))
+
+    def _keys(self, messages: Sequence[Message], reasons: dict[int, str]) -> pa.Array:
+        """The keys; adds to *reasons* the rows whose key is invalid, and why."""
+        import pyarrow as pa
+
+        raw = [one.key() for one in messages]
+        if self.key == "binary":
+            return pa.array(raw, pa.binary())
+        texts, bad = texts_of(raw)
+        for row in bad:
+            key = raw[row]
+            assert isinstance(key, bytes)
+            reasons[row] = f"the key is not UTF-8 (hex {key.hex()})"
+        return texts
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """The name of each in Kafka, and the name of its column."""
+        for one in self.wanted:
+            kind, _, name = one.partition(" as ")
+            yield kind.strip(), name.strip() or kind.strip()
+
+
+def texts_of(raw: Sequence[bytes | None]) -> tuple[pa.Array, list[int]]:
+    """*raw* as strings, and the numbers of the rows that are not UTF-8, which are null."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(raw, pa.binary()).cast(pa.string()), []
+    except pa.ArrowInvalid:
+        texts, bad = [], []
+        for row, one in enumerate(raw):
+            try:
+                texts.append(None if one is None else one.decode())
+            except UnicodeDecodeError:
+                texts.append(None)
+                bad.append(row)
+        return pa.array(texts, pa.string()), bad
+
+
+def _column(kind: str, messages: Sequence[Message], topic: str) -> pa.Array:
+    import pyarrow as pa
+
+    match kind:
+        case "topic":
+            return pa.repeat(pa.scalar(topic, pa.string()), len(messages))
+        case "partition":
+            return pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages))
+        case "offset":
+            return pa.array([one.offset() for one in messages], pa.int64())
+        case "timestamp_type":
+            names = {1: "create", 2: "append"}
+            return pa.array([names.get(one.timestamp()[0]) for one in messages], pa.string())
+        case _:
+            return pa.array(
+                [_headers(one.headers()) for one in messages], pa.map_(pa.string(), pa.binary())
+            )
+
+
+def _timestamps(messages: Sequence[Message], reasons: dict[int, str]) -> pa.Array:
+    """The timestamps; null for Kafka's -1, and for a value that is no valid time."""
+    import pyarrow as pa
+
+    times: list[int | None] = []
+    for row, one in enumerate(messages):
+        at = one.timestamp()[1]
+        times.append(at if 0 <= at <= LAST_MS else None)
+        if at > LAST_MS:
+            reasons[row] = f"the record's timestamp is no moment: {at} ms"
+    return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _headers(headers: object) -> list[tuple[str, bytes | None]]:
+    """The headers for a map column: of several headers of one name the last one is kept."""
+    return list(dict(headers).items()) if isinstance(headers, list) else []
+
+
+def _spoilt(texts: pa.Array, reasons: dict[int, str]) -> pa.Array:
+    """*texts* with the reason put before that of each malformed row, so that it is not decoded."""
+    import pyarrow as pa
+
+    if not reasons:
+        return texts
+    shown = texts.to_pylist()
+    for row, reason in reasons.items():
+        if shown[row] is not None and shown[row].strip():  # A blank text is no row.
+            shown[row] = f"{reason}: {shown[row]}"
+    return pa.array(shown, texts.type)
+
+
+def _malformed(raw: Sequence[bytes | None], reasons: dict[int, str]) -> list[pa.Array]:
+    """The reason of each malformed row, and its value: as text, or in hex if it is none."""
+    import pyarrow as pa
+
+    if not reasons:
+        return [pa.nulls(len(raw), pa.string()), pa.nulls(len(raw), pa.string())]
+    shown = [_shown(raw[row]) if row in reasons else None for row in range(len(raw))]
+    why = [reasons.get(row) for row in range(len(raw))]
+    return [pa.array(why, pa.string()), pa.array(shown, pa.string())]
+
+
+def _shown(raw: bytes | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return f"hex {raw.hex()}"
+    return text if text.isprintable() else f"hex {raw.hex()}"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.sink_spec import check_changelog
+from sluice.declaration.places import check_changelog
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sluice.connectors.staging.staged_sink import StagedSink
-    from sluice.storage.open import StoreLocation
+    from sluice.connectors.staged_sink import StagedSink
+    from sluice.store.open import StoreLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class PostgresTable:
         from sluice.connectors.postgres.ledger import Ledger
         from sluice.connectors.postgres.server import Server, table_name
         from sluice.connectors.postgres.target import PostgresTarget
-        from sluice.connectors.staging.staged_files import StagedFiles
-        from sluice.connectors.staging.staged_sink import StagedSink
-        from sluice.storage.open import open_store
+        from sluice.connectors.staged_files import StagedFiles
+        from sluice.connectors.staged_sink import StagedSink
+        from sluice.store.open import open_store
 
         table = table_name(value_of(self.table, params))
         sink = value_of(self.ledger_name, params) or f"{default.root.rstrip('/')} {uid}"

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.source_spec import params_of
+from sluice.declaration.places import params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:

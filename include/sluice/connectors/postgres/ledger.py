@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 
 from sluice.connectors.postgres.server import Connection, TableName, one_row
-from sluice.core.timeline import Span, Timeline
+from sluice.core.timeline import CheckpointRange, Timeline
 from sluice.errors import StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ def one_at_a_time(connection: Connection, what: str) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_lock_key(what)])
 
 
-def _ids(spans: tuple[Span, ...]) -> set[int]:
+def _ids(spans: tuple[CheckpointRange, ...]) -> set[int]:
     return {one for first, last in spans for one in range(first, last + 1)}
 
 

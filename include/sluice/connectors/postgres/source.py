@@ -2,36 +2,67 @@
 
 The table is one partition.  A row is read once; later updates and deletes are not noticed.  Numbers
 may have gaps; an epoch begins at the next row that exists.
+
+The end up to which a growing table can be read: no row before it will be committed later.
+
+A sequence's number is taken when a row is written, and the row is seen when its transaction
+commits; so a smaller number may appear after a larger one.  There are two answers.
+
+``Wait``, which is sound: an INSERT locks the table that it names (ROW EXCLUSIVE, PostgreSQL's
+table-level locks) before it takes a number, and holds the lock until its transaction has ended and
+its rows are visible.  It may name any table that takes numbers of the sequence, or one above or
+below it: a partitioned table locks a partition only when a row with its number gets there.  So a
+running transaction with a number up to the sequence's present one holds the lock of one of these:
+
+    1. through = the sequence's last value
+    2. writers = the transactions that hold the lock, or wait for it, read after 1
+    3. when all of them have ended, every row up to ``through`` is visible, or never will be
+
+This is a ``Fence``.  It is kept in the position, so that transactions that always overlap delay
+reading without stopping it.  It needs numbers that are taken in order, by the INSERT itself: a
+sequence without CACHE, and no application that fetches numbers beforehand.
+
+``Lag``, which relies on a declared bound: every writing transaction commits within *lag* of the
+timestamp of its rows.  Rows that are twice as old can be read: the newest of them took its number
+at most one lag after its timestamp, and a transaction that took a smaller one before that commits
+at most another lag later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from sluice.connectors.contracts.offsets import OffsetSource, Readable
-from sluice.connectors.contracts.source import Barrier, SourcePosition, offsets_by_partition
-from sluice.connectors.postgres.identity import TableIdentity, identity_of, parsed_identity
-from sluice.connectors.postgres.late_commits import lagging_end, parsed_fence, settled
-from sluice.connectors.postgres.reading import BATCH_BYTES, copy_out, parsed
-from sluice.connectors.postgres.select import Selection, filter_sql, select
-from sluice.connectors.postgres.sequence import (
+from sluice.connectors.offsets import OffsetSource, Readable
+from sluice.connectors.postgres.copy import (
+    BATCH_BYTES,
+    Selection,
+    copy_out,
+    filter_sql,
+    parsed,
+    select,
+)
+from sluice.connectors.postgres.server import (
+    Connection,
+    Sequence,
+    Server,
+    TableIdentity,
+    TableName,
+    check_encoding,
     check_numbered,
+    identity_of,
+    one_row,
+    parsed_identity,
     sequence_of,
     sequence_oid,
     table_oid,
 )
-from sluice.connectors.postgres.server import (
-    Connection,
-    Server,
-    TableName,
-    check_encoding,
-    one_row,
-)
 from sluice.core.plan import PartitionOffset, Slice
-from sluice.errors import ConfigurationError
+from sluice.declaration.places import Barrier, SourcePosition, offsets_by_partition
+from sluice.errors import ConfigurationError, ProtocolViolation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +88,7 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TableCut:
     """The readable part of the table, and its ``Fence``.
 
     A bounded source has not ended before the cut is settled.
@@ -69,7 +100,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReadPosition:
     """The version in a position: the table's identity, and the fence up to which it was read."""
 
     offset: int = 0
@@ -77,7 +108,7 @@ class Seen:
     fence: str = ""
 
     @classmethod
-    def at(cls, position: PartitionOffset | None) -> Seen:
+    def at(cls, position: PartitionOffset | None) -> ReadPosition:
         if position is None:
             return cls()
         table, _, fence = position.version.partition(" ")
@@ -96,7 +127,7 @@ class PostgresTableSource(OffsetSource):
     where: str = ""
     is_bounded: bool = False
     batch_bytes: int = BATCH_BYTES
-    cut: Cut | None = None
+    cut: TableCut | None = None
 
     @property
     def bounded(self) -> bool:
@@ -111,7 +142,7 @@ class PostgresTableSource(OffsetSource):
             return self._selection(connection).schema()
 
     def readable(self) -> Mapping[str, Readable]:
-        cut = self._cut(Seen()) if self.cut is None else self.cut
+        cut = self._cut(ReadPosition()) if self.cut is None else self.cut
         return {str(self.table): cut.there}
 
     def plan(
@@ -124,7 +155,7 @@ class PostgresTableSource(OffsetSource):
     ) -> Barrier:
         """See ``Source.plan``.  A cap counts numbers; there are never more rows than numbers."""
         before = offsets_by_partition(position).get(str(self.table))
-        seen = Seen.at(before)
+        seen = ReadPosition.at(before)
         cut = self._cut(seen)
         # The identity of the table is compared in ``_check_same``.
         position = tuple(
@@ -187,7 +218,7 @@ class PostgresTableSource(OffsetSource):
                 "may mean other rows; begin anew, too"
             )
 
-    def _cut(self, seen: Seen) -> Cut:
+    def _cut(self, seen: ReadPosition) -> TableCut:
         with self.server.session(read_only=True) as connection:
             self._selection(connection)
             check_numbered(connection, self.table, self.offset_column)
@@ -205,11 +236,11 @@ class PostgresTableSource(OffsetSource):
             version = str(self._identity(connection))
             return replace(cut, there=replace(there, version=version))
 
-    def _waited(self, connection: Connection, seen: Seen, patience_s: float) -> Cut:
+    def _waited(self, connection: Connection, seen: ReadPosition, patience_s: float) -> TableCut:
         offset = seen.offset
         sequence = sequence_of(connection, self.table, self.offset_column)
         behind_all = sequence.last_value(connection) + 1
-        fence = settled(
+        fence = wait_for_writers(
             connection,
             sequence,
             parsed_fence(seen.fence),
@@ -219,13 +250,15 @@ class PostgresTableSource(OffsetSource):
         end = max(offset, fence.verified)
         if behind_all < end:  # Numbers began anew: raise an error, or read the ones that exist.
             end = min(end, behind_all)
-        return Cut(Readable(min(offset, end), end), str(fence), fence.is_settled)
+        return TableCut(Readable(min(offset, end), end), str(fence), fence.is_settled)
 
-    def _lagging(self, connection: Connection, offset: int, column: str, lag: timedelta) -> Cut:
+    def _lagging(
+        self, connection: Connection, offset: int, column: str, lag: timedelta
+    ) -> TableCut:
         old, newest = lagging_end(connection, self.table, self.offset_column, column, lag)
         # A table whose rows were all deleted cannot be told from one that began anew.
         end = newest if 0 < newest < offset else max(old, offset)
-        return Cut(Readable(min(offset, end), end), is_settled=newest <= end)
+        return TableCut(Readable(min(offset, end), end), is_settled=newest <= end)
 
     def _from_next_row(self, connection: Connection, offset: int, end: int) -> Readable:
         from psycopg.sql import SQL, Identifier, Literal
@@ -247,3 +280,121 @@ class PostgresTableSource(OffsetSource):
             ).format(column, self.table.sql, Literal(offset), Literal(end), filter_sql(self.where))
         ).fetchone()
         return Readable(end if found is None else found[0], end)
+
+
+POLL_S = 0.01
+PREPARED = "-1/"  # The prefix of a prepared transaction that outlived a server's restart.
+
+# An INSERT may name the table, any other that takes its numbers from the sequence by a default or
+# as its owner, and whatever they inherit from or are inherited by.  No snapshot is involved.
+WRITERS = """
+WITH RECURSIVE tree AS (
+    SELECT relation FROM (
+        SELECT %(table)s::oid AS relation
+        UNION SELECT refobjid FROM pg_depend WHERE classid = 'pg_class'::regclass
+            AND objid = %(sequence)s AND refclassid = 'pg_class'::regclass
+            AND deptype IN ('a', 'i')
+        UNION SELECT f.adrelid FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
+            WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass
+            AND d.refobjid = %(sequence)s) takers
+    UNION SELECT near.relation FROM tree, LATERAL (
+        SELECT inhparent FROM pg_inherits WHERE inhrelid = tree.relation
+        UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = tree.relation
+    ) near(relation))
+SELECT DISTINCT virtualtransaction FROM pg_locks JOIN tree USING (relation)
+WHERE locktype = 'relation' AND mode = 'RowExclusiveLock'
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFence:
+    """All rows below ``verified`` are visible; up to ``through``, when ``writers`` have ended."""
+
+    verified: int
+    through: int
+    writers: frozenset[str]
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.writers
+
+    def __str__(self) -> str:
+        return f"{self.verified} {self.through} {','.join(sorted(self.writers))}".rstrip()
+
+
+def parsed_fence(version: str) -> ReadFence | None:
+    """The fence that ``str`` wrote; None for no text.  Raises ProtocolViolation for others."""
+    if not version:
+        return None
+    try:
+        verified, through, *writers = version.split(" ")
+        return ReadFence(
+            int(verified), int(through), frozenset(writers[0].split(",") if writers else ())
+        )
+    except ValueError:
+        raise ProtocolViolation(f"the position's version {version!r} is no fence") from None
+
+
+def wait_for_writers(
+    connection: Connection,
+    sequence: Sequence,
+    before: ReadFence | None,
+    *,
+    is_pinned: bool,
+    patience_s: float,
+) -> ReadFence:
+    """Wait for the writers of *before*, then for the present ones, at most *patience_s* in total.
+
+    With *is_pinned* the fence stays at the numbers that were taken when it was first set.
+    """
+    deadline = time.monotonic() + patience_s
+    verified = before.verified if before is not None else 0
+    fence = before if before is not None and (before.writers or is_pinned) else None
+    is_of_now = False
+    while True:
+        if fence is None:
+            through = sequence.last_value(connection)
+            fence = ReadFence(verified, through, _writers(connection, sequence))
+            is_of_now = True
+        elif fence.writers:
+            now = _writers(connection, sequence)
+            fence = ReadFence(verified, fence.through, remaining(fence.writers, now))
+        if fence.is_settled:
+            verified = max(verified, fence.through + 1)
+            if is_of_now or is_pinned:
+                return ReadFence(verified, fence.through, frozenset())
+            fence = None
+            continue
+        if time.monotonic() > deadline:
+            return fence
+        time.sleep(POLL_S)
+
+
+def lagging_end(
+    connection: Connection, table: TableName, offset_column: str, lag_column: str, lag: timedelta
+) -> tuple[int, int]:
+    """The end of the offsets that are old enough, and that of all; 0 without rows."""
+    from psycopg.sql import SQL, Identifier, Literal
+
+    offset, at = Identifier(offset_column), Identifier(lag_column)
+    # Without parameters, as a name may contain "%".
+    old = connection.execute(
+        SQL(
+            "SELECT {0} FROM {1} WHERE {2} <= clock_timestamp() - {3} ORDER BY {0} DESC LIMIT 1"
+        ).format(offset, table.sql, at, Literal(2 * lag))
+    ).fetchone()
+    newest = one_row(
+        connection, SQL("SELECT coalesce(max({}) + 1, 0) FROM {}").format(offset, table.sql)
+    )[0]
+    return (old[0] + 1 if old is not None else 0), newest
+
+
+def _writers(connection: Connection, sequence: Sequence) -> frozenset[str]:
+    given = {"table": sequence.table_oid, "sequence": sequence.oid}
+    return frozenset(name for (name,) in connection.execute(WRITERS, given))
+
+
+def remaining(waited_for: Iterable[str], now: frozenset[str]) -> frozenset[str]:
+    """The writers of *waited_for* that run *now*; a server's restart renames prepared ones."""
+    return (now & frozenset(waited_for)) | {name for name in now if name.startswith(PREPARED)}

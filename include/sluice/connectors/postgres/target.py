@@ -2,38 +2,38 @@
 
 Appended rows are copied straight into the table; rows with a key are copied into a temporary table,
 from which one statement deletes and one upserts.
+
+``TargetTable``: the table that a sink writes, and the check that rows fit it.
+
+It is checked before a checkpoint completes, and again in the transaction that writes.
+
+The columns of the table that a sink writes, and the check that Arrow's types fit them.
+
+A type fits if all of its values do: a bigint does not fit an integer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sluice.connectors.contracts.sink import RollBack
-from sluice.connectors.contracts.timeline_note import named
-from sluice.connectors.postgres.columns import Column, columns_of
-from sluice.connectors.postgres.ledger import LEDGER, Ledger
-from sluice.connectors.postgres.rehearsal import Rehearsal
-from sluice.connectors.postgres.rules import rules_of
-from sluice.connectors.postgres.server import (
-    Connection,
-    Server,
-    TableName,
-    check_encoding,
-)
-from sluice.connectors.postgres.target_table import TargetTable
-from sluice.connectors.postgres.writing import check_values, copy_in
+from sluice.connectors.postgres.copy import check_values, copy_in
+from sluice.connectors.postgres.ledger import LEDGER, Ledger, one_at_a_time
+from sluice.connectors.postgres.rehearsal import Rehearsal, rules_of
+from sluice.connectors.postgres.server import Connection, Server, TableName, check_encoding
+from sluice.connectors.staged_sink import named
 from sluice.core.timeline import Recovery, Timeline, Writer
+from sluice.declaration.places import RollBack
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.sql import Composed
 
-    from sluice.connectors.staging.staged_sink import EpochRows
+    from sluice.connectors.staged_sink import EpochRows
 
 # The server disconnects an idle transaction after this time if no other coordinator does it before.
 IDLE_TIMEOUT = "10min"
@@ -139,7 +139,7 @@ class PostgresTarget:
     def _is_empty(self, connection: Connection) -> bool:
         from psycopg.sql import SQL
 
-        if not columns_of(connection, self.table):
+        if not columns_of_table(connection, self.table):
             return True  # The table does not exist yet.
         found = connection.execute(SQL("SELECT 1 FROM {} LIMIT 1").format(self.table.sql))
         return found.fetchone() is None
@@ -178,7 +178,7 @@ class PostgresTarget:
 
     def _make(self, connection: Connection, rows: EpochRows) -> None:
         """Create the table with the columns of *rows*, if declared, unless it exists."""
-        if not self.creates or columns_of(connection, self.table):
+        if not self.creates or columns_of_table(connection, self.table):
             return
         schema = rows.schema()
         if schema is not None:
@@ -187,7 +187,7 @@ class PostgresTarget:
 
     def _check_not_gone(self, connection: Connection) -> None:
         """Raises ConfigurationError when a missing table had rows before."""
-        if not self.creates or columns_of(connection, self.table):
+        if not self.creates or columns_of_table(connection, self.table):
             return
         if self.ledger.exists(connection) and (count := self.ledger.row_count(connection)):
             raise ConfigurationError(
@@ -278,3 +278,284 @@ class PostgresTarget:
                 (place.check_keys if only_keys else place.check_rows)(there, table.schema)
                 seen.append(table.schema)
             yield table
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """*table* with the options of its sink; see ``PostgresTarget``."""
+
+    table: TableName
+    upsert_key: tuple[str, ...] = ()
+    checkpoint_column: str | None = None
+    creates: bool = False
+
+    def check(self, connection: Connection, schema: pa.Schema) -> None:
+        """Check that rows of *schema* can be written; a table that does not exist yet accepts all.
+
+        Raises:
+            ConfigurationError: they cannot; it names the column and the fix.
+        """
+        self.stamped(schema)
+        there = self.columns(connection)
+        if there:
+            self.check_rows(there, schema)
+
+    def columns(self, connection: Connection) -> dict[str, Column]:
+        """The table's columns; empty if it is still to be created.
+
+        Raises:
+            ConfigurationError: the table, or its key or checkpoint column, is missing or unfit.
+        """
+        there = columns_of_table(connection, self.table)
+        if not there:
+            if self.creates:
+                return {}
+            raise ConfigurationError(
+                f"there is no table {self.table} in database {connection.info.dbname!r}; make it, "
+                "or declare create=True"
+            )
+        if self.upsert_key:
+            self._check_key(connection, there)
+        stamp = there.get(self.checkpoint_column or "")
+        if self.checkpoint_column is not None and (stamp is None or stamp.type != "int8"):
+            raise ConfigurationError(
+                f"table {self.table} has no bigint column {self.checkpoint_column!r}, which is "
+                f"declared as checkpoint_column; ALTER TABLE {self.table} ADD COLUMN it"
+            )
+        return there
+
+    def check_rows(self, there: Mapping[str, Column], schema: pa.Schema) -> None:
+        """Check that a table of these columns accepts rows of *schema*, before they are stamped."""
+        check_column_types(self.table, there, self.stamped(schema))
+
+    def check_keys(self, there: Mapping[str, Column], schema: pa.Schema) -> None:
+        """Check that a table of these columns accepts deletes, which have only the key."""
+        check_column_types(self.table, {name: there[name] for name in self.upsert_key}, schema)
+
+    def stamped(self, schema: pa.Schema) -> pa.Schema:
+        """*schema* with the checkpoint column, if one is declared.
+
+        Raises:
+            ConfigurationError: the rows have a column of that name themselves.
+        """
+        import pyarrow as pa
+
+        if self.checkpoint_column is None:
+            return schema
+        if self.checkpoint_column in schema.names:
+            raise ConfigurationError(
+                f"the rows for table {self.table} have a column {self.checkpoint_column!r} "
+                "already, which is declared as checkpoint_column; name one that they have not"
+            )
+        return schema.append(pa.field(self.checkpoint_column, pa.int64()))
+
+    def make(self, connection: Connection, schema: pa.Schema) -> None:
+        """Create the table for rows of *schema*, unless it exists."""
+        # Under a lock, as concurrent CREATE ... IF NOT EXISTS would fail.
+        one_at_a_time(connection, f"create {self.table}")
+        connection.execute(self._create(self.stamped(schema)))
+
+    def _check_key(self, connection: Connection, there: Mapping[str, Column]) -> None:
+        named = ", ".join(self.upsert_key)
+        if missing := [name for name in self.upsert_key if name not in there]:
+            raise ConfigurationError(
+                f"table {self.table} has no column {missing[0]!r}, by which the sink upserts; it "
+                f"has {', '.join(there)}; give it its name back, or declare another upsert_key"
+            )
+        if not has_unique_index(connection, self.table, self.upsert_key):
+            raise ConfigurationError(
+                f"table {self.table} has no unique index on exactly ({named}), by which the sink "
+                f"upserts; CREATE UNIQUE INDEX ON {self.table} ({named}), without a condition"
+            )
+        if nullable := [name for name in self.upsert_key if there[name].is_nullable]:
+            raise ConfigurationError(
+                f"column {nullable[0]!r} of table {self.table} is part of the upsert key and may "
+                f"be null, and nulls are never equal; ALTER TABLE {self.table} ALTER COLUMN "
+                f"{nullable[0]} SET NOT NULL"
+            )
+
+    def _create(self, schema: pa.Schema) -> Composed:
+        from psycopg.sql import SQL, Identifier
+
+        types = {field.name: postgres_type(field.type) for field in schema}
+        parts = [SQL("{} {}").format(Identifier(name), SQL(type_)) for name, type_ in types.items()]
+        if self.upsert_key:
+            key = SQL(", ").join([Identifier(name) for name in self.upsert_key])
+            parts.append(SQL("PRIMARY KEY ({})").format(key))
+        return SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
+            self.table.sql, SQL(", ").join(parts)
+        )
+
+
+TEXT = ("text", "varchar", "bpchar", "citext", "name", "json", "jsonb", "uuid")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str  # The type's name in the catalog, such as int4; of a domain, its base type.
+    shown: str
+    kind: str
+    typmod: int
+    is_required: bool  # NOT NULL without a default.
+    is_nullable: bool
+    is_generated: bool
+
+
+def columns_of_table(connection: Connection, table: TableName) -> dict[str, Column]:
+    """The columns of a table; empty if there is no such table, or it is a view or the like."""
+    found = connection.execute(
+        """
+        SELECT a.attname, coalesce(b.typname, t.typname), format_type(a.atttypid, a.atttypmod),
+            coalesce(b.typtype, t.typtype)::text,
+            CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
+            a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', NOT a.attnotnull,
+            a.attgenerated <> '' OR a.attidentity = 'a'
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+            JOIN pg_namespace n ON n.oid = c.relnamespace
+            JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
+        WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+            AND a.attnum > 0 AND NOT a.attisdropped
+        ORDER BY a.attnum
+        """,
+        [table.schema, table.name],
+    )
+    return {row[0]: Column(*row) for row in found}
+
+
+def has_unique_index(connection: Connection, table: TableName, key: Sequence[str]) -> bool:
+    """Whether ON CONFLICT can name *key*: a unique index on these columns, on every row."""
+    return (
+        connection.execute(
+            """
+            SELECT 1 FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+                JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid
+                AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+                AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C")
+                    FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS k JOIN pg_attribute a
+                    ON a.attrelid = c.oid AND a.attnum = k) = %s::text[]
+            """,
+            [table.schema, table.name, sorted(key)],
+        ).fetchone()
+        is not None
+    )
+
+
+def check_column_types(table: TableName, there: Mapping[str, Column], given: pa.Schema) -> None:
+    """Raises ConfigurationError, which names column and types, unless all rows can be stored."""
+    for field in given:
+        column = there.get(field.name)
+        if column is None:
+            raise ConfigurationError(
+                f"table {table} has no column {field.name!r}, and the rows do; it has "
+                f"{', '.join(there)}; add it ({postgres_type(field.type)}) or select without it"
+            )
+        if column.is_generated:
+            raise ConfigurationError(
+                f"column {field.name!r} of table {table} is GENERATED ALWAYS and takes no "
+                "values; select without it"
+            )
+        if not _fits(field.type, column):
+            raise ConfigurationError(
+                f"column {field.name!r} of table {table} is {column.shown}, and the rows have "
+                f"{field.type}, which goes into {postgres_type(field.type)}; cast one of them"
+            )
+    if missing := [
+        f"{one.name!r} ({one.shown})"
+        for one in there.values()
+        if one.is_required and one.name not in given.names
+    ]:
+        raise ConfigurationError(
+            f"column {missing[0]} of table {table} is NOT NULL without a default, and the rows "
+            f"have only {', '.join(given.names)}; give it a default, or write it"
+        )
+
+
+def postgres_type(type_: pa.DataType) -> str:
+    """The type of a column that is created for values of *type_*."""
+    import pyarrow as pa
+
+    plain: tuple[tuple[bool, str], ...] = (
+        (pa.types.is_boolean(type_), "boolean"),
+        (
+            pa.types.is_int8(type_) or pa.types.is_int16(type_) or pa.types.is_uint8(type_),
+            "smallint",
+        ),
+        (pa.types.is_int32(type_) or pa.types.is_uint16(type_), "integer"),
+        (pa.types.is_int64(type_) or pa.types.is_uint32(type_), "bigint"),
+        (pa.types.is_uint64(type_), "numeric(20, 0)"),
+        (pa.types.is_float16(type_) or pa.types.is_float32(type_), "real"),
+        (pa.types.is_float64(type_), "double precision"),
+        (pa.types.is_date(type_), "date"),
+        (_is_binary(type_), "bytea"),
+        (pa.types.is_nested(type_), "jsonb"),
+    )
+    for is_it, name in plain:
+        if is_it:
+            return name
+    if pa.types.is_decimal(type_):
+        return f"numeric({type_.precision}, {type_.scale})"
+    if pa.types.is_timestamp(type_):
+        return "timestamp" if type_.tz is None else "timestamptz"
+    return "text"
+
+
+def _fits(type_: pa.DataType, column: Column) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if pa.types.is_null(type_):
+        return True
+    if pa.types.is_nested(type_):
+        return column.type in ("json", "jsonb")
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return column.type in TEXT or column.kind == "e"
+    if pa.types.is_integer(type_):
+        return _digits_fit(_integer_digits(type_), 0, column) or column.type in _integers(type_)
+    if pa.types.is_decimal(type_):
+        return _digits_fit(type_.precision - type_.scale, type_.scale, column)
+    name = postgres_type(type_)
+    wider = {
+        "boolean": ("bool",),
+        "real": ("float4", "float8"),
+        "double precision": ("float8",),
+        "date": ("date",),
+        "bytea": ("bytea",),
+        "timestamp": ("timestamp",),
+        "timestamptz": ("timestamptz",),
+    }
+    return column.type in wider.get(name, ())
+
+
+def _integers(type_: pa.DataType) -> tuple[str, ...]:
+    sizes = {"smallint": ("int2", "int4", "int8"), "integer": ("int4", "int8"), "bigint": ("int8",)}
+    return sizes.get(postgres_type(type_), ())
+
+
+def _integer_digits(type_: pa.DataType) -> int:
+    import pyarrow as pa
+
+    return len(str(1 << (type_.bit_width - pa.types.is_signed_integer(type_))))
+
+
+def _digits_fit(before: int, after: int, column: Column) -> bool:
+    """Whether a column of numeric holds so many digits before and after the point."""
+    if column.type != "numeric":
+        return False
+    if column.typmod < 0:
+        return True
+    precision = ((column.typmod - 4) >> 16) & 0xFFFF
+    scale = (((column.typmod - 4) & 0x7FF) ^ 1024) - 1024
+    return scale >= after and precision - scale >= before
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    )

@@ -16,13 +16,12 @@ from typing import Annotated
 import typer
 
 from sluice.core.ids import CheckpointId
-from sluice.declaration.discovery import load_pipeline
-from sluice.declaration.project import PIPELINES_VARIABLE, find_pipelines
+from sluice.declaration.project import PIPELINES_VARIABLE, find_pipelines, load_pipeline
 from sluice.extras import SPARK
 from sluice.job.job import open_job
 from sluice.spark.session import SETTINGS, require_pyspark
 from sluice.spark.stage import run_stage
-from sluice.storage.open import StoreLocation
+from sluice.store.open import StoreLocation
 
 LOCAL = "local"  # The master of an application that spark-submit did not start.
 

@@ -1,0 +1,703 @@
+"""``sluice cancel``: the job ends; what becomes of its checkpoints, the retention says.
+
+``sluice checkpoints abort``: ends one pending checkpoint; the job goes on.
+
+``sluice dispose``: deletes a savepoint that is needed no more.
+
+``sluice checkpoint``, ``savepoint`` and ``stop``: asked for here, done by what drives the job.
+
+``sluice run`` or Airflow takes the request up with its next checkpoint.  The command waits for the
+end, and says so when nothing takes it up.
+
+``sluice restore``: what the form of the restore DAG does, on the command line.
+
+``sluice pause``, ``resume`` and ``checkpoints config``: when a running job takes checkpoints.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.cli.options import (
+    AsJson,
+    EndpointUrl,
+    NoChecksums,
+    Params,
+    PipelineName,
+    Root,
+    declared_job,
+    parameters,
+    period_ms,
+    print_files,
+    print_json,
+    print_line,
+    this_person,
+)
+from sluice.coordinator import requests
+from sluice.coordinator.failure import abort_checkpoint, pending_checkpoint
+from sluice.coordinator.requests import NewTimes, UserRequest, request_checkpoint
+from sluice.coordinator.restore import Resolved, RestoreRequest, plan, resolve, stop
+from sluice.coordinator.restore import restore as restore_job
+from sluice.coordinator.savepoints import dispose as dispose_savepoint
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
+from sluice.core.decider import CheckpointRequest
+from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.restoring import RestoreOptions, Stop
+from sluice.core.state import CoordinatorState
+from sluice.core.tables import TableAhead
+from sluice.errors import ConfigurationError, RestoreError
+from sluice.job.job import Job, never_submitted_message
+from sluice.job.snapshots import LATEST, parsed_checkpoint_id
+from sluice.surface.journal import RequestProgress, RequestStatus, last_host, request_progress
+from sluice.surface.options import (
+    CheckpointConfig,
+    OptionChange,
+    awaited_changes,
+    checkpoint_config,
+    options_after,
+    value_with_unit,
+)
+from sluice.surface.snapshots import FileDetails, file_details
+from sluice.surface.units import moment, size
+
+
+class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
+    """``aborted`` were pending; ``retained`` can still be restored."""
+
+    pipeline: str
+    status: str
+    aborted: list[int]
+    retained: list[int]
+
+
+def cancel(
+    pipeline: PipelineName,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """End the job: what is pending is aborted; what is retained is kept or goes, as configured."""
+    job = declared_job(pipeline, root, endpoint_url)
+    before = job.state()
+    if before.generation == NO_GENERATION:
+        raise ConfigurationError(never_submitted_message(job))
+    after = stop(job, JobStatus.CANCELED)
+    if after.status is not JobStatus.CANCELED:
+        raise ConfigurationError(
+            f"job {pipeline!r} is {after.status.value}; it cannot be cancelled"
+        )
+    result = CancelResult(
+        pipeline=pipeline,
+        status=after.status.value,
+        aborted=[pending.checkpoint_id for pending in before.pending],
+        retained=[done.checkpoint_id for done in after.completed],
+    )
+    if as_json:
+        print_json(result)
+        return
+    retained = ", ".join(map(str, result.retained)) or "none"
+    print_line(f"{pipeline} is {result.status}; retained checkpoints: {retained}")
+
+
+class AbortResult(msgspec.Struct, frozen=True, kw_only=True):
+    """``aborted`` are the checkpoint and those that continued it."""
+
+    pipeline: str
+    status: str
+    aborted: list[int]
+
+
+def abort(
+    pipeline: PipelineName,
+    checkpoint: Annotated[str, typer.Argument(metavar="ID", help="A pending one, or 'latest'.")],
+    because: Annotated[
+        str, typer.Option("--because", help="Why; the history shows it.", show_default=False)
+    ] = "",
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Abort the pending checkpoint ID: what it wrote is deleted, and its records are read again.
+
+    The job goes on: it does not fail over, and nothing counts as a failure.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    checkpoint_id = pending_checkpoint(job, checkpoint)
+    before = job.state().pending
+    after = abort_checkpoint(job, checkpoint_id, by=this_person(because))
+    gone = [one.checkpoint_id for one in before if not after.pending_checkpoint(one.checkpoint_id)]
+    result = AbortResult(pipeline=pipeline, status=after.status.value, aborted=[*map(int, gone)])
+    if as_json:
+        print_json(result)
+        return
+    print_line(f"checkpoint {checkpoint_id} is aborted; {pipeline} is {result.status} and goes on")
+    for child in result.aborted:
+        if child != checkpoint_id:
+            print_line(f"checkpoint {child}, which continued it, is aborted too")
+
+
+def dispose_command(
+    pipeline: PipelineName,
+    name: Annotated[str, typer.Argument(help="The savepoint's name.")],
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete savepoint NAME of PIPELINE, and nothing else; refused while the job needs it.
+
+    One that is not there, or not any more, is no error.  Jobs of other roots that were restored
+    from it, and have completed no checkpoint since, are not asked.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    was_there = dispose_savepoint(job, name)
+    if as_json:
+        print_json({"savepoint": name, "disposed": was_there})
+    elif was_there:
+        print_line(f"savepoint {name} is deleted")
+    else:
+        print_line(f"there is no savepoint {name} in {job.store.root}; nothing was deleted")
+
+
+POLL_S = 0.5
+HINT_AFTER_S = 15.0  # Longer than most checkpoints that are before it, shorter than a coffee.
+
+NoWait: TypeAlias = Annotated[
+    bool, typer.Option("--no-wait", help="Return once the request is queued.")
+]
+WaitFor: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--wait-for",
+        metavar="PERIOD",
+        help="Drop the request if nothing takes it up for 90s, 10m, 2h.  "
+        "[default: the checkpoint timeout]",
+    ),
+]
+
+Force: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Do not wait for a pending checkpoint, above the limit of concurrent ones.  "
+        "Unaligned ones may not overlap, and wait all the same.",
+    ),
+]
+
+
+def checkpoint(
+    pipeline: PipelineName,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Write all state anew: it shares no file with those before."),
+    ] = False,
+    force: Force = False,
+    no_wait: NoWait = False,
+    wait_for: WaitFor = None,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a checkpoint of PIPELINE taken now, also without new input or during the minimum pause.
+
+    The process that drives the job takes it: 'sluice run', or Airflow.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    request = UserRequest(
+        by=this_person(), is_full=full, is_forced=force, waits=_wait_period(wait_for)
+    )
+    _ask(job, request, waits=not no_wait, as_json=as_json)
+
+
+def savepoint(
+    pipeline: PipelineName,
+    name: Annotated[str, typer.Argument(help="The savepoint's name, which is never overwritten.")],
+    canonical: Annotated[
+        bool, typer.Option("--canonical", help="Merge each subtask's state to one sorted run.")
+    ] = False,
+    force: Force = False,
+    no_wait: NoWait = False,
+    wait_for: WaitFor = None,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have savepoint NAME of PIPELINE taken; the job goes on."""
+    job = declared_job(pipeline, root, endpoint_url)
+    request = UserRequest(
+        by=this_person(),
+        type=CheckpointType.SAVEPOINT,
+        name=name,
+        is_canonical=canonical,
+        is_forced=force,
+        waits=_wait_period(wait_for),
+    )
+    _ask(job, request, waits=not no_wait, as_json=as_json)
+
+
+def stop_command(
+    pipeline: PipelineName,
+    drain: Annotated[
+        bool,
+        typer.Option("--drain", help="All windows fire, and the job is FINISHED, not SUSPENDED."),
+    ] = False,
+    savepoint: Annotated[
+        str | None, typer.Option(help="Its savepoint's name.  [default: stop-DATE-TIME]")
+    ] = None,
+    force: Force = False,
+    no_wait: NoWait = False,
+    wait_for: WaitFor = None,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop PIPELINE with a savepoint: what is before it is published, nothing is read behind it.
+
+    'sluice cancel' ends a job at once, without one.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    request = UserRequest(
+        by=this_person(),
+        type=CheckpointType.SAVEPOINT_TERMINATE if drain else CheckpointType.SAVEPOINT_SUSPEND,
+        name=savepoint or f"stop-{datetime.now(UTC):%Y%m%d-%H%M%S}",
+        is_forced=force,
+        waits=_wait_period(wait_for),
+    )
+    _ask(job, request, waits=not no_wait, as_json=as_json)
+
+
+def _wait_period(wait_for: str | None) -> timedelta | None:
+    return None if wait_for is None else timedelta(milliseconds=period_ms("--wait-for", wait_for))
+
+
+def _ask(job: Job, request: UserRequest, *, waits: bool, as_json: bool) -> None:
+    queued = request_checkpoint(job, request)
+    progress = _await_end(job, queued) if waits else request_progress(job, queued.request_id)
+    if as_json:
+        print_json(progress)
+    if progress.status in (RequestStatus.WAITING, RequestStatus.IN_PROGRESS):
+        if not as_json:
+            print_line(f"request {queued.request_id} is queued; it waits until {_end_of(queued)}")
+            print_line(_hint(job))
+    elif progress.status is not RequestStatus.COMPLETED:
+        raise ConfigurationError(_why(job, progress))
+    elif not as_json:
+        print_line(_completion_message(job, request, progress))
+
+
+def _await_end(job: Job, queued: CheckpointRequest) -> RequestProgress:
+    """Look until it has ended; say once that nothing takes it up, and which one it became."""
+    begin, is_hinted = time.monotonic(), False
+    checkpoint: int | None = None
+    while True:
+        progress = request_progress(job, queued.request_id, checkpoint=checkpoint)
+        if progress.has_ended:
+            return progress
+        is_late = time.monotonic() - begin >= HINT_AFTER_S
+        if progress.status is RequestStatus.WAITING and is_late and not is_hinted:
+            is_hinted = True
+            typer.echo(f"it waits until {_end_of(queued)}; {_hint(job)}", err=True)
+        if checkpoint is None and progress.checkpoint is not None:
+            checkpoint = progress.checkpoint
+            typer.echo(f"checkpoint {checkpoint} is pending", err=True)
+        time.sleep(POLL_S)
+
+
+def _end_of(queued: CheckpointRequest) -> str:
+    return f"{moment(queued.expires_at_ms or 0)[:-4]} (UTC)"
+
+
+def _hint(job: Job) -> str:
+    """What is to take the request up, and what a person can do if that is not there."""
+    uid, host = job.pipeline.uid, last_host(job.state())
+    if host is None:
+        return f"what drives the job takes it up: 'sluice run {uid}', or the DAG {uid!r}"
+    since = f"checkpoint {host.checkpoint}, at {moment(host.triggered_at_ms)[:-4]} (UTC)"
+    if host.cause.startswith("airflow:"):
+        return (
+            f"Airflow drove {since}: its watchdog starts a run for the request within a minute, if "
+            "Airflow runs and 'sluice__watchdog' is not paused"
+        )
+    return (
+        f"'{host.cause}' drove {since}: if that process has ended, 'sluice run {uid}' takes the "
+        "request up"
+    )
+
+
+def _why(job: Job, progress: RequestProgress) -> str:
+    said = ": ".join(part for part in (progress.reason, progress.message) if part)
+    match progress.status:
+        case RequestStatus.FAILED:
+            return f"checkpoint {progress.checkpoint} was aborted, {said}"
+        case RequestStatus.REJECTED:
+            return f"the request was dropped, {said}; {_hint(job)}"
+        case _:
+            uid = job.pipeline.uid
+            return f"the journal does not tell what became of it; see 'sluice journal {uid}'"
+
+
+def _completion_message(job: Job, request: UserRequest, progress: RequestProgress) -> str:
+    if request.name is None:
+        return f"checkpoint {progress.checkpoint} completed"
+    place = f"{job.store.root}/{job.paths.savepoint(request.name)}"
+    taken = f"savepoint {request.name!r} is checkpoint {progress.checkpoint}, in {place}"
+    if not request.type.stops_the_job:
+        return taken
+    uid = job.pipeline.uid
+    return f"{uid} is {job.state().status.value}; {taken}"
+
+
+NOT_COMPARED = "not compared with their checksums"
+
+Checkpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="A retained checkpoint, or 'latest'.  [default: the latest]"),
+]
+Savepoint: TypeAlias = Annotated[str | None, typer.Option(help="A savepoint, by name.")]
+FromRoot: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="URI", help="Another root, which has the checkpoint.")
+]
+FromPipeline: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
+]
+FromPath: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="PATH",
+        help="A snapshot by its path: its folder or the _metadata in it, as a URI, an absolute "
+        "path, or a path in the root.",
+    ),
+]
+ClaimModeOption: TypeAlias = Annotated[
+    ClaimMode,
+    typer.Option(
+        case_sensitive=False,
+        help="NO_CLAIM leaves the savepoint to you; CLAIM gives it to the job, which deletes it "
+        "when no checkpoint reads it any more.",
+    ),
+]
+AllowNonRestoredState: TypeAlias = Annotated[
+    bool,
+    typer.Option("--allow-non-restored-state", help="Drop the state of stages that are gone."),
+]
+IgnoreInFlightOf: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        metavar="ID", help="Drop the data in flight of this checkpoint: its rows are lost."
+    ),
+]
+
+RollBackTables: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--roll-back-tables",
+        help="Put the sinks' tables back to what the checkpoint pinned, too, now.",
+    ),
+]
+
+AcceptTables: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--accept-tables",
+        help="Take the sinks' tables as they are, where they lack rows or show those of another "
+        "life of a job.",
+    ),
+]
+
+Parallelism: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be restored, and change nothing.")
+]
+
+
+class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``--dry-run --json``.  ``checkpoint`` None: the job would start from empty."""
+
+    pipeline: str
+    can_restore: bool
+    problems: tuple[str, ...]
+    checkpoint: int | None = None
+    origin: str | None = None
+    replays_commit: bool = False
+    checksums_compared: bool = False
+    ignores_in_flight: bool = False
+    dropped_stages: tuple[str, ...] = ()
+    total_bytes: int = 0
+    files: tuple[FileDetails, ...] = ()
+    tables_ahead: tuple[TableAhead, ...] = ()
+    changed_options: tuple[OptionChange, ...] = ()
+
+
+class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
+    pipeline: str
+    checkpoint: int | None
+    origin: str | None
+    generation: int
+    status: str
+    tables_ahead: tuple[TableAhead, ...] = ()
+    changed_options: tuple[OptionChange, ...] = ()
+
+
+def restore_command(
+    context: typer.Context,
+    pipeline: PipelineName,
+    checkpoint: Checkpoint = None,
+    savepoint: Savepoint = None,
+    from_root: FromRoot = None,
+    from_pipeline: FromPipeline = None,
+    from_path: FromPath = None,
+    claim_mode: ClaimModeOption = ClaimMode.NO_CLAIM,
+    allow_non_restored_state: AllowNonRestoredState = False,
+    ignore_in_flight_of: IgnoreInFlightOf = None,
+    roll_back_tables: RollBackTables = False,
+    accept_tables: AcceptTables = False,
+    no_checksums: NoChecksums = False,
+    parallelism: Parallelism = None,
+    param: Params = None,
+    dry_run: DryRun = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue PIPELINE from its latest checkpoint, or from the one that is named.
+
+    Everything it needs is verified first.  Older coordinators of the job are fenced.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    request = RestoreRequest(
+        checkpoint=None if checkpoint in (None, LATEST) else parsed_checkpoint_id(checkpoint),
+        savepoint=savepoint,
+        root=from_root,
+        pipeline=from_pipeline,
+        pointer=from_path,
+        parallelism=tuple(parallelism or ()),
+        params=parameters(param or [], context.args),
+        options=RestoreOptions(
+            allow_non_restored_state=allow_non_restored_state,
+            claim_mode=claim_mode,
+            ignore_in_flight_of=_as_id(ignore_in_flight_of),
+            roll_back_tables=roll_back_tables,
+            accept_tables=accept_tables,
+            compare_checksums=not no_checksums,
+        ),
+    )
+    resolved = resolve(job, state := job.state(), request)
+    if dry_run:
+        planned = _plan(job, state, resolved)
+        _print_plan(planned, as_json=as_json, rolls_back=roll_back_tables)
+        return
+    restored = _restored(job, state, resolved)
+    _print_result(restored, as_json=as_json, is_compared=not no_checksums)
+
+
+def _restored(job: Job, state: CoordinatorState, resolved: Resolved) -> RestoreResult:
+    restored = restore_job(
+        job, resolved.target, resolved.options, configuration=resolved.configuration
+    )
+    return RestoreResult(
+        pipeline=job.pipeline.uid,
+        checkpoint=restored.checkpoint_id,
+        origin=None if restored.origin is None else str(restored.origin),
+        generation=restored.state.generation,
+        status=restored.state.status.value,
+        tables_ahead=restored.tables_ahead,
+        changed_options=options_after(state, resolved.configuration),
+    )
+
+
+def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    if not is_compared:
+        print_line(f"its files are {NOT_COMPARED}")
+    what = _named(result.checkpoint, result.origin)
+    print_line(f"{result.pipeline} is {result.status} from {what}, generation {result.generation}")
+    for change in result.changed_options:
+        print_line(change.made)
+    for ahead in result.tables_ahead:
+        print_line(ahead.told(rolls_back=False))
+
+
+def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
+    """Raises RestoreError, or with *as_json* ends with exit code 1, when it cannot be restored."""
+    if as_json:
+        print_json(plan)
+        if plan.problems:
+            raise typer.Exit(1)
+        return
+    for problem in plan.problems:
+        print_line(problem)
+    if plan.problems:
+        count = len(plan.problems)
+        first = "one problem" if count == 1 else f"{count} problems"
+        raise RestoreError(f"the job cannot be restored for the {first} above")
+    print_files(plan.files)
+    compared = "as they were written" if plan.checksums_compared else NOT_COMPARED
+    print_line(
+        f"would restore {_named(plan.checkpoint, plan.origin)}: {len(plan.files):,} files, "
+        f"{size(plan.total_bytes)}, all of them there, {compared}"
+    )
+    if plan.replays_commit:
+        print_line("its sinks publish what they staged first")
+    if plan.ignores_in_flight:
+        print_line("its data in flight is dropped, and those rows are lost")
+    if plan.dropped_stages:
+        print_line(f"the state of {', '.join(plan.dropped_stages)} is dropped")
+    for change in plan.changed_options:
+        print_line(change.made)
+    for ahead in plan.tables_ahead:
+        print_line(ahead.told(rolls_back=rolls_back))
+
+
+def _plan(job: Job, state: CoordinatorState, resolved: Resolved) -> RestorePlan:
+    uid, decision = job.pipeline.uid, plan(job, state, resolved).decision
+    if isinstance(decision, Stop):
+        return RestorePlan(pipeline=uid, can_restore=False, problems=decision.problems)
+    origin = decision.choice.origin
+    files = tuple(file_details(job, decision.files))
+    return RestorePlan(
+        pipeline=uid,
+        can_restore=True,
+        problems=(),
+        checkpoint=decision.choice.checkpoint_id,
+        origin=None if origin is None else str(origin),
+        replays_commit=decision.replays_commit,
+        checksums_compared=decision.is_compared,
+        ignores_in_flight=decision.ignores_in_flight,
+        dropped_stages=decision.dropped_stages,
+        total_bytes=sum(file.size_bytes for file in files),
+        files=files,
+        tables_ahead=decision.tables_ahead,
+        changed_options=options_after(state, resolved.configuration),
+    )
+
+
+def _named(checkpoint_id: int | None, origin: str | None) -> str:
+    if origin is not None:
+        return origin
+    return "the empty state" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+
+
+def _as_id(checkpoint_id: int | None) -> CheckpointId | None:
+    return None if checkpoint_id is None else CheckpointId(checkpoint_id)
+
+
+def pause_command(
+    pipeline: PipelineName,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take no periodic checkpoint of PIPELINE from now on; what is pending completes.
+
+    As records are read in epochs, the job reads nothing until 'sluice resume'.  'sluice checkpoint'
+    and 'sluice savepoint' still take one.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    requests.pause(job, by=this_person())
+    _print_outcome(job, f"checkpointing of {pipeline} is paused", as_json=as_json)
+
+
+def resume_command(
+    pipeline: PipelineName,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take periodic checkpoints of PIPELINE again."""
+    job = declared_job(pipeline, root, endpoint_url)
+    requests.resume(job, by=this_person())
+    _print_outcome(job, f"checkpointing of {pipeline} is resumed", as_json=as_json)
+
+
+def config(
+    pipeline: PipelineName,
+    interval: Annotated[
+        str | None, typer.Option(metavar="PERIOD", help="The least time between two triggers.")
+    ] = None,
+    min_pause: Annotated[
+        str | None, typer.Option(metavar="PERIOD", help="The least time behind a completed one.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="PERIOD", help="How long a checkpoint may take.")
+    ] = None,
+    tolerable: Annotated[
+        int | None, typer.Option(metavar="N", help="Failures in a row that the job survives.")
+    ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Take back what was changed, but not a pause.")
+    ] = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how PIPELINE takes its checkpoints: declared, in force, default; or change it.
+
+    A change holds from the next checkpoint on, through restores, until --reset or a new submission.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    times = NewTimes(
+        interval=_option_period("--interval", interval),
+        min_pause=_option_period("--min-pause", min_pause),
+        timeout=_option_period("--timeout", timeout),
+        tolerable_failed_checkpoints=tolerable,
+        resets=reset,
+    )
+    if times != NewTimes():
+        requests.retime(job, times, by=this_person())
+    shown = checkpoint_config(job)
+    if as_json:
+        print_json(shown)
+    else:
+        _print(job, shown)
+
+
+def _option_period(option: str, given: str | None) -> timedelta | None:
+    if given is None:
+        return None
+    return timedelta(0) if given == "0" else timedelta(milliseconds=period_ms(option, given))
+
+
+def _print_outcome(job: Job, sentence: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(checkpoint_config(job))
+    else:
+        print_line(sentence)
+
+
+def _print(job: Job, shown: CheckpointConfig) -> None:
+    state = job.state()
+    paused = ", paused" if shown.paused else ""
+    print_line(f"{job.pipeline.uid} is {state.status.value}{paused}")
+    if shown.changed_at is not None:
+        at = moment(shown.changed_at)[:-4]
+        print_line(f"changed last by {shown.changed_by}, at {at} (UTC)")
+    table = Table("option", "declared", "in force", "default", box=None, padding=(0, 1, 0, 0))
+    for one in shown.settings:
+        cells = [
+            value_with_unit(one.name, value) for value in (one.declared, one.in_force, one.default)
+        ]
+        style = "yellow" if one.declared != one.in_force else None
+        table.add_row(one.name.removesuffix("_ms"), *map(escape, cells), style=style)
+    Console().print(table)
+    for change in awaited_changes(job.pipeline, state):
+        print_line(change.awaited)
+    for one in shown.settings:
+        if one.changed and one.declared != one.in_force:
+            declared, in_force = (
+                value_with_unit(one.name, one.declared),
+                value_with_unit(one.name, one.in_force),
+            )
+            print_line(f"{one.name}: declared {declared}, in force {in_force} until --reset")

@@ -1,0 +1,380 @@
+"""``sluice tables``: the versions of a table of files; merge its files, delete what is old.
+
+``sluice orphans`` and ``sluice gc``: what nothing names any more, reported or deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sluice.cli.options import (
+    AsJson,
+    EndpointUrl,
+    PipelineName,
+    Root,
+    declared_job,
+    period_ms,
+    print_json,
+    print_line,
+)
+from sluice.connectors.files_table.log import Chain, TableLog
+from sluice.connectors.files_table.maintenance import TARGET_BYTES
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.coordinator.garbage import Orphan, Orphans, Reason, collect_garbage, find_orphans
+from sluice.coordinator.savepoints import savepoint_names
+from sluice.core.ids import NO_GENERATION
+from sluice.errors import ConfigurationError
+from sluice.job.job import Job, never_submitted_message
+from sluice.job.places import open_sinks
+from sluice.surface.units import size
+
+SinkName: TypeAlias = Annotated[
+    str, typer.Argument(help="The uid of a FilesTable, or STAGE.late or STAGE.malformed.")
+]
+
+
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version added; ``in_table`` is false for one that was rolled back."""
+
+    version: int
+    parent: int | None
+    in_table: bool
+    compacted: bool
+    files: int
+    rows: int
+    size_bytes: int
+
+
+class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``files``, ``rows`` and ``size_bytes`` are what a reader reads now."""
+
+    sink: str
+    root: str
+    version: int | None
+    files: int
+    rows: int
+    size_bytes: int
+    versions: list[VersionRecord]
+
+
+class CompactRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``version`` is the one whose files were merged; None: there was nothing to do."""
+
+    version: int | None
+    files_before: int
+    files: int
+
+
+class VacuumRecord(msgspec.Struct, frozen=True, kw_only=True):
+    before_version: int
+    versions: list[int]
+    files: int
+    size_bytes: int
+
+
+def show(
+    pipeline: PipelineName,
+    sink: SinkName,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the versions of SINK's table, oldest first, and what a reader reads now."""
+    job = declared_job(pipeline, root, endpoint_url)
+    table = _table(job, sink)
+    record = _record(sink, table)
+    if as_json:
+        print_json(record)
+        return
+    shown = Table("version", "continues", "files", "rows", "size", "")
+    for one in record.versions:
+        remarks = {"rolled back": not one.in_table, "merged": one.compacted}
+        shown.add_row(
+            str(one.version),
+            str(one.parent or "nothing"),
+            f"{one.files:,}",
+            f"{one.rows:,}",
+            size(one.size_bytes),
+            ", ".join(remark for remark, holds in remarks.items() if holds),
+        )
+    Console().print(shown)
+    print_line(
+        f"{record.root} as of {record.version or 'nothing'}: {record.files:,} files, "
+        f"{record.rows:,} rows, {size(record.size_bytes)}"
+    )
+
+
+def compact(
+    pipeline: PipelineName,
+    sink: SinkName,
+    target_mb: Annotated[
+        int, typer.Option("--target-mb", min=1, help="How large a file is to be, in megabytes.")
+    ] = TARGET_BYTES // 1_000_000,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge the small files of SINK's table; no version changes, and nothing is deleted."""
+    job = declared_job(pipeline, root, endpoint_url)
+    table = _table(job, sink)
+    before = len(TableLog(table.store).chain().files)
+    made = table.compact(target_bytes=target_mb * 1_000_000)
+    record = CompactRecord(
+        version=None if made is None else made.checkpoint_id,
+        files_before=before,
+        files=before if made is None else len(made.files),
+    )
+    if as_json:
+        print_json(record)
+    elif record.version is None:
+        print_line("nothing to do: the newest version is merged")
+    else:
+        print_line(
+            f"version {record.version}: {before:,} files are {record.files:,} now; 'sluice tables "
+            "vacuum' deletes the old ones"
+        )
+
+
+def vacuum(
+    pipeline: PipelineName,
+    sink: SinkName,
+    keep_versions: Annotated[
+        int, typer.Option("--keep-versions", min=1, help="So many of the newest stay readable.")
+    ],
+    grace: Annotated[
+        str,
+        typer.Option("--grace", help="Rely on merged files of that age only: 90s, 10m, or 0s."),
+    ] = "10m",
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete versions of SINK's table but the newest, and those that checkpoints or savepoints pin.
+
+    Older versions can no longer be read.  A savepoint that was copied to another root is not known
+    here; what it pins may go.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    table = _table(job, sink)
+    lineage = TableLog(table.store).lineage()
+    if not lineage:
+        raise ConfigurationError(f"the table of sink {sink!r} has no version yet")
+    pinned = _pinned(job, sink)
+    before = min([lineage[-keep_versions:][0], *pinned])
+    freed = table.vacuum(before, grace_ms=period_ms("--grace", grace))
+    if as_json:
+        record = VacuumRecord(
+            before_version=before,
+            versions=list(freed.versions),
+            files=freed.files,
+            size_bytes=freed.size_bytes,
+        )
+        print_json(record)
+        return
+    print_line(
+        f"{len(freed.versions):,} versions before {before} are gone, and {freed.files:,} files, "
+        f"{size(freed.size_bytes)}"
+    )
+
+
+def _table(job: Job, sink: str) -> ManifestTable:
+    state = job.state()
+    if state.generation == NO_GENERATION:
+        raise ConfigurationError(never_submitted_message(job))
+    sinks = open_sinks(job, state.configuration.params)
+    if sink not in sinks:
+        raise ConfigurationError(
+            f"pipeline {job.pipeline.uid!r} has no sink {sink!r}; it has {', '.join(sinks)}"
+        )
+    table = sinks[sink]
+    if not isinstance(table, ManifestTable):
+        raise ConfigurationError(f"sink {sink!r} is no FilesTable; only those have versions here")
+    return table
+
+
+def _pinned(job: Job, sink: str) -> list[int]:
+    """The versions a checkpoint or savepoint continues, or that one's own that is still to commit.
+
+    A sink that a checkpoint does not know pins nothing.
+    """
+    state = job.state()
+    found = [job.metadata(one.checkpoint_id) for one in state.completed]
+    found += [job.savepoint_metadata(name) for name in savepoint_names(job)]
+    if (base := job.base_metadata(state)) is not None:
+        found.append(base)
+    tables = [one for metadata in found for one in (metadata.tables, metadata.previous_tables)]
+    tables.append(state.tables or {})
+    return [pins[sink] for pins in tables if sink in pins]
+
+
+def _record(sink: str, table: ManifestTable) -> TableRecord:
+    log = TableLog(table.store)
+    chain: Chain = log.chain()
+    in_table, compacted = set(log.lineage()), set(log.compacted())
+    manifests = log.manifests(log.versions())
+    return TableRecord(
+        sink=sink,
+        root=table.store.root,
+        version=chain.version,
+        files=len(chain.files),
+        rows=sum(one.rows for one in chain.files),
+        size_bytes=sum(one.size_bytes for one in chain.files),
+        versions=[
+            VersionRecord(
+                version=version,
+                parent=manifest.parent,
+                in_table=version in in_table,
+                compacted=version in compacted,
+                files=len(manifest.files),
+                rows=sum(one.rows for one in manifest.files),
+                size_bytes=sum(one.size_bytes for one in manifest.files),
+            )
+            for version, manifest in manifests.items()
+            if manifest is not None
+        ],
+    )
+
+
+DEFAULT_GRACE = "1h"  # The collector's own default, as a person writes it.
+
+Grace: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--grace", help="Leave what is younger, by the store's clock: 90s, 30m, 1h, 2d, or 0s."
+    ),
+]
+
+
+class ReasonRecord(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+    description: str
+    files: int
+    size_bytes: int
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``key`` is relative to the root, or to the place of ``sink``."""
+
+    key: str
+    sink: str | None
+    size_bytes: int
+    reason: str
+
+
+class SavepointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    files: int
+    size_bytes: int
+
+
+class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """``deleted`` tells whether ``files`` are gone; ``orphans`` leaves them out."""
+
+    pipeline: str
+    root: str
+    deleted: bool
+    total_files: int
+    total_bytes: int
+    reasons: list[ReasonRecord]
+    too_young: list[ReasonRecord]
+    incomplete_savepoints: list[SavepointRecord]
+    unknown: list[str]
+    files: list[FileRecord] | msgspec.UnsetType = msgspec.UNSET
+
+
+def orphans(
+    pipeline: PipelineName,
+    grace: Grace = DEFAULT_GRACE,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report what 'sluice gc' would delete, by kind, and incomplete savepoints; delete nothing."""
+    job = declared_job(pipeline, root, endpoint_url)
+    found = find_orphans(job, grace_ms=period_ms("--grace", grace))
+    if as_json:
+        print_json(_report(job, found, deleted=False))
+        return
+    _print(found, "would be deleted by 'sluice gc'")
+
+
+def gc(
+    pipeline: PipelineName,
+    grace: Grace = DEFAULT_GRACE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List every file; delete nothing.")
+    ] = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete what no retained checkpoint, savepoint, pending checkpoint or table needs."""
+    job = declared_job(pipeline, root, endpoint_url)
+    found = collect_garbage(job, grace_ms=period_ms("--grace", grace), dry_run=dry_run)
+    if as_json:
+        report = _report(job, found, deleted=not dry_run)
+        files = [
+            FileRecord(
+                key=one.key, sink=one.sink, size_bytes=one.size_bytes, reason=one.reason.name
+            )
+            for one in found.files
+        ]
+        print_json(msgspec.structs.replace(report, files=files))
+        return
+    for one in found.files if dry_run else ():
+        place = f"{one.key} of sink {one.sink}" if one.sink else one.key
+        typer.echo(f"{place} ({size(one.size_bytes)})")
+    _print(found, "would be deleted" if dry_run else "deleted")
+
+
+def _report(job: Job, found: Orphans, *, deleted: bool) -> GarbageReport:
+    return GarbageReport(
+        pipeline=job.pipeline.uid,
+        root=job.store.root,
+        deleted=deleted,
+        total_files=len(found.files),
+        total_bytes=found.total_bytes,
+        reasons=_by_reason(found.files),
+        too_young=_by_reason(found.too_young),
+        incomplete_savepoints=[
+            SavepointRecord(name=one.name, files=one.files, size_bytes=one.size_bytes)
+            for one in found.incomplete_savepoints
+        ],
+        unknown=list(found.unknown),
+    )
+
+
+def _by_reason(files: Sequence[Orphan]) -> list[ReasonRecord]:
+    sizes = {reason: [one.size_bytes for one in files if one.reason is reason] for reason in Reason}
+    return [
+        ReasonRecord(
+            reason=reason.name, description=reason.value, files=len(found), size_bytes=sum(found)
+        )
+        for reason, found in sizes.items()
+        if found
+    ]
+
+
+def _print(found: Orphans, what_happens: str) -> None:
+    if found.files:
+        table = Table("what", "files", "size")
+        for record in _by_reason(found.files):
+            table.add_row(record.description, f"{record.files:,}", size(record.size_bytes))
+        Console().print(table)
+    lines = [f"{len(found.files):,} files, {size(found.total_bytes)}: {what_happens}"]
+    if found.too_young:
+        lines.append(f"{len(found.too_young):,} more are within the grace period")
+    lines += [
+        f"savepoint {one.name} is incomplete ({one.files:,} files, {size(one.size_bytes)}): its "
+        "export crashed; it is yours to delete"
+        for one in found.incomplete_savepoints
+    ]
+    lines += [f"{key} has no name that sluice writes; it stays" for key in found.unknown]
+    for line in lines:
+        print_line(line)

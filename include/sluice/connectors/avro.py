@@ -1,0 +1,373 @@
+"""The codecs of Avro's blocks, decompressed by Arrow and Python.
+
+``fastavro`` would need further libraries for snappy, which Spark writes, and for zstandard.
+
+The columns of an Avro schema: of the schema that a file was written with, and of the one that
+Kafka's values are resolved to.
+
+Types are those that Spark's own Avro reader gives, and times are UTC, as with Parquet files:
+
+    int, long, float, double, boolean    as they are; a union of int and long is a long, one of
+                                         float and double a double
+    string, enum, uuid                   string
+    bytes, fixed                         binary
+    date; timestamp-*, local-timestamp-* date; microseconds in UTC, finer times are truncated
+    decimal                              decimal, to 38 digits
+    array, map, record                   list, map, struct
+    a union of null and one of these     that, with nulls
+
+Every other type is refused with the name of its field.  Times are decoded as numbers, which Arrow
+then casts to times, a column at once.
+
+A type of Avro, and the column that it is.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sluice.connectors.columns import cast_exactly
+from sluice.errors import ConfigurationError
+from sluice.extras import require_installed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CODECS = ("null", "deflate", "snappy", "zstandard", "bzip2", "xz")
+
+# Three bytes of snappy hold 64 at most.  A block that claims more is damaged, and is not allocated.
+SNAPPY_AT_BEST = 64
+
+
+def decompressed(codec: str, body: bytes, what: str) -> bytes:
+    """The bytes of a block's rows; *what* names the block in errors.
+
+    Raises:
+        ConfigurationError: the block is damaged.
+    """
+    try:
+        return _decompress(codec, body)
+    except (zlib.error, OSError, EOFError, lzma.LZMAError, ValueError) as error:
+        raise ConfigurationError(f"{what} is damaged ({error}); restore it") from error
+
+
+def _decompress(codec: str, body: bytes) -> bytes:
+    match codec:
+        case "null":
+            return body
+        case "deflate":
+            return zlib.decompress(body, -zlib.MAX_WBITS)
+        case "snappy":
+            return _unsnap(body[:-4])  # A checksum of the text follows.
+        case "zstandard":
+            require_installed("zstandard", who="Avro compressed with zstandard")
+            import zstandard
+
+            try:
+                return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+            except zstandard.ZstdError as error:
+                raise ValueError(str(error)) from error
+        case "bzip2":
+            return bz2.decompress(body)
+        case _:
+            return lzma.decompress(body)
+
+
+def _unsnap(body: bytes) -> bytes:
+    """Decompress snappy's block format, which begins with the size of the text."""
+    import pyarrow as pa
+
+    size = shift = 0
+    for byte in body:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > len(body) * SNAPPY_AT_BEST:
+        raise ValueError(f"{len(body)} bytes cannot be {size} of text")
+    return bytes(pa.Codec("snappy").decompress(body, decompressed_size=size))
+
+
+MAX_DIGITS = 38  # The digits of Arrow's decimal128, and of Spark's decimals.
+
+WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+TIMES = {
+    f"{local}timestamp-{unit}": short
+    for local in ("", "local-")
+    for unit, short in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
+}
+
+
+def map_schema(schema: AvroSchema, what: str) -> AvroColumn:
+    """The mapping of a record's *schema*; *what* names the file, or the values, in errors.
+
+    Raises:
+        ConfigurationError: a type has no column; the message names the field.
+    """
+    if not isinstance(schema, dict) or schema.get("type") not in {"record", "error"}:
+        raise ConfigurationError(
+            f"{what} has rows of type {_name_of(schema)!r}; write records, whose fields are "
+            "the columns"
+        )
+    return _Mapping(what).map(schema, "", ())
+
+
+class _Mapping:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._named: dict[str, Any] = {}
+
+    def map(
+        self, schema: AvroSchema, path: str, within: tuple[str, ...], space: str = ""
+    ) -> AvroColumn:
+        match schema:
+            case str() if schema in _primitives():
+                return same(schema, _primitives()[schema])
+            case str():
+                return self._map_named(schema, path, within, space)
+            case list():
+                return self._map_union(schema, path, within, space)
+            case {"logicalType": str(logical)} if (
+                mapped := self._map_logical(schema, logical, path, space)
+            ) is not None:
+                return mapped
+            case {"type": "record" | "error"}:
+                return self._map_record(schema, path, within, space)
+            case {"type": "array", "items": items}:
+                return list_of(self.map(items, f"{path}[]", within, space))
+            case {"type": "map", "values": values}:
+                return map_of(self.map(values, f"{path}{{}}", within, space))
+            case {"type": "enum"}:
+                return self._define(schema, space, same(schema, _primitives()["string"]))
+            case {"type": "fixed"}:
+                return self._define(schema, space, same(schema, _primitives()["bytes"]))
+            case {"type": inner}:
+                return self.map(inner, path, within, space)
+            case _:
+                raise self._cannot(path, schema)
+
+    def _map_named(self, name: str, path: str, within: tuple[str, ...], space: str) -> AvroColumn:
+        full = name if "." in name or not space else f"{space}.{name}"
+        full = full if full in self._named or full in within else name
+        if full in within:
+            raise ConfigurationError(
+                f"field {path!r} of {self._what} is a record {full!r} within itself, which no "
+                "column can hold; write it flat, or as text"
+            )
+        if full not in self._named:
+            raise self._cannot(path, name)
+        mapped: AvroColumn = self._named[full]
+        return replace(mapped, plain=full)  # A reference to a type by its name.
+
+    def _map_union(
+        self, union: list[AvroSchema], path: str, within: tuple[str, ...], space: str
+    ) -> AvroColumn:
+        others = [one for one in union if one != "null"]
+        names = frozenset(one for one in others if isinstance(one, str))
+        if len(others) == 2 and names in WIDER:
+            return replace(same(union, _primitives()[WIDER[names]]), plain=union)
+        if len(others) != 1:
+            raise ConfigurationError(
+                f"field {path!r} of {self._what} is a union of "
+                f"{', '.join(map(_name_of, union))}, which no column can hold; a union may have "
+                "null and one other type, or int and long, or float and double"
+            )
+        mapped = self.map(others[0], path, within, space)
+        plain = ["null" if one == "null" else mapped.plain for one in union]
+        return replace(mapped, plain=plain)
+
+    def _map_logical(
+        self, schema: Mapping[str, Any], logical: str, path: str, space: str
+    ) -> AvroColumn | None:
+        """The mapping of a logical type; None for an unknown one, which Avro ignores."""
+        import pyarrow as pa
+
+        kind = schema["type"]
+        if logical in TIMES and kind == "long":
+            exact = pa.timestamp(TIMES[logical], tz="UTC")
+            return AvroColumn("long", pa.int64(), exact, pa.timestamp("us", tz="UTC"))
+        if logical == "date" and kind == "int":
+            return AvroColumn("int", pa.int32(), pa.date32(), pa.date32())
+        if logical == "decimal" and kind in {"bytes", "fixed"}:
+            digits, scale = schema.get("precision", 0), schema.get("scale", 0)
+            if not 0 < digits <= MAX_DIGITS:
+                raise ConfigurationError(
+                    f"field {path!r} of {self._what} is a decimal of {digits} digits; at most "
+                    f"{MAX_DIGITS} fit a column: write it with fewer, or as text"
+                )
+            mapped = same(dict(schema), pa.decimal128(digits, scale))
+            return mapped if kind == "bytes" else self._define(schema, space, mapped)
+        if logical in {"time-millis", "time-micros"} or (
+            logical in {"duration", "uuid"} and (kind == "fixed")
+        ):
+            raise self._cannot(path, f"{logical} ({kind})")
+        return None
+
+    def _map_record(
+        self, schema: Mapping[str, Any], path: str, within: tuple[str, ...], space: str
+    ) -> AvroColumn:
+        import pyarrow as pa
+
+        full, space = _full_name(schema, space)
+        fields = [
+            (field, self.map(field["type"], _below(path, field["name"]), (*within, full), space))
+            for field in schema["fields"]
+        ]
+        if not fields:
+            raise self._cannot(path, "a record without a field")
+        plain = {
+            "type": "record",
+            "name": full,
+            "fields": [{"name": field["name"], "type": mapped.plain} for field, mapped in fields],
+        }
+        decoded, exact, column = (
+            pa.struct([(field["name"], getattr(mapped, which)) for field, mapped in fields])
+            for which in ("decoded", "exact", "column")
+        )
+        mapped = AvroColumn(plain, decoded, exact, column)
+        self._named[full] = mapped
+        return mapped
+
+    def _define(self, schema: Mapping[str, Any], space: str, mapped: AvroColumn) -> AvroColumn:
+        full, _ = _full_name(schema, space)
+        plain = {key: value for key, value in schema.items() if key not in {"namespace", "doc"}}
+        mapped = replace(mapped, plain=plain | {"name": full})
+        self._named[full] = mapped
+        return mapped
+
+    def _cannot(self, path: str, schema: AvroSchema) -> ConfigurationError:
+        return ConfigurationError(
+            f"field {path!r} of {self._what} is {_name_of(schema)}, which has no column type here; "
+            "write it as text, a number or bytes"
+        )
+
+
+def _primitives() -> dict[str, pa.DataType]:
+    import pyarrow as pa
+
+    return {
+        "boolean": pa.bool_(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "bytes": pa.binary(),
+        "string": pa.string(),
+    }
+
+
+def _full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
+    """A definition's full name, and the namespace of the names within it (Avro's rule)."""
+    name: str = schema["name"]
+    if "." not in name:
+        space = schema.get("namespace", space)
+        return (f"{space}.{name}" if space else name), space
+    return name, name.rpartition(".")[0]
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _name_of(schema: AvroSchema) -> str:
+    if isinstance(schema, dict):
+        return str(schema.get("logicalType", schema.get("type")))
+    return ", ".join(map(_name_of, schema)) if isinstance(schema, list) else str(schema)
+
+
+def as_numbers(schema: AvroSchema) -> AvroSchema:
+    """*schema*, whatever it holds, without the logical types that ``Mapped.plain`` is without, and
+    with all that resolution needs: defaults and aliases.  By either the same bytes are decoded to
+    the same numbers, texts and decimals.
+    """
+    if isinstance(schema, list):
+        return [as_numbers(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: as_numbers(schema[key]) for key in ("type", "items", "values") if key in schema}
+    if "fields" in schema:
+        inner["fields"] = [as_numbers(one) for one in schema["fields"]]
+    changed = {**schema, **inner}
+    if changed.get("logicalType") != "decimal":
+        changed.pop("logicalType", None)
+    return changed
+
+
+AvroSchema: TypeAlias = Any  # JSON: a name, a list that is a union, or an object.
+
+
+@dataclass(frozen=True, slots=True)
+class AvroColumn:
+    """A type of Avro, and its column.
+
+    ``plain`` is its Avro schema without logical times; ``decoded`` the Arrow type of values that
+    are decoded by it, ``exact`` that with times in their own unit, ``column`` that of the rows.
+    """
+
+    plain: AvroSchema
+    decoded: pa.DataType
+    exact: pa.DataType
+    column: pa.DataType
+
+    def array_of(self, name: str, values: Sequence[object]) -> pa.Array:
+        """The column *name* of a record, of *values* that were decoded by ``plain``.
+
+        Raises:
+            pyarrow.ArrowInvalid, OverflowError: a value has no place in the column.
+        """
+        import pyarrow as pa
+
+        decoded = pa.array(values, self.decoded.field(name).type)
+        exact = cast_exactly(decoded, self.exact.field(name).type)
+        return cast_exactly(exact, self.column.field(name).type)
+
+    def numbers_of(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """What Avro writes of the column *name* of a record: times as numbers, as fine as they are
+        declared.
+
+        Raises:
+            pyarrow.ArrowInvalid: a time is none of Avro's 64 bits.
+        """
+        exact = cast_exactly(column, self.exact.field(name).type)
+        return cast_exactly(exact, self.decoded.field(name).type)
+
+
+def has_nanoseconds(kind: pa.DataType) -> bool:
+    """Somewhere within it."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "ns")
+    return any(has_nanoseconds(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def same(plain: AvroSchema, column: pa.DataType) -> AvroColumn:
+    return AvroColumn(plain, column, column, column)
+
+
+def list_of(item: AvroColumn) -> AvroColumn:
+    import pyarrow as pa
+
+    return AvroColumn(
+        {"type": "array", "items": item.plain},
+        pa.list_(item.decoded),
+        pa.list_(item.exact),
+        pa.list_(item.column),
+    )
+
+
+def map_of(value: AvroColumn) -> AvroColumn:
+    import pyarrow as pa
+
+    text = pa.string()
+    return AvroColumn(
+        {"type": "map", "values": value.plain},
+        pa.map_(text, value.decoded),
+        pa.map_(text, value.exact),
+        pa.map_(text, value.column),
+    )

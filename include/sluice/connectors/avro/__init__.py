@@ -1,1 +1,0 @@
-"""Avro's types as columns, in files and in messages."""

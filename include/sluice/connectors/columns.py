@@ -1,0 +1,189 @@
+"""The check that rows have the columns for which their stage was built.
+
+A stage asks a source for its columns once, and its workers read later, perhaps in another attempt:
+in between, a file, a column or the table may have been replaced.  Rows of other columns are then
+refused by name, so that no value is ever read as that of another column.
+
+The check of a file's column names: they are distinct, and none is reserved.
+
+Casts to the types that stages use: the values stay the same, or it is an error.
+
+Checks for values that a place cannot store as text, on whole columns before they are staged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def check_announced(found: pa.Schema, announced: pa.Schema, partition: str) -> None:
+    """Raises ConfigurationError unless rows of *partition* have the columns *announced*."""
+    if found.equals(announced):
+        return
+    for name in dict.fromkeys([*announced.names, *found.names]):
+        is_now, was = (
+            one.field(name).type if one.names.count(name) == 1 else "no such column"
+            for one in (found, announced)
+        )
+        if is_now != was:
+            raise ConfigurationError(
+                f"column {name!r} of {partition} is {is_now}, and was {was} when the stage that "
+                "reads it was started; run the stage again, and give all that a source reads the "
+                "same columns"
+            )
+    if found.names != announced.names:
+        raise ConfigurationError(
+            f"the columns of {partition} are {', '.join(found.names)}, and were "
+            f"{', '.join(announced.names)}, in that order, when the stage that reads them was "
+            "started; run the stage again, and give all that a source reads the same columns"
+        )
+
+
+def narrowed_schema(schema: pa.Schema, paths: Sequence[str]) -> pa.Schema:
+    """*schema* with only the columns and fields *paths*: ``a.b`` is the field b of the column a.
+
+    Fields keep the order that they have in *schema*.
+    """
+    import pyarrow as pa
+
+    fields = []
+    for field in schema:
+        inner = [path.partition(".")[2] for path in paths if path.partition(".")[0] == field.name]
+        if not inner:
+            continue
+        kind = field.type
+        if "" not in inner:
+            kind = pa.struct([one for one in kind if one.name in inner])
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+# Columns that sluice adds to rows within a stage; a file's column of that name would replace one.
+OURS = (RECORD, MALFORMED_COLUMN, RAW, "_source", "_weight")
+
+# Polars takes such a name for a pattern of columns.
+PATTERN = re.compile(r"\*|\^.*\$", re.DOTALL)
+
+
+def check_names(names: Sequence[str], file: str) -> None:
+    """Raises ConfigurationError for a name that occurs twice, is a pattern, or is reserved."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(
+                f"{file} has two columns {name!r}, which no stage can tell apart; rename one"
+            )
+        if PATTERN.fullmatch(name):
+            raise ConfigurationError(
+                f"{file} has a column {name!r}, which looks like a pattern of names; rename it"
+            )
+        if name.lower() in OURS:  # Spark's SQL ignores case.
+            raise ConfigurationError(
+                f"{file} has a column {name!r}, a name that sluice gives to a column of its own; "
+                "rename it"
+            )
+
+
+def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """*column* as *kind*; only times are truncated, to microseconds.  Else raises ArrowInvalid."""
+    import pyarrow.compute as pc
+
+    if column.type == kind:
+        return column
+    return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+
+
+def check_text(column: pa.Array) -> None:
+    """Raises ArrowInvalid for text that is not UTF-8: Polars would not check it."""
+    from pyarrow import types
+
+    kind = column.type
+    if _is_text(kind):
+        if not _is_ascii(column):
+            column.validate(full=True)
+    elif types.is_nested(kind) or types.is_dictionary(kind):
+        column.validate(full=True)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_ascii(column: pa.Array) -> bool:
+    """Whether all bytes are ASCII, which takes a tenth of the time of decoding them."""
+    import numpy as np
+    from pyarrow import types
+
+    if types.is_string_view(column.type) or not len(column):
+        return False
+    _, offsets, letters = column.buffers()
+    width = np.int64 if types.is_large_string(column.type) else np.int32
+    bounds = np.frombuffer(offsets, width)[[column.offset, column.offset + len(column)]]
+    if letters is None or bounds[0] == bounds[1]:
+        return True
+    return bool(np.frombuffer(letters, np.int8)[bounds[0] : bounds[1]].min() >= 0)
+
+
+def not_of_type(field: pa.Field, what: str, error: Exception) -> ConfigurationError:
+    """The error for a value of the column *field* of a file, *what*, that its type cannot hold."""
+    return ConfigurationError(
+        f"column {field.name!r} of {what} has a value that is no {field.type} "
+        f"({sentence(error)}); correct it, or write the column as another type"
+    )
+
+
+def sentence(error: Exception) -> str:
+    """The message of an error, in one line."""
+    return " ".join(str(error).split())
+
+
+FIRST_DAY, END_DAY = -719_162, 2_932_897  # 0001-01-01 and 10000-01-01, as days since 1970-01-01.
+DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+def check_years(column: pa.ChunkedArray, name: str, instead: str) -> None:
+    """Check a column of dates or timestamps: years have four digits in ISO 8601.
+
+    Raises:
+        ConfigurationError: a time is outside of the years 1 to 9999; *instead* adds to the fix.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_date32(column.type):
+        a_day, numbers = 1, column.cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        a_day, numbers = DAY[column.type.unit], column.cast(pa.int64())
+    else:
+        return
+    found = pc.min_max(numbers).as_py()
+    least, most = found["min"], found["max"]
+    if least is not None and not FIRST_DAY * a_day <= least <= most < END_DAY * a_day:
+        raise ConfigurationError(
+            f"column {name!r} has times outside of the years 1 to 9999, which its text does not "
+            f"say; filter or replace them in the stage{instead}"
+        )
+
+
+def check_no_nul(column: pa.ChunkedArray, name: str, place: str) -> None:
+    """Raises ConfigurationError for a text with the character U+0000, which *place* cannot hold."""
+    import pyarrow.compute as pc
+
+    if pc.any(pc.match_substring(column, "\0")).as_py():
+        raise holds_nul(name, place)
+
+
+def holds_nul(name: str, place: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"column {name!r} has a text with the character U+0000, which {place} cannot hold; replace "
+        "it in the stage, or make it bytes"
+    )

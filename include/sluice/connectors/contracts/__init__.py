@@ -1,1 +1,0 @@
-"""The interfaces of sources and sinks, and the code that connectors share."""

@@ -1,0 +1,166 @@
+"""``Files``: the declared source of files of a folder or a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from sluice.connectors.columns import check_names
+from sluice.declaration.expressions import row_schema
+from sluice.declaration.params import Env, Param, value_of
+from sluice.declaration.places import params_of
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sluice.declaration.places import Source, TextDecoding
+
+FORMATS = ("text", "json", "csv", "parquet", "avro")
+DECODED = ("json", "csv")  # The formats that Spark decodes, with a schema.
+
+Format: TypeAlias = Literal["text", "json", "csv", "parquet", "avro"]
+
+# Options that decide which rows are malformed, and where a row ends: they cannot be declared.
+OURS = ("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "header", "encoding")
+
+HOUR_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files at *location*: a file, a folder, or a ``file://`` or ``s3://`` URI.
+
+    ``text``     a row per line: ``line`` string, ``file`` string, ``line_number`` long (from 1)
+    ``json``     an object per line, with the columns of *schema*, written as Spark writes it:
+                 ``"event_type int, bid struct<auction: bigint, price: bigint>"``
+    ``csv``      a row per line, with the columns of *schema*; a field has no line break
+    ``parquet``  the files' own columns
+    ``avro``     the files' own columns
+
+    Text, JSON and CSV may be compressed: ``*.gz``, ``*.zst``, ``*.zstd``.  The format may be a
+    parameter; *schema* and the options of CSV are then used if it needs them.  A bounded source
+    ends with the files that exist when they are listed, and the job drains; an unbounded one goes
+    on.
+
+    ``ordered`` promises of an unbounded source that whenever a file appears, all files of smaller
+    names are complete: so only new files are listed, and files that are read are forgotten.
+    ``give_up_after_s``: the seconds without a write after which an incomplete file is an error.
+
+    CSV: with a ``header`` the first line of each file names the columns, which is checked;
+    ``escape`` stands before a ``quote`` within quotes, ``"\\\\"`` in files that Spark wrote;
+    ``null_value`` is the text of a null, and so is the empty text.  ``options`` are further ones
+    of Spark's ``from_csv`` or ``from_json``: ``timestampFormat``, ``dateFormat``, ...
+    """
+
+    location: str | Param | Env
+    format: Format | Param = "text"
+    schema: str = ""
+    bounded: bool = True
+    ordered: bool = False
+    give_up_after_s: int = HOUR_S
+    header: bool = False
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = '"'
+    null_value: str = ""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.format, Param):
+            self._check_format(self.format)
+        if self.ordered and self.bounded:
+            raise ConfigurationError(
+                f"Files({self.location!r}) is ordered and bounded; order says what may be "
+                "forgotten of files that go on appearing: add bounded=False, or drop ordered=True"
+            )
+        if self.give_up_after_s < 0:
+            raise ConfigurationError(
+                f"give_up_after_s of Files({self.location!r}) is {self.give_up_after_s}; give a "
+                "number of seconds, 0 or more"
+            )
+        for name, text in (("quote", self.quote), ("escape", self.escape)):
+            if len(text) != 1:
+                raise ConfigurationError(
+                    f"{name} of Files({self.location!r}) is {text!r}; give one character"
+                )
+        if not self.delimiter or {"\n", "\r"} & set(self.delimiter):
+            raise ConfigurationError(
+                f"delimiter of Files({self.location!r}) is {self.delimiter!r}; give one that is "
+                "no line break"
+            )
+        if wrong := [name for name in OURS if name in self.options]:
+            raise ConfigurationError(
+                f"Files({self.location!r}) sets the option {wrong[0]!r}, which sluice decides "
+                "itself; drop it (a header is header=True, and a line is a row)"
+            )
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return params_of(self.location, self.format)
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
+        from sluice.connectors.files.avro import AvroSource
+        from sluice.connectors.files.parquet import ParquetSource
+        from sluice.connectors.files.text import FilesSource
+
+        location = value_of(self.location, params)
+        format_ = value_of(self.format, params)
+        self._check_format(format_)
+        if format_ in {"parquet", "avro"}:
+            kind = ParquetSource if format_ == "parquet" else AvroSource
+            return kind(
+                location,
+                bounded=self.bounded,
+                endpoint_url=endpoint_url,
+                ordered=self.ordered,
+                give_up_after_s=self.give_up_after_s,
+            )
+        return FilesSource(
+            location,
+            bounded=self.bounded,
+            endpoint_url=endpoint_url,
+            ordered=self.ordered,
+            give_up_after_s=self.give_up_after_s,
+            format=format_,
+            text_decoding=self._decoding(format_),
+        )
+
+    def _decoding(self, format_: str) -> TextDecoding | None:
+        from sluice.declaration.places import TextDecoding
+
+        match format_:
+            case "json":
+                return TextDecoding(format="json", schema=self.schema, options=dict(self.options))
+            case "csv":
+                csv = {
+                    "sep": self.delimiter,
+                    "quote": self.quote,
+                    "escape": self.escape,
+                    "nullValue": self.null_value,
+                }
+                return TextDecoding(
+                    format="csv",
+                    schema=self.schema,
+                    options=csv | dict(self.options),
+                    has_header=self.header,
+                )
+            case _:
+                return None
+
+    def _check_format(self, format_: str) -> None:
+        where = (
+            f"parameter {self.format.name!r}"
+            if isinstance(self.format, Param)
+            else f"the format of Files({self.location!r})"
+        )
+        if format_ not in FORMATS:
+            raise ConfigurationError(f"{where} is {format_!r}; use {', '.join(FORMATS)}")
+        if format_ in DECODED and not self.schema.strip():
+            what = "objects" if format_ == "json" else "rows"
+            raise ConfigurationError(
+                f"{where} is {format_!r}, and nothing says what the {what} hold; add "
+                'Files(..., schema="name string, count bigint"), as Spark writes a schema'
+            )
+        if format_ in DECODED:
+            owner = f"the schema of Files({self.location!r})"
+            check_names([*row_schema(f"Files({self.location!r})", self.schema)], owner)

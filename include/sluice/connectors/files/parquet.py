@@ -1,0 +1,285 @@
+"""One Parquet file: its footer, and any range of its rows, from a disk or with ranged reads.
+
+Columns are converted to types that Spark and every sink know: timestamps, with or without a time
+zone (then UTC), to microseconds in UTC, truncating finer ones; dictionaries to their values; text
+and lists to 32-bit offsets; unsigned integers to wider signed ones.
+
+Rows of Parquet files, in a folder, a bucket, or one by one: a source whose offsets are rows.
+
+``plan`` reads footers only, and cuts at any row.  See ``whole_files``.
+
+The Arrow types that stages use for those of Parquet: types of Spark and of all sinks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sluice.connectors.columns import cast_exactly, check_names, check_text, not_of_type, sentence
+from sluice.connectors.files.file_set import FileSet
+from sluice.connectors.files.source import NotWholeError
+from sluice.connectors.files.whole_files import Footer, WholeFileSource
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.store.object_store import Listed, RangeReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
+
+BATCH_BYTES = 64 * 1024**2
+
+# Older Spark, Hive and Impala write times as INT96; nanoseconds would only hold 1677 to 2262.
+INT96_UNIT = "us"
+
+MAGIC = b"PAR1"
+SMALLEST = 12  # The size of both magic words and the footer's length.
+
+# A footer of a hundred columns and row groups takes some 100 kB as objects.
+FOOTERS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFile:
+    """The file *name* of *files*."""
+
+    files: FileSet
+    name: str
+    size_bytes: int
+    version: str  # The ``Listed.version`` of these bytes.
+
+    def footer(self) -> Footer:
+        """The footer, read at most once per process.
+
+        Raises:
+            NotWholeError: the file begins as a Parquet file, and has no footer.
+            ConfigurationError: this is no Parquet file.
+        """
+        return _footer(self)
+
+    def rows(
+        self, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from *start* to *end*; row groups and columns outside are not read."""
+        footer = self.footer()
+        first = bisect_right(footer.group_ends, start)
+        last = min(bisect_left(footer.group_ends, end), len(footer.group_ends) - 1)
+        at = footer.group_ends[first - 1] if first else 0
+        with self.opened() as file:
+            groups = list(range(first, last + 1))
+            most = batch_rows([file.metadata.row_group(group) for group in groups])
+            for batch in self._decoded(file, most, groups, columns):
+                begin, at = at, at + batch.num_rows
+                wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
+                if wanted.num_rows > 0:
+                    schema = footer.schema
+                    if columns is not None:
+                        schema = known_schema(wanted.schema, self.name)
+                    yield cast_to_known_schema(wanted, schema, self.what)
+                if at >= end:
+                    return  # Do not decode the rest of the row group.
+
+    def _decoded(
+        self,
+        file: Any,  # noqa: ANN401 - pyarrow has no types
+        most: int,
+        groups: list[int],
+        columns: Sequence[str] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        try:
+            yield from file.iter_batches(batch_size=most, row_groups=groups, columns=columns)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise StoreUnavailable(f"{self.what} cannot be read: {error}") from error
+            raise ConfigurationError(
+                f"{self.what} is damaged ({sentence(error)}); restore it"
+            ) from error
+
+    def opened(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            path = self.files.local_path(self.name)
+            if path is not None:
+                return pq.ParquetFile(path, coerce_int96_timestamp_unit=INT96_UNIT)
+            reader = RangeReader(self.files.store_of(self.name), self.name, self.size_bytes)
+            return pq.ParquetFile(
+                pa.PythonFile(reader, "r"),
+                pre_buffer=True,
+                coerce_int96_timestamp_unit=INT96_UNIT,
+            )
+        except FileNotFoundError as error:
+            raise StoreUnavailable(f"{self.what} vanished while it was read") from error
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            kind = NotWholeError if self._is_cut_off() else ConfigurationError
+            raise kind(
+                f"{self.what} is not a whole Parquet file ({sentence(error)}); "
+                "remove it, or write it elsewhere and move it here when it is whole"
+            ) from error
+
+    @property
+    def what(self) -> str:
+        return f"{self.name} of {self.files.location}"
+
+    def _is_cut_off(self) -> bool:
+        """Whether the file begins like a Parquet file, and does not end like one."""
+        store = self.files.store_of(self.name)
+        size = self.size_bytes
+        head = store.get_range(self.name, 0, len(MAGIC)) or b""
+        end = store.get_range(self.name, max(size - len(MAGIC), 0), size) or b""
+        return MAGIC.startswith(head) and (end != MAGIC or size < SMALLEST)
+
+
+@lru_cache(maxsize=FOOTERS_KEPT)
+def _footer(of: ParquetFile) -> Footer:
+    import pyarrow as pa
+
+    with of.opened() as file:
+        metadata = file.metadata
+        ends, rows = [], 0
+        for group in range(metadata.num_row_groups):
+            rows += metadata.row_group(group).num_rows
+            ends.append(rows)
+        try:
+            schema = file.schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigurationError(
+                f"{of.what} is damaged: its columns cannot be told ({sentence(error)}); restore it"
+            ) from error
+        return Footer(known_schema(schema, of.what), tuple(ends))
+
+
+def batch_rows(groups: Sequence[Any]) -> int:
+    """The number of rows to decode at a time: fewer if the footer shows that they are wide."""
+    widths = [group.total_byte_size / group.num_rows for group in groups if group.num_rows]
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max([*widths, 1.0]))))
+
+
+def cast_to_known_schema(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
+    """The rows of *batch* in the types of *schema*, from ``known_schema``; *what* names the file.
+
+    Raises:
+        ConfigurationError: a type cannot hold a value, or a text is not UTF-8.
+    """
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        try:
+            check_text(column)
+            columns.append(cast_exactly(column, field.type))
+        except pa.ArrowInvalid as error:
+            raise not_of_type(field, what, error) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSource(WholeFileSource):
+    """The rows of *location*: a file, or every file below a folder."""
+
+    @property
+    def _format_name(self) -> str:
+        return "Parquet"
+
+    def _file(self, listed: Listed) -> ParquetFile:
+        return ParquetFile(self._files, listed.key, listed.size_bytes, listed.version)
+
+
+MAX_DIGITS = 38  # Of a decimal, in Spark as in most databases.
+
+
+def known_schema(schema: pa.Schema, file: str) -> pa.Schema:
+    """The columns of *file*, each in the type that stages use.
+
+    Raises:
+        ConfigurationError: a column has a type that stages cannot use.
+    """
+    import pyarrow as pa
+
+    check_names(schema.names, file)
+    fields = []
+    for field in schema:
+        kind = _known(field.type)
+        if kind is None:
+            raise ConfigurationError(
+                f"column {field.name!r} of {file} is of type {field.type}, which no stage knows; "
+                "write it as text, a number, a decimal of at most 38 digits or a timestamp"
+            )
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+def _known(kind: pa.DataType) -> pa.DataType | None:
+    """The type that stages use for *kind*, or None.  Unsigned integers widen, as in Spark."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC")
+    if types.is_dictionary(kind):
+        return _known(kind.value_type)
+    if types.is_decimal(kind):
+        is_small = kind.precision <= MAX_DIGITS
+        return pa.decimal128(kind.precision, kind.scale) if is_small else None
+    if _is_list(kind):
+        inner = _known(kind.value_type)
+        return None if inner is None else pa.list_(inner)
+    if types.is_map(kind):
+        key, item = _known(kind.key_type), _known(kind.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if types.is_struct(kind):
+        inners = [(field.name, _known(field.type)) for field in kind]
+        if any(inner is None for _, inner in inners):
+            return None
+        return pa.struct([pa.field(name, inner) for name, inner in inners])
+    for is_one, known in (
+        (types.is_uint8, pa.int16()),
+        (types.is_uint16, pa.int32()),
+        (types.is_uint32, pa.int64()),
+        (types.is_uint64, pa.decimal128(20, 0)),
+        (types.is_float16, pa.float32()),
+        (types.is_date, pa.date32()),
+        (_is_text, pa.string()),
+        (_is_bytes, pa.binary()),
+    ):
+        if is_one(kind):
+            return known
+    is_plain = types.is_signed_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return kind if is_plain else None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    )

@@ -1,0 +1,358 @@
+"""``FileSource``: the base of the sources of text, Parquet and Avro files of a folder.
+
+Each file is a partition; files are read in the order of their names, each to its end before the
+next.  A file that changed after it was read stops the pipeline, whichever process finds it
+(``file_identity``).  A file that vanished from an unbounded source counts as finished.
+
+The files that a position has to name, and the name from which files are listed.
+
+Without an order every file that was ever seen stays in the position: a new one may have any name.
+Where names only grow, only the last files that were read stay, so that changes of these, and files
+that are a few names late, are still found.  The first of them is the floor: files up to it are
+neither listed nor remembered.
+
+Files that are still being written: they wait for a later epoch, up to a limit.
+
+Only a file system shows incomplete files; in a bucket an object appears whole.  A writer avoids
+this by writing a file elsewhere and moving it into place.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, islice, pairwise
+from typing import Generic, TypeVar
+
+from sluice.connectors.files.file_set import FileIdentity, FileSet, is_listed_as
+from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.declaration.places import (
+    Barrier,
+    SourceDefaults,
+    SourcePosition,
+    check_induced,
+    offsets_by_partition,
+)
+from sluice.errors import ConfigurationError
+from sluice.store.object_store import Listed, in_parallel
+
+# Records that are read ahead of a waiting file for its event times: one small request per file.
+HEAD_RECORDS = 100
+HEAD_THREADS = 16
+SOURCES_KEPT = 64
+
+# Files behind a full epoch that are counted, for people, where names are ordered: one LIST.
+COUNTED = 1_000
+
+CutT = TypeVar("CutT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReadLimit:
+    """The limit of an epoch for one file: at most ``most`` records, up to the offset ``until``.
+
+    ``is_last``: there is no file of a later name.
+    """
+
+    most: int | None
+    until: int | None
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Generic[CutT]):
+    """The part of one file that an epoch reads.
+
+    ``end`` is the offset up to which it could be read, if known.  ``has_rest``: there are bytes
+    behind ``after``; ``is_half_a_record``: these are no complete record yet.
+    """
+
+    after: PartitionOffset
+    cut: CutT | None = None
+    records: int = 0
+    end: int = 0
+    has_rest: bool = False
+    is_half_a_record: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.has_rest and not self.is_half_a_record
+
+
+# Longer than a writer pauses within a file, and short enough to report a dead writer that day.
+GIVE_UP_AFTER_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource(SourceDefaults, ABC, Generic[CutT]):
+    """*location* is that of a ``FileSet``.
+
+    ``ordered``: the names of new files sort after those of all complete files, see
+    ``known_files``.  ``give_up_after_s``: the seconds without a write after which an incomplete
+        file is an error.
+    """
+
+    location: str
+    bounded: bool = True
+    endpoint_url: str | None = None
+    ordered: bool = False
+    give_up_after_s: int = GIVE_UP_AFTER_S
+
+    def __post_init__(self) -> None:
+        files = FileSet(self.location, self.endpoint_url)
+        object.__setattr__(self, "location", files.location)
+        assert not (self.ordered and self.bounded)
+
+    def plan(
+        self,
+        position: SourcePosition,
+        *,
+        max_records: int | None,
+        parallelism: int,
+        until: Mapping[str, int] | None = None,
+    ) -> Barrier:
+        """Cut the next epoch.  See ``Source.plan``."""
+        assert max_records is None or max_records > 0
+        assert parallelism > 0
+
+        read = offsets_by_partition(position)
+        now: dict[str, PartitionOffset] = {}
+        ends = {name: (one.offset, one.offset) for name, one in read.items()}
+        cuts: list[CutT] = []
+        waiting: dict[str, int] = {}
+        rest, looked_to, missing = False, None, max_records
+
+        def is_full() -> bool:
+            return missing == 0 and until is None
+
+        for file, is_last in self._listed(position, read, until, is_full):
+            before = self._continued(file, read)
+            end = None if until is None else until.get(file.key, before.offset)
+            part = self._part(before, file, FileReadLimit(most=missing, until=end, is_last=is_last))
+            now[file.key] = part.after
+            ends[file.key] = (before.offset, part.end)
+            rest = rest or part.has_rest
+            if part.is_waiting:
+                waiting[file.key] = self._unread_bytes(file, part.after)
+            if part.cut is not None:
+                cuts.append(part.cut)
+                missing = None if missing is None else missing - part.records
+            if self.ordered and is_full() and part.has_rest:
+                looked_to = file.key  # It holds the watermark back for all files behind it.
+                break
+        if until is not None:
+            check_induced(self.location, until, ends)
+        after = without_forgotten(read, now, looked_to) if self.ordered else {**read, **now}
+        return Barrier(
+            position=tuple(after[name] for name in sorted(after)),
+            slices=(slices := self._slices(cuts, parallelism)),
+            exhausted=self.bounded and not rest,
+            is_backlog=missing == 0 and rest,
+            waiting=tuple(sorted(waiting)),
+            unread=self._unread(waiting, looked_to),
+            size_bytes=self._size_of(slices),
+        )
+
+    @property
+    def partitions_end(self) -> bool:
+        return True
+
+    def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
+        heads = in_parallel(self._head_of, partitions, HEAD_THREADS)
+        return tuple(piece for piece in heads if piece)
+
+    def _head_of(self, name: str) -> Slice | None:
+        file = self._files.find(name)
+        return self._head(file) if file is not None and file.size_bytes else None
+
+    @abstractmethod
+    def _head(self, file: Listed) -> Slice | None:
+        """The first HEAD_RECORDS records or fewer; None if they cannot be read yet."""
+
+    @abstractmethod
+    def read(self, piece: Slice) -> Iterator[object]: ...
+
+    @abstractmethod
+    def _part(self, before: PartitionOffset, file: Listed, asked: FileReadLimit) -> Part[CutT]:
+        """The part of *file* that the epoch reads, after the offset *before*."""
+
+    @abstractmethod
+    def _slices(self, cuts: list[CutT], parallelism: int) -> tuple[Slice, ...]: ...
+
+    def _unread(self, waiting: Mapping[str, int], looked_to: str | None) -> Unread:
+        """What waits: the bytes by file, and the files behind *looked_to*, as far as counted."""
+        behind = self._files.listed(start_after=looked_to) if looked_to is not None else iter(())
+        counted = [*islice(behind, COUNTED)]
+        files = len(waiting) + len(counted)
+        return Unread(
+            partitions=files,
+            records=None if files else 0,
+            size_bytes=sum(waiting.values()) + sum(file.size_bytes for file in counted),
+            is_least=len(counted) == COUNTED,
+        )
+
+    def _unread_bytes(self, file: Listed, after: PartitionOffset) -> int:
+        """The bytes of *file* behind *after*; offsets are bytes of those that may grow."""
+        return file.size_bytes - (after.offset if self._may_grow(file.key) else 0)
+
+    def _size_of(self, slices: Sequence[Slice]) -> int | None:
+        if not all(self._may_grow(piece.partition) for piece in slices):
+            return None
+        return sum(piece.end - piece.start for piece in slices)
+
+    def _may_grow(self, name: str) -> bool:  # noqa: ARG002 - those of most formats may not
+        return False
+
+    def _prepared(
+        self,
+        files: Iterable[Listed],
+        read: Mapping[str, PartitionOffset],  # noqa: ARG002 - for formats that look ahead
+        is_full: Callable[[], bool],  # noqa: ARG002
+    ) -> Iterator[Listed]:
+        """The *files*; a format may override it to open several at once, ahead of their turn."""
+        yield from files
+
+    def _listed(
+        self,
+        position: SourcePosition,
+        read: Mapping[str, PartitionOffset],
+        until: Mapping[str, int] | None,
+        is_full: Callable[[], bool],
+    ) -> Iterator[tuple[Listed, bool]]:
+        """The files to look at, each with whether it is the last: then missing files are gone.
+
+        With *until* these are all files, as a barrier may name any.
+        """
+        floor = floor_of(position) if self.ordered and until is None else ""
+        listed = self._files.listed(start_after=floor)
+        seen: set[str] = set()
+        for file, following in pairwise(chain(self._prepared(listed, read, is_full), [None])):
+            assert file is not None
+            seen.add(file.key)
+            is_read = file.key in read and read[file.key].sealed
+            if self.ordered and following is not None and self._may_grow(file.key) and not is_read:
+                # The next file shows that this one is complete, but it may have been listed before
+                # its last lines were written.
+                file = self._files.find(file.key) or file  # noqa: PLW2901
+            yield file, following is None
+        if not self.bounded:
+            return
+        for name, offset in read.items():
+            if name not in seen and not offset.sealed:
+                raise ConfigurationError(
+                    f"{name} of {self.location} was read to {self._place(offset)} and is gone; "
+                    "put it back"
+                )
+
+    def _before(self, file: Listed, read: Mapping[str, PartitionOffset]) -> PartitionOffset:
+        if file.key in read:
+            return read[file.key]
+        if self.ordered:
+            warn_of_late(file.key, read, self.location)
+        return PartitionOffset(partition=file.key, offset=0, records=0)
+
+    def _continued(self, file: Listed, read: Mapping[str, PartitionOffset]) -> PartitionOffset:
+        before = self._before(file, read)
+        if not before.version or is_listed_as(before.version, file):
+            return before
+        return self._identity(file.key).continued(before, file, self._place(before))
+
+    def _place(self, offset: PartitionOffset) -> str:
+        return f"row {offset.offset}"
+
+    def _identity(self, name: str) -> FileIdentity:
+        return FileIdentity(files=self._files, name=name, may_grow=self._may_grow(name))
+
+    def _marked(self, file: Listed) -> str:
+        """The version of a complete file; the file is read for it at most once per process."""
+        return self._identity(file.key).marked(file)
+
+    @property
+    def _files(self) -> FileSet:
+        return _files_at(self.location, self.endpoint_url)
+
+
+@lru_cache(maxsize=SOURCES_KEPT)
+def _files_at(location: str, endpoint_url: str | None) -> FileSet:
+    """Each of a folder's files is asked about in turn."""
+    return FileSet(location, endpoint_url)
+
+
+log = logging.getLogger(__name__)
+
+# Fewer than a listing's page of 1000 names, as a position is read with every checkpoint.
+SEALED_KEPT = 16
+
+
+def floor_of(position: SourcePosition) -> str:
+    """The name up to which no file has to be listed; empty when all have to be.
+
+    Once a file was forgotten there is always a floor.
+    """
+    is_full = len(position) >= SEALED_KEPT and position[0].sealed
+    return position[0].partition if is_full else ""
+
+
+def warn_of_late(name: str, read: Mapping[str, PartitionOffset], location: str) -> None:
+    """Log a new file that sorts before files that were read: files are not written in order."""
+    later = max((one.partition for one in read.values() if one.sealed), default="")
+    if name < later:
+        log.warning(
+            "file came out of order, others like it may have been missed file=%s after=%s "
+            "location=%s",
+            name,
+            later,
+            location,
+        )
+
+
+def without_forgotten(
+    read: Mapping[str, PartitionOffset], now: Mapping[str, PartitionOffset], looked_to: str | None
+) -> dict[str, PartitionOffset]:
+    """The entries of *now* that an ordered source has to keep; *read* is the position before.
+
+    Files that this epoch completed stay, as the readers need them, and so does the floor.
+    *looked_to* is the last file that was listed, None for all: files up to it that are not in
+    *now* have vanished, and count as read; files behind it are unchanged.
+    """
+    gone = {
+        name: replace(one, sealed=True)
+        for name, one in read.items()
+        if looked_to is None or name <= looked_to
+    }
+    kept = {**read, **gone, **now}
+    names = sorted(kept)
+    sealed = 0
+    while sealed < len(names) and names[sealed] in read and kept[names[sealed]].sealed:
+        sealed += 1
+    return {name: kept[name] for name in names[max(sealed - SEALED_KEPT, 0) :]}
+
+
+class NotWholeError(ConfigurationError):
+    """A file that ends too early; the rest may still be written."""
+
+
+def leave_for_later(file: Listed, error: NotWholeError, give_up_after_s: int) -> None:
+    """Log that *file* waits for a later epoch.
+
+    Raises:
+        ConfigurationError: it was not written to for *give_up_after_s* seconds; it names it.
+    """
+    if is_silent(file, give_up_after_s):
+        raise ConfigurationError(
+            f"{error}; it was not written to for {give_up_after_s} s"
+        ) from error
+    log.info(
+        "file is not whole yet, left for a later epoch file=%s size_bytes=%d",
+        file.key,
+        file.size_bytes,
+    )
+
+
+def is_silent(file: Listed, seconds: int) -> bool:
+    """Whether the last write was *seconds* ago, comparing the store's clock with this machine's."""
+    return time.time_ns() // 1_000_000 - file.modified_ms >= seconds * 1000

@@ -1,0 +1,397 @@
+"""Lines of text files, in a folder, a bucket, or one by one: a source whose offsets are bytes.
+
+Epochs are exact.  ``plan`` scans for newlines from the last offset, so that a slice starts at a
+line, line numbers are true, and ``max_records`` is kept to the line; the price is one more
+sequential read of the epoch's bytes, on the coordinator's side.
+
+A file only grows: what was read is never read again, and a file that shrank below its offset, or
+has other bytes before it, stops the pipeline.  A last line without a newline is a record of a
+bounded source; an unbounded one leaves it until its newline arrives, as it may still be incomplete,
+or, where files are ordered, until the next file exists.  Bytes that are not UTF-8 are read as
+``\\xNN``, so no line is lost.
+
+The text of ``*.gz``, ``*.zst`` and ``*.zstd`` is read decompressed, and its offsets are bytes of
+that text.  Such a file never changes: its last line is a record, and growing it is an error.  An
+unbounded source leaves one that is not whole yet for a later epoch.
+
+The check of a CSV file's header against the columns that the source declares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sluice.connectors.files.file_set import mark_of, tail_bytes
+from sluice.connectors.files.lines import (
+    BYTE_ORDER_MARK,
+    MAX_FIRST_LINE_BYTES,
+    FileCut,
+    RowsOf,
+    RowsT,
+    ScannedBlocks,
+    is_compressed,
+    lines_of,
+    lines_schema,
+    read_blocks,
+    read_text,
+    scan_lines,
+    slices_of,
+    whole_lines,
+)
+from sluice.connectors.files.source import (
+    HEAD_RECORDS,
+    FileReadLimit,
+    FileSource,
+    NotWholeError,
+    Part,
+    is_silent,
+    leave_for_later,
+)
+from sluice.core.plan import PartitionOffset, Slice
+from sluice.declaration.places import TextDecoding
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.store.object_store import Listed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Every subtask of a lookup holds the table in memory, and each barrier reads it whole.  Larger
+# tables belong into a stream with keyed state.
+MAX_TABLE_BYTES = 64 * 1024 * 1024
+
+HEAD_BYTES = 64 * 1024
+
+LINE_FORMATS = ("text", "json", "csv")
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSource(FileSource[FileCut]):
+    """The lines of *location*: a file, or every file below a folder.  See ``FileSource``.
+
+    Columns: ``line`` without its line end, ``file``, relative to the folder, and ``line_number``
+    from 1.  With the formats ``json`` and ``csv`` Spark decodes the lines, as ``decoding`` says.
+    """
+
+    format: str = "text"
+    text_decoding: TextDecoding | None = None
+
+    def __post_init__(self) -> None:
+        FileSource.__post_init__(self)
+        if self.format not in LINE_FORMATS:
+            raise ConfigurationError(
+                f"files of {self.location!r} cannot be read as {self.format!r}; use 'text' and "
+                "parse the lines in a transform, or 'json', 'csv', 'parquet' or 'avro'"
+            )
+        decodes = self.text_decoding.format if self.text_decoding is not None else "text"
+        assert decodes == self.format
+
+    @property
+    def decoding(self) -> TextDecoding | None:
+        return self.text_decoding
+
+    def schema(self) -> pa.Schema:
+        return lines_schema()
+
+    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the lines of one slice.  See ``Source.read``."""
+        return self.read_as(lines_of, piece)
+
+    def read_as(self, lines: RowsOf[RowsT], piece: Slice) -> Iterator[RowsT]:
+        """Yield what *lines* makes of the slice's whole lines, a block at a time."""
+        found = 0
+        with self._identity(piece.partition).unchanged(piece):
+            blocks = self._blocks(piece.partition, piece.start, piece.end)
+            for whole in whole_lines(blocks):
+                rows, count = lines(whole, piece.partition, piece.first_record + found)
+                found += count
+                yield rows
+            if found != piece.records:
+                raise ConfigurationError(
+                    f"{piece.partition} of {self.location} has {found} lines between bytes "
+                    f"{piece.start} and {piece.end} where it had {piece.records}; it was changed: "
+                    "restore it, for a source file may only grow"
+                )
+
+    def snapshot(self) -> tuple[str, pa.Table]:
+        """The version of all lines that exist now, which changes when they do, and the lines.
+
+        Raises:
+            ConfigurationError: there are no files, or they are too large for a table.
+        """
+        import pyarrow as pa
+
+        listed = list(self._files.listed())
+        size = sum(file.size_bytes for file in listed)
+        if size > MAX_TABLE_BYTES:
+            raise self._too_large(f"has {size} bytes")
+        digest = hashlib.blake2b(digest_size=16)
+        batches = []
+        remaining = MAX_TABLE_BYTES
+        for file in listed:
+            end = None if is_compressed(file.key) else file.size_bytes
+            blocks = []
+            for block in self._blocks(file.key, 0, end):
+                remaining -= len(block)
+                if remaining < 0:
+                    raise self._too_large("has more bytes when it is decompressed")
+                blocks.append(block)
+            body = b"".join(blocks)
+            digest.update(f"{file.key}\0{len(body)}\0".encode())
+            digest.update(body)
+            if body not in {b"", BYTE_ORDER_MARK}:
+                batches.append(lines_of(body.removesuffix(b"\n"), file.key, 0)[0])
+        return digest.hexdigest(), pa.Table.from_batches(batches, schema=self.schema())
+
+    def _head(self, file: Listed) -> Slice | None:
+        end, is_all = None, False
+        if not is_compressed(file.key):
+            end = min(file.size_bytes, HEAD_BYTES)
+            is_all = self.bounded and end == file.size_bytes
+        blocks = islice(self._blocks(file.key, 0, end), 1)
+        nothing = PartitionOffset(partition=file.key, offset=0, records=0)
+        try:
+            cut = scan_lines(blocks, nothing, size=end, max_records=HEAD_RECORDS, bounded=is_all)
+        except NotWholeError:
+            return None
+        if not cut.records:
+            return None
+        version = self._head_version(file, cut)
+        return Slice(
+            partition=file.key,
+            start=0,
+            end=cut.end,
+            first_record=0,
+            records=cut.records,
+            version=version,
+        )
+
+    def _head_version(self, file: Listed, cut: FileCut) -> str:
+        return self._marked(file) if is_compressed(file.key) else self._mark_at(cut.end, b"", file)
+
+    def _may_grow(self, name: str) -> bool:
+        return not is_compressed(name)
+
+    def _place(self, offset: PartitionOffset) -> str:
+        return f"byte {offset.offset}"
+
+    def _slices(self, cuts: list[FileCut], parallelism: int) -> tuple[Slice, ...]:
+        return slices_of(cuts, parallelism)
+
+    def _part(self, before: PartitionOffset, file: Listed, asked: FileReadLimit) -> Part[FileCut]:
+        if is_compressed(file.key):
+            return self._part_of_compressed(before, file, asked)
+        size = file.size_bytes
+        if size < before.offset:
+            raise ConfigurationError(
+                f"{file.key} of {self.location} was read to byte {before.offset} and has shrunk to "
+                f"{size} bytes; restore it, for a source file may only grow"
+            )
+        end = size if asked.until is None else min(asked.until, size)
+        ends_here = (self.bounded or (self.ordered and not asked.is_last)) and end == size
+        if before.sealed or asked.most == 0 or end <= before.offset:
+            is_read = before.sealed or (ends_here and before.offset == size)
+            after = before if before.sealed == is_read else replace(before, sealed=is_read)
+            if not after.version and (is_read or before.offset > 0):
+                after = replace(after, version=self._mark_at(before.offset, b"", file))
+            has_rest = not is_read and before.offset != size
+            return Part(after=after, end=size, has_rest=has_rest)
+        blocks = ScannedBlocks(self._blocks(file.key, before.offset, end), before.offset)
+        cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
+        if cut.end == before.offset:
+            return Part(after=before, end=size, has_rest=True, is_half_a_record=end == size)
+        if cut.records > 0:
+            self._check_header(before, file, blocks)
+        after = PartitionOffset(
+            partition=file.key,
+            offset=cut.end,
+            records=before.records + cut.records,
+            sealed=ends_here and cut.is_whole,
+            version=self._mark_at(cut.end, blocks.tail(cut.end), file),
+        )
+        return Part(
+            after=after,
+            cut=replace(cut, version=after.version) if cut.records > 0 else None,
+            records=cut.records,
+            end=size,
+            has_rest=not after.sealed and after.offset != size,
+            is_half_a_record=end == size and cut.records != asked.most,
+        )
+
+    def _part_of_compressed(
+        self, before: PartitionOffset, file: Listed, asked: FileReadLimit
+    ) -> Part[FileCut]:
+        if before.sealed:
+            return Part(after=before, end=before.offset)
+        if file.size_bytes == 0:  # Its writer may just have opened it.
+            is_empty = self.bounded or is_silent(file, self.give_up_after_s)
+            version = self._marked(file) if is_empty else ""
+            return Part(after=replace(before, sealed=is_empty, version=version))
+        try:
+            return self._compressed_cut(before, file, asked)
+        except NotWholeError as error:
+            if self.bounded or before.offset > 0:
+                raise
+            leave_for_later(file, error, self.give_up_after_s)
+            return Part(after=before)
+
+    def _compressed_cut(
+        self, before: PartitionOffset, file: Listed, asked: FileReadLimit
+    ) -> Part[FileCut]:
+        size = None
+        if asked.until is not None and asked.until > before.offset:
+            size = sum(len(block) for block in self._blocks(file.key, 0, None))
+        end = size if asked.until is None or size is None else min(asked.until, size)
+        if asked.most == 0 or (asked.until is not None and (end or 0) <= before.offset):
+            return Part(after=before, end=size or before.offset, has_rest=True)
+        texts = self._blocks(file.key, before.offset, end)
+        blocks = ScannedBlocks(texts, before.offset)
+        ends_here = end == size
+        cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
+        if before.offset == 0 and not self.bounded:
+            for _ in texts:
+                pass  # A compressed file is read when it is complete.
+        if cut.records > 0:
+            self._check_header(before, file, blocks)
+        after = PartitionOffset(
+            partition=file.key,
+            offset=cut.end,
+            records=before.records + cut.records,
+            sealed=ends_here and cut.is_whole,
+            version=before.version or self._marked(file),
+        )
+        return Part(
+            after=after,
+            cut=replace(cut, version=after.version) if cut.records > 0 else None,
+            records=cut.records,
+            end=size or cut.end,
+            has_rest=not after.sealed,
+        )
+
+    def _check_header(self, before: PartitionOffset, file: Listed, blocks: ScannedBlocks) -> None:
+        how = self.text_decoding
+        if how is not None and how.has_header and before.offset == 0:
+            check_header(blocks.first_line, how, f"{file.key} of {self.location}")
+
+    def _mark_at(self, end: int, tail: bytes, file: Listed) -> str:
+        """The mark of the bytes before *end*; *tail* are the last of these, if known."""
+        if len(tail) < tail_bytes(end):
+            tail = self._identity(file.key).tail(end)
+        return str(mark_of(end, tail, file))
+
+    def _blocks(self, name: str, start: int, end: int | None) -> Iterator[bytes]:
+        """Read a file's text in blocks; only that of a compressed one may be read to its end."""
+        store = self._files.store_of(name)
+        if is_compressed(name):
+            yield from read_text(store, name, f"{name} of {self.location}", start, end)
+            return
+        assert end is not None
+        for block in read_blocks(store, name, start, end):
+            if block is None:
+                raise StoreUnavailable(
+                    f"{name} of {self.location} became shorter than {end} bytes while it was read"
+                )
+            yield block
+
+    def _too_large(self, how: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the table {self.location} {how}, more than {MAX_TABLE_BYTES}; read it as a stream "
+            "into keyed state"
+        )
+
+
+# The escapes of Spark's CSV reader in a delimiter.
+ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
+
+def check_header(line: bytes, how: TextDecoding, what: str) -> None:
+    """Compare the header's names with those of the schema, ignoring case as Spark does.
+
+    Raises:
+        ConfigurationError: names or their order differ; *what* names the file.
+    """
+    if len(line) > MAX_FIRST_LINE_BYTES:
+        raise ConfigurationError(
+            f"the first line of {what} has more than {MAX_FIRST_LINE_BYTES} bytes and names no "
+            "columns; correct the file, or declare header=False"
+        )
+    text = line.removeprefix(BYTE_ORDER_MARK).removesuffix(b"\r").decode("utf-8", "replace")
+    found = header_names(text, how)
+    declared = list(columns_of(how.schema))
+    if [name.lower() for name in found] != [name.lower() for name in declared]:
+        raise ConfigurationError(
+            f"the first line of {what} names the columns {', '.join(found) or 'none'}, and the "
+            f"schema {', '.join(declared)}; correct the schema or the file, or declare header=False"
+        )
+
+
+def header_names(text: str, how: TextDecoding) -> list[str]:
+    """The fields of a line as ``from_csv`` would split it, without blanks around them."""
+    delimiter = delimiter_of(how)
+    quote, escape = how.options.get("quote", '"'), how.options.get("escape", "\\")
+    names: list[str] = []
+    at = 0 if text else 1
+    while at <= len(text):
+        if text.startswith(quote, at):
+            name, at = _quoted(text, at + 1, quote, escape)
+        else:
+            name = ""
+        end = text.find(delimiter, at)
+        end = len(text) if end < 0 else end
+        names.append((name + text[at:end]).strip())
+        at = end + len(delimiter)
+    return names
+
+
+def delimiter_of(how: TextDecoding) -> str:
+    """The delimiter between two fields: the option as Spark reads it, with ``\\t`` for a tab."""
+    sep = how.options.get("sep", ",")
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, sep)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code = found.group(1)
+    if len(code) > 1:
+        return chr(int(code[1:], 16))
+    return ESCAPES.get(code, code)
+
+
+def _quoted(text: str, at: int, quote: str, escape: str) -> tuple[str, int]:
+    """The text of a quoted field that begins at *at*, and the position behind its last quote."""
+    taken: list[str] = []
+    while at < len(text):
+        if text[at] == escape and text.startswith(quote, at + 1):
+            taken.append(quote)
+            at += 2
+        elif text[at] == quote:
+            return "".join(taken), at + 1
+        else:
+            taken.append(text[at])
+            at += 1
+    return "".join(taken), at
+
+
+def columns_of(schema: str) -> Iterator[str]:
+    """The names of the top-level columns of a schema in Spark's DDL."""
+    depth, start = 0, 0
+    is_quoted = False
+    for at, letter in enumerate(schema + ","):
+        if letter == "`":
+            is_quoted = not is_quoted
+        elif is_quoted:
+            continue
+        elif letter in "<(":
+            depth += 1
+        elif letter in ">)":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            column = schema[start:at].strip()
+            start = at + 1
+            if column.startswith("`"):
+                yield column[1:].partition("`")[0]
+            elif column:
+                yield column.replace(":", " ").split()[0]

@@ -1,0 +1,103 @@
+"""``FilesTable``: the declared sink of files that commit manifests make visible.
+
+Opens the connector of a declared sink, or of a stage's side output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.declaration.params import Param, value_of
+from sluice.declaration.places import check_changelog
+from sluice.errors import ConfigurationError
+from sluice.protocol.keys import PipelinePaths
+
+if TYPE_CHECKING:
+    from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
+    from sluice.declaration.nodes import SinkNode
+    from sluice.declaration.places import Sink
+    from sluice.store.open import StoreLocation
+
+FORMATS = ("parquet", "json")
+COMPACT_WHEN_FILES = 1_000  # A reader opens these in seconds; a page of a listing.
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTable:
+    """A table of files; readers see only those that a commit manifest names.
+
+    Without ``location`` the table is under the job's root.  Rows are appended; with ``upsert_key``
+    the newest row per key wins; with ``changelog`` every change is appended, and the column
+    ``kind`` tells inserts, updates and deletes apart.
+
+    ``format``              ``"parquet"``, or ``"json"``: an object per line
+    ``partition_by``        columns whose values become folders: ``day=2026-01-01``
+    ``compact_when_files``  merge files after about so many new ones; 0: only on request
+    ``latest``              write ``_latest``, a list of the files that DuckDB or Spark should read
+
+    Raises:
+        ConfigurationError: *format* is not known, *partition_by* names a column twice, or there are
+            both a key and a changelog.
+    """
+
+    location: str | Param = ""
+    upsert_key: tuple[str, ...] = ()
+    format: str = "parquet"
+    partition_by: tuple[str, ...] = ()
+    compact_when_files: int = COMPACT_WHEN_FILES
+    latest: bool = False
+    changelog: bool = False
+
+    def __post_init__(self) -> None:
+        check_changelog("FilesTable", self)
+        if self.format not in FORMATS:
+            raise ConfigurationError(
+                f"FilesTable(format={self.format!r}) is not known; write {' or '.join(FORMATS)}"
+            )
+        if isinstance(self.partition_by, str):
+            raise ConfigurationError(
+                f"FilesTable(partition_by={self.partition_by!r}) is a text; write "
+                f"({self.partition_by!r},)"
+            )
+        if len(set(self.partition_by)) != len(self.partition_by):
+            raise ConfigurationError(
+                f"FilesTable(partition_by={self.partition_by!r}) names a column twice"
+            )
+        if self.compact_when_files < 0 or self.compact_when_files == 1:
+            raise ConfigurationError(
+                f"FilesTable(compact_when_files={self.compact_when_files}) cannot be; write 2 or "
+                "more files, or 0 for never"
+            )
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return (self.location,) if isinstance(self.location, Param) else ()
+
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> FilesTableSink:
+        from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
+        from sluice.store.open import open_store
+
+        named = value_of(self.location, params)
+        return FilesTableSink(
+            uid,
+            open_store(default.elsewhere(named) if named else default),
+            upsert_key=self.upsert_key,
+            format=self.format,
+            partition_by=self.partition_by,
+            compact_when_files=self.compact_when_files,
+            latest=self.latest,
+        )
+
+
+def open_sink(
+    node: SinkNode, params: Mapping[str, str], location: StoreLocation, paths: PipelinePaths
+) -> Sink:
+    """The connector of a declared sink; *location* is the job's root."""
+    return node.spec.open(node.uid, params, location.below(paths.table(node.uid)))
+
+
+def open_side_output(uid: str, location: StoreLocation, paths: PipelinePaths) -> FilesTableSink:
+    """The connector of a side output, which is published exactly once, as a table of its own."""
+    return FilesTable().open(uid, {}, location.below(paths.side_output(uid)))

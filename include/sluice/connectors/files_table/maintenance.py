@@ -1,0 +1,441 @@
+"""Compaction of a table: few files replace many small ones, in a record that is created once.
+
+An appended table is merged in runs of small files, one target file's rows in memory at a time;
+files that are large enough are kept, so that repeated compactions do not rewrite the table.
+Partitions are merged separately.  A table with an upsert key is read as a whole, and only its
+newest rows are written: it must fit into memory.
+
+No version changes: the chain is the same, and its files stay until ``vacuum``.  Two compactions of
+one version race for the record, and the loser's files are deleted.  A crash leaves files that
+``unpublished`` lists.
+
+Vacuum: delete old versions of a table, and the files that only these need.
+
+The rows of the oldest version kept are merged first, so that its chain ends there.  Versions at or
+after it stay, of every branch, with all files of their chains; so does the version that readers see
+now.  Manifests are deleted first: a crash in between leaves files that ``unpublished`` lists.
+
+``_latest``: the list of files for other tools' readers, one object at the table's root.
+
+    # {"version": 1, "checkpoint_id": 7, "upsert_key": null, "files": 2, "rows": 10, ...}
+    s3://bucket/table/data/00000000000000000006-00000-1-a.parquet
+    s3://bucket/table/data/00000000000000000007-00000-1-a.parquet
+
+A header of JSON, then an absolute URI per line, in the order in which files apply: in a table with
+an upsert key the last row of a key wins, and a file of deletes removes rows.  It is derived from
+the manifests, and written anew when it is lost or invalid.
+
+It is the one object that is replaced, so a late writer may replace it with an older version.  Each
+writer checks until its version is the newest; a process that pauses between check and write leaves
+an older version, complete and committed, until the next commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice.connectors.files_table.columns import read_chain
+from sluice.connectors.files_table.log import (
+    MANIFEST_FORMAT_VERSION,
+    Chain,
+    Manifest,
+    MergedFiles,
+    TableLog,
+)
+from sluice.connectors.staged_files import (
+    COMPACTED,
+    MANIFESTS,
+    PARTS,
+    RowFile,
+    StagedFiles,
+    compacted_stem,
+    manifest_key,
+    partition_folder,
+    record_key,
+    unit_of,
+)
+from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.store.object_store import Created, ObjectStore
+
+log = logging.getLogger(__name__)
+
+TARGET_BYTES = 128_000_000  # Parquet's and Iceberg's usual size: few requests, and splits of Spark.
+SMALL = 0.5  # Of the target: a larger file is not worth writing again.
+
+
+@dataclass(frozen=True, slots=True)
+class Compactor:
+    """The compactor of the table of *files*, which has its location and format."""
+
+    files: StagedFiles
+    target_bytes: int = TARGET_BYTES
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def __post_init__(self) -> None:
+        if self.target_bytes <= 0:
+            raise ConfigurationError(f"a target of {self.target_bytes} bytes cannot be; write 1 MB")
+
+    def compact(self, version: int | None = None) -> MergedFiles | None:
+        """Merge the table as of *version*, by default the newest.
+
+        None when there is nothing to merge, or another process has merged it.
+
+        Raises:
+            ConfigurationError: there is no such version.
+        """
+        chain = TableLog(self.files.store).chain(version)
+        if chain.version is None or not chain.manifests:
+            return None
+        merged = self._upserted(chain) if chain.upsert_key else self._appended(chain)
+        record = MergedFiles(
+            version=MANIFEST_FORMAT_VERSION,
+            checkpoint_id=chain.version,
+            files=tuple(merged),
+            upsert_key=chain.upsert_key,
+        )
+        key = record_key(chain.version)
+        answer = self.files.store.create(key, msgspec.json.encode(record))
+        if not isinstance(answer, Created) and answer.body != msgspec.json.encode(record):
+            kept = {one.file for one in chain.files}
+            self.files.store.delete(one.file for one in record.files if one.file not in kept)
+            return None
+        log.info(
+            "table compacted root=%s version=%d files_before=%d files=%d",
+            self.files.store.root, chain.version, len(chain.files), len(record.files),
+        )  # fmt: skip
+        return record
+
+    def _appended(self, chain: Chain) -> Iterator[RowFile]:
+        by_partition: dict[str, list[RowFile]] = {}
+        for file in chain.files:
+            by_partition.setdefault(partition_folder(file.file), []).append(file)
+        number = 0
+        for partition, files in by_partition.items():
+            for run in _runs(files, self.target_bytes):
+                if len(run) == 1:
+                    yield run[0]
+                    continue
+                rows = read_chain(self.files, run, None)
+                yield self.files.write(
+                    compacted_stem(chain.version or 0, number, self.token),
+                    rows,
+                    partition=partition,
+                )
+                number += 1
+
+    def _upserted(self, chain: Chain) -> Iterator[RowFile]:
+        from sluice.connectors.row_files import split_by_partition
+
+        table = read_chain(self.files, chain.files, chain.upsert_key)
+        if table.num_rows == 0:
+            return
+        size_bytes = sum(one.size_bytes for one in chain.files)
+        rows = sum(one.rows for one in chain.files)
+        at_once = max(1, self.target_bytes * rows // max(1, size_bytes))
+        by = self.files.partition_by
+        # Over time there are far more partitions than one subtask may write.
+        parts = (
+            split_by_partition(table, by, self.files.sink, limit=None)
+            if by
+            else iter([("", table)])
+        )
+        number = 0
+        for partition, part in parts:
+            for start in range(0, part.num_rows, at_once):
+                stem = compacted_stem(chain.version or 0, number, self.token)
+                yield self.files.write(stem, part.slice(start, at_once), partition=partition)
+                number += 1
+
+
+def _runs(files: Iterable[RowFile], target_bytes: int) -> Iterator[list[RowFile]]:
+    """Neighbouring files that together reach the target size; a large file stays alone."""
+    run: list[RowFile] = []
+    run_bytes = 0
+    for file in files:
+        is_large = file.size_bytes >= target_bytes * SMALL
+        if run and (is_large or run_bytes + file.size_bytes > target_bytes):
+            yield run
+            run, run_bytes = [], 0
+        run.append(file)
+        run_bytes += file.size_bytes
+        if is_large:
+            yield run
+            run, run_bytes = [], 0
+    if run:
+        yield run
+
+
+# The garbage collector deletes merged files that no record names at that moment.  A record younger
+# than this may name files that are about to be deleted, so vacuum does not rely on it.
+GRACE_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """The result of a vacuum: deleted ``versions``, and the number and size of deleted files."""
+
+    versions: tuple[int, ...] = ()
+    files: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    manifests: frozenset[int]
+    records: frozenset[int]
+    files: frozenset[str]
+
+
+def vacuum_versions(
+    files: StagedFiles, before_version: int, *, compactor: Compactor, grace_ms: int = GRACE_MS
+) -> Vacuumed:
+    """Delete the versions below *before_version*, and files that only they need.
+
+    Records of merged files younger than *grace_ms*, by the store's clock, are not used: the first
+    vacuum of a table writes a record, and a later one uses it.
+
+    Raises:
+        ConfigurationError: there is no version from *before_version* on, so no row would be left.
+        ProtocolViolation: a manifest that is needed is missing; nothing was deleted.
+    """
+    table = TableLog(files.store)
+    lineage = table.lineage()
+    kept_lineage = [version for version in lineage if version >= before_version]
+    if not lineage:
+        return Vacuumed()
+    if not kept_lineage:
+        raise ConfigurationError(
+            f"the table at {files.store.root} has no version {before_version} or later; the newest "
+            f"is {lineage[-1]}: keep that one"
+        )
+    compactor.compact(kept_lineage[0])
+    versions = table.versions()
+    usable = _usable(table, grace_ms)
+    kept = _kept(table, [one for one in versions if one >= before_version], lineage[-1], usable)
+    gone = [version for version in versions if version not in kept.manifests]
+    names, freed = _doomed_files(table, gone, usable, kept)
+    files.store.delete([*_doomed_entries(table, gone, kept)])
+    doomed = {*names, *(unit for name in names if (unit := unit_of(name)).endswith(PARTS))}
+    files.store.delete(sorted(doomed))
+    log.info(
+        "table vacuumed root=%s versions=%d files=%d bytes=%d",
+        files.store.root, len(gone), len(names), freed,
+    )  # fmt: skip
+    return Vacuumed(versions=tuple(gone), files=len(names), size_bytes=freed)
+
+
+def _usable(table: TableLog, grace_ms: int) -> dict[int, MergedFiles]:
+    """The records that are old enough, and whose files all exist."""
+    listed = [*table.store.list(COMPACTED)]
+    present = {one.key: one.size_bytes for one in listed}
+    records = {record_key(one.checkpoint_id): one for one in table.compactions()}
+    marks = [one for one in table.store.list("_compacted/") if one.key in records]
+    others = [*listed, *marks, *table.store.list(MANIFESTS)]
+    now_ms = max((one.modified_ms for one in others), default=0)
+    return {
+        records[mark.key].checkpoint_id: records[mark.key]
+        for mark in marks
+        if now_ms - mark.modified_ms >= grace_ms
+        and all(
+            present.get(file.file) == file.size_bytes
+            for file in records[mark.key].files
+            if file.file.startswith(COMPACTED)
+        )
+    }
+
+
+def _kept(
+    table: TableLog, versions: list[int], newest: int, usable: dict[int, MergedFiles]
+) -> _Kept:
+    manifests, records, files = set[int](), set[int](), set[str]()
+    known = table.manifests(table.versions())
+    for version in {*versions, newest}:
+        current: int | None = version
+        while current is not None and current not in manifests:
+            manifest = known.get(current)
+            if manifest is None:
+                raise ProtocolViolation(
+                    f"{table.store.root}/{manifest_key(current)} is missing, and version {version} "
+                    "continues it; nothing was deleted"
+                )
+            manifests.add(current)
+            if current in usable:
+                records.add(current)
+                files |= {file.file for file in usable[current].files}
+                break
+            files |= {file.file for file in manifest.files}
+            current = manifest.parent
+    return _Kept(frozenset(manifests), frozenset(records), frozenset(files))
+
+
+def _doomed_files(
+    table: TableLog, gone: list[int], usable: dict[int, MergedFiles], kept: _Kept
+) -> tuple[set[str], int]:
+    """Published files to delete, and their size; unpublished ones are the garbage collector's."""
+    sources: list[Manifest | MergedFiles] = [
+        *(one for one in table.manifests(gone).values() if one is not None),
+        *(one for one in table.manifests(kept.records).values() if one is not None),
+        *(one for version, one in usable.items() if version not in kept.manifests),
+    ]
+    sizes = {file.file: file.size_bytes for one in sources for file in one.files}
+    # Readers use a record that is too young for vacuum.
+    read = {
+        file.file
+        for one in table.compactions()
+        if one.checkpoint_id in kept.manifests
+        for file in one.files
+    }
+    doomed = {name: size for name, size in sizes.items() if name not in kept.files | read}
+    return set(doomed), sum(doomed.values())
+
+
+def _doomed_entries(table: TableLog, gone: list[int], kept: _Kept) -> Iterator[str]:
+    """The keys of manifests, records and fences to delete."""
+    yield from (manifest_key(version) for version in reversed(gone))  # Newest first: no gap.
+    yield from (record_key(one) for one in table.compacted() if one not in kept.manifests)
+    oldest = min(kept.manifests)
+    names = [*table.names()]
+    for name in names[:-1]:  # The last entry decides which version readers see.
+        if name.is_fence and name.checkpoint_id < oldest:
+            yield name.key
+
+
+LATEST_FORMAT_VERSION = 1
+LATEST = "_latest"
+MAX_WRITE_ATTEMPTS = (
+    10  # A retry means that another writer was faster, and that one checks again, too.
+)
+
+
+class LatestHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """``compacted`` is the version whose merged files come first; ``digest`` is that of the lines.
+
+    With an ``upsert_key`` the files still have rows that were replaced, unless all are merged.
+    """
+
+    version: int
+    root: str
+    checkpoint_id: int | None
+    compacted: int | None
+    upsert_key: tuple[str, ...] | None
+    files: int
+    rows: int
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class LatestFile:
+    """The parsed object.  ``lines`` are URIs."""
+
+    header: LatestHeader
+    lines: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        header = msgspec.json.encode(self.header).decode()
+        return "".join(f"{line}\n" for line in (f"# {header}", *self.lines)).encode()
+
+
+def refresh(store: ObjectStore) -> None:
+    """Write the list of the newest version, unless it exists.  Raises StoreUnavailable: try again.
+
+    It continues the existing list, so the number of requests does not grow with the versions.
+    """
+    table = TableLog(store)
+    for _ in range(MAX_WRITE_ATTEMPTS):
+        raw = store.get(LATEST)
+        latest = _continued(table, None if raw is None else decode(raw, store.root))
+        body = latest.encode()
+        if body == raw:
+            return
+        store.put(LATEST, body)
+        seen = table.newest(latest.header.checkpoint_id or 0)
+        if seen == latest.header.checkpoint_id and store.get(LATEST) == body:
+            return
+    log.warning("others write what readers read, again and again root=%s", store.root)
+
+
+def decode(raw: bytes, root: str) -> LatestFile | None:
+    """The parsed *raw*; None if it is incomplete, of another format, or of another root."""
+    try:
+        first, *lines = raw.decode().removesuffix("\n").split("\n")
+        header = msgspec.json.decode(first.removeprefix("# "), type=LatestHeader)
+    except (UnicodeDecodeError, msgspec.DecodeError, ValueError):
+        return None
+    is_ours = (
+        header.version == LATEST_FORMAT_VERSION
+        and header.root == root
+        and header.digest == _digest(lines)
+        and header.files == len(lines)
+    )
+    return LatestFile(header, tuple(lines)) if is_ours else None
+
+
+def uri(root: str, file: str) -> str:
+    """The absolute name of a file: a path if the root is a folder, else a URI."""
+    return f"{root.removeprefix('file://')}/{file}"
+
+
+def _continued(table: TableLog, before: LatestFile | None) -> LatestFile:
+    """The list of the newest version; continues *before* if that version does."""
+    known = (before.header.checkpoint_id or 0) if before is not None else 0
+    if known and table.newest(known) == known and before is not None:
+        newest_record = max((one for one in table.compacted() if one <= known), default=None)
+        if newest_record == before.header.compacted:
+            return before
+        known = 0
+    chain = table.chain(known=known)
+    continues = chain.manifests and chain.base is None and chain.manifests[0].parent == known
+    root = table.store.root
+    if before is None or not known or not continues:
+        chain = chain if not known else table.chain()
+        base = None if chain.base is None else chain.base.checkpoint_id
+        return _latest(root, chain.version, base, chain.upsert_key, chain.files)
+    header = before.header
+    added = chain.files
+    lines = (*before.lines, *(uri(root, one.file) for one in added))
+    return LatestFile(
+        msgspec.structs.replace(
+            header,
+            checkpoint_id=chain.version,
+            upsert_key=chain.upsert_key,
+            files=len(lines),
+            rows=header.rows + sum(one.rows for one in added),
+            size_bytes=header.size_bytes + sum(one.size_bytes for one in added),
+            digest=_digest(lines),
+        ),
+        lines,
+    )
+
+
+def _latest(
+    root: str,
+    version: int | None,
+    compacted: int | None,
+    upsert_key: tuple[str, ...] | None,
+    files: Iterable[RowFile],
+) -> LatestFile:
+    listed = [*files]
+    lines = tuple(uri(root, one.file) for one in listed)
+    header = LatestHeader(
+        version=LATEST_FORMAT_VERSION,
+        root=root,
+        checkpoint_id=version,
+        compacted=compacted,
+        upsert_key=upsert_key,
+        files=len(lines),
+        rows=sum(one.rows for one in listed),
+        size_bytes=sum(one.size_bytes for one in listed),
+        digest=_digest(lines),
+    )
+    return LatestFile(header, lines)
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,345 @@
+"""``Kafka``: the declared source of Kafka topics, and the formats of their values.
+
+A Kafka topic, to which each checkpoint is appended in one transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from sluice.declaration.expressions import row_schema
+from sluice.declaration.params import Env, Param, value_of
+from sluice.declaration.places import check_changelog, params_of
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sluice.connectors.kafka.formats import Registry
+    from sluice.connectors.kafka.messages import Value
+    from sluice.connectors.kafka.source import KafkaSource, Start
+    from sluice.connectors.kafka.values import Values
+    from sluice.connectors.staged_sink import StagedSink
+    from sluice.declaration.places import Source
+    from sluice.store.open import StoreLocation
+
+Text: TypeAlias = str | Param | Env
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """A Confluent Schema Registry, or one with its REST interface.
+
+    *user* and *password* are for HTTP's basic authentication.
+    """
+
+    url: Text
+    user: Text = ""
+    password: Text = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The column ``value``: bytes, or with ``as_text`` a string."""
+
+    as_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A JSON object, with the columns of *schema*, written as Spark writes it: ``"id bigint"``."""
+
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Avro:
+    """An Avro record; the fields of *schema*, as JSON, are the columns.
+
+    With a *registry* each value begins with the id of the schema it was written with, and is
+    resolved to *schema*, by Avro's rules; without one all were written with *schema*.
+    """
+
+    schema: str
+    registry: SchemaRegistry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Protobuf:
+    """A Protobuf message.
+
+    *message* is ``package.module_pb2:Class``, or the full name of a message in the file
+    *descriptors*, which ``protoc --include_imports --descriptor_set_out`` writes.  *framed* values
+    have the header of the Schema Registry's serializers; the registry itself is not needed.
+    """
+
+    message: str
+    descriptors: str = ""
+    framed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """The records of *topics*, in Kafka's order by partition.
+
+    ``start``       ``"earliest"``, ``"latest"``, milliseconds since 1970, or offsets by partition,
+                    ``{"topic/0": 17}``, where others begin at the earliest; only for a job that
+                    has no checkpoint, and never for a partition that is added later
+    ``bounded``     the input ends where the topics end when it is first read
+    ``on_expired``  what to do when records expired before they were read: ``"fail"`` or ``"skip"``
+    ``columns``     a record's metadata, each ``name`` or ``name as other``: ``topic``,
+                    ``partition``, ``offset``, ``timestamp``, ``timestamp_type``, ``key`` or
+                    ``headers``
+    ``config``      librdkafka's properties, such as ``security.protocol``; secrets as ``env(...)``
+
+    Raises:
+        ConfigurationError: an option is none of these.
+    """
+
+    bootstrap_servers: Text
+    topics: str | Param | tuple[str, ...]
+    value: Raw | Json | Avro | Protobuf = field(default_factory=Raw)
+    start: Literal["earliest", "latest"] | int | Mapping[str, int] = "earliest"
+    bounded: bool = False
+    on_expired: Literal["fail", "skip"] = "fail"
+    key: Literal["binary", "string"] = "binary"
+    columns: tuple[str, ...] = ("topic", "partition", "offset", "timestamp", "key")
+    config: Mapping[str, Text] = field(default_factory=dict[str, Text], repr=False)
+    timeout_s: float = 30.0  # The time that a cluster has to answer.
+
+    def __post_init__(self) -> None:
+        if isinstance(self.start, str) and self.start not in {"earliest", "latest"}:
+            raise ConfigurationError(
+                f"start={self.start!r} of Kafka; use 'earliest', 'latest', milliseconds since 1970 "
+                'or offsets by partition, {"topic/0": 17}'
+            )
+        if self.on_expired not in {"fail", "skip"}:
+            raise ConfigurationError(f"on_expired={self.on_expired!r}; use 'fail' or 'skip'")
+        if self.key not in {"binary", "string"}:
+            raise ConfigurationError(f"key={self.key!r}; use 'binary' or 'string'")
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        registry = self.value.registry if isinstance(self.value, Avro) else None
+        of_registry = (registry.url, registry.user, registry.password) if registry else ()
+        given = (self.bootstrap_servers, self.topics, *self.config.values(), *of_registry)
+        return tuple(dict.fromkeys(params_of(*given)))
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - not S3
+        from sluice.connectors.kafka.cluster import Cluster
+        from sluice.connectors.kafka.source import KafkaSource
+        from sluice.connectors.kafka.values import MetadataColumns
+
+        source = KafkaSource(
+            cluster=Cluster(
+                resolved_text(self.bootstrap_servers, params),
+                tuple((name, resolved_text(value, params)) for name, value in self.config.items()),
+                self.timeout_s,
+            ),
+            topics=self._topics(params),
+            values=_values(self.value, params),
+            columns=MetadataColumns(self.columns, self.key),
+            start=self._start(),
+            is_bounded=self.bounded,
+            skips_expired=self.on_expired == "skip",
+        )
+        _check_start(source)
+        if isinstance(self.value, Json):
+            decoded = row_schema("Json() of Kafka", self.value.schema)
+            kept = [field.name for field in source.values.kept()]
+            source.columns.check_values([*kept, *decoded])
+        return source
+
+    def _topics(self, params: Mapping[str, str]) -> tuple[str, ...]:
+        if isinstance(self.topics, tuple):
+            names = self.topics
+        else:
+            names = tuple(one.strip() for one in value_of(self.topics, params).split(","))
+        if not names or not all(names) or len(set(names)) < len(names):
+            raise ConfigurationError(f"topics={names!r} of Kafka; name each topic once")
+        return names
+
+    def _start(self) -> Start:
+        if isinstance(self.start, Mapping):
+            return tuple(sorted(self.start.items()))
+        return self.start
+
+
+def resolved_text(value: Text, params: Mapping[str, str]) -> str | Env:
+    """*value* with parameters resolved; a secret stays a name until it is used."""
+    return value if isinstance(value, Env) else value_of(value, params)
+
+
+def _check_start(source: KafkaSource) -> None:
+    """Refuse unknown partitions: a misspelt one would silently begin at the earliest offset."""
+    if isinstance(source.start, tuple):
+        for name, _ in source.start:
+            topic, _, number = name.rpartition("/")
+            if topic not in source.topics or not number.isdecimal():
+                raise ConfigurationError(
+                    f"start= names partition {name!r}; partitions of {', '.join(source.topics)} "
+                    f'are called "{source.topics[0]}/0" and so on'
+                )
+
+
+def _values(value: Raw | Json | Avro | Protobuf, params: Mapping[str, str]) -> Values:
+    match value:
+        case Raw(as_text=as_text):
+            from sluice.connectors.kafka.values import RawValues
+
+            return RawValues(as_text)
+        case Json(schema=schema):
+            from sluice.connectors.kafka.values import JsonValues
+
+            if not schema.strip():
+                raise ConfigurationError('Json() of Kafka needs a schema: Json("id bigint")')
+            row_schema("Json() of Kafka", schema)
+            return JsonValues(schema)
+        case Avro(schema=schema, registry=registry):
+            from sluice.connectors.kafka.formats import AvroValues
+
+            return AvroValues(schema, _registry(registry, params))
+        case Protobuf(message=message, descriptors=descriptors, framed=framed):
+            from sluice.connectors.kafka.formats import ProtobufValues
+
+            return ProtobufValues(message, _content(descriptors), framed)
+
+
+def _registry(given: SchemaRegistry | None, params: Mapping[str, str]) -> Registry | None:
+    from sluice.connectors.kafka.formats import Registry
+
+    if given is None:
+        return None
+    return Registry(
+        url=resolved_text(given.url, params),
+        user=resolved_text(given.user, params),
+        password=resolved_text(given.password, params),
+    )
+
+
+def _content(descriptors: str) -> bytes:
+    if not descriptors:
+        return b""
+    try:
+        return Path(descriptors).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"descriptors={descriptors!r} of Protobuf cannot be read: {error.strerror}"
+        ) from error
+
+
+JSON = "json"
+ID_HEX_DIGITS = 16  # 64 bits of the root's hash: ids of two jobs do not collide by chance.
+
+
+@dataclass(frozen=True, slots=True)
+class AvroValue:
+    """An Avro record of *schema*, as JSON, whose fields are the columns of their names.
+
+    With *schema_id*, its id in a Schema Registry, values have the header of its serializers.
+    """
+
+    schema: str
+    schema_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """Rows as messages of *topic*, which exists.
+
+    ``value``      ``"json"``, an object of all columns; a column of text or bytes; or ``AvroValue``
+    ``key``        a column of text, bytes or whole numbers; messages of one key keep their order
+    ``headers``    columns that become headers of their names, and are left out of JSON and Avro
+    ``upsert``     for a compacted topic: a deleted row becomes a tombstone of its key
+    ``changelog``  every change is a message; ``kind`` tells inserts, updates and deletes apart
+
+    ``transactional``: readers with ``isolation.level=read_committed`` see each checkpoint whole and
+    once.  Otherwise rows that a coordinator sent before it died are sent again.  Either way a
+    message has the header ``sluice-checkpoint-id``.  *transactional_id* names the sink to the
+    broker, fences its zombies, and is the group that notes published checkpoints: do not change
+    it, and give no other job the same.  By default it is made of the sink's uid and the job's root.
+
+    Raises:
+        ConfigurationError: *upsert* without a *key*, or with a changelog.
+    """
+
+    bootstrap_servers: Text
+    topic: str | Param
+    value: str | AvroValue = JSON
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    upsert: bool = False
+    transactional: bool = True
+    transactional_id: str | Param = ""
+    config: Mapping[str, Text] = field(default_factory=dict[str, Text], repr=False)
+    changelog: bool = False
+    timeout_s: float = 30.0  # The time that a cluster has to answer.
+
+    def __post_init__(self) -> None:
+        check_changelog(f"KafkaTopic {self.topic!r}", self)
+        if self.upsert and self.key is None:
+            raise ConfigurationError(
+                "KafkaTopic(upsert=True) needs key=, the column whose newest message counts"
+            )
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        given = (
+            self.bootstrap_servers,
+            self.topic,
+            self.transactional_id,
+            *self.config.values(),
+        )
+        return tuple(dict.fromkeys(one for one in given if isinstance(one, Param)))
+
+    @property
+    def upsert_key(self) -> tuple[str, ...]:
+        return (self.key,) if self.upsert and self.key is not None else ()
+
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
+        """See ``SinkSpec``; rows are staged at *default*."""
+        from sluice.connectors.kafka.cluster import Cluster
+        from sluice.connectors.kafka.messages import MessageFormat
+        from sluice.connectors.kafka.sink import KafkaTarget, NotedTopic
+        from sluice.connectors.staged_files import StagedFiles
+        from sluice.connectors.staged_sink import StagedSink
+        from sluice.store.open import open_store
+
+        cluster = Cluster(
+            _resolved(self.bootstrap_servers, params),
+            tuple((name, _resolved(value, params)) for name, value in self.config.items()),
+            self.timeout_s,
+        )
+        name = value_of(self.transactional_id, params) or _default_id(uid, default)
+        topic = value_of(self.topic, params)
+        if not topic:
+            raise ConfigurationError(f"topic= of the Kafka sink {uid!r} is empty")
+        target = KafkaTarget(
+            NotedTopic(cluster, topic, name),
+            MessageFormat(self._value(), self.key, self.headers),
+            self.transactional,
+        )
+        return StagedSink(StagedFiles(uid, open_store(default), self.upsert_key), target)
+
+    def _value(self) -> Value:
+        from sluice.connectors.kafka.messages import AvroRow, ColumnBytes, JsonRow
+
+        match self.value:
+            case AvroValue(schema=schema, schema_id=schema_id):
+                return AvroRow(schema, schema_id)
+            case "json":
+                return JsonRow()
+            case column:
+                return ColumnBytes(column)
+
+
+def _default_id(uid: str, location: StoreLocation) -> str:
+    digest = hashlib.sha256(location.root.encode()).hexdigest()
+    return f"sluice-{uid}-{digest[:ID_HEX_DIGITS]}"
+
+
+def _resolved(value: Text, params: Mapping[str, str]) -> str | Env:
+    """*value* with parameters resolved; a secret stays a name until it is used."""
+    return value if isinstance(value, Env) else value_of(value, params)

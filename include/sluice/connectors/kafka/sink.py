@@ -1,0 +1,392 @@
+"""A Kafka topic to which checkpoints are appended.
+
+With transactions, the rows and the note of a checkpoint are one transaction, so that readers with
+``isolation.level=read_committed`` see all of it or nothing, once.  Without, the rows are sent and
+then noted: if the coordinator dies in between, they are sent again.
+
+Published records cannot be rolled back.
+
+``NotedTopic``: a producer's transaction, with the note that is committed in it.
+
+``init_transactions`` fences every older producer of the same id, and returns only when the broker
+has ended its open transaction.  So the note that is read after it is final: a zombie's transaction
+is in it, or never will be.
+
+    init_transactions -> read the note -> begin -> rows and note -> commit
+    (zombies fenced)     (published? stop)         (both or none)
+
+Brokers before 4.0 may end a transaction a moment before its note is visible (KAFKA-17507).  So the
+note is read with stable offsets, which brokers since 2.5 return only when no note of an ended
+transaction is outstanding.
+
+The note of published checkpoints, kept in the broker as a consumer group's offset.
+
+The group has the name of the transactional id, and commits one offset, for partition 0 of the
+target topic: the newest checkpoint.  Its metadata is the topic's time line (``timeline_note.py``).
+It is sent in the transaction of the rows, and so is committed with them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.connectors import staged_sink
+from sluice.connectors.kafka.cluster import Cluster
+from sluice.connectors.kafka.messages import MessageFormat, Texts, check_sizes
+from sluice.connectors.staged_sink import named
+from sluice.core.timeline import Recovery, Timeline, Writer
+from sluice.declaration.places import DELETED, RollBack
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+    from sluice.connectors.staged_sink import EpochRows
+
+CHECKPOINT_HEADER = "sluice-checkpoint-id"
+LONGEST_MARK = (CHECKPOINT_HEADER, str(2**63 - 1).encode())
+# A fenced producer lets the other one finish.  The pauses double, so that of two that fence each
+# other one has enough time: 5 + 10 + 20 + 40 seconds, and then Airflow retries the task.
+PATIENCE_S = 5.0
+ATTEMPTS = 5
+TRANSACTION_POLL_S = 0.05
+BUFFER_WAIT_S = 0.05
+MESSAGES_PER_POLL = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """See ``staged_sink.Target``."""
+
+    topic: NotedTopic
+    format: MessageFormat
+    transactional: bool = True
+
+    @property
+    def rolls_back(self) -> RollBack:
+        return RollBack.NEVER
+
+    def check(self, schema: pa.Schema, rows: EpochRows) -> None:  # noqa: ARG002 - of ``Target``
+        self.topic.check_exists()
+        self.format.check(schema)
+
+    def check_rows(self, rows: pa.Table) -> None:
+        if DELETED not in rows.column_names:  # Only the keys of deletes are sent.
+            self.format.check_years(rows)
+            check_sizes(self.format, rows, self.topic.cluster.max_message_bytes, LONGEST_MARK)
+
+    def publish(
+        self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
+    ) -> None:
+        """See ``Target``."""
+
+        def todo(before: Timeline) -> Todo:
+            with named(self._name):
+                after = before.publishing(writer, checkpoint_id, parent)
+            return None if after is None else (after, send)
+
+        def send(producer: Producer) -> None:
+            self._send(producer, checkpoint_id, rows)
+
+        self.topic.check_exists()
+        self._do(todo)
+
+    def timeline(self) -> Timeline:
+        """See ``Target``; of very many spans the oldest are dropped (``note.py``)."""
+        return self.topic.note()
+
+    def is_empty(self) -> bool:
+        """See ``Sink``; False if a transaction was aborted, as its records still take offsets."""
+        return self.topic.is_empty()
+
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        def todo(before: Timeline) -> Todo:
+            with named(self._name):
+                after = before.recovered(writer, recovery)
+            if after is None:
+                return None
+            ahead = tuple(before.after(recovery.version))
+            if recovery.roll_back and ahead and not self.is_empty():
+                raise ConfigurationError(
+                    f"{self._name} cannot be rolled back to checkpoint "
+                    f"{recovery.version or 'nothing'}: {len(ahead)} checkpoints after it were "
+                    f"published, through {ahead[-1]}, and Kafka takes no record back; restore "
+                    "without rolling back, and let readers skip what has their "
+                    f"{CHECKPOINT_HEADER} header"
+                )
+            return after, lambda _: None
+
+        self.topic.check_exists()
+        self._do(todo)
+
+    def describe(self, version: int) -> str:
+        return f"records of topic {self.topic.name} with header {CHECKPOINT_HEADER}={version}"
+
+    @property
+    def _name(self) -> str:
+        return f"Kafka topic {self.topic.name!r}"
+
+    def _do(self, todo: Callable[[Timeline], Todo]) -> None:
+        if self.transactional:
+            self._insist(todo)
+        elif (found := todo(self.topic.note())) is not None:
+            self.topic.at_least_once(*found)
+
+    def _insist(self, todo: Callable[[Timeline], Todo]) -> None:
+        """Do *todo*, or find that another process has done it; when fenced, wait for it first."""
+        for attempt in range(ATTEMPTS):
+            try:
+                self.topic.in_transaction(todo)
+            except FencedByAnother:
+                patience_s = PATIENCE_S * 2**attempt * random.uniform(0.7, 1.3)  # noqa: S311
+                until = time.monotonic() + patience_s
+                while attempt + 1 < ATTEMPTS and time.monotonic() < until:
+                    # Raises if the time line refuses it.
+                    with suppress(TableMismatch):
+                        if todo(self.topic.note()) is None:
+                            return
+                    time.sleep(TRANSACTION_POLL_S)
+            else:
+                return
+        raise StoreUnavailable(
+            f"another producer keeps using the transactional id {self.topic.group!r}; if it is not "
+            "of this job, give each sink a transactional_id of its own"
+        )
+
+    def _send(self, producer: Producer, checkpoint_id: int, rows: EpochRows) -> None:
+        mark = (CHECKPOINT_HEADER, str(checkpoint_id).encode())
+        for table in rows.deletes():
+            tombstones: Texts = [None] * table.num_rows
+            _produce(producer, self.topic.name, self.format.keys(table), tombstones, _same(mark))
+        for table in rows.upserts():
+            _produce(
+                producer,
+                self.topic.name,
+                self.format.keys(table),
+                self.format.values(table),
+                self._headers(table, mark),
+            )
+
+    def _headers(self, table: pa.Table, mark: Header) -> Iterator[list[Header]]:
+        of_rows = self.format.header_rows(table)
+        return ([*row, mark] for row in of_rows) if of_rows else _same(mark)
+
+
+Header = tuple[str, str | bytes | None]
+
+
+def _same(mark: Header) -> Iterator[list[Header]]:
+    headers: list[Header] = [mark]
+    while True:
+        yield headers
+
+
+def _produce(
+    producer: Producer, topic: str, keys: Texts, values: Texts, headers: Iterator[list[Header]]
+) -> None:
+    produce = producer.produce
+    for number, (key, value, marks) in enumerate(zip(keys, values, headers, strict=False)):
+        while True:
+            try:
+                produce(topic, value, key, headers=marks)
+                break
+            except BufferError:
+                producer.poll(BUFFER_WAIT_S)  # The producer's queue is full: let it send.
+        if number % MESSAGES_PER_POLL == 0:
+            producer.poll(0)
+
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+    Send = Callable[[Producer], None]
+    # The new note, and the function that sends the rows; None if there is nothing to do.
+    Todo = tuple[Timeline, Send] | None
+
+FLUSH_TIMEOUT_S = 300.0
+
+
+class FencedByAnother(Exception):
+    """A newer producer of the same id has begun, and this transaction was aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedTopic:
+    """The topic *name* at *cluster*, and the note of its checkpoints in the group's offset."""
+
+    cluster: Cluster
+    name: str
+    group: str
+
+    def note(self) -> Timeline:
+        """The committed note.  A transaction that is still open is neither counted nor awaited.
+
+        Raises:
+            ProtocolViolation: the group's offset is not ours.
+            StoreUnavailable: try again.
+        """
+        with self._consumer() as consumer:
+            return self._read(consumer)
+
+    def is_empty(self) -> bool:
+        """Whether no partition has a record, or anything else at an offset."""
+        from confluent_kafka import TopicPartition
+
+        self.check_exists()
+        with self._consumer() as consumer, self.cluster.explained(f"to look into {self.name!r}"):
+            timeout_s = self.cluster.timeout_s
+            found = consumer.list_topics(self.name, timeout=timeout_s).topics[self.name]
+            ends = (
+                consumer.get_watermark_offsets(TopicPartition(self.name, one), timeout=timeout_s)
+                for one in found.partitions
+            )
+            return all(low == high for low, high in ends)
+
+    def in_transaction(self, todo: Callable[[Timeline], Todo]) -> None:
+        """Fence older producers, and carry out what *todo* returns for the note read after that.
+
+        Raises:
+            FencedByAnother: it was not done, as another process is at work.
+            StoreUnavailable: it is not known whether it was done; the note will show it.
+        """
+        with self._consumer(stable=True) as consumer, self._translated():
+            producer = self.cluster.producer(transactional_id=self.group)
+            producer.init_transactions(self.cluster.timeout_s)
+            found = todo(self._read(consumer))
+            if found is None:
+                return
+            producer.begin_transaction()
+            try:
+                self._fill(producer, consumer, *found)
+                producer.commit_transaction()
+            except BaseException:
+                # Otherwise readers wait until the transaction times out.
+                with suppress(Exception):
+                    producer.purge()
+                    producer.abort_transaction(self.cluster.timeout_s)
+                raise
+
+    def at_least_once(self, note: Timeline, send: Send) -> None:
+        """Send rows, and then commit the note; after a crash in between they are sent again."""
+        failed: list[KafkaError] = []
+        with self._consumer() as consumer, self.cluster.explained(f"to write {self.name!r}"):
+            producer = self.cluster.producer(lambda error, _: failed.append(error))
+            send(producer)
+            left = producer.flush(FLUSH_TIMEOUT_S)
+            if failed or left:
+                raise self.cluster.explain(failed[0] if failed else _timed_out(), "the rows")
+            consumer.commit(offsets=[self._offset(note)], asynchronous=False)
+
+    def check_exists(self) -> None:
+        """Raises ConfigurationError when there is no such topic, so that a typo creates none."""
+        from confluent_kafka import KafkaError
+
+        what = f"to describe topic {self.name!r}"
+        with self._consumer() as consumer, self.cluster.explained(what):
+            found = consumer.list_topics(self.name, timeout=self.cluster.timeout_s)
+        error = found.topics[self.name].error
+        if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ConfigurationError(
+                f"Kafka at {self.cluster.servers} has no topic {self.name!r}; create it, with as "
+                "many partitions as its readers need, or correct topic="
+            )
+        if error is not None:
+            raise self.cluster.explain(error, what)
+
+    def _fill(self, producer: Producer, consumer: Consumer, note: Timeline, send: Send) -> None:
+        send(producer)
+        group = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction([self._offset(note)], group, self.cluster.timeout_s)
+
+    def _read(self, consumer: Consumer) -> Timeline:
+        from confluent_kafka import TopicPartition
+
+        with self.cluster.explained(f"to read the note of group {self.group!r}"):
+            found = consumer.committed(
+                [TopicPartition(self.name, 0)], timeout=self.cluster.timeout_s
+            )[0]
+        if found.error is not None:
+            raise self.cluster.explain(found.error, f"to read the note of group {self.group!r}")
+        if found.offset < 0:
+            return Timeline()
+        place = f"the offset of group {self.group!r} for topic {self.name!r}"
+        return decoded_offset(found.offset, found.metadata, place)
+
+    def _offset(self, note: Timeline) -> TopicPartition:
+        from confluent_kafka import TopicPartition
+
+        offset, metadata = encoded_offset(note)
+        return TopicPartition(self.name, 0, offset, metadata)
+
+    @contextmanager
+    def _consumer(self, *, stable: bool = False) -> Iterator[Consumer]:
+        """A consumer with the group's id that never joins it.
+
+        Uncommitted notes are never read; with *stable* it waits for transactions that are still
+        open, such as that of a producer that died.
+        """
+        level = "read_committed" if stable else "read_uncommitted"
+        with self.cluster.consumer(group_id=self.group, isolation_level=level) as consumer:
+            yield consumer
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as error:
+            cause = error.args[0]
+            if _is_fenced(cause):
+                raise FencedByAnother(str(cause.str())) from None
+            raise self.cluster.explain(cause, f"to write {self.name!r}") from None
+
+
+def _is_fenced(error: KafkaError) -> bool:
+    from confluent_kafka import KafkaError
+
+    return error.code() in {
+        KafkaError._FENCED,  # noqa: SLF001 - the client's public names begin so
+        KafkaError._FATAL,  # noqa: SLF001
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.TRANSACTION_COORDINATOR_FENCED,
+    }
+
+
+def _timed_out() -> KafkaError:
+    from confluent_kafka import KafkaError
+
+    return KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
+
+
+# A broker takes 4,096 bytes (offset.metadata.max.bytes): these leave room for 300 spans of ids of 5
+# digits, and each aborted checkpoint begins another.
+MAX_BYTES = 3_900
+FIX = (
+    "give the sink a transactional_id of its own, or delete the group's offset "
+    "(kafka-consumer-groups.sh --delete-offsets) and restore the job with --accept-tables"
+)
+
+
+def encoded_offset(timeline: Timeline) -> tuple[int, str]:
+    """The offset and its metadata.  Spans that do not fit are dropped, oldest first."""
+    return timeline.newest, staged_sink.encoded_timeline(timeline, MAX_BYTES)
+
+
+def decoded_offset(offset: int, metadata: str | None, place: str) -> Timeline:
+    """The time line; ProtocolViolation when another client wrote it."""
+    timeline = staged_sink.decoded_timeline(metadata, place, FIX)
+    if timeline.newest != offset:
+        raise ProtocolViolation(
+            f"{place} is {offset}, and its note says {timeline.newest}: another client has moved "
+            f"it; {FIX}"
+        )
+    return timeline

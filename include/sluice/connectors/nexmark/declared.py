@@ -1,0 +1,38 @@
+"""``Nexmark``: the declared source of the Nexmark benchmark's generator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.declaration.params import Param
+from sluice.declaration.places import params_of, whole_number
+
+if TYPE_CHECKING:
+    from sluice.declaration.places import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Nexmark:
+    """The Nexmark benchmark's events, generated: deterministic, addressed by event number.
+
+    With ``events`` 0 it never ends.  Persons, auctions and bids are in proportion 1 : 3 : 46.
+    """
+
+    events: int | Param = 0
+    events_per_second: int | Param = 10_000
+    columns: tuple[str, ...] = ()  # The columns to generate; all when empty.
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return params_of(self.events, self.events_per_second)
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - reads nothing
+        from sluice.connectors.nexmark.source import NexmarkSource
+
+        events = whole_number(self.events, params)
+        rate = whole_number(self.events_per_second, params)
+        if self.columns:
+            return NexmarkSource(events or None, first_event_rate=rate, columns=self.columns)
+        return NexmarkSource(events or None, first_event_rate=rate)

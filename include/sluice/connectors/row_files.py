@@ -1,0 +1,240 @@
+"""Encoding and decoding of files of rows: Parquet, or plain JSON lines.
+
+JSON lines have an object per line, times as ISO 8601 (with ``Z`` where the column has a time zone),
+decimals as text, NaN and infinities as null.  JSON does not hold the types of columns, so the
+schema is stored beside the rows, by its hash.
+
+Partitions: rows split by the values of columns, into folders with Hive's names.
+
+The columns stay in the files, too: a reader without support for partitions sees them with their
+types, and one with it may skip files by their folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from io import RawIOBase
+from typing import TYPE_CHECKING
+
+from sluice.connectors.columns import check_years
+from sluice.errors import ConfigurationError, ProtocolViolation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARQUET = "parquet"
+JSON = "json"
+HASH_HEX_DIGITS = 16  # 64 bits: schemas of one table do not collide by chance.
+
+
+def encode_parquet(table: pa.Table) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd")
+    body: bytes = buffer.getvalue().to_pybytes()
+    return body
+
+
+def decode_parquet(body: bytes) -> pa.Table:
+    """The rows of a Parquet file; raises ArrowInvalid for other bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.read_table(pa.BufferReader(body))
+
+
+def has_nulls(file: RawIOBase, columns: Sequence[str], place: str) -> bool:
+    """Whether a row of a Parquet file may have no value in one of *columns*, as its end tells; a
+    column without statistics, or of several parts, may.
+
+    Raises ProtocolViolation when it is no Parquet file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_metadata(pa.PythonFile(file))
+    except pa.ArrowInvalid as error:
+        raise ProtocolViolation(f"{place} is not the file that was staged") from error
+    counts: dict[str, int] = dict.fromkeys(columns, 0)
+    for group in map(found.row_group, range(found.num_row_groups)):
+        leaves = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
+        for name in columns:
+            told = leaves[name].statistics if name in leaves else None
+            counts[name] += 1 if told is None or not told.has_null_count else told.null_count
+    return any(counts.values())
+
+
+def encode_json(table: pa.Table) -> bytes:
+    """JSON lines of *table*; ConfigurationError for a time outside of the years 1 to 9999."""
+    import msgspec
+    import pyarrow as pa
+
+    for number, field in enumerate(table.schema):
+        if pa.types.is_temporal(field.type):
+            column = _in_years_of_iso(table.column(number), field.name)
+            table = table.set_column(number, pa.field(field.name, column.type), column)
+    return msgspec.json.Encoder().encode_lines(table.to_pylist())
+
+
+def decode_json(body: bytes, schema: pa.Schema) -> pa.Table:
+    """The rows in JSON lines of *schema*; raises ArrowInvalid for other bytes."""
+    import pyarrow as pa
+    import pyarrow.json as pj
+
+    read = pa.schema([pa.field(one.name, _as_parsed(one.type)) for one in schema])
+    table = pj.read_json(
+        pa.BufferReader(body),
+        # One block for all, as a line longer than a block cannot be read.
+        read_options=pj.ReadOptions(block_size=max(1, len(body)), use_threads=False),
+        parse_options=pj.ParseOptions(explicit_schema=read, unexpected_field_behavior="error"),
+    )
+    return table.cast(schema)
+
+
+def check_json_types(schema: pa.Schema, sink: str) -> None:
+    """Raises ConfigurationError for a column that JSON would change."""
+    for field in schema:
+        if not _survives(field.type, is_nested=False):
+            raise ConfigurationError(
+                f"sink {sink!r} cannot write column {field.name!r} of type {field.type} as JSON; "
+                "convert it to text, a number or a timestamp of microseconds, or write "
+                "format='parquet'"
+            )
+
+
+def encode_schema(schema: pa.Schema) -> tuple[str, bytes]:
+    """The hash of the schema, and its bytes without metadata."""
+    body: bytes = schema.remove_metadata().serialize().to_pybytes()
+    return hashlib.sha256(body).hexdigest()[:HASH_HEX_DIGITS], body
+
+
+def decode_schema(body: bytes | None, place: str) -> pa.Schema:
+    import pyarrow as pa
+
+    if body is None:
+        raise ProtocolViolation(f"{place} is missing, and files of JSON lines need it")
+    try:
+        return pa.ipc.read_schema(pa.BufferReader(body))
+    except pa.ArrowInvalid as error:
+        raise ProtocolViolation(f"{place} is no schema") from error
+
+
+def _in_years_of_iso(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """The column with instants in UTC; ConfigurationError outside of the years 1 to 9999."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    check_years(column, name, ", or write format='parquet'")
+    return column
+
+
+def _as_parsed(dtype: pa.DataType) -> pa.DataType:
+    """The type as which Arrow's JSON reader parses *dtype*; dates and time zones need a cast."""
+    import pyarrow as pa
+
+    is_text = pa.types.is_temporal(dtype) or pa.types.is_decimal(dtype)
+    return pa.string() if is_text else dtype
+
+
+def _survives(dtype: pa.DataType, *, is_nested: bool) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_list(dtype) or types.is_large_list(dtype):
+        return _survives(dtype.value_type, is_nested=True)
+    if types.is_struct(dtype):
+        return all(_survives(field.type, is_nested=True) for field in dtype)
+    if types.is_timestamp(dtype):
+        return not is_nested and dtype.unit != "ns"
+    if types.is_date32(dtype) or types.is_decimal128(dtype):
+        return not is_nested
+    is_number = types.is_integer(dtype) or types.is_float32(dtype) or types.is_float64(dtype)
+    is_text = types.is_string(dtype) or types.is_large_string(dtype)
+    return bool(is_number or is_text or types.is_boolean(dtype))
+
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+MAX_PARTITIONS = 1_000  # Per call: each is an object to write, and a line in the manifest.
+MAX_NAME_BYTES = 240  # File systems take 255 for one folder.
+# Hive's list (FileUtils.escapePathName), what an URI or a glob would read otherwise, and what
+# ends a line for readers of a list of files: NEL, the line and the paragraph separator.
+_ESCAPED = frozenset("\"#%'*/:=?\\\x7f{}[]^ \x85\u2028\u2029") | frozenset(map(chr, range(32)))
+
+
+def split_by_partition(
+    table: pa.Table, columns: Sequence[str], sink: str, *, limit: int | None = MAX_PARTITIONS
+) -> Iterator[tuple[str, pa.Table]]:
+    """Each folder's name, such as ``day=2026-01-01/kind=a``, with its rows in their order.
+
+    Raises:
+        ConfigurationError: a column is missing, of another type than text, whole numbers, dates or
+            booleans, has a value too long for a name; or there are more than *limit*.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if missing := sorted(set(columns) - set(table.column_names)):
+        raise ConfigurationError(
+            f"sink {sink!r} partitions by {', '.join(columns)}, but its rows have no "
+            f"{', '.join(missing)}; they have {', '.join(table.column_names)}"
+        )
+    names = [_names(table.column(column).combine_chunks(), column, sink) for column in columns]
+    paths = pc.binary_join_element_wise(*names, "/").dictionary_encode()
+    if limit is not None and len(paths.dictionary) > limit:
+        raise ConfigurationError(
+            f"sink {sink!r} partitions by {', '.join(columns)}, and a subtask has "
+            f"{len(paths.dictionary):,} different values of them in one checkpoint, more than "
+            f"{limit:,}; partition by something coarser, a day for instance"
+        )
+    codes = paths.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(paths.dictionary))).tolist()
+    ordered = table.take(pa.array(order))
+    start = 0
+    for name, end in zip(paths.dictionary.to_pylist(), ends, strict=True):
+        yield name, ordered.slice(start, end - start)
+        start = end
+
+
+def escaped(value: str) -> str:
+    """*value* with each special byte of its UTF-8 escaped, as in a URI."""
+    return "".join(
+        "".join(f"%{byte:02X}" for byte in char.encode()) if char in _ESCAPED else char
+        for char in value
+    )
+
+
+def _names(values: pa.Array, column: str, sink: str) -> pa.Array:
+    import pyarrow as pa
+
+    types, dtype = pa.types, values.type
+    if not (
+        types.is_string(dtype)
+        or types.is_large_string(dtype)
+        or types.is_integer(dtype)
+        or types.is_boolean(dtype)
+        or types.is_date32(dtype)
+    ):
+        raise ConfigurationError(
+            f"sink {sink!r} cannot partition by {column!r} of type {dtype}; make a column of text, "
+            "whole numbers, dates or booleans of it"
+        )
+    encoded = values.cast(pa.string()).dictionary_encode(null_encoding="encode")
+    names = [f"{escaped(column)}={_folder(one)}" for one in encoded.dictionary.to_pylist()]
+    if too_long := [name for name in names if len(name.encode()) > MAX_NAME_BYTES]:
+        raise ConfigurationError(
+            f"sink {sink!r} partitions by {column!r}, of which a value is too long for a folder's "
+            f"name: {too_long[0][:40]!r}...; at most {MAX_NAME_BYTES} bytes"
+        )
+    return pa.array(names, pa.string()).take(encoded.indices)
+
+
+def _folder(value: str | None) -> str:
+    """The folder of a value; the empty text shares that of null, as in Hive."""
+    return escaped(value) if value else NULL

@@ -1,0 +1,321 @@
+"""``StagedSink``: a sink for a place with transactions: a database, a broker, Iceberg.
+
+Rows are staged as files under the job's root, by the subtasks in parallel; when the checkpoint is
+completed, the coordinator passes them to the ``Target``, which makes them visible in one atomic
+step together with a note of the checkpoint's id.  The note makes it exactly once: a commit that is
+repeated, after a crash or by another coordinator, finds the note and does nothing.
+
+A time line as text, for places that keep it in one value: a property, an offset's metadata.
+
+    {"v":2,"life":"5f0c","generation":2,"fenced_by":2,"through":13,"continues":null,
+     "published":"1-9,12,14-17","is_cut":false,"past":[["c3d0",4]]}
+
+A note of another format is refused, with its place and the fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from sluice.connectors.staged_files import DELETES, StagedFiles, deletes_first, of_data
+from sluice.core.answers import Committable
+from sluice.core.timeline import CheckpointRange, Recovery, Timeline, TimelineComparison, Writer
+from sluice.declaration.places import CheckpointListener, RollBack, Unpublished
+from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRows:
+    """A checkpoint's rows, one file of a bounded number of rows at a time.
+
+    Deletes come first: a row that is both deleted and written by a checkpoint stays.  With an
+    upsert key, each key is in ``deletes`` at most once, and in ``upserts`` at most once.
+    """
+
+    files: StagedFiles
+    staged: tuple[Committable, ...]
+
+    @property
+    def row_count(self) -> int:
+        return sum(one.rows for one in self.staged)
+
+    @property
+    def checkpoint_id(self) -> int | None:
+        """The checkpoint that staged the rows; None without any."""
+        return of_data(self.staged[0].file) if self.staged else None
+
+    def schema(self) -> pa.Schema | None:
+        """The columns of the rows, or else of the deletes; None without either.  Reads a file."""
+        for table in self.upserts():
+            return table.schema
+        for table in self.deletes():
+            return table.schema
+        return None
+
+    def upserts(self) -> Iterator[pa.Table]:
+        """Rows to be appended; with an upsert key they replace those of the same key."""
+        return self._read(is_delete=False)
+
+    def deletes(self) -> Iterator[pa.Table]:
+        """Rows whose keys are to be deleted, without the column ``_deleted``."""
+        from sluice.declaration.places import DELETED
+
+        return (table.drop_columns([DELETED]) for table in self._read(is_delete=True))
+
+    def has_nulls(self, columns: Sequence[str]) -> bool:
+        """Whether an upserted or appended row may have no value in one of *columns*, by what the
+        ends of the staged files say of them: a ranged request or two for each.
+        """
+        files = [one for one in self.staged if columns and not one.file.endswith(DELETES)]
+        return any(self.files.has_nulls(one.file, one.size_bytes, columns) for one in files)
+
+    def _read(self, *, is_delete: bool) -> Iterator[pa.Table]:
+        for one in sorted(self.staged, key=deletes_first):
+            if one.file.endswith(DELETES) == is_delete:
+                yield self.files.read(
+                    one.file, rows=one.rows, size_bytes=one.size_bytes, expected=one.checksum
+                )
+
+
+class Target(Protocol):
+    """A place with transactions.  Several processes may call each method at once, and repeat it."""
+
+    @property
+    def rolls_back(self) -> RollBack: ...
+
+    def check(self, schema: pa.Schema, rows: EpochRows) -> None:
+        """Check that *rows*, of *schema*, can be published into the place; a target whose place
+        refuses values reads them.  See ``Sink.check``.
+        """
+        ...
+
+    def check_rows(self, rows: pa.Table) -> None:
+        """Check that the place can hold the values of rows before they are staged.
+
+        Rows that it cannot hold could never be committed.  Called in the subtasks; it does not
+        connect to the place.
+
+        Raises:
+            ConfigurationError: it cannot; the message names the column and the fix.
+        """
+        ...
+
+    def publish(
+        self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
+    ) -> None:
+        """Make *rows* visible and store ``Timeline.publishing``, in one atomic step.
+
+        It does nothing if that is None.
+
+        Raises:
+            FencedError, TableMismatch: as ``Timeline.publishing``.
+            ConfigurationError: the rows do not fit.
+            StoreUnavailable: try again.
+        """
+        ...
+
+    def timeline(self) -> Timeline:
+        """The time line; ``Timeline()`` in a place without any writes."""
+        ...
+
+    def is_empty(self) -> bool:
+        """See ``Sink``."""
+        ...
+
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        """Store ``Timeline.recovered``, in one atomic step; it does nothing if that is None.
+
+        With ``roll_back`` the same step deletes the rows of ids after its version.  See ``Sink``.
+        """
+        ...
+
+    def describe(self, version: int) -> str:
+        """See ``Sink``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSink(CheckpointListener):
+    """See ``Sink``; *files* are below the job's root for every *target*."""
+
+    files: StagedFiles
+    target: Target
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        if isinstance(self.target, CheckpointListener):
+            self.target.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        if isinstance(self.target, CheckpointListener):
+            self.target.notify_checkpoint_aborted(checkpoint_id)
+
+    @property
+    def rolls_back(self) -> RollBack:
+        return self.target.rolls_back
+
+    def stage(
+        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+    ) -> Committable | None:
+        self.target.check_rows(table)
+        return self.files.stage(
+            table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
+        )
+
+    def check(
+        self,
+        parent: int | None,  # noqa: ARG002 - of ``Sink``
+        schema: pa.Schema,
+        committables: Sequence[Committable],
+    ) -> None:
+        rows = EpochRows(self.files, tuple(committables))
+        try:
+            self.target.check(schema, rows)
+        except (ConfigurationError, ProtocolViolation):
+            checkpoint_id = rows.checkpoint_id
+            if checkpoint_id is None or not self.is_published(checkpoint_id):
+                raise  # Else its own rows are in its way, or the staged ones were copied.
+
+    def commit(
+        self,
+        writer: Writer,
+        checkpoint_id: int,
+        parent: int | None,
+        committables: Sequence[Committable],
+    ) -> None:
+        try:
+            rows = EpochRows(self.files, tuple(committables))
+            self.target.publish(writer, checkpoint_id, parent, rows)
+        except ProtocolViolation:
+            if not self.is_published(checkpoint_id):
+                raise  # Otherwise another process has published them, and deleted the staged files.
+
+    def discard_copied(self, committables: Sequence[Committable]) -> None:
+        self.files.discard(one.file for one in committables)
+
+    def damage_of(self, committables: Iterable[Committable]) -> list[str]:
+        return self.files.damage_of(committables)
+
+    def is_published(self, checkpoint_id: int) -> bool:
+        return self.target.timeline().shows(checkpoint_id)
+
+    def standing(self, life: str, version: int | None) -> TimelineComparison:
+        return self.target.timeline().standing(life, version)
+
+    def is_empty(self) -> bool:
+        return self.target.is_empty()
+
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        self.target.recover(writer, recovery)
+
+    def describe(self, version: int) -> str:
+        return self.target.describe(version)
+
+    def abort(self, checkpoint_id: int) -> None:
+        self.files.discard(self.files.of_checkpoint(checkpoint_id))
+
+    def unpublished(self) -> Unpublished:
+        """See ``Sink``; files of a published checkpoint are garbage, too, as they were copied."""
+        return self.files.unpublished(self.files.listed(), ())
+
+    def discard(self, files: Iterable[str]) -> None:
+        self.files.discard(files)
+
+
+FORMAT_VERSION: Literal[2] = 2
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    v: Literal[2]
+    life: str
+    generation: int
+    fenced_by: int
+    through: int
+    continues: int | None
+    published: str
+    is_cut: bool
+    past: tuple[tuple[str, int], ...]
+
+
+def encoded_timeline(timeline: Timeline, max_bytes: int) -> str:
+    """The note, in at most *max_bytes* of ASCII: the oldest entries are dropped if needed."""
+    text = _text(timeline)
+    while len(text) > max_bytes and (spans := len(timeline.published)) > 1:
+        # A good guess, as spans are shorter than their share of the text.
+        kept = min(spans - 1, max(1, spans * max_bytes // len(text)))
+        timeline = timeline.shortened(kept)
+        text = _text(timeline)
+    assert len(text) <= max_bytes, "a life is a short token"
+    return text
+
+
+def decoded_timeline(text: str | None, place: str, fix: str) -> Timeline:
+    """The time line in *text*.
+
+    Raises:
+        ProtocolViolation: *text* is no note of this format; it names *place* and *fix*.
+    """
+    try:
+        note = msgspec.json.decode(text or "", type=_Note)
+        published = _spans(note.published)
+    except (msgspec.DecodeError, ValueError):
+        raise ProtocolViolation(
+            f"{place} is no note that this sluice (format {FORMAT_VERSION}) reads: {text!r}; {fix}"
+        ) from None
+    return Timeline(
+        life=note.life,
+        generation=note.generation,
+        fenced_by=note.fenced_by,
+        through=note.through,
+        continues=note.continues,
+        published=published,
+        is_cut=note.is_cut,
+        past=note.past,
+    )
+
+
+@contextmanager
+def named(place: str) -> Iterator[None]:
+    """Prefix the errors of a time line with the name of the table's place."""
+    try:
+        yield
+    except (FencedError, TableMismatch) as error:
+        raise type(error)(f"{place}: {error}") from None
+
+
+def _text(timeline: Timeline) -> str:
+    note = _Note(
+        v=FORMAT_VERSION,
+        life=timeline.life,
+        generation=timeline.generation,
+        fenced_by=timeline.fenced_by,
+        through=timeline.through,
+        continues=timeline.continues,
+        published=",".join(str(a) if a == b else f"{a}-{b}" for a, b in timeline.published),
+        is_cut=timeline.is_cut,
+        past=timeline.past,
+    )
+    return msgspec.json.encode(note).decode("ascii")
+
+
+def _spans(text: str) -> tuple[CheckpointRange, ...]:
+    spans = tuple(_span(one) for one in text.split(",") if one)
+    if any(last + 1 >= first for (_, last), (first, _) in pairwise(spans)):
+        raise ValueError(text)
+    return spans
+
+
+def _span(text: str) -> CheckpointRange:
+    first, _, last = text.partition("-")
+    span = int(first), int(last or first)
+    if not 0 < span[0] <= span[1]:
+        raise ValueError(text)
+    return span

@@ -1,1 +1,0 @@
-"""Staging: files of rows that no reader sees until a commit publishes them."""

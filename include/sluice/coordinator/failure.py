@@ -1,0 +1,339 @@
+"""Failure and restore: abort, choose, verify, fence, replay the commit, resume.
+
+A person aborts one pending checkpoint; the job goes on, and reads its records again.
+
+The watchdog: it reads the bucket, and makes certain what callbacks make fast.
+
+A pending checkpoint past its timeout is expired; one with a decline is aborted, and so is one whose
+owner is known to be gone, which only spares it the rest of its timeout; one past its aligned
+checkpoint timeout becomes unaligned; a completed one whose commit never came is committed; what
+left the store is deleted; a job that is to restart is restored once its pause is over; the journal
+is kept short, and each time it was shortened garbage is collected: about once in a hundred
+checkpoints, without a clock or a memory of the last time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sluice.coordinator.garbage import DEFAULT_GRACE_MS, collect_garbage
+from sluice.coordinator.publication import commit
+from sluice.coordinator.record import clean_up, record
+from sluice.coordinator.restore import (
+    restore,
+)
+from sluice.coordinator.restore_plan import fail_over_if_damaged
+from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import JobStatus
+from sluice.core.events import (
+    AlignmentTimedOut,
+    AttemptStarted,
+    CheckpointFailed,
+    DeclineReceived,
+    Verdict,
+)
+from sluice.core.failures import CheckpointFailureReason, root_cause
+from sluice.core.ids import CheckpointId
+from sluice.core.pending import FIRST_ATTEMPT, PendingCheckpoint
+from sluice.core.restoring import Latest
+from sluice.core.state import CoordinatorState
+from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, RestoreError
+from sluice.job.job import Job
+from sluice.job.snapshots import LATEST, parsed_checkpoint_id
+from sluice.store.journal import KEPT_ENTRIES
+
+log = logging.getLogger(__name__)
+
+
+def fail_checkpoint(
+    job: Job,
+    checkpoint_id: CheckpointId,
+    reason: CheckpointFailureReason,
+    message: str,
+    *,
+    is_task_failure: bool = False,
+) -> CoordinatorState:
+    """Abort the pending checkpoint, once, for one reason.  An ended one stays as it ended.
+
+    A decline in the bucket is the better reason than that of the task that noticed it, and of
+    several declines one that counts.
+    """
+    cause = root_cause(message)
+    plan = job.plan(checkpoint_id)
+    answered = job.answers.declines(checkpoint_id)
+    generation = job.state().generation if plan is None else plan.generation
+
+    def decide(state: CoordinatorState) -> CheckpointFailed | DeclineReceived:
+        pending = state.pending_checkpoint(checkpoint_id)
+        declines = [  # Those of an overtaken attempt or stage mean nothing any more.
+            decline
+            for decline in answered
+            if pending is not None
+            and decline.attempt == pending.attempt_of(decline.subtask.stage)
+            and decline.subtask.stage not in pending.overtaken
+        ]
+        if declines and not is_task_failure:
+            first = min(declines, key=lambda decline: not decline.reason.counts)
+            return DeclineReceived(generation=generation, at_ms=job.clock(), decline=first)
+        detail = f"{declines[0].subtask}: {declines[0].message}" if declines else str(cause)
+        return CheckpointFailed(
+            generation=generation,
+            at_ms=job.clock(),
+            checkpoint_id=checkpoint_id,
+            reason=reason,
+            message=detail,
+            is_task_failure=is_task_failure,
+        )
+
+    transition = record(job, decide)
+    failed = transition.state.failed_checkpoint(checkpoint_id)
+    if transition.verdict is Verdict.APPLIED and failed is not None:
+        log.warning(
+            "checkpoint aborted checkpoint_id=%d reason=%s message=%s job_status=%s",
+            checkpoint_id, failed.reason.value, cause, transition.state.status.value,
+        )  # fmt: skip
+    return transition.state
+
+
+def start_attempt(job: Job, checkpoint_id: CheckpointId, stage: str) -> int:
+    """Fence the running attempt of *stage*, and return the number of the one to run now.
+
+    Checkpoints that continue this one may have read what the fenced one wrote, so they are aborted.
+
+    Raises:
+        FencedError: the checkpoint is not pending any more.
+    """
+
+    def decide(state: CoordinatorState) -> AttemptStarted:
+        pending = state.pending_checkpoint(checkpoint_id)
+        return AttemptStarted(
+            generation=state.generation,
+            checkpoint_id=checkpoint_id,
+            stage=stage,
+            attempt=pending.attempt_of(stage) + 1 if pending is not None else FIRST_ATTEMPT,
+        )
+
+    transition = record(job, decide)
+    pending = transition.state.pending_checkpoint(checkpoint_id)
+    if pending is None:
+        raise FencedError(f"checkpoint {checkpoint_id} ended before stage {stage!r} ran again")
+    return pending.attempt_of(stage)
+
+
+def overtake(job: Job, checkpoint_id: CheckpointId, stages: Iterable[str]) -> CoordinatorState:
+    """The aligned checkpoint timeout passed: acknowledge for *stages* that may be overtaken.
+
+    Their running attempts are fenced, and what they have not consumed stays in flight.
+    """
+    plan = job.plan(checkpoint_id)
+    if plan is None:
+        return job.state()
+    transition = record(
+        job,
+        lambda _: AlignmentTimedOut(
+            generation=plan.generation,
+            at_ms=job.clock(),
+            checkpoint_id=checkpoint_id,
+            stages=tuple(stages),
+        ),
+    )
+    if transition.verdict is Verdict.APPLIED:
+        pending = transition.state.pending_checkpoint(checkpoint_id)
+        log.warning(
+            "checkpoint became unaligned checkpoint_id=%d overtaken=%s",
+            checkpoint_id, pending.overtaken if pending is not None else (),
+        )  # fmt: skip
+    return transition.state
+
+
+def abort_checkpoint(job: Job, checkpoint_id: CheckpointId, *, by: str) -> CoordinatorState:
+    """Abort the pending checkpoint, and those that continue it; *by* says who asked, and why.
+
+    It does not count towards ``tolerable_failed_checkpoints``, and the job does not fail over.  A
+    subtask that still runs acknowledges in vain.
+
+    Raises:
+        ConfigurationError: it is not pending; the message says what became of it.
+        FencedError: it ended, or the job was restored, at the same moment.
+    """
+    state = job.state()
+    if state.pending_checkpoint(checkpoint_id) is None:
+        raise ConfigurationError(why_not_pending(job, state, checkpoint_id))
+    transition = record(
+        job,
+        lambda _: CheckpointFailed(
+            generation=state.generation,
+            at_ms=job.clock(),
+            checkpoint_id=checkpoint_id,
+            reason=CheckpointFailureReason.CHECKPOINT_ABORTED_BY_USER,
+            message=f"aborted by {by}",
+        ),
+    )
+    if transition.verdict is not Verdict.APPLIED:
+        raise FencedError(why_not_pending(job, transition.state, checkpoint_id))
+    log.warning("checkpoint aborted checkpoint_id=%d by=%s", checkpoint_id, by)
+    return transition.state
+
+
+def pending_checkpoint(job: Job, named: str) -> CheckpointId:
+    """The id of the pending checkpoint that is *named* by its number; the newest is ``latest``.
+
+    Raises:
+        ConfigurationError: it is not pending, or no number.
+    """
+    state = job.state()
+    if named != LATEST:
+        return parsed_checkpoint_id(named)
+    if not state.pending:
+        raise ConfigurationError(_none_pending(job, state))
+    return state.pending[-1].checkpoint_id
+
+
+def why_not_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
+    """What became of a checkpoint that cannot be aborted."""
+    failed = state.failed_checkpoint(checkpoint_id)
+    if failed is not None:
+        return f"there is nothing to abort: {failed}"
+    if state.completed_checkpoint(checkpoint_id) is not None:
+        return (
+            f"checkpoint {checkpoint_id} has completed, and only a pending one can be aborted; "
+            "restore an older one to go back behind it"
+        )
+    if state.pending:
+        pending = ", ".join(str(one.checkpoint_id) for one in state.pending)
+        return f"checkpoint {checkpoint_id} is not pending; pending are: {pending}"
+    return _none_pending(job, state)
+
+
+def _none_pending(job: Job, state: CoordinatorState) -> str:
+    return f"job {job.pipeline.uid!r} is {state.status.value} and has no pending checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What one look found and did, in words; empty when all is well."""
+
+    actions: tuple[str, ...]
+
+
+def watch(
+    job: Job,
+    *,
+    commit_grace_ms: int = 60_000,
+    kept_entries: int = KEPT_ENTRIES,
+    garbage_grace_ms: int = DEFAULT_GRACE_MS,
+    is_abandoned: Callable[[str], bool] = lambda cause: False,  # noqa: ARG005
+) -> Watched:
+    """One look at one job.  Every action is idempotent: two watchdogs change nothing more.
+
+    *is_abandoned* says of a checkpoint's ``cause`` whether the run behind it is known to be
+    gone.  A wrong yes costs a failover, a wrong no the rest of the checkpoint's timeout.
+    """
+    actions: list[str] = []
+    state = job.state()
+    for pending in state.pending:
+        if state.pending_checkpoint(pending.checkpoint_id) is None:
+            break  # It went with the one it continues.
+        action = _check_pending(job, state, pending, is_abandoned)
+        if action:
+            actions.append(action)
+            state = job.state()
+    latest = state.latest_completed
+    if (
+        state.status in (JobStatus.RUNNING, JobStatus.FAILING)
+        and latest is not None
+        and not latest.is_committed
+        and job.clock() - latest.completed_at_ms >= commit_grace_ms
+    ):
+        actions.append(_commit(job, state, latest))
+        state = job.state()
+    latest = state.latest_completed
+    if state.discarding and (latest is None or latest.is_committed):
+        clean_up(job, state)
+        actions.append(f"deleted what {len(state.discarding)} subsumed checkpoints left")
+    if state.status is JobStatus.RESTARTING and job.clock() >= (state.restart_at_ms or 0):
+        actions.append(_restart(job, state.generation))
+    if job.journal.truncate(keep=kept_entries):
+        actions += _collect(job, garbage_grace_ms)
+    for action in actions:
+        log.warning("watchdog pipeline=%s action=%s", job.pipeline.uid, action)
+    return Watched(tuple(actions))
+
+
+def _check_pending(
+    job: Job,
+    state: CoordinatorState,
+    pending: PendingCheckpoint,
+    is_abandoned: Callable[[str], bool],
+) -> str | None:
+    """Abort what expired, was declined or abandoned; overtake what is behind; None: all is well."""
+    now_ms = job.clock()
+    answers = job.answers.observe(pending.checkpoint_id)
+    waited_ms = now_ms - pending.triggered_at_ms
+    is_declined = any(
+        attempt == pending.attempt_of(subtask.stage) and subtask.stage not in pending.overtaken
+        for subtask, attempt in answers.declined
+    )
+    if is_declined or now_ms >= pending.expires_at_ms:
+        reason = (
+            CheckpointFailureReason.CHECKPOINT_DECLINED
+            if is_declined
+            else CheckpointFailureReason.CHECKPOINT_EXPIRED
+        )
+        message = f"found by the watchdog after {waited_ms} ms"
+        after = fail_checkpoint(job, pending.checkpoint_id, reason, message)
+        failed = after.failed_checkpoint(pending.checkpoint_id)
+        why = reason if failed is None else failed.reason
+        return f"aborted checkpoint {pending.checkpoint_id}: {why.value}"
+    if is_abandoned(pending.cause):
+        reason = CheckpointFailureReason.TASK_FAILURE
+        message = f"{pending.cause} ended, or was deleted, before its checkpoint did"
+        fail_checkpoint(job, pending.checkpoint_id, reason, message, is_task_failure=True)
+        return f"aborted checkpoint {pending.checkpoint_id}: {message}"
+    behind = [
+        task.uid
+        for task in pending.tasks
+        if task.may_be_overtaken
+        and task.uid not in pending.overtaken
+        and answers.missing(task.subtasks, pending.attempt_of(task.uid))
+    ]
+    if behind and waited_ms >= state.configuration.aligned_timeout_ms:
+        overtake(job, pending.checkpoint_id, behind)
+        return f"made checkpoint {pending.checkpoint_id} unaligned: {', '.join(behind)} is behind"
+    return None
+
+
+def _commit(job: Job, state: CoordinatorState, owed: CompletedCheckpoint) -> str:
+    try:
+        commit(job, owed.checkpoint_id)
+    except (RestoreError, ProtocolViolation) as error:
+        if not fail_over_if_damaged(job, state):
+            raise
+        return f"failed the job over: checkpoint {owed.checkpoint_id} is damaged: {error}"
+    return f"committed checkpoint {owed.checkpoint_id}, whose own task did not"
+
+
+def _restart(job: Job, generation: int) -> str:
+    try:
+        restored = restore(job, Latest(), only_generation=generation)
+    except FencedError:
+        return "found that another coordinator restored the job"
+    except (RestoreError, ProtocolViolation) as error:
+        state = job.state()
+        if state.status is JobStatus.FAILED:
+            return f"stopped the job for good: {error}"
+        if state.status is JobStatus.RESTARTING and state.generation > generation:
+            return f"restored the job, and it failed over again: {error}"
+        raise
+    return f"restored the job from {restored.named}"
+
+
+def _collect(job: Job, grace_ms: int) -> list[str]:
+    try:
+        orphans = collect_garbage(job, grace_ms=grace_ms)
+    except ProtocolViolation as error:
+        return [str(error)]
+    count, size = len(orphans.files), orphans.total_bytes
+    return [f"collected {count} orphaned files of {size} bytes"] if count else []

@@ -1,0 +1,177 @@
+"""Finalize and commit: the checkpoint becomes true, then its sinks publish it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sluice.coordinator.compatibility import require_sinks
+from sluice.coordinator.notifications import (
+    SAVEPOINT,
+    hold,
+    notify_checkpoint_complete,
+    notify_complete,
+)
+from sluice.coordinator.record import discard_claimed, discard_subsumed, record
+from sluice.coordinator.savepoints import export_savepoint
+from sluice.coordinator.staged import (
+    check_staged_rows,
+    forget_early_publishes,
+    note_early_publish,
+    of_sink,
+)
+from sluice.coordinator.tables import recover_tables, writer_of
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import CheckpointingMode
+from sluice.core.events import CheckpointCommitted, Verdict
+from sluice.core.ids import CheckpointId
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.state import CoordinatorState
+from sluice.declaration.places import Sink
+from sluice.errors import FencedError, ProtocolViolation
+from sluice.job.answers import acks_of, plan_of, still_owed, why_gone
+from sluice.job.job import Job
+from sluice.job.lineage import lineage_of
+from sluice.job.places import Sources, open_sinks
+
+log = logging.getLogger(__name__)
+
+
+def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
+    """Have every sink publish the completed checkpoint, delete what it subsumed, then journal
+    *committed*, and delete what sinks have copied.  Idempotent.
+
+    Raises:
+        FencedError: the checkpoint is not what the job continues: a restore left it behind, or a
+            newer generation owns the job.
+        TableMismatch: a table does not show what the checkpoint continues; a person decides.
+    """
+    head = job.journal.load()
+    completed = still_owed(head.state, checkpoint_id)
+    if completed.is_committed:
+        return head.state
+    head = recover_tables(job, head)
+    state = head.state
+    metadata = job.metadata(checkpoint_id)
+    require_sinks(job.pipeline, metadata, state)
+    opened = open_sinks(job, state.configuration.params)
+    publishing = [uid for uid, version in metadata.tables.items() if version == checkpoint_id]
+    sinks = {uid: sink for uid, sink in opened.items() if uid in publishing}
+    try:
+        _publish(state, metadata, sinks)
+    except ProtocolViolation:  # What was staged is gone, since it was not needed any more?
+        now = job.state()
+        if still_owed(now, checkpoint_id).is_committed:
+            return now
+        raise
+    if completed.savepoint_name is not None:
+        hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
+        export_savepoint(job, metadata, completed.savepoint_name)
+    sources = Sources(job, state.configuration.params)
+    _notify(job, state, metadata, sources, opened)
+    if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
+        forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
+    done = CheckpointCommitted(
+        generation=state.generation,
+        at_ms=job.clock(),
+        checkpoint_id=checkpoint_id,
+        sinks=tuple(publishing),
+        discarded=discard_subsumed(job, state, known=metadata, sources=sources),
+    )
+    transition = record(job, lambda current: replace(done, generation=current.generation), head)
+    # Not before, nor if it is still owed: a place that was put back until then is told again.
+    if transition.verdict is Verdict.APPLIED:
+        for uid, sink in sinks.items():
+            sink.discard_copied(of_sink(uid, metadata.committables))
+    if transition.state.claimed_savepoints:
+        discard_claimed(job)
+    log.info("checkpoint committed checkpoint_id=%d", checkpoint_id)
+    return transition.state
+
+
+def _notify(
+    job: Job,
+    state: CoordinatorState,
+    metadata: CheckpointMetadata,
+    sources: Sources,
+    sinks: Mapping[str, Sink],
+) -> None:
+    notify_complete(job, state, metadata.sources, sources)
+    notify_checkpoint_complete(job, metadata.checkpoint_id, sources, sinks)
+
+
+def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
+    """AT_LEAST_ONCE: show what the sinks of an acknowledged *stage* staged, before the checkpoint
+    completes.  Idempotent.
+
+    Raises:
+        NotYetAcknowledged: a planned ack of the stage is missing.
+        StageFailed: an earlier attempt has shown its rows.
+        FencedError: the checkpoint was aborted, or the attempt was overtaken.
+    """
+    state = job.state()
+    if state.pending_checkpoint(checkpoint_id) is None:
+        raise FencedError(why_gone(state, checkpoint_id))
+    parent = state.latest_completed
+    if parent is not None and not parent.is_committed:
+        commit(job, parent.checkpoint_id)
+    for pending in state.pending:  # Those before it first: their versions are what it continues.
+        if pending.checkpoint_id <= checkpoint_id:
+            _publish_early(job, state, pending, stage)
+
+
+def _publish_early(
+    job: Job, state: CoordinatorState, pending: PendingCheckpoint, stage: str
+) -> None:
+    checkpoint_id = pending.checkpoint_id
+    plan = plan_of(job, checkpoint_id)
+    if stage in plan.finished:
+        return
+    tables = lineage_of(job, state, plan).tables
+    sinks = open_sinks(job, state.configuration.params)
+    acks = acks_of(job, state, checkpoint_id)(stage)
+    committables = [c for ack in acks for c in ack.committables]
+    for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
+        if not sinks[uid].is_published(checkpoint_id):
+            mine = of_sink(uid, committables)
+            if mine:
+                check_staged_rows(job, uid, sinks[uid], tables.get(uid), acks, mine)
+            note_early_publish(job, checkpoint_id, uid, mine)
+            if not _is_still(job, pending, stage):
+                return
+            sinks[uid].commit(writer_of(state), checkpoint_id, tables.get(uid), mine)
+
+
+def _is_still(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
+    """Whether the checkpoint is pending, and the attempt of *stage* counts; once it is completed
+    its commit shows the rows.
+
+    Raises:
+        FencedError: it was aborted, or the attempt was overtaken.
+    """
+    state = job.state()
+    now = state.pending_checkpoint(pending.checkpoint_id)
+    if now is None:
+        if state.completed_checkpoint(pending.checkpoint_id) is not None:
+            return False
+        raise FencedError(why_gone(state, pending.checkpoint_id))
+    if now.attempt_of(stage) != pending.attempt_of(stage):
+        raise FencedError(f"stage {stage!r} runs again in checkpoint {pending.checkpoint_id}")
+    return True
+
+
+def _publish(
+    state: CoordinatorState, metadata: CheckpointMetadata, sinks: Mapping[str, Sink]
+) -> None:
+    """Have each of *sinks* publish what it staged, but those whose table shows it already."""
+    checkpoint_id = metadata.checkpoint_id
+    was_early = state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE
+    before = metadata.previous_tables if state.tables is None else state.tables
+    for uid, sink in sinks.items():
+        if before.get(uid) == checkpoint_id:
+            continue  # It was found to show it when the job was restored.
+        if was_early and sink.is_published(checkpoint_id):
+            continue
+        mine = of_sink(uid, metadata.committables)
+        sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)

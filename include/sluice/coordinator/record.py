@@ -1,0 +1,319 @@
+"""Carries out what a transition asks for.  Every command may be repeated, and may be lost: what a
+lost one leaves behind is listed in the state, or is garbage that its key gives away.
+
+The files that a job can still restore, take over or commit.
+
+The commit that subsumes a checkpoint and the garbage collector both ask here before they delete.
+Fails closed: an object that cannot be read may name anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from sluice.coordinator.history import keep_failed
+from sluice.coordinator.notifications import SAVEPOINT, notify_checkpoint_aborted, release
+from sluice.coordinator.staged import abort_staged
+from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
+from sluice.core.events import (
+    DiscardCompleted,
+    DiscardPending,
+    Event,
+    SavepointsReleased,
+    SnapshotsDiscarded,
+    Transition,
+)
+from sluice.core.ids import CheckpointId
+from sluice.core.state import CoordinatorState
+from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable, require
+from sluice.job.job import Job, uncollected
+from sluice.job.lineage import useful_compactions
+from sluice.job.places import Sources, open_sinks
+from sluice.protocol.records import decode_metadata
+from sluice.store.journal import Head
+from sluice.store.object_store import Listed, in_parallel
+
+log = logging.getLogger(__name__)
+
+
+def record(
+    job: Job, decide: Callable[[CoordinatorState], Event], head: Head | None = None
+) -> Transition:
+    """Append the event that *decide* makes of the state, and carry out what it asks for.
+
+    One call, so that neither is done without the other; see ``Journal.append`` for *head*.
+    """
+    transition = job.journal.append(decide, head=head)
+    for command in transition.commands:
+        match command:
+            case DiscardPending():
+                discard_pending(job, transition.state, command.checkpoint_id)
+            case DiscardCompleted():
+                pass  # All at once: each of them asks which files the others still use.
+            case _:
+                assert_never(command)
+    if any(isinstance(command, DiscardCompleted) for command in transition.commands):
+        clean_up(job, transition.state)
+    return transition
+
+
+def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> None:
+    """Delete everything the aborted checkpoint wrote; its plan goes last, as the sign it is over.
+
+    Segments and staged files are named by their checkpoint, so nothing of another one is touched.
+    """
+    doomed: list[str] = []
+    prefixes = [job.paths.streams(stage, checkpoint_id) for stage in job.pipeline.stages]
+    prefixes += [
+        job.paths.shared_segments(uid, checkpoint_id)
+        for uid in (*job.pipeline.stages, *job.pipeline.sources)
+    ]
+    for prefix in prefixes:
+        doomed.extend(listed.key for listed in job.store.list(prefix))
+    sinks = open_sinks(job, state.configuration.params)
+    abort_staged(job, checkpoint_id, sinks)
+    sources = Sources(job, state.configuration.params)
+    release(job, state, str(checkpoint_id), sources)
+    folder = [*job.store.list(job.paths.checkpoint(checkpoint_id))]
+    keep_failed(job, state, checkpoint_id, folder)
+    own = [listed.key for listed in folder]
+    plan = job.paths.plan(checkpoint_id)
+    job.store.delete([*doomed, *(key for key in own if key != plan)])
+    job.store.delete([plan])
+    notify_checkpoint_aborted(job, checkpoint_id, sources, sinks)
+    log.info(
+        "checkpoint discarded checkpoint_id=%d files=%d", checkpoint_id, len(doomed) + len(own)
+    )
+
+
+def clean_up(job: Job, state: CoordinatorState) -> None:
+    """Delete what the state lists to be deleted, and journal that it is gone."""
+    gone = discard_subsumed(job, state)
+    transition = record(
+        job, lambda current: SnapshotsDiscarded(generation=current.generation, checkpoints=gone)
+    )
+    require(not transition.commands, "what is gone asks for nothing")
+    if transition.state.claimed_savepoints:
+        discard_claimed(job)
+
+
+@uncollected
+def discard_subsumed(
+    job: Job,
+    state: CoordinatorState,
+    *,
+    known: CheckpointMetadata | None = None,
+    sources: Sources | None = None,
+) -> tuple[CheckpointId, ...]:
+    """Delete the files of the checkpoints that left the store, but those still in use.  A *known*
+    checkpoint is not read again, and *sources* are not opened again.
+
+    Fails closed: when a ``_metadata`` cannot be read nothing is deleted, and what is left behind is
+    the garbage collector's to find.  It does not hold up the job.
+    """
+    if not state.discarding:
+        return ()
+    try:
+        retained = [
+            known
+            if known is not None and known.checkpoint_id == c.checkpoint_id
+            else job.metadata(c.checkpoint_id)
+            for c in state.completed
+        ]
+        if state.origin is not None:
+            retained.append(job.origin_metadata(state.origin))
+        for checkpoint in state.discarding:
+            discard_completed(job, checkpoint, retained)
+            release(job, state, str(checkpoint.checkpoint_id), sources)
+    except (RestoreError, ProtocolViolation) as error:
+        log.error("nothing was discarded, as a retained checkpoint cannot be read: %s", error)  # noqa: TRY400
+    return tuple(checkpoint.checkpoint_id for checkpoint in state.discarding)
+
+
+def discard_claimed(job: Job) -> tuple[str, ...]:
+    """Delete the claimed savepoints that the job does not read any more, and journal that they are
+    gone; return their names.  Fails closed, and does not hold up the job.  Their release is
+    journaled before: from then on no restore can go back to one.
+
+    ``_metadata`` goes first, for it is what makes a savepoint: a crash leaves files that cannot be
+    restored, never a savepoint that lacks some.  (A checkpoint's goes last, for only it knows its
+    files; these all lie below the name.)  The name stays in the state until all are gone, so that
+    the next coordinator continues.
+    """
+    state = job.state()
+    if not state.claimed_savepoints:
+        return ()
+    try:
+        retained = [job.metadata(checkpoint.checkpoint_id) for checkpoint in state.completed]
+    except (RestoreError, ProtocolViolation) as error:
+        log.error("no savepoint was discarded, as a retained checkpoint is unreadable: %s", error)  # noqa: TRY400
+        return ()
+    read = savepoints_in_use(job, state.claimed_savepoints, retained)
+    if state.origin is not None and state.origin.savepoint is not None:
+        read |= {state.origin.savepoint}
+    unread = tuple(name for name in state.claimed_savepoints if name not in read)
+    transition = record(
+        job,  # A restore in between has fenced it.
+        lambda _: SavepointsReleased(generation=state.generation, savepoints=unread),
+    )
+    gone = transition.state.releasing_savepoints
+    for name in gone:
+        job.store.delete([job.paths.savepoint_metadata(name)])
+        job.store.delete([listed.key for listed in job.store.list(job.paths.savepoint(name))])
+        release(job, state, SAVEPOINT + name)
+        log.info("claimed savepoint discarded name=%s", name)
+    if gone:
+        record(
+            job, lambda current: SnapshotsDiscarded(generation=current.generation, savepoints=gone)
+        )
+    return gone
+
+
+def discard_completed(
+    job: Job, checkpoint: CompletedCheckpoint, retained: Sequence[CheckpointMetadata]
+) -> None:
+    try:
+        gone = job.metadata(checkpoint.checkpoint_id)
+    except RestoreError:
+        return  # Discarded before, with all of its files.
+    named = _own_files(job, gone)
+    used = files_in_use(job, retained, doomed=named)
+    files = [key for key in named if key not in used]
+    own = [listed.key for listed in job.store.list(job.paths.checkpoint(gone.checkpoint_id))]
+    metadata_key = job.paths.metadata(gone.checkpoint_id)
+    job.store.delete([*files, *(key for key in own if key != metadata_key)])
+    job.store.delete([metadata_key])
+    log.info("checkpoint subsumed checkpoint_id=%d files=%d", gone.checkpoint_id, len(files))
+
+
+def _own_files(job: Job, metadata: CheckpointMetadata) -> list[str]:
+    """What the job itself wrote: what it inherited of a savepoint or another root is not its."""
+    inherited = {handle.key for handle in metadata.files if handle.root}
+    return [
+        key
+        for key in dict.fromkeys(files_named(metadata))
+        if key not in inherited and job.paths.checkpoint_of(key) is not None
+    ]
+
+
+PARALLEL_READS = 16  # Below the client's connection pool.
+MAX_JOURNAL_LOADS = 10  # Each look but the last found that the job had moved on meanwhile.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InUse:
+    """``keys`` are files that something names, ``staged`` those of sinks that may yet be committed,
+    ``folders`` the checkpoints whose own folder stays.
+    """
+
+    head: Head
+    keys: frozenset[str]
+    staged: frozenset[str]
+    folders: frozenset[CheckpointId]
+    savepoint_files: tuple[Listed, ...]
+
+    def is_over(self, checkpoint_id: int) -> bool:
+        """Whether the checkpoint has ended, for good or ill.  One that was not begun has not."""
+        state = self.head.state
+        is_begun = checkpoint_id < state.next_checkpoint_id
+        return is_begun and state.pending_checkpoint(checkpoint_id) is None
+
+    def is_settled(self, checkpoint_id: int) -> bool:
+        """Whether it is over, and all before it.  A stage that runs again in one that is not may
+        write under names that were there before, and so have again what was merged behind a later.
+        """
+        pending = (one.checkpoint_id for one in self.head.state.pending)
+        return self.is_over(checkpoint_id) and all(checkpoint_id < one for one in pending)
+
+
+def load_files_in_use(job: Job) -> InUse:
+    """Load the journal, then read everything that it says is retained.
+
+    Raises:
+        ProtocolViolation: an object is missing or unreadable; the message names it.
+    """
+    for _ in range(MAX_JOURNAL_LOADS):
+        head = job.journal.load()
+        try:
+            return _in_use(job, head)
+        except (RestoreError, ProtocolViolation) as error:
+            if job.journal.load().seq == head.seq:  # Else it may have been subsumed meanwhile.
+                raise ProtocolViolation(
+                    f"no garbage was collected, for what is in use cannot be known: {error}"
+                ) from error
+    raise StoreUnavailable(
+        f"job {job.pipeline.uid!r} moved on during each of {MAX_JOURNAL_LOADS} looks"
+    )
+
+
+def files_in_use(
+    job: Job, kept: Iterable[CheckpointMetadata], *, doomed: Collection[str] | None = None
+) -> frozenset[str]:
+    """The files that the *kept* snapshots name, and the merged state that may still be taken over.
+
+    With *doomed* files, only those of them are asked for; when none of them is merged state, the
+    records of compactions are not read.
+
+    Raises:
+        ProtocolViolation: a compaction's record cannot be read.
+    """
+    named = {key for metadata in kept for key in files_named(metadata)}
+    folder = job.paths.all_compactions()
+    if doomed is None or any(key.startswith(folder) for key in doomed):
+        named |= useful_compactions(job, named)
+    return frozenset(named if doomed is None else named.intersection(doomed))
+
+
+def savepoints_in_use(
+    job: Job, claimed: Sequence[str], retained: Sequence[CheckpointMetadata]
+) -> frozenset[str]:
+    """Those of the *claimed* savepoints that hold a file of a *retained* checkpoint.
+
+    A savepoint shares no file, so it stays whole for as long as one of its files is used.
+    """
+    owners = {job.paths.savepoint_of(one.key) for metadata in retained for one in metadata.files}
+    return frozenset(name for name in claimed if name in owners)
+
+
+def files_named(metadata: CheckpointMetadata) -> Iterator[str]:
+    """The keys that *metadata* names, of any root: another one may be ours, spelled otherwise."""
+    yield from (handle.key for handle in metadata.files)
+    for stage in metadata.stages:
+        for subtask in stage.subtasks:
+            yield from (handle.key for handle in subtask.output if handle.key)
+
+
+def _in_use(job: Job, head: Head) -> InUse:
+    """A checkpoint that is being discarded counts: its files are deleted by that, not from here."""
+    state, paths = head.state, job.paths
+    retained = in_parallel(job.metadata, (c.checkpoint_id for c in state.completed), PARALLEL_READS)
+    leaving = [paths.metadata(c.checkpoint_id) for c in state.discarding]  # It may be gone.
+    savepoint_files = tuple(job.store.list(paths.savepoints()))
+    savepoints = [one.key for one in savepoint_files if is_savepoint_metadata(job, one.key)]
+    others = in_parallel(lambda key: _read(job, key), (*leaving, *savepoints), PARALLEL_READS)
+    found = [*retained, *others]
+    folders = {c.checkpoint_id for c in (*state.completed, *state.discarding)}
+    if state.origin is not None:
+        found.append(job.origin_metadata(state.origin))
+        folders.add(state.origin.checkpoint_id)  # Its root may be ours, spelled in another way.
+    known = [metadata for metadata in found if metadata is not None]
+    return InUse(
+        head=head,
+        keys=files_in_use(job, known),
+        staged=frozenset(c.file for metadata in known for c in metadata.committables),
+        folders=frozenset(folders),
+        savepoint_files=savepoint_files,
+    )
+
+
+def is_savepoint_metadata(job: Job, key: str) -> bool:
+    name = job.paths.savepoint_of(key)
+    return name is not None and key == job.paths.savepoint_metadata(name)
+
+
+def _read(job: Job, key: str) -> CheckpointMetadata | None:
+    raw = job.store.get(key)
+    return None if raw is None else decode_metadata(raw, key)

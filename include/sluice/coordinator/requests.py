@@ -1,0 +1,213 @@
+"""A person asks for a checkpoint, a savepoint or a stop where no stage can run: a command, a page.
+
+The request is journaled, and awaits a host: ``sluice run``, or a run of the pipeline's DAGs, takes
+it up with the next checkpoint that it asks for.  One that no host takes up expires.
+
+A person pauses the checkpointing of a running job, resumes it, or changes its times.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from sluice.coordinator.record import record
+from sluice.coordinator.savepoints import require_free_name
+from sluice.core.configuration import CheckpointType, JobStatus, Timing
+from sluice.core.decider import CheckpointRequest
+from sluice.core.events import CheckpointingChanged, CheckpointRequested, Verdict
+from sluice.core.ids import NO_GENERATION
+from sluice.core.requests import Admission, examine
+from sluice.core.state import CoordinatorState
+from sluice.declaration.checkpointing import Checkpointing, milliseconds
+from sluice.errors import ConfigurationError, FencedError
+from sluice.job.job import Job, never_submitted_message
+
+log = logging.getLogger(__name__)
+
+LEAST_WAIT = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRequest:
+    """``name`` is the savepoint's; a savepoint that ends the job has one, too.
+
+    ``is_full`` is Flink's CheckpointType FULL.  One that ``is_forced`` ignores the limit of
+    concurrent checkpoints, unless the job's are unaligned, which may not overlap.
+
+    ``waits`` is how long it awaits a host; by default as long as a checkpoint may take.
+    """
+
+    by: str
+    type: CheckpointType = CheckpointType.CHECKPOINT
+    name: str | None = None
+    is_canonical: bool = False
+    is_full: bool = False
+    is_forced: bool = False
+    waits: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.type.is_savepoint != (self.name is not None):
+            raise ConfigurationError("a savepoint has a name, and a checkpoint has none")
+        if self.is_canonical and not self.type.is_savepoint:
+            raise ConfigurationError("only a savepoint is canonical; a checkpoint is as it is")
+        if self.is_full and self.type.is_savepoint:
+            raise ConfigurationError("only a checkpoint is full or not; a savepoint always is")
+        if self.waits is not None and self.waits < LEAST_WAIT:
+            raise ConfigurationError(f"a request waits {self.waits}; let it wait 1 s or more")
+
+
+def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
+    """Queue *request*, and return it as it is queued.
+
+    Raises:
+        ConfigurationError: the job is not RUNNING, or the savepoint's name is taken or bad.
+        FencedError: the job was restored at this moment.
+    """
+    state = job.state()
+    _require_running(job, state)
+    queued = _queued(job, state, request)
+    if queued.savepoint_name is not None:
+        require_free_name(job, queued.savepoint_name, state, request_id=queued.request_id)
+    transition = record(
+        job,
+        lambda _: CheckpointRequested(
+            generation=state.generation, at_ms=queued.requested_at_ms, request=queued
+        ),
+    )
+    after = transition.state
+    if queued not in after.queue:
+        _require_running(job, after)
+        examined = examine(after, queued, queued.requested_at_ms)
+        if examined.standing is Admission.REJECTED and examined.reason is not None:
+            raise ConfigurationError(f"{examined.reason.value}: {examined.message}")
+        raise FencedError(f"job {job.pipeline.uid!r} was restored at this moment; ask again")
+    log.info(
+        "request queued request_id=%s type=%s by=%s",
+        queued.request_id,
+        queued.type.value,
+        request.by,
+    )
+    return queued
+
+
+def _queued(job: Job, state: CoordinatorState, request: UserRequest) -> CheckpointRequest:
+    now_ms = job.clock()
+    waits_ms = timeout_ms(job, state) if request.waits is None else milliseconds(request.waits)
+    return CheckpointRequest(
+        request_id=uuid.uuid4().hex,
+        type=request.type,
+        is_periodic=False,
+        is_forced=request.is_forced and not state.configuration.unaligned,
+        is_full=request.is_full,
+        requested_at_ms=now_ms,
+        expires_at_ms=now_ms + waits_ms,
+        savepoint_name=request.name,
+        is_canonical=request.is_canonical,
+        cause=f"asked for by {request.by}",
+        awaits_a_host=True,
+    )
+
+
+def _require_running(job: Job, state: CoordinatorState) -> None:
+    if state.generation == NO_GENERATION:
+        raise ConfigurationError(never_submitted_message(job))
+    if state.status is JobStatus.RUNNING:
+        return
+    uid = job.pipeline.uid
+    because = f": {state.stopped_because}" if state.stopped_because else ""
+    fix = (
+        "it restarts by itself; ask again then"
+        if state.status is JobStatus.RESTARTING
+        else f"'sluice restore {uid}' lets it go on"
+        if state.completed
+        else f"'sluice run {uid}' begins anew"
+    )
+    raise ConfigurationError(f"job {uid!r} is {state.status.value}{because}; {fix}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTimes:
+    """What is to change; None stays as it is, and ``resets`` takes back what was changed before.
+
+    Raises:
+        ConfigurationError: a value is out of the limits that a declaration has.
+    """
+
+    interval: timedelta | None = None
+    min_pause: timedelta | None = None
+    timeout: timedelta | None = None
+    tolerable_failed_checkpoints: int | None = None
+    resets: bool = False
+
+    def __post_init__(self) -> None:
+        names = ("interval", "min_pause", "timeout", "tolerable_failed_checkpoints")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        Checkpointing(**{"interval": None} | given)  # Its limits.
+
+    def applied_to(self, timing: Timing) -> Timing:
+        before = Timing(is_paused=timing.is_paused) if self.resets else timing
+        tolerable = self.tolerable_failed_checkpoints
+        return replace(
+            before,
+            interval_ms=_changed(before.interval_ms, self.interval),
+            min_pause_ms=_changed(before.min_pause_ms, self.min_pause),
+            timeout_ms=_changed(before.timeout_ms, self.timeout),
+            tolerable_failed_checkpoints=(
+                before.tolerable_failed_checkpoints if tolerable is None else tolerable
+            ),
+        )
+
+
+def pause(job: Job, *, by: str) -> CoordinatorState:
+    """No periodic checkpoint from now on, until a person resumes; what is pending completes.
+
+    What a person asks for is taken.  Raises ConfigurationError for a job that has ended.
+    """
+    return _change(job, lambda timing: replace(timing, is_paused=True), by)
+
+
+def resume(job: Job, *, by: str) -> CoordinatorState:
+    """Periodic checkpoints again.  Raises ConfigurationError for a job that has ended."""
+    return _change(job, lambda timing: replace(timing, is_paused=False), by)
+
+
+def retime(job: Job, times: NewTimes, *, by: str) -> CoordinatorState:
+    """Change the times from the next checkpoint on; a pending one keeps its own.
+
+    Raises ConfigurationError for a job that has ended.
+    """
+    return _change(job, times.applied_to, by)
+
+
+def timeout_ms(job: Job, state: CoordinatorState) -> int:
+    """How long a checkpoint of today may take, the one in force."""
+    return state.timing.timeout_ms or milliseconds(job.pipeline.checkpointing.timeout)
+
+
+def _changed(before_ms: int | None, given: timedelta | None) -> int | None:
+    return before_ms if given is None else milliseconds(given)
+
+
+def _change(job: Job, change: Callable[[Timing], Timing], by: str) -> CoordinatorState:
+    """A change that changes nothing leaves the journal, and who made the last one, as they are."""
+
+    def decide(state: CoordinatorState) -> CheckpointingChanged:
+        now_ms, timing = job.clock(), change(state.timing)
+        if timing != state.timing:
+            timing = replace(timing, changed_at_ms=now_ms, changed_by=by)
+        return CheckpointingChanged(generation=state.generation, at_ms=now_ms, timing=timing)
+
+    transition = record(job, decide)
+    state = transition.state
+    if transition.verdict is Verdict.REFUSED:
+        if state.generation == NO_GENERATION:
+            raise ConfigurationError(never_submitted_message(job))
+        raise ConfigurationError(
+            f"job {job.pipeline.uid!r} is {state.status.value}: it takes no checkpoints any more"
+        )
+    log.warning("checkpointing changed by=%s timing=%s", by, state.timing)
+    return state

@@ -1,0 +1,432 @@
+"""Failure and restore: abort, choose, verify, fence, replay the commit, resume.
+
+What is asked of a restore, however it was asked: by a form, on the command line, by a failure.
+
+A request is parsed once, where it enters, and resolved once; everything behind that is the same for
+all who ask.
+
+Targets of a restore that a person names: a savepoint, a snapshot in another root, or a path.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sluice.coordinator.duties import resume
+from sluice.coordinator.record import record
+from sluice.coordinator.restore_plan import (
+    DEFAULT_OPTIONS,
+    Restart,
+    as_chosen,
+    give_up,
+    plan_restart,
+    plan_restore,
+)
+from sluice.coordinator.submission import configure, parse_parallelism, reconfigure
+from sluice.core.configuration import ClaimMode, JobConfiguration, JobStatus
+from sluice.core.events import (
+    JobRestored,
+    JobStopped,
+    Verdict,
+)
+from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.lifecycle import next_generation
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.restoring import (
+    FromCheckpoint,
+    FromOrigin,
+    Latest,
+    RestoreApproval,
+    RestoreOptions,
+    RestoreTarget,
+    Stop,
+)
+from sluice.core.state import CoordinatorState
+from sluice.core.tables import TableAhead
+from sluice.errors import ConfigurationError, FencedError, RestoreError
+from sluice.job.job import Job, never_submitted_message, new_life
+from sluice.job.snapshots import LATEST, why_not_retained
+from sluice.protocol.keys import PipelinePaths, SnapshotPath, parse_snapshot_path
+from sluice.store.journal import Journal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredJob:
+    """``checkpoint_id`` None: the job starts from empty state; ``passed_over`` were damaged."""
+
+    checkpoint_id: CheckpointId | None
+    origin: SnapshotOrigin | None
+    state: CoordinatorState
+    tables_ahead: tuple[TableAhead, ...] = ()
+    passed_over: tuple[CheckpointId, ...] = ()
+
+    @property
+    def named(self) -> str:
+        """What it was restored from, in words."""
+        return self._base + "".join(f", past damaged checkpoint {one}" for one in self.passed_over)
+
+    @property
+    def _base(self) -> str:
+        if self.origin is not None:
+            return str(self.origin)
+        return (
+            "the empty state" if self.checkpoint_id is None else f"checkpoint {self.checkpoint_id}"
+        )
+
+
+def restore(
+    job: Job,
+    target: RestoreTarget,
+    options: RestoreOptions = DEFAULT_OPTIONS,
+    *,
+    only_generation: int | None = None,
+    configuration: JobConfiguration | None = None,
+    cause: str = "",
+) -> RestoredJob:
+    """Continue the job from *target* under the next generation.
+
+    Everything it needs is verified first; then the fence is journaled, and what the job owes from
+    before, as an unfinished commit, is done before anything new.  *configuration* replaces the
+    job's, for another parallelism.  With *only_generation* nothing happens unless the job is still
+    of that generation: a repeated or late restore is harmless.  So is one with the *cause* of the
+    latest restore: it finds that one done.
+
+    ``Latest`` with *only_generation* is a restart: it may pass damaged checkpoints over, or stop
+    the job, as configured.
+
+    Raises:
+        RestoreError: the target does not exist, something it needs is gone, or a table does not
+            agree with it; all are named.
+        FencedError: the job moved on to another generation.
+    """
+    state = job.state()
+    if cause and state.restored_by == cause:
+        resume(job, job.journal.load())
+        return RestoredJob(checkpoint_id=state.base, origin=state.origin, state=job.state())
+    planned = plan(
+        job,
+        state,
+        Resolved(
+            target=target,
+            options=options,
+            configuration=configuration,
+            only_generation=only_generation,
+        ),
+    )
+    if isinstance(planned.decision, Stop):
+        if planned.message:
+            give_up(job, state, planned.message)
+            raise RestoreError(f"the job is FAILED: {planned.message}")
+        raise RestoreError("the job cannot be restored: " + "; ".join(planned.decision.problems))
+    return _carried_out(job, state, planned, planned.decision, configuration, cause)
+
+
+def _carried_out(
+    job: Job,
+    state: CoordinatorState,
+    planned: Restart,
+    decision: RestoreApproval,
+    configuration: JobConfiguration | None,
+    cause: str,
+) -> RestoredJob:
+    """Say what is lost or passed over, and take the job over."""
+    choice, options = decision.choice, planned.options
+    if planned.passed_over:
+        log.error("damaged checkpoints are passed over: %s", planned.message)
+    if decision.ignores_in_flight:
+        log.error(
+            "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
+            choice.checkpoint_id,
+        )
+    for ahead in decision.tables_ahead:
+        log.warning("%s", ahead)
+    after = _take_over(
+        job,
+        JobRestored(
+            at_ms=job.clock(),
+            generation=next_generation(state),
+            checkpoint_id=choice.checkpoint_id,
+            origin=choice.origin,
+            claim_mode=options.claim_mode,
+            ignores_in_flight=decision.ignores_in_flight,
+            dropped_stages=decision.dropped_stages,
+            has_hooks=bool(job.pipeline.hooks),
+            is_latest=isinstance(planned.target, Latest),
+            tables=decision.tables,
+            life="" if state.life else new_life(),
+            configuration=configuration,
+            cause=cause,
+            passed_over=planned.passed_over,
+            message=planned.message,
+        ),
+    )
+    return RestoredJob(
+        checkpoint_id=choice.checkpoint_id,
+        origin=choice.origin,
+        state=after,
+        passed_over=planned.passed_over,
+        tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
+    )
+
+
+def _take_over(job: Job, event: JobRestored) -> CoordinatorState:
+    """Journal the fence, then do what the job owes from before."""
+    transition = record(job, lambda _: event)
+    if transition.verdict is Verdict.FENCED:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
+    if transition.verdict is not Verdict.APPLIED:
+        raise RestoreError(
+            "a checkpoint completed or was committed while the one to restore was chosen, or that "
+            "one was discarded; restore the job again"
+        )
+    resume(job, job.journal.load())
+    after = job.state()
+    if after.generation != event.generation:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
+    log.info(
+        "job restored pipeline=%s generation=%d checkpoint_id=%s origin=%s",
+        job.pipeline.uid, event.generation, event.checkpoint_id, event.origin,
+    )  # fmt: skip
+    return after
+
+
+def stop(job: Job, status: JobStatus) -> CoordinatorState:
+    """Cancel or suspend the job; what is pending is aborted, retention applies."""
+    transition = record(
+        job, lambda state: JobStopped(at_ms=job.clock(), generation=state.generation, status=status)
+    )
+    return transition.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRequest:
+    """Without ``checkpoint`` and ``savepoint``: the latest checkpoint.
+
+    ``root``: where it lies, if not in the job's own root; ``pipeline``: its uid there, if another.
+    ``pointer`` says all of that in one path, of the snapshot's folder or its ``_metadata``.
+    ``parallelism`` and ``params`` change the job's configuration: ``"8"``, or ``"stage=8"``.
+    ``only_generation``: a failure's own restart, for the generation that failed.
+    ``may_submit``: a job that was never submitted begins with the empty state, where there is no
+    other way to say how its tables are taken (Airflow's form).
+
+    Raises:
+        ConfigurationError: fields contradict each other.
+    """
+
+    checkpoint: CheckpointId | None = None
+    savepoint: str | None = None
+    root: str | None = None
+    pipeline: str | None = None
+    pointer: str | None = None
+    parallelism: tuple[str, ...] = ()
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
+    options: RestoreOptions = DEFAULT_OPTIONS
+    only_generation: int | None = None
+    may_submit: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pointer is not None:
+            self._require_pointer_alone(self.pointer)
+            return
+        if self.checkpoint is not None and self.savepoint is not None:
+            raise ConfigurationError(
+                f"checkpoint {self.checkpoint} and savepoint {self.savepoint!r} exclude one "
+                "another; give one"
+            )
+        if self.pipeline is not None and self.root is None:
+            raise ConfigurationError(
+                f"pipeline {self.pipeline!r} needs the root where its checkpoints are; give one"
+            )
+        if self.options.claim_mode is ClaimMode.CLAIM and self.savepoint is None:
+            what = "the latest one" if self.checkpoint is None else f"checkpoint {self.checkpoint}"
+            raise ConfigurationError(
+                f"CLAIM is given with {what}, but only a savepoint can be claimed: name one, or "
+                "use NO_CLAIM"
+            )
+
+    def _require_pointer_alone(self, pointer: str) -> None:
+        for name in ("checkpoint", "savepoint", "root", "pipeline"):
+            if getattr(self, name) is not None:
+                raise ConfigurationError(
+                    f"{pointer!r} says which snapshot is restored, and {name} "
+                    f"{getattr(self, name)!r} says it once more; give one"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What a request means for the job as it is.  ``configuration`` None keeps the job's."""
+
+    target: RestoreTarget
+    options: RestoreOptions
+    configuration: JobConfiguration | None
+    only_generation: int | None = None
+
+
+def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resolved:
+    """Find what *request* names.
+
+    Raises:
+        ConfigurationError: the job was never submitted, the parallelism or the parameters are not
+            those of the pipeline, or the pointer is not the path of a snapshot.
+        RestoreError: there is no such savepoint, or nothing to restore in the other root.
+    """
+    request = _by_names(job, request)
+    target = _target(job, request)
+    is_own = isinstance(target, Latest | FromCheckpoint)
+    if is_own and state.status is JobStatus.FINISHED and not state.completed:
+        name = LATEST if request.checkpoint is None else str(request.checkpoint)
+        raise ConfigurationError(why_not_retained(job, state, name))
+    return Resolved(
+        target=target,
+        options=request.options,
+        configuration=_configuration(job, state, target, request),
+        only_generation=request.only_generation,
+    )
+
+
+def plan(job: Job, state: CoordinatorState, resolved: Resolved) -> Restart:
+    """What a restore would do; for a failure's own restart, what that may choose by itself.
+
+    Raises:
+        FencedError: the job moved on from the generation that failed.
+    """
+    only = resolved.only_generation
+    require_generation(job, state, only)
+    target, configuration = resolved.target, resolved.configuration
+    options = as_chosen(state, target, resolved.options)
+    if only is not None and isinstance(target, Latest):
+        return plan_restart(job, state, options, configuration=configuration)
+    decision = plan_restore(job, target, options, configuration=configuration)
+    return Restart(target=target, options=options, decision=decision)
+
+
+def require_generation(job: Job, state: CoordinatorState, only: int | None) -> None:
+    """Raises FencedError when the job moved on from the generation *only*."""
+    if only is not None and state.generation != only:
+        raise FencedError(
+            f"job {job.pipeline.uid!r} is of generation {state.generation} already; "
+            f"this restore was for generation {only}"
+        )
+
+
+def _by_names(job: Job, request: RestoreRequest) -> RestoreRequest:
+    """The request without its pointer, which is what it points at."""
+    if request.pointer is None:
+        return request
+    found = pointed_at(job, request.pointer)
+    return replace(
+        request,
+        pointer=None,
+        checkpoint=found.checkpoint_id,
+        savepoint=found.savepoint,
+        root=found.root,
+        pipeline=found.pipeline,
+    )
+
+
+def _target(job: Job, request: RestoreRequest) -> RestoreTarget:
+    """The job's own root, named once more, is not another one."""
+    root = request.root
+    if root is not None:
+        is_own_root = job.store_at(root).root == job.store.root
+        if not (is_own_root and request.pipeline in (None, job.pipeline.uid)):
+            return foreign_target(
+                job,
+                root,
+                pipeline=request.pipeline,
+                checkpoint_id=request.checkpoint,
+                savepoint=request.savepoint,
+            )
+    if request.savepoint is not None:
+        return savepoint_target(job, request.savepoint)
+    return Latest() if request.checkpoint is None else FromCheckpoint(request.checkpoint)
+
+
+def _configuration(
+    job: Job, state: CoordinatorState, target: RestoreTarget, request: RestoreRequest
+) -> JobConfiguration | None:
+    """A job that was never submitted here gets its first.  A person's restore takes the options of
+    the declaration as it is now (Flink: those of the program that is submitted with the snapshot);
+    a failure's own restart changes none.
+    """
+    of_all, of_stages = parse_parallelism(request.parallelism)
+    params = request.params
+    if state.generation == NO_GENERATION:
+        if not (request.may_submit or isinstance(target, FromOrigin)):
+            raise ConfigurationError(never_submitted_message(job))
+        return configure(job.pipeline, params, parallelism=of_all, stage_parallelism=of_stages)
+    if request.only_generation is not None and not (params or request.parallelism):
+        return None
+    changed = reconfigure(
+        job.pipeline, state.configuration, params, parallelism=of_all, stage_parallelism=of_stages
+    )
+    return None if changed == state.configuration else changed
+
+
+def savepoint_target(job: Job, name: str) -> FromOrigin:
+    """Raises RestoreError when there is no such savepoint."""
+    checkpoint_id = job.savepoint_metadata(name).checkpoint_id
+    return FromOrigin(SnapshotOrigin(checkpoint_id=checkpoint_id, savepoint=name))
+
+
+def foreign_target(
+    job: Job,
+    root: str,
+    *,
+    pipeline: str | None = None,
+    checkpoint_id: CheckpointId | None = None,
+    savepoint: str | None = None,
+) -> FromOrigin:
+    """A checkpoint of another *root*, by default its latest completed one, or a savepoint there.
+
+    Raises:
+        RestoreError: there is none.
+    """
+    uid = pipeline or job.pipeline.uid
+    origin = SnapshotOrigin(
+        checkpoint_id=checkpoint_id or CheckpointId(0),
+        savepoint=savepoint,
+        root=root,
+        pipeline=uid,
+    )
+    if savepoint is not None:
+        found = job.origin_metadata(origin).checkpoint_id
+        return FromOrigin(replace(origin, checkpoint_id=found))
+    if checkpoint_id is None:
+        latest = Journal(job.store_at(root), PipelinePaths(uid)).load().state.latest_completed
+        if latest is None:
+            raise RestoreError(f"job {uid!r} has no completed checkpoint in {root}")
+        return FromOrigin(replace(origin, checkpoint_id=latest.checkpoint_id))
+    return FromOrigin(origin)
+
+
+def pointed_at(job: Job, pointer: str) -> SnapshotPath:
+    """The snapshot whose folder, or whose ``_metadata``, the *pointer* is: a URI, an absolute path
+    of a file system, or a path below the job's own root (Flink's resolveCheckpoint).
+
+    Raises:
+        ConfigurationError: it has not the form of a snapshot's path.
+    """
+    found = parse_snapshot_path(pointer)
+    if found is None or found.checkpoint_id == 0:
+        raise ConfigurationError(
+            f"{pointer!r} is not the path of a snapshot: write its folder, or the _metadata in it, "
+            "as ROOT/PIPELINE/checkpoints/ID or ROOT/PIPELINE/savepoints/NAME; a copy has to lie "
+            "under such a path, too, as its files are found by it"
+        )
+    return replace(found, root=_as_uri(found.root, job.store.root))
+
+
+def _as_uri(root: str | None, own: str) -> str:
+    if root is None:
+        return own
+    if root in ("", "file://"):
+        return "file:///"
+    if root.startswith("/"):
+        return f"file://{root}"
+    return root if "://" in root else f"{own.rstrip('/')}/{root}"

@@ -1,0 +1,185 @@
+"""Every sink is asked how its table stands, before a restore or a submission decides anything.
+
+The sinks' tables become what a restore or a submission has decided of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from sluice.coordinator.record import record
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import JobConfiguration
+from sluice.core.events import TablesRecovered, Verdict
+from sluice.core.ids import CheckpointId
+from sluice.core.restoring import Choice
+from sluice.core.state import CoordinatorState
+from sluice.core.tables import TableComparison
+from sluice.core.timeline import Recovery, TimelineComparison, Writer
+from sluice.declaration.pipeline import side_outputs
+from sluice.declaration.places import RollBack, Sink
+from sluice.errors import FencedError
+from sluice.job.job import Job
+from sluice.job.places import open_sinks
+from sluice.store.journal import Head
+
+
+def compare_tables_to_restore(
+    job: Job,
+    state: CoordinatorState,
+    choice: Choice,
+    metadata: CheckpointMetadata | None,
+    configuration: JobConfiguration,
+) -> tuple[TableComparison, ...]:
+    """The standings of the tables against the versions that *choice* pinned.
+
+    The ids of another journal mean something to a table alone that the life wrote last which took
+    the checkpoint; to any other an equal id is a coincidence.
+    """
+    lives = (state.life, *state.earlier_lives)
+    is_foreign = metadata is not None and metadata.life not in lives
+    pinned = _pinned(state, choice, metadata)
+    found: list[TableComparison] = []
+    for uid, sink in open_sinks(job, configuration.params).items():
+        version, *before = pinned.get(uid) or [None]
+        standing, owed = sink.standing(state.life, version), None
+        if metadata is not None and is_foreign and standing.other_life != metadata.life:
+            version, standing = None, sink.standing(state.life, None)
+        elif before and standing.lacks:
+            owed, version = version, before[0]
+            standing = sink.standing(state.life, version)
+        seen = _table_comparison(job, state, uid, sink, version, standing)
+        found.append(replace(seen, owed=None if owed is None else CheckpointId(owed)))
+    return tuple(found)
+
+
+def undeclared_tables(
+    job: Job, state: CoordinatorState, choice: Choice, metadata: CheckpointMetadata | None
+) -> dict[str, int]:
+    """The versions that *choice* pins of undeclared sinks, if it is of this journal."""
+    if metadata is None or metadata.life not in (state.life, *state.earlier_lives):
+        return {}
+    declared = {*job.pipeline.sinks, *side_outputs(job.pipeline)}
+    pinned = _pinned(state, choice, metadata).items()
+    return {
+        uid: versions[-1]
+        for uid, versions in pinned
+        if uid not in declared and versions[-1] is not None
+    }
+
+
+def compare_tables_to_submit(
+    job: Job, state: CoordinatorState, configuration: JobConfiguration
+) -> tuple[TableComparison, ...]:
+    """The standings of the tables against a job that begins anew: whose rows they show, if any.
+
+    It has no life yet, so the one that the journal has had until now is another one, too.
+    """
+    return tuple(
+        _table_comparison(job, state, uid, sink, None, sink.standing("", None))
+        for uid, sink in open_sinks(job, configuration.params).items()
+    )
+
+
+def _pinned(
+    state: CoordinatorState, choice: Choice, metadata: CheckpointMetadata | None
+) -> dict[str, list[int | None]]:
+    """Per sink what its table should show, the best first.
+
+    A checkpoint whose commit is owed may have been published by a process that died before it
+    journaled so; else the table shows what the commit will continue.
+    """
+    if metadata is None:
+        return {}
+    is_base = state.continues(choice.checkpoint_id, choice.origin)
+    decided = state.tables if is_base else None
+    own = None if choice.origin else state.completed_checkpoint(metadata.checkpoint_id)
+    if own is None or own.is_committed:
+        after = metadata.tables if decided is None else decided
+        return {uid: [version] for uid, version in after.items()}
+    before = metadata.previous_tables if decided is None else decided
+    return {
+        uid: [version, before.get(uid)] if version == own.checkpoint_id else [before.get(uid)]
+        for uid, version in metadata.tables.items()
+    }
+
+
+def _table_comparison(
+    job: Job,
+    state: CoordinatorState,
+    uid: str,
+    sink: Sink,
+    version: int | None,
+    standing: TimelineComparison,
+) -> TableComparison:
+    is_odd = standing.lacks or standing.other_life != ""
+    every = sink.standing(state.life, None).ahead if is_odd and version is not None else ()
+    shown = (every or standing.ahead)[-1:] if is_odd else ()
+    return TableComparison(
+        sink=uid,
+        version=version,
+        standing=standing,
+        shown=shown[0] if shown else None,
+        is_empty=standing.other_life != "" and sink.is_empty(),
+        is_of_earlier_life=standing.other_life in (state.life, *state.earlier_lives),
+        is_side_output=uid not in job.pipeline.sinks,
+        can_roll_back=sink.rolls_back is not RollBack.NEVER,
+        rolls_back_by_itself=sink.rolls_back is RollBack.BY_NEXT_COMMIT,
+    )
+
+
+log = logging.getLogger(__name__)
+
+
+def writer_of(state: CoordinatorState) -> Writer:
+    """The life and generation in whose name a coordinator that loaded *state* writes to tables."""
+    return Writer(
+        life=state.life, generation=state.generation, recovered_by=state.tables_recovered_by
+    )
+
+
+def recover_tables(job: Job, head: Head) -> Head:
+    """Carry out the recovery that tables are owed, if it is due; return the head after it.
+
+    Raises:
+        FencedError: a later restore was here, or another life owns a table.
+        TableMismatch: a table changed since it was asked, and lacks what the job continues.
+    """
+    state, owed = head.state, head.state.table_recovery
+    if owed is None or not state.must_recover_tables:
+        return head
+    versions = state.tables or {}
+    base = None if owed.continues is None else job.base_metadata(state)
+    pinned = {} if base is None else base.tables
+    for uid, sink in open_sinks(job, state.configuration.params).items():
+        recovery = Recovery(
+            version=versions.get(uid),
+            through=owed.through,
+            continues=owed.continues if pinned.get(uid) == owed.continues else None,
+            roll_back=owed.roll_back,
+            accepts=owed.accepts,
+            replaces=owed.replaces.get(uid, ()),
+        )
+        _recover(sink, writer_of(state), recovery)
+    transition = record(job, lambda _: TablesRecovered(generation=state.generation))
+    if transition.verdict is Verdict.FENCED:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
+    log.info(
+        "tables recovered generation=%d through=%d rolled_back=%s",
+        state.generation, owed.through, owed.roll_back,
+    )  # fmt: skip
+    return job.journal.load()
+
+
+def _recover(sink: Sink, writer: Writer, recovery: Recovery) -> None:
+    """The commit that is owed may be under way: once it is done, it is what the job continues."""
+    owed = recovery.continues
+    done = replace(recovery, version=owed, continues=None)
+    is_done = owed is not None and sink.is_published(owed)
+    try:
+        sink.recover(writer, done if is_done else recovery)
+    except FencedError:
+        if owed is None or is_done or not sink.is_published(owed):
+            raise
+        sink.recover(writer, done)

@@ -1,0 +1,150 @@
+"""A subtask's answer to a barrier: its snapshot is durable, or it cannot take part.
+
+Executions of chained subtasks: have those behind them all read the one whose ack counts?
+
+Spark runs a subtask again when it has lost what that sent, or thinks it slow.  A function of the
+user's may answer differently then, and rows of one epoch must not hold both answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.errors import require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committable:
+    """A file that a two-phase sink staged: invisible to readers until the commit names it.
+
+    ``checksum`` is that of the file's bytes, empty where the sink does not know them.
+    """
+
+    sink: str
+    file: str
+    rows: int
+    size_bytes: int
+    checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRequests:
+    """Requests to stores by kind, as S3 charges them; sizes in bytes."""
+
+    gets: int = 0
+    puts: int = 0  # A conditional one is one of them.
+    lists: int = 0
+    deletes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.gets + self.puts + self.lists + self.deletes
+
+    def __add__(self, other: StoreRequests) -> StoreRequests:
+        return StoreRequests(
+            gets=self.gets + other.gets,
+            puts=self.puts + other.puts,
+            lists=self.lists + other.lists,
+            deletes=self.deletes + other.deletes,
+            bytes_read=self.bytes_read + other.bytes_read,
+            bytes_written=self.bytes_written + other.bytes_written,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskMetrics:
+    """Measured by the subtask itself.  Times are its machine's clock, for display only."""
+
+    started_at_ms: int = 0
+    acknowledged_at_ms: int = 0
+    sync_ms: int = 0  # Reading, merging, encoding; uploads run beside it.
+    async_ms: int = 0  # From there until everything was durable: what was left to upload.
+    rows_in: int = 0
+    rows_out: int = 0
+    groups: int = 0  # Of the rows that came in: distinct keys, or keys and windows.
+    late_rows: int = 0
+    malformed_rows: int = 0
+    checkpointed_bytes: int = 0  # Written by this checkpoint.
+    full_bytes: int = 0  # Everything the state handles name.
+    requests: StoreRequests = field(default_factory=StoreRequests)  # Before its ack.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """A subtask's snapshot for this checkpoint is durable (Flink's AcknowledgeCheckpoint).
+
+    ``state`` lists every live segment, oldest first; ``event_times_ms`` the largest event time
+    seen per ``source/partition``; ``schema`` the output's Arrow schema, known even without rows.
+    ``watermark_ms`` is that of the streams it has read; None when it read sources alone.  A subtask
+    with ``is_chained`` handed its output to those of the next stage, which have acknowledged.
+    """
+
+    checkpoint_id: CheckpointId
+    subtask: SubtaskId
+    attempt: int
+    state: tuple[StateHandle, ...] = ()
+    output: tuple[SegmentHandle, ...] = ()
+    schema: bytes = b""
+    event_times_ms: dict[str, int] = field(default_factory=dict[str, int])
+    watermark_ms: int | None = None
+    committables: tuple[Committable, ...] = ()
+    is_chained: bool = False
+    metrics: SubtaskMetrics = field(default_factory=SubtaskMetrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decline:
+    """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause."""
+
+    checkpoint_id: CheckpointId
+    subtask: SubtaskId
+    attempt: int
+    message: str
+    reason: CheckpointFailureReason
+
+    def __post_init__(self) -> None:
+        require(self.reason.is_of_a_task, "a task declines for a reason of its own")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution of a subtask by Spark, with the ack that it came to.
+
+    ``token`` is its own; ``read`` are those of the executions whose rows it got, one for each
+    subtask of the stage before it in its chain, in their order.
+    """
+
+    ack: Ack
+    token: str
+    read: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Subtasks of *reader* have read other executions of *producer* than the one that is known."""
+
+    producer: str
+    reader: str
+
+
+def mixture_in(stages: Sequence[str], executions: Iterable[Execution]) -> Mixture | None:
+    """The first mixture in a chain of *stages*; None if all its rows are of the *executions*.
+
+    Each stage's tokens are compared with those of the acks before it, so nothing that is behind
+    another execution passes, however long the chain.
+    """
+    by_stage: dict[str, list[Execution]] = {stage: [] for stage in stages}
+    for one in sorted(executions, key=lambda one: one.ack.subtask):
+        by_stage[one.ack.subtask.stage].append(one)
+    for producer, reader in pairwise(stages):
+        told = tuple(one.token for one in by_stage[producer])
+        if any(one.read != told for one in by_stage[reader]):
+            return Mixture(producer, reader)
+    return None

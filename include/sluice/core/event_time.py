@@ -1,0 +1,215 @@
+"""Watermarks: how far event time has come (Flink's BoundedOutOfOrdernessWatermarks, by epoch).
+
+A watermark is a promise: rows at or before it will not come any more.  It moves only at barriers,
+so it is part of the checkpoint and the same input with the same barriers gives the same windows.
+
+Partitions of a source that have been silent for so long that they do not hold event time back.
+
+Flink's WatermarksWithIdleness, told by barriers instead of a processing-time timer: the moments
+compared are those at which checkpoints were triggered, and they are part of the checkpoint.
+
+``StageClock``: how far event time has come in a stage, by what was measured of an epoch's rows.
+
+Times are per ``source/partition``, in milliseconds.  A clock is plain data: the driver of a stage
+makes it, and whichever process has seen all rows of the epoch reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sluice.core.answers import Ack
+from sluice.core.plan import SourceCut
+
+MIN_WATERMARK = -(2**63)
+MAX_WATERMARK = 2**63 - 1
+COMPLETE = ""  # No partition's name.
+
+
+def known_times(
+    before: Mapping[str, int], cut: SourceCut, measured_ms: Mapping[str, int]
+) -> dict[str, int]:
+    """How far event time has come behind the barrier, in each partition that may hold it back.
+
+    *measured_ms* are this epoch's times: the largest of what was read of a partition, the least of
+    a head.  Of partitions that are complete, that are gone, or whose records had no time, only the
+    latest is kept, under COMPLETE: so there is no entry for every partition that ever was.
+    """
+    read = {piece.partition for piece in cut.slices}
+    holding = cut.growing({*before, *measured_ms} - {COMPLETE}) - (read - measured_ms.keys())
+    if cut.partitions_end:
+        holding &= read | set(cut.waiting)
+    known: dict[str, int] = {}
+    for times_ms in (before, measured_ms):
+        for partition, at_ms in times_ms.items():
+            name = partition if partition in holding else COMPLETE
+            known[name] = max(at_ms, known.get(name, at_ms))
+    return known
+
+
+def source_watermark(
+    cut: SourceCut,
+    known_ms: Mapping[str, int],
+    *,
+    is_silent: bool,
+    out_of_orderness_ms: int,
+    drains: bool,
+    has_event_time: bool,
+) -> int | None:
+    """The least over the partitions that hold event time back; *known_ms* as ``known_times`` says.
+
+    Those are the ones that may still give rows and whose time is known, and those that have records
+    waiting and whose time is not: they hold it where it is.  Where there is none, rows are expected
+    after the latest so far.  One more millisecond is taken off, as a later row may carry the same
+    time (Flink's rule).
+
+    None when the source has no say: all its partitions are idle, or it *is_silent*, which means
+    that the records of the epoch had no time.
+    """
+    if drains or cut.exhausted:
+        return MAX_WATERMARK
+    if cut.is_idle:
+        return None
+    if not has_event_time:
+        return MIN_WATERMARK
+    candidates = cut.growing({*known_ms, *cut.waiting} - {COMPLETE}) - set(cut.idle)
+    holding = [known_ms.get(partition) for partition in candidates]
+    if None in holding:
+        return MIN_WATERMARK
+    if is_silent and not holding:
+        return None
+    at_ms = min(
+        (at_ms for at_ms in holding if at_ms is not None),
+        default=max(known_ms.values(), default=None),
+    )
+    return MIN_WATERMARK if at_ms is None else at_ms - out_of_orderness_ms - 1
+
+
+def combined_watermark(inputs: Iterable[int | None], floor: int) -> int:
+    """The least over the inputs that are not idle (None); it never goes back behind *floor*.
+
+    Flink's StatusWatermarkValve: where every input is idle, event time stands still.
+    """
+    known = [watermark for watermark in inputs if watermark is not None]
+    return max(floor, min(known)) if known else floor
+
+
+def with_idleness(
+    cut: SourceCut, previous: SourceCut | None, *, now_ms: int, idle_after_ms: int
+) -> SourceCut:
+    """*cut*, planned at *now_ms*, with what is idle there; *previous* is the parent's cut.
+
+    A partition is active in an epoch that reads records of it, or leaves some behind the barrier,
+    and in the first that sees it.  A sealed one is not waited for, idle or not.
+    """
+    before = previous.active_at_ms if previous is not None else {}
+    active = {piece.partition for piece in cut.slices} | set(cut.waiting)
+    active_at_ms = {
+        part.partition: now_ms if part.partition in active else before.get(part.partition, now_ms)
+        for part in cut.position
+        if not part.sealed
+    }
+    return replace(
+        cut,
+        active_at_ms=active_at_ms,
+        idle=idle_at(now_ms, active_at_ms, idle_after_ms),
+        at_ms=now_ms,
+        idle_after_ms=idle_after_ms,
+    )
+
+
+def idle_at(now_ms: int, active_at_ms: Mapping[str, int], idle_after_ms: int) -> tuple[str, ...]:
+    return tuple(
+        partition for partition, at_ms in active_at_ms.items() if now_ms - at_ms >= idle_after_ms
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceClock:
+    """The clock of one source that a stage reads; *before_ms* is what was known of it before."""
+
+    uid: str
+    cut: SourceCut
+    before_ms: Mapping[str, int]
+    out_of_orderness_ms: int
+    drains: bool
+    has_event_time: bool
+
+    def known_ms(self, measured_ms: Mapping[str, int]) -> dict[str, int]:
+        """Per ``source/partition`` what is known behind the barrier."""
+        known = known_times(_of(self.uid, self.before_ms), self.cut, _of(self.uid, measured_ms))
+        return {f"{self.uid}/{partition}": at_ms for partition, at_ms in known.items()}
+
+    def watermark_ms(self, measured_ms: Mapping[str, int]) -> int | None:
+        """The source's own watermark; None where it has no say."""
+        return self.watermark_of(self.known_ms(measured_ms), measured_ms)
+
+    def watermark_of(
+        self, known_ms: Mapping[str, int], measured_ms: Mapping[str, int]
+    ) -> int | None:
+        """``watermark_ms`` where it is known already what ``known_ms`` would say."""
+        return source_watermark(
+            self.cut,
+            _of(self.uid, known_ms),
+            is_silent=bool(self.cut.slices) and not _of(self.uid, measured_ms),
+            out_of_orderness_ms=self.out_of_orderness_ms,
+            drains=self.drains,
+            has_event_time=self.has_event_time,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageClock:
+    """The clock of a stage: the least over what it reads.
+
+    ``streams_ms`` is that of other stages' streams, None when it reads none, or only such as have
+    no say.  It never goes back behind ``floor_ms``, not even when a partition appears whose rows
+    are older.
+    """
+
+    sources: tuple[SourceClock, ...]
+    streams_ms: int | None
+    floor_ms: int = MIN_WATERMARK
+
+    def inputs_ms(self, measured_ms: Mapping[str, int]) -> list[int | None]:
+        """The watermark of each input; None for one that has no say."""
+        return [self.streams_ms, *(source.watermark_ms(measured_ms) for source in self.sources)]
+
+    def watermark_ms(self, measured_ms: Mapping[str, int]) -> int:
+        return combined_watermark(self.inputs_ms(measured_ms), self.floor_ms)
+
+    def behind_ms(self, acks: Sequence[Ack]) -> int:
+        """The watermark behind the stage, whose *acks* say what it read."""
+        return self._with_streams_of(acks).watermark_ms(measured_by(acks))
+
+    def has_no_say(self, acks: Sequence[Ack]) -> bool:
+        """Whether nothing that the stage read, by its *acks*, says how far event time has come."""
+        inputs_ms = self._with_streams_of(acks).inputs_ms(measured_by(acks))
+        return all(watermark_ms is None for watermark_ms in inputs_ms)
+
+    def _with_streams_of(self, acks: Sequence[Ack]) -> StageClock:
+        streams_ms = (ack.watermark_ms for ack in acks if ack.watermark_ms is not None)
+        return replace(self, streams_ms=min(streams_ms, default=None))
+
+
+def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
+    """Per ``source/partition`` what the subtasks measured in their epoch."""
+    seen: dict[str, int] = {}
+    for ack in acks:
+        for partition, at_ms in ack.event_times_ms.items():
+            seen[partition] = max(at_ms, seen.get(partition, at_ms))
+    return dict(sorted(seen.items()))
+
+
+def latest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Per partition the later event time."""
+    return {
+        partition: max(one.get(partition, MIN_WATERMARK), other.get(partition, MIN_WATERMARK))
+        for partition in sorted({*one, *other})
+    }
+
+
+def _of(source: str, times_ms: Mapping[str, int]) -> dict[str, int]:
+    own = f"{source}/"
+    return {name.removeprefix(own): at for name, at in times_ms.items() if name.startswith(own)}

@@ -1,0 +1,318 @@
+"""The events that the coordinator takes, and the commands that it gives.
+
+Events are facts: past tense, already true.  Commands are wishes: imperative, not yet true, carried
+out by ``sluice.coordinator``.  Both are plain frozen data: a run can be written down and replayed.
+
+Every event that reaches the journal names the generation of its author; an author of a lower
+generation than the journal's is fenced.
+
+The transition that an event causes: the next state, a verdict, and commands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TypeAlias
+
+from sluice.core.answers import Ack, Decline
+from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import ClaimMode, JobConfiguration, JobStatus, Timing
+from sluice.core.decider import CheckpointRequest
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.ids import CheckpointId, Generation
+from sluice.core.pending import AckResult
+from sluice.core.plan import CheckpointPlan, SnapshotOrigin
+from sluice.core.state import CoordinatorState
+from sluice.core.tables import TableDecision
+from sluice.errors import require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted:
+    """A new life of the pipeline from empty state; checkpoints of an earlier life stay.
+
+    ``life`` is a token that no other submission has, of whatever journal.
+    """
+
+    at_ms: int
+    generation: Generation
+    configuration: JobConfiguration
+    life: str
+    tables: TableDecision = field(default_factory=TableDecision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequested:
+    """A request for a checkpoint that cannot start now, or another look at one that is queued."""
+
+    generation: Generation
+    at_ms: int
+    request: CheckpointRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTriggered:
+    """The plan is durable; the checkpoint that *request* asked for is pending."""
+
+    generation: Generation
+    plan: CheckpointPlan
+    request: CheckpointRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerFailed:
+    """No plan could be made for the request: a source or a hook failed.  It had no id yet."""
+
+    generation: Generation
+    at_ms: int
+    request: CheckpointRequest
+    reason: CheckpointFailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted:
+    """A stage runs again for the same checkpoint; acks of its earlier attempts no longer count."""
+
+    generation: Generation
+    checkpoint_id: CheckpointId
+    stage: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcksReceived:
+    """Snapshots of subtasks, one or thousands, are durable: what was read of one checkpoint.
+
+    Never journaled: the acks themselves are in the bucket.
+    """
+
+    checkpoint_id: CheckpointId
+    acks: tuple[Ack, ...]
+
+    def __post_init__(self) -> None:
+        require(
+            all(ack.checkpoint_id == self.checkpoint_id for ack in self.acks),
+            "acks that are read together are of one checkpoint",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclineReceived:
+    """A subtask cannot take part."""
+
+    generation: Generation
+    at_ms: int
+    decline: Decline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentTimedOut:
+    """The aligned checkpoint timeout passed while *stages* were behind: they are overtaken."""
+
+    generation: Generation
+    at_ms: int
+    checkpoint_id: CheckpointId
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCompleted:
+    """Every planned ack is present and ``_metadata`` is durable."""
+
+    generation: Generation
+    at_ms: int
+    checkpoint_id: CheckpointId
+    checkpointed_bytes: int
+    full_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommitted:
+    """Every sink published what it staged; the files of the *discarded* checkpoints are gone.
+
+    ``sinks`` are those that did; the others keep the version they have.
+    """
+
+    generation: Generation
+    at_ms: int
+    checkpoint_id: CheckpointId
+    sinks: tuple[str, ...] = ()
+    discarded: tuple[CheckpointId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotsDiscarded:
+    """What the state lists to be deleted was deleted, outside of a commit."""
+
+    generation: Generation
+    checkpoints: tuple[CheckpointId, ...] = ()
+    savepoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointsReleased:
+    """No checkpoint uses these savepoints: from now on nothing is restored from them.
+
+    They were claimed, or with ``is_disposal`` are their owner's, who wants them deleted.
+    """
+
+    generation: Generation
+    savepoints: tuple[str, ...]
+    is_disposal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed:
+    """The checkpoint is aborted for ``reason``.  ``is_task_failure`` fails the job over at once.
+
+    ``is_task_level``: a task said so, not the coordinator; savepoints make the difference.
+    """
+
+    generation: Generation
+    at_ms: int
+    checkpoint_id: CheckpointId
+    reason: CheckpointFailureReason
+    message: str = ""
+    is_task_failure: bool = False
+    is_task_level: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed:
+    """The job cannot go on, whatever its checkpoints do: it fails over (a global failure)."""
+
+    generation: Generation
+    at_ms: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRestored:
+    """The job continues from *checkpoint_id* (None: from empty) under the next generation.
+
+    ``origin`` says where that checkpoint is when it is not one of the job's own.
+    ``dropped_stages`` are the uids, sources and sinks among them, whose state a person consented to
+    drop.  ``tables`` None: the job continues what it continues anyway, and no sink was
+    asked.  ``life`` is set for a job that was never submitted here.  ``passed_over`` are damaged
+    checkpoints that a restart met before it found this one, and ``message`` says what is wrong with
+    them.
+    """
+
+    at_ms: int
+    generation: Generation
+    checkpoint_id: CheckpointId | None
+    origin: SnapshotOrigin | None = None
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    ignores_in_flight: bool = False
+    has_hooks: bool = False  # Master hooks are to be restored before anything new is triggered.
+    is_latest: bool = False  # The newest was meant: refused if another completed meanwhile.
+    tables: TableDecision | None = None
+    life: str = ""
+    dropped_stages: tuple[str, ...] = ()
+    configuration: JobConfiguration | None = None  # None keeps the old one.
+    cause: str = ""  # Who asked for it, and is not to be served twice.
+    passed_over: tuple[CheckpointId, ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HooksRestored:
+    """Every master hook has put its outside world back to the restored checkpoint."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesRecovered:
+    """Every sink's table has become what the latest decision about the tables says."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStopped:
+    """A person cancelled or suspended the job, or it failed for good, and *message* says why."""
+
+    at_ms: int
+    generation: Generation
+    status: JobStatus
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointingChanged:
+    """A person paused or resumed checkpointing, or changed its times: ``timing`` holds from now."""
+
+    at_ms: int
+    generation: Generation
+    timing: Timing
+
+
+RequestEvent: TypeAlias = CheckpointRequested | CheckpointTriggered | TriggerFailed
+CheckpointEvent: TypeAlias = (
+    AttemptStarted
+    | AcksReceived
+    | DeclineReceived
+    | AlignmentTimedOut
+    | CheckpointCompleted
+    | CheckpointCommitted
+    | CheckpointFailed
+)
+JobEvent: TypeAlias = (
+    JobSubmitted
+    | JobFailed
+    | JobRestored
+    | HooksRestored
+    | TablesRecovered
+    | JobStopped
+    | SavepointsReleased
+    | SnapshotsDiscarded
+    | CheckpointingChanged
+)
+Event: TypeAlias = RequestEvent | CheckpointEvent | JobEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardPending:
+    """Delete what the aborted checkpoint's acks and plan name, but shared files still in use."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardCompleted:
+    """The checkpoint was subsumed, or its job ended: its files go, but those still in use."""
+
+    checkpoint: CompletedCheckpoint
+
+
+Command: TypeAlias = DiscardPending | DiscardCompleted
+
+
+class Verdict(Enum):
+    """The verdict on an event."""
+
+    APPLIED = auto()
+    IGNORED = auto()  # Already true, or about something that ended: repeating is harmless.
+    FENCED = auto()  # Its author's generation was overtaken.
+    REFUSED = auto()  # Not allowed in this state; the caller asks for the reason.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """``ack_results`` are of the event's acks, in their order."""
+
+    state: CoordinatorState
+    verdict: Verdict = Verdict.APPLIED
+    commands: tuple[Command, ...] = ()
+    ack_results: tuple[AckResult, ...] = ()
+
+
+def ignored(state: CoordinatorState) -> Transition:
+    return Transition(state=state, verdict=Verdict.IGNORED)
+
+
+def refused(state: CoordinatorState) -> Transition:
+    return Transition(state=state, verdict=Verdict.REFUSED)

@@ -1,0 +1,208 @@
+"""The standing of each sink's table against what a job would continue, and what becomes of it.
+
+Four rows: it shows what is continued and no more; it is ahead; it lacks it; it is another life's.
+(docs/adr/0016-time-line-of-a-table.md)
+
+What a restore or a submission decides of the sinks' tables, and what it then owes them.
+
+It is decided once, from how the tables stood (``core/tables.py``), and journaled; no
+commit guesses again from ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sluice.core.ids import CheckpointId, CheckpointIdCounter
+from sluice.core.timeline import TimelineComparison
+
+MANY = 5  # Ids that a message names; the table itself can be asked for the rest.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAhead:
+    """A sink's table shows what these later ``checkpoints`` published, oldest first."""
+
+    sink: str
+    checkpoints: tuple[int, ...]
+    can_roll_back: bool
+    rolls_back_by_itself: bool  # By its next commit, also when it was not asked for.
+
+    def __str__(self) -> str:
+        count = len(self.checkpoints)
+        what = f"{count} checkpoint{'s' if count > 1 else ''} ({_few(self.checkpoints)})"
+        return f"table {self.sink!r} is ahead by {what}"
+
+    def told(self, *, rolls_back: bool) -> str:
+        """The sentence that tells a person what becomes of the table."""
+        if rolls_back:
+            return f"{self}, and is rolled back"
+        if self.rolls_back_by_itself:
+            return f"{self}; its next commit rolls it back, rolling tables back does so at once"
+        cure = "rolling tables back takes them away" if self.can_roll_back else "it cannot go back"
+        return f"{self}, whose rows will be published again; {cure}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableComparison:
+    """A sink's table as it was seen, beside the ``version`` that the job would continue.
+
+    ``shown`` is the newest checkpoint that readers see.  ``is_of_earlier_life``: the other life
+    that wrote it last had the same journal.  An ``is_side_output`` is not
+    reported to a person.
+    ``owed`` is the checkpoint that is still to be published here.
+    """
+
+    sink: str
+    version: int | None
+    standing: TimelineComparison
+    shown: int | None = None
+    is_empty: bool = False
+    is_of_earlier_life: bool = False
+    is_side_output: bool = False
+    owed: CheckpointId | None = None
+    can_roll_back: bool = True
+    rolls_back_by_itself: bool = False
+
+    @property
+    def newest(self) -> int:
+        """No id up to here is handed out.  In a files table, whose fences sort by generation, a gap
+        of one makes the first fence of this life sort behind those of another journal's.
+        """
+        is_foreign = self.standing.other_life != "" and not self.is_of_earlier_life
+        return self.standing.newest + (is_foreign and self.rolls_back_by_itself)
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether it has rows of another life, which do not give way by themselves."""
+        gives_way = self.is_empty or (self.is_of_earlier_life and self.rolls_back_by_itself)
+        return bool(self.standing.other_life) and not gives_way
+
+    @property
+    def ahead(self) -> TableAhead | None:
+        if not self.standing.ahead:
+            return None
+        return TableAhead(
+            sink=self.sink,
+            checkpoints=self.standing.ahead,
+            can_roll_back=self.can_roll_back,
+            rolls_back_by_itself=self.rolls_back_by_itself,
+        )
+
+    def problem(self, *, roll_back: bool, accepts: bool) -> str | None:
+        """Why the job cannot continue with it, and the fix; None if it can."""
+        shows = f"shows checkpoint {self.shown}" if self.shown is not None else "shows nothing"
+        if roll_back and (self.ahead or self.is_of_others) and not self.can_roll_back:
+            what = str(self.ahead or f"table {self.sink!r} {shows}")
+            return f"{what}, and it cannot be rolled back; restore without rolling tables back"
+        if self.standing.other_life and self.owed is not None and self.owed <= self.standing.newest:
+            return (
+                f"checkpoint {self.owed} was not published to table {self.sink!r} before life "
+                f"{self.standing.other_life!r} took it over, which may have used its id; restore "
+                "an earlier checkpoint"
+            )
+        if accepts:
+            return None
+        if self.standing.lacks:
+            return (
+                f"table {self.sink!r} lacks checkpoint {self.version}, which the job would "
+                f"continue: it {shows}; restore a checkpoint that it shows, or accept tables as "
+                "they are, which leaves the missing rows out"
+            )
+        if self.is_of_others and not roll_back:
+            return (
+                f"table {self.sink!r} {shows}, which life {self.standing.other_life!r} of a job "
+                "wrote; give each job a table of its own, roll tables back, which takes those rows "
+                "away, or accept tables as they are, which goes on behind them"
+            )
+        return None
+
+    def continued(self, *, accepts: bool) -> int | None:
+        """The version that the job continues, if there is no ``problem``."""
+        is_behind_others = bool(self.standing.other_life) and self.version is None
+        if accepts and (self.standing.lacks or is_behind_others):
+            return self.shown
+        return self.version
+
+
+def decide_tables(
+    tables: Sequence[TableComparison],
+    *,
+    undeclared: Mapping[str, int] | None = None,
+    continues: CheckpointId | None = None,
+    roll_back: bool = False,
+    accepts: bool = False,
+) -> TableDecision:
+    """What the journal says of *tables*, none of which is a problem, and of *undeclared* ones, that
+    keep their version for the day when they are declared again.
+    """
+    versions = dict(undeclared or {}) | {
+        one.sink: version
+        for one in tables
+        if (version := one.continued(accepts=accepts)) is not None
+    }
+    return TableDecision(
+        versions=versions,
+        newest=max((one.newest for one in tables), default=0),
+        continues=continues,
+        roll_back=roll_back,
+        accepts=accepts,
+        replaces={
+            one.sink: (one.standing.other_life,) for one in tables if one.standing.other_life
+        },
+    )
+
+
+def table_problems(
+    tables: Sequence[TableComparison], *, roll_back: bool = False, accepts: bool = False
+) -> list[str]:
+    if roll_back and accepts:
+        return ["tables are either rolled back or accepted as they are: choose one"]
+    found = (one.problem(roll_back=roll_back, accepts=accepts) for one in tables)
+    return [problem for problem in found if problem is not None]
+
+
+def _few(checkpoints: Sequence[int]) -> str:
+    shown = [str(one) for one in checkpoints[:MANY]]
+    return ", ".join(shown if len(checkpoints) <= MANY else [*shown, "..."])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDecision:
+    """``versions`` is per sink what the job continues; whom it does not name begins anew.
+    ``newest`` is the newest id that any sink knows.  The rest is of ``timeline.Recovery``:
+    ``replaces`` is per sink the lives that give way.
+    """
+
+    versions: dict[str, int] = field(default_factory=dict[str, int])
+    newest: int = 0
+    continues: CheckpointId | None = None
+    roll_back: bool = False
+    accepts: bool = False
+    replaces: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRecovery:
+    """A ``timeline.Recovery`` that is owed to every sink; its version stands in the state."""
+
+    through: CheckpointId
+    continues: CheckpointId | None = None
+    roll_back: bool = False
+    accepts: bool = False
+    replaces: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+def owed_recovery(decision: TableDecision, ids: CheckpointIdCounter) -> TableRecovery | None:
+    """None where no id was ever taken: no commit can be late, and no table shows anything."""
+    through = CheckpointId(ids.get() - 1)
+    if through == 0:
+        return None
+    return TableRecovery(
+        through=through,
+        continues=decision.continues,
+        roll_back=decision.roll_back,
+        accepts=decision.accepts,
+        replaces=decision.replaces,
+    )

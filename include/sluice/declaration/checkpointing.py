@@ -1,0 +1,454 @@
+"""How a pipeline takes checkpoints: one frozen dataclass, checked when it is built.
+
+Field names and limits are those of Flink's CheckpointConfig.  docs/reference/configuration.md shows
+every field beside its Flink option, and where a default differs.
+
+A value outside its limits is refused, with the fix.  Two values that Flink corrects without a word
+are corrected with a warning: an interval below ``min_pause``, and more than one concurrent
+checkpoint beside a ``min_pause``.
+
+Checks of a configuration: each refusal names the field, its value and the fix.
+
+What a submission or a restore fixes of a declaration, until the next one.
+
+Master hooks: what has to be told of a checkpoint outside of Sluice (MasterTriggerRestoreHook).
+
+    pipeline.hook("feature_flags", trigger=freeze_flags, restore=put_flags_back)
+
+``prepare_snapshot_pre_barrier`` is called before the barrier is cut: what it writes to a source is
+part of this epoch.  The id is the one that the checkpoint gets unless the request comes to nothing,
+or another coordinator is faster; what it raises fails the request.
+
+``trigger`` runs on the coordinator before the checkpoint's plan is durable, in the order of
+declaration; what it returns, text or None, is kept in the checkpoint.  ``restore`` gets it back
+before anything new is triggered.  Both may be called again for the same checkpoint: a coordinator
+may die between the call and the moment it becomes true.
+
+``notify_checkpoint_complete`` is called when every sink has published, and perhaps again;
+``notify_checkpoint_aborted`` when everything that an aborted checkpoint wrote is deleted.  They are
+hints (CheckpointListener): ids are left out, and what they raise is logged.
+
+A call that takes longer than ``timeout`` has failed.  It is made in a thread of its own, which
+nothing can end: a hook that hangs is to give up by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from types import NoneType
+from typing import NoReturn, Protocol, get_args, get_type_hints
+
+from sluice.core.configuration import (
+    CheckpointingMode,
+    DamagedCheckpoint,
+    JobConfiguration,
+    Retention,
+)
+from sluice.core.restart import RestartStrategy, RestartType
+from sluice.declaration.schedules import Continuous, Schedule
+from sluice.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+MINIMAL_SUBTASK_MEMORY = 1024**2  # One Arrow batch of a few columns.
+MAXIMAL_RUNS = 1_000  # Every lookup of an epoch searches every run: more is of no use.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """``interval`` is the schedule of the checkpoint DAG, None takes checkpoints by hand only; a
+    ``schedule``, if there is one, decides in its place.
+
+    ``max_records_per_epoch`` caps what one epoch takes from each source, None takes everything
+    there is; ``target_epoch`` sizes epochs by the measured rate, so that a checkpoint lasts about
+    as long.  ``aligned_checkpoint_timeout`` 0 with ``unaligned`` is unaligned from the start.
+    Checkpoints stay for ``retain_for`` after they completed, however many these are, and the newest
+    ``num_retained`` for longer.
+    """
+
+    interval: timedelta | None = timedelta(minutes=1)
+    schedule: Schedule | None = None
+    interval_during_backlog: timedelta | None = None
+    timeout: timedelta = timedelta(minutes=10)
+    min_pause: timedelta = timedelta(0)
+    max_concurrent_checkpoints: int = 1
+    num_retained: int = 3
+    retain_for: timedelta = timedelta(0)
+    tolerable_failed_checkpoints: int = 0
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    unaligned: bool = False
+    aligned_checkpoint_timeout: timedelta = timedelta(0)
+    externalized_checkpoint_retention: Retention = Retention.RETAIN_ON_CANCELLATION
+    on_damaged_checkpoint: DamagedCheckpoint = DamagedCheckpoint.STOP
+    checkpoints_after_tasks_finish: bool = True
+    data_inline_threshold: int = 20_480  # Bytes; smaller state travels inside the ack.
+    max_records_per_epoch: int | None = None
+    target_epoch: timedelta | None = None
+    history_size: int = 1_000  # Checkpoints whose statistics are kept after they have ended.
+    restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
+
+    def __post_init__(self) -> None:
+        check_types("checkpointing", self)
+        check_limits(self)
+        check_combinations(self)
+        check_restart_strategy(self.restart_strategy)
+        for name in ("interval", "interval_during_backlog"):
+            interval: timedelta | None = getattr(self, name)
+            if interval is not None and interval < self.min_pause:
+                self._correct(name, self.min_pause)
+        if self.min_pause and self.max_concurrent_checkpoints > 1:
+            self._correct("max_concurrent_checkpoints", 1)
+
+    def _correct(self, name: str, value: timedelta | int) -> None:
+        """Make the field what ``min_pause`` makes of it anyway, and say so."""
+        log.warning(
+            "checkpointing corrected for min_pause field=%s given=%s effective=%s min_pause=%s",
+            name,
+            getattr(self, name),
+            value,
+            self.min_pause,
+        )
+        object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBackend:
+    """How a subtask keeps its state.  It changes no result, so it may change at any time.
+
+    ``memory_per_subtask``, in bytes, is what an epoch's groups, the state they touch and the output
+    may take together; what is more goes through local disk.  ``max_runs`` is how many sorted runs a
+    lookup may have to search: beyond it an epoch merges them itself, and does not wait for the
+    compaction behind it; 1 keeps all state in one run.
+    """
+
+    memory_per_subtask: int = 512 * 1024**2  # Half of what a Spark task of 2 GB cores may take.
+    max_runs: int = 16
+
+    def __post_init__(self) -> None:
+        check_types("state backend", self)
+        if self.memory_per_subtask < MINIMAL_SUBTASK_MEMORY:
+            raise ConfigurationError(
+                f"memory_per_subtask is {self.memory_per_subtask}; use {MINIMAL_SUBTASK_MEMORY} "
+                "bytes or more"
+            )
+        if not 1 <= self.max_runs <= MAXIMAL_RUNS:
+            raise ConfigurationError(f"max_runs is {self.max_runs}; use 1 to {MAXIMAL_RUNS}")
+
+
+def no_restart() -> RestartStrategy:
+    """The first failure is final."""
+    return RestartStrategy(type=RestartType.NONE)
+
+
+def fixed_delay(
+    *, attempts: int | None = 1, delay: timedelta = timedelta(seconds=1)
+) -> RestartStrategy:
+    """Restart *delay* after a failure, at most *attempts* times; None is without limit."""
+    return checked_strategy(
+        RestartStrategy(
+            type=RestartType.FIXED_DELAY, attempts=attempts, delay_ms=strategy_ms("delay", delay)
+        )
+    )
+
+
+def exponential_delay(
+    *,
+    attempts: int | None = None,
+    delay: timedelta = timedelta(seconds=1),
+    max_delay: timedelta = timedelta(minutes=1),
+    multiplier: float = 1.5,
+    jitter: float = 0.1,
+    reset_after: timedelta = timedelta(hours=1),
+) -> RestartStrategy:
+    """Restart *delay* after a failure, *multiplier* times that after the next, up to *max_delay*.
+
+    After *reset_after* without a failure the delay and the *attempts* start anew.  *jitter* is
+    the part of the delay that is added or taken off, so that jobs do not restart all at once.
+    """
+    return checked_strategy(
+        RestartStrategy(
+            type=RestartType.EXPONENTIAL_DELAY,
+            attempts=attempts,
+            delay_ms=strategy_ms("delay", delay),
+            max_delay_ms=strategy_ms("max_delay", max_delay),
+            multiplier=multiplier,
+            jitter=jitter,
+            reset_after_ms=strategy_ms("reset_after", reset_after),
+        )
+    )
+
+
+def failure_rate(
+    *,
+    max_failures_per_interval: int = 1,
+    failure_rate_interval: timedelta = timedelta(minutes=1),
+    delay: timedelta = timedelta(seconds=1),
+) -> RestartStrategy:
+    """Restart *delay* after a failure, until there are more of them in one interval than that."""
+    return checked_strategy(
+        RestartStrategy(
+            type=RestartType.FAILURE_RATE,
+            max_failures_per_interval=max_failures_per_interval,
+            failure_rate_interval_ms=strategy_ms("failure_rate_interval", failure_rate_interval),
+            delay_ms=strategy_ms("delay", delay),
+        )
+    )
+
+
+MINIMAL_CHECKPOINT_TIME = timedelta(milliseconds=10)  # Flink's CheckpointConfig constant.
+MAXIMAL_PAUSE = timedelta(days=365)  # Flink's CheckpointCoordinator cuts a longer one to this.
+MAXIMAL_RETAINED = (
+    1_000  # By their age: a commit reads the _metadata of each, the journal lists all.
+)
+MAXIMAL_HISTORY = 10_000  # An overview is one object of about 50 bytes each, compressed.
+MAXIMAL_INLINE_BYTES = 1_048_576  # Flink's FileSystemCheckpointStorage constant.
+
+_WANTED: dict[type, str] = {
+    timedelta: "a timedelta, e.g. timedelta(seconds=30)",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    CheckpointingMode: "a CheckpointingMode, e.g. CheckpointingMode.EXACTLY_ONCE",
+    DamagedCheckpoint: "a DamagedCheckpoint, e.g. DamagedCheckpoint.STOP",
+    Retention: "a Retention, e.g. Retention.RETAIN_ON_CANCELLATION",
+    RestartStrategy: "a RestartStrategy, e.g. fixed_delay(attempts=3)",
+    Continuous: "a Schedule, e.g. Continuous() or Cron('0 * * * *')",
+    RestartType: "a RestartType, e.g. RestartType.FIXED_DELAY",
+}
+
+
+def check_max_records(value: int | None) -> None:
+    """Raises ConfigurationError unless *value* is None or at least 1."""
+    if value is not None and value < 1:
+        raise ConfigurationError(
+            f"max_records_per_epoch is {value}; use 1 or more, or leave it out"
+        )
+
+
+def check_limits(given: Checkpointing) -> None:
+    refuse = partial(_refuse, "checkpointing", given)
+    _check_periods(given)
+    if given.max_concurrent_checkpoints < 1:
+        refuse("max_concurrent_checkpoints", "use 1 or more")
+    if given.num_retained < 1:
+        refuse("num_retained", "retain at least 1, or there is nothing to restore")
+    if given.tolerable_failed_checkpoints < 0:
+        refuse("tolerable_failed_checkpoints", "use 0 or more")
+    if not 0 <= given.data_inline_threshold <= MAXIMAL_INLINE_BYTES:
+        refuse("data_inline_threshold", f"use 0 to {MAXIMAL_INLINE_BYTES} bytes")
+    if not 1 <= given.history_size <= MAXIMAL_HISTORY:
+        refuse("history_size", f"use 1 to {MAXIMAL_HISTORY}")
+    check_max_records(given.max_records_per_epoch)
+
+
+def _check_periods(given: Checkpointing) -> None:
+    refuse = partial(_refuse, "checkpointing", given)
+    if given.interval is not None and given.interval < MINIMAL_CHECKPOINT_TIME:
+        refuse("interval", "use 10 ms or more, or None for checkpoints by hand only")
+    if given.timeout < MINIMAL_CHECKPOINT_TIME:
+        refuse("timeout", "use 10 ms or more")
+    if given.target_epoch is not None and given.target_epoch < MINIMAL_CHECKPOINT_TIME:
+        refuse("target_epoch", "use 10 ms or more, or leave it out")
+    for name in ("min_pause", "retain_for", "aligned_checkpoint_timeout"):
+        if getattr(given, name) < timedelta(0):
+            refuse(name, "use 0 or more")
+    if given.min_pause > MAXIMAL_PAUSE:
+        refuse("min_pause", "use 365 days or less")
+    if given.target_epoch is not None and given.target_epoch >= given.timeout:
+        refuse(
+            "target_epoch",
+            f"a checkpoint expires after the timeout, {given.timeout}: use less, or a longer "
+            "timeout",
+        )
+
+
+def check_combinations(given: Checkpointing) -> None:
+    refuse = partial(_refuse, "checkpointing", given)
+    backlog = given.interval_during_backlog
+    if backlog == timedelta(0):
+        refuse(
+            "interval_during_backlog",
+            "Flink takes no checkpoint during a backlog then, but here an epoch's data is "
+            "processed by its checkpoint, so the job would stop: use the interval or more, or "
+            "leave it out",
+        )
+    if backlog is not None and given.interval is None:
+        refuse(
+            "interval_during_backlog",
+            "interval is None, so no checkpoint is periodic: give an interval too, or leave it out",
+        )
+    if backlog is not None and given.interval is not None and backlog < given.interval:
+        refuse("interval_during_backlog", f"use the interval, {given.interval}, or more")
+    if given.unaligned and given.mode is CheckpointingMode.AT_LEAST_ONCE:
+        refuse(
+            "unaligned",
+            "mode is AT_LEAST_ONCE, in which no stage waits for a barrier: use EXACTLY_ONCE, or "
+            "leave unaligned out",
+        )
+    if given.unaligned and given.max_concurrent_checkpoints > 1:
+        refuse(
+            "unaligned",
+            f"max_concurrent_checkpoints is {given.max_concurrent_checkpoints}, and unaligned "
+            "checkpoints cannot overlap: use 1, or leave unaligned out",
+        )
+    if isinstance(given.schedule, Continuous) and given.max_concurrent_checkpoints > 1:
+        refuse(
+            "max_concurrent_checkpoints",
+            "the schedule is Continuous, and Airflow runs one continuous run at a time: use 1, or "
+            "an interval",
+        )
+    is_by_interval = given.schedule is None and given.interval is not None
+    if is_by_interval and given.retain_for > MAXIMAL_RETAINED * (given.interval or timedelta(0)):
+        refuse(
+            "retain_for",
+            f"with the interval, {given.interval}, more than {MAXIMAL_RETAINED:,} checkpoints "
+            "would be retained: use a longer interval or a shorter time, and savepoints to go back "
+            "further",
+        )
+    if given.aligned_checkpoint_timeout and not given.unaligned:
+        refuse(
+            "aligned_checkpoint_timeout",
+            "unaligned is False, so nothing would look at it: add unaligned=True, or leave it out",
+        )
+
+
+def check_restart_strategy(given: RestartStrategy) -> None:
+    """Of the fields that a strategy of this type reads, as Flink's classes check them."""
+    check_types("restart_strategy", given)
+    refuse = partial(_refuse, "restart_strategy", given)
+    if given.type is RestartType.NONE:
+        return
+    counts = given.type is not RestartType.FAILURE_RATE
+    if counts and given.attempts is not None and given.attempts < 1:
+        refuse("attempts", "use 1 or more, None for no limit, or no_restart()")
+    if given.delay_ms < 0:
+        refuse("delay_ms", "use 0 or more")
+    if given.type is RestartType.EXPONENTIAL_DELAY:
+        _check_exponential_delay(given)
+    if given.type is RestartType.FAILURE_RATE:
+        if given.max_failures_per_interval < 1:
+            refuse("max_failures_per_interval", "use 1 or more, or no_restart()")
+        if given.failure_rate_interval_ms < 1:
+            refuse("failure_rate_interval_ms", "use 1 ms or more")
+
+
+def _check_exponential_delay(given: RestartStrategy) -> None:
+    refuse = partial(_refuse, "restart_strategy", given)
+    if given.delay_ms < 1:
+        refuse("delay_ms", "use 1 ms or more, as no multiplier makes 0 longer")
+    if given.max_delay_ms < given.delay_ms:
+        refuse("max_delay_ms", f"use the delay, {given.delay_ms} ms, or more")
+    if not 1 < given.multiplier < math.inf:
+        refuse("multiplier", "use more than 1, or fixed_delay()")
+    if not 0 <= given.jitter <= 1:
+        refuse("jitter", "use 0 to 1")
+    if given.reset_after_ms < 1:
+        refuse("reset_after_ms", "use 1 ms or more")
+
+
+def _refuse(subject: str, given: object, name: str, fix: str) -> NoReturn:
+    raise ConfigurationError(f"{subject} {name} is {getattr(given, name)}; {fix}")
+
+
+def checked_strategy(strategy: RestartStrategy) -> RestartStrategy:
+    check_restart_strategy(strategy)
+    return strategy
+
+
+def check_types(subject: str, given: Checkpointing | RestartStrategy | StateBackend) -> None:
+    for name, hint in get_type_hints(type(given)).items():
+        check_type(f"{subject} {name}", getattr(given, name), get_args(hint) or (hint,))
+
+
+def check_type(name: str, value: object, allowed: tuple[type, ...]) -> None:
+    if isinstance(value, bool):
+        fits = bool in allowed  # To Python it is an int.
+    else:
+        fits = isinstance(value, allowed) or (float in allowed and isinstance(value, int))
+    if not fits:
+        nothing = ", or None" if NoneType in allowed else ""
+        raise ConfigurationError(
+            f"{name} is {value!r} ({type(value).__name__}); use {_WANTED[allowed[0]]}{nothing}"
+        )
+
+
+def strategy_ms(name: str, value: timedelta) -> int:
+    check_type(f"restart_strategy {name}", value, (timedelta,))
+    return value // timedelta(milliseconds=1)
+
+
+def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
+    """The configuration of a job that is submitted now, without parameters and parallelism."""
+    backlog, target = checkpointing.interval_during_backlog, checkpointing.target_epoch
+    return JobConfiguration(
+        max_records_per_epoch=checkpointing.max_records_per_epoch,
+        target_epoch_ms=None if target is None else milliseconds(target),
+        num_retained=checkpointing.num_retained,
+        retain_ms=milliseconds(checkpointing.retain_for),
+        on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
+        tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
+        max_concurrent=checkpointing.max_concurrent_checkpoints,
+        min_pause_ms=milliseconds(checkpointing.min_pause),
+        interval_during_backlog_ms=None if backlog is None else milliseconds(backlog),
+        mode=checkpointing.mode,
+        unaligned=checkpointing.unaligned,
+        aligned_timeout_ms=milliseconds(checkpointing.aligned_checkpoint_timeout),
+        checkpoints_after_tasks_finish=checkpointing.checkpoints_after_tasks_finish,
+        inline_threshold_bytes=checkpointing.data_inline_threshold,
+        retention=checkpointing.externalized_checkpoint_retention,
+        restart=checkpointing.restart_strategy,
+    )
+
+
+def renewed(checkpointing: Checkpointing, before: JobConfiguration) -> JobConfiguration:
+    """The configuration *before* with the options of the declaration as it is now, which is what a
+    restore takes; what a person gave stays.
+    """
+    fixed = fixed_configuration(checkpointing)
+    given = before.has_given_max_records
+    return replace(
+        fixed,
+        params=before.params,
+        parallelism=before.parallelism,
+        stage_parallelism=before.stage_parallelism,
+        max_records_per_epoch=(
+            before.max_records_per_epoch if given else fixed.max_records_per_epoch
+        ),
+        has_given_max_records=given,
+    )
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+HOOK_TIMEOUT = timedelta(minutes=10)  # That of a checkpoint, by default.
+
+
+class TriggerHook(Protocol):
+    def __call__(self, checkpoint_id: int, timestamp_ms: int) -> str | None: ...
+
+
+class RestoreHook(Protocol):
+    def __call__(self, checkpoint_id: int | None, state: str | None) -> None:
+        """*checkpoint_id* is None when the job starts from empty state."""
+        ...
+
+
+class NotificationHook(Protocol):
+    def __call__(self, checkpoint_id: int, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MasterHook:
+    uid: str
+    trigger: TriggerHook
+    restore: RestoreHook
+    prepare_snapshot_pre_barrier: NotificationHook | None = None
+    notify_checkpoint_complete: NotificationHook | None = None
+    notify_checkpoint_aborted: NotificationHook | None = None
+    timeout: timedelta = HOOK_TIMEOUT

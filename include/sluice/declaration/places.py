@@ -1,0 +1,478 @@
+"""``SourceSpec``: the declaration of a source, and code that all of them share.
+
+``SinkSpec``: the declaration of a sink.
+
+``Source``: the interface of a replayable source: cut the input at a barrier, read any slice.
+
+A source of partitions of numbered records derives from ``offsets.OffsetSource``: it tells where
+each partition begins and ends, and reads.  The page "A connector of one's own" describes it.
+
+A source is a set of partitions (files, a Kafka partition, one generator), each an ordered sequence
+of records that never change once they can be read.  ``plan`` runs on the coordinator's side and
+decides the slices of the next epoch; its ``Barrier`` is stored in the checkpoint.  ``read`` runs in
+a subtask and yields exactly the records of one slice, however often it is called.
+
+The dataclasses are stored as JSON, so their fields are of plain types.
+
+``Sink``: the interface of a two-phase sink, of which readers see whole checkpoints or nothing.
+
+A subtask stages its rows where readers do not look, and puts a ``Committable`` into its ack.  When
+the checkpoint is completed, the coordinator commits the committables of all subtasks at once; when
+it is aborted, the coordinator has the staged rows deleted.  Any process may repeat either.
+
+A sink for a place that has transactions is a ``staged_sink.Target``; ``StagedSink`` does the
+staging.  The page "A connector of one's own" describes it.
+
+``CheckpointListener``: what a source or a sink derives from to hear how each checkpoint ended.
+
+As with Flink's interface of this name, nothing correct may depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from sluice.core.answers import Committable
+from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.core.timeline import Recovery, TimelineComparison, Writer
+from sluice.declaration.params import Env, Param, value_of
+from sluice.errors import ConfigurationError, require
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sluice.store.open import StoreLocation
+
+
+class SourceSpec(Protocol):
+    """A light, frozen and picklable descriptor.  ``open`` gives the connector that cuts and reads;
+    it is imported only then, because declarations are parsed by Airflow every few seconds.
+    """
+
+    @property
+    def params(self) -> tuple[Param, ...]: ...
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
+        """*endpoint_url* is that of the job's S3 server, if it has one of its own.
+
+        Raises:
+            ConfigurationError: a parameter is missing or wrong.
+        """
+        ...
+
+
+def params_of(*values: object) -> tuple[Param, ...]:
+    return tuple(value for value in values if isinstance(value, Param))
+
+
+def whole_number(spec: int | Param | Env, params: Mapping[str, str]) -> int:
+    """Raises ConfigurationError unless it is 0 or more."""
+    text = value_of(spec, params).replace("_", "")
+    if not text.isdecimal():
+        name = spec.name if isinstance(spec, Param | Env) else "value"
+        raise ConfigurationError(f"parameter {name!r} is {text!r}; give a whole number, 0 or more")
+    return int(text)
+
+
+class SinkSpec(Protocol):
+    """A light, frozen and picklable descriptor; ``open`` gives the two-phase connector."""
+
+    @property
+    def params(self) -> tuple[Param, ...]: ...
+
+    @property
+    def upsert_key(self) -> tuple[str, ...]:
+        """The newest row of equal values in these columns counts; empty: rows are appended.
+
+        Rows with a true ``_deleted`` take away what has their key.
+        """
+        ...
+
+    @property
+    def changelog(self) -> bool:
+        """Whether every change is appended, with what it does in the column ``kind``."""
+        ...
+
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> Sink:
+        """*default* is the place under the job's root that is used when none is named."""
+        ...
+
+
+def check_changelog(what: str, spec: SinkSpec) -> None:
+    """Refuse a table that is to hold every change, and the newest row of a key alone.
+
+    Raises:
+        ConfigurationError: *spec* asks for both.
+    """
+    if spec.changelog and spec.upsert_key:
+        raise ConfigurationError(
+            f"{what} keeps the newest row per {', '.join(spec.upsert_key)}, and changelog=True "
+            "every change; write one of the two"
+        )
+
+
+# Reserved columns that a source's rows may have; stages do not see them.
+RECORD = "_record"  # The row's number in its partition, if it is not the number of rows before.
+MALFORMED_COLUMN = "_malformed"  # Why a row is malformed; null in a good row.
+RAW = "_raw"  # The text of a malformed row, if its columns do not hold it.
+
+SourcePosition: TypeAlias = tuple[PartitionOffset, ...]  # One per partition, sorted by it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier:
+    """The cut of an epoch: ``slices`` lead from the previous position to ``position``.
+
+    ``exhausted``: the source is bounded, and has no records after this cut.  ``is_backlog``: there
+    are more records to read, which exceed the cap of this epoch.  ``waiting`` are the partitions
+    with records after the cut, which hold the watermark back.
+
+    For people, and None where the source cannot say: ``unread`` is what lies behind the cut,
+    ``size_bytes`` the bytes of the slices.
+    """
+
+    position: SourcePosition
+    slices: tuple[Slice, ...]
+    exhausted: bool
+    is_backlog: bool = False
+    waiting: tuple[str, ...] = ()
+    unread: Unread | None = None
+    size_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        partitions = [offset.partition for offset in self.position]
+        require(partitions == sorted(set(partitions)), "a position is sorted, one entry each")
+
+    @property
+    def records(self) -> int:
+        return sum(piece.records for piece in self.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDecoding:
+    """The decoding of a column of text by Spark's ``from_json`` or ``from_csv``.
+
+    ``schema`` is that of the decoded columns, in Spark's DDL.
+
+    Beside the decoded columns the rows keep those in ``keeps``.  With ``has_header`` record 0 of
+    each partition is no row.
+    """
+
+    format: Literal["json", "csv"]
+    schema: str
+    column: str = "line"
+    keeps: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    has_header: bool = False
+
+
+class Source(Protocol):
+    """A replayable input.  Building one opens nothing and imports nothing heavy."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the input ends; then some barrier is ``exhausted``."""
+        ...
+
+    @property
+    def decoding(self) -> TextDecoding | None:
+        """The column that Spark has to decode; None if ``read`` yields decoded columns."""
+        ...
+
+    def schema(self) -> pa.Schema:
+        """The schema of every batch that ``read`` yields, with reserved columns."""
+        ...
+
+    def plan(
+        self,
+        position: SourcePosition,
+        *,
+        max_records: int | None,
+        parallelism: int,
+        until: Mapping[str, int] | None = None,
+    ) -> Barrier:
+        """Cut the next epoch: at most *max_records* after *position*, or all with None.
+
+        *until* is a barrier that was decided elsewhere, an end offset per partition; partitions
+        it does not name are not read (Flink's ExternallyInducedSource).
+
+        A slice holds at most about a *parallelism*-th of the epoch, so that subtasks share it.
+        An epoch without records is no error.  A restore also calls it, to learn whether the
+        records after its position still exist.
+
+        Raises:
+            ConfigurationError: the input is missing, or records are gone that were read before, or
+                that follow *position*; the message names them.
+            StoreUnavailable: try again.
+        """
+        ...
+
+    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the slice's records in order, the same ones each time."""
+        ...
+
+    @property
+    def partitions_end(self) -> bool:
+        """Whether a partition read to its end counts as complete until it grows, as a file does."""
+        ...
+
+    def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
+        """A few first records of each of *partitions*, of which none is read yet.
+
+        They tell the event time before the partition is read.  Empty where that is expensive:
+        the watermark then waits until the partition is read.
+        """
+        ...
+
+    def hold(self, name: str, position: SourcePosition) -> None:
+        """Hold the records after *position* in the place, if it can, until ``release``.
+
+        Called before a checkpoint is pending, with a *name* of its own.  Idempotent.
+        """
+        ...
+
+    def release(self, name: str) -> None:
+        """Release the hold *name*.  Idempotent."""
+        ...
+
+    def held(self, prefix: str) -> tuple[str, ...]:
+        """The names of existing holds that begin with *prefix*."""
+        ...
+
+    def notify_complete(self, group: str, position: SourcePosition) -> None:
+        """Notify the place that a checkpoint with *position* is published.
+
+        For monitoring, such as a consumer group's lag; correctness must not depend on it (Flink's
+        CheckpointListener).
+        """
+        ...
+
+
+class SourceDefaults:
+    """The defaults of a source that decodes its rows itself, and cannot hold records."""
+
+    __slots__ = ()
+
+    @property
+    def decoding(self) -> TextDecoding | None:
+        return None
+
+    @property
+    def partitions_end(self) -> bool:
+        return False
+
+    def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:  # noqa: ARG002
+        return ()
+
+    def hold(self, name: str, position: SourcePosition) -> None:
+        pass
+
+    def release(self, name: str) -> None:
+        pass
+
+    def held(self, prefix: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing is
+        return ()
+
+    def notify_complete(self, group: str, position: SourcePosition) -> None:
+        pass
+
+
+def check_induced(uid: str, until: Mapping[str, int], known: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse a barrier outside of *known*, the first and last readable offset by partition.
+
+    Raises:
+        ConfigurationError: it names an unknown partition, or an offset out of range.
+    """
+    for partition, offset in until.items():
+        if partition not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise ConfigurationError(
+                f"the barrier names partition {partition!r} of {uid}, which has {names}"
+            )
+        first, last = known[partition]
+        if not first <= offset <= last:
+            raise ConfigurationError(
+                f"the barrier is at offset {offset} of {partition!r} of {uid}; it must be from "
+                f"{first}, where the last one was, to {last}, what can be read"
+            )
+
+
+def offsets_by_partition(position: SourcePosition) -> dict[str, PartitionOffset]:
+    return {offset.partition: offset for offset in position}
+
+
+# True in a row that deletes the row of its key from a table with an upsert key.
+DELETED = "_deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A staged file; ``file`` is its name in its ``Committable``."""
+
+    file: str
+    checkpoint_id: int
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpublished:
+    """The staged files at ``root`` that no commit names.
+
+    ``newest_ms`` is the time of the newest write seen there, published or not, by the place's
+    clock.
+    """
+
+    root: str
+    staged: tuple[Staged, ...]
+    newest_ms: int
+
+
+class RollBack(Enum):
+    """The way in which a table returns to the version of a restored checkpoint."""
+
+    BY_NEXT_COMMIT = "by its next commit"  # Also when no person asked for it.
+    ON_REQUEST = "on request"
+    NEVER = "never"
+
+
+class Sink(Protocol):
+    """A two-phase output.  Building one imports nothing heavy."""
+
+    def stage(
+        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+    ) -> Committable | None:
+        """Make rows durable, but invisible to readers; None when there are no rows.
+
+        In a subtask, what is put into a store that was opened at the place given to ``open`` is
+        uploaded in the background, and is durable before the subtask acknowledges.
+        Rows with a column ``_deleted``, which is then true in all of them, delete the rows of
+        their keys, except for keys that the same checkpoint writes.
+        *attempt_token* is unique to one attempt of one subtask: letters, digits and hyphens.
+        """
+        ...
+
+    def check(
+        self, parent: int | None, schema: pa.Schema, committables: Sequence[Committable]
+    ) -> None:
+        """Check that rows of *schema*, staged as *committables*, can be published behind the
+        version *parent*.
+
+        The coordinator calls it before a checkpoint is completed, for the place as it is now.
+        Deletes have the same columns.  Nothing is published, and rows that were published before
+        pass.  Idempotent.
+
+        Raises:
+            ConfigurationError: they cannot; it names the table, the column and the fix.
+            ProtocolViolation: what was staged is gone, or is damaged.
+        """
+        ...
+
+    def commit(
+        self,
+        writer: Writer,
+        checkpoint_id: int,
+        parent: int | None,
+        committables: Sequence[Committable],
+    ) -> None:
+        """Publish the checkpoint's rows: all *committables* of its subtasks.  Idempotent.
+
+        *parent* is the version that this one continues.  So after a restore to an older
+        checkpoint, later versions are left out, if the sink can; None starts the output anew.
+
+        Raises:
+            FencedError: a restore of the same life was to a checkpoint before this one.
+            TableMismatch: readers do not see *parent*, or another life owns the table; see
+                ``timeline.Timeline.publishing``.
+            ConfigurationError: the place was changed since ``check``, and the rows no longer fit;
+                it names the fix, and no row is lost.
+        """
+        ...
+
+    def discard_copied(self, committables: Sequence[Committable]) -> None:
+        """Delete the staged files whose rows ``commit`` has copied.  Idempotent.
+
+        The coordinator calls it when the commit is journaled: before, the place may be restored
+        from a backup, and the commit repeated.  Files that remain are ``unpublished``.
+        """
+        ...
+
+    def damage_of(self, committables: Iterable[Committable]) -> Sequence[str]:
+        """A sentence for each committable whose staged file is missing or changed.
+
+        Files that are published may be gone.  Empty where the sink cannot check.
+        """
+        ...
+
+    def is_published(self, checkpoint_id: int) -> bool:
+        """Whether the checkpoint has been committed to this table."""
+        ...
+
+    @property
+    def rolls_back(self) -> RollBack: ...
+
+    def standing(self, life: str, version: int | None) -> TimelineComparison:
+        """The standing of the table against the *version* that a job of *life* would continue."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Whether readers see no rows at all; False where the sink cannot know."""
+        ...
+
+    def recover(self, writer: Writer, recovery: Recovery) -> None:
+        """Recover the table, as *recovery* says, when the job is restored or begins a new life.
+
+        Rows and time line change in one step.  Idempotent.  An empty table can always be rolled
+        back.
+
+        Raises:
+            FencedError: a later restore has recovered the table.
+            TableMismatch: the table lacks the version, and that was not accepted; or another life
+                owns it.
+            ConfigurationError: the recovery is a roll-back, and the sink cannot do it.
+        """
+        ...
+
+    def describe(self, version: int) -> str:
+        """The name of a published *version* in its place: "snapshot 8237", "ledger row 7"."""
+        ...
+
+    def abort(self, checkpoint_id: int) -> None:
+        """Delete the checkpoint's staged files that are not committed.  Idempotent."""
+        ...
+
+    def unpublished(self) -> Unpublished:
+        """The staged files of any checkpoint that no commit names.
+
+        Files of pending checkpoints are among them; the caller knows which these are.
+
+        Raises:
+            ProtocolViolation: a commit's record cannot be read.
+        """
+        ...
+
+    def discard(self, files: Iterable[str]) -> None:
+        """Delete *files* of ``unpublished``.  Idempotent."""
+        ...
+
+
+class CheckpointListener:
+    """A source, a sink, or the target of a staged one, that is told of checkpoints.
+
+    Both are called on the coordinator.  An id may be told twice, and ids are left out: that *n* is
+    complete says that all before it have ended.  What they raise is logged, and changes nothing.
+    """
+
+    __slots__ = ()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is completed, and every sink has published it."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint was aborted, and what was staged for it is gone.
+
+        Not told where the coordinator dies in that moment.
+        """

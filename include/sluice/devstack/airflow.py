@@ -1,0 +1,432 @@
+"""Airflow on loopback: four supervised components with LocalExecutor, tuned for short hops.
+
+For development only: every user of this machine is an admin, and Airflow's log servers, which ask
+for a signed token, cannot be bound to loopback.
+
+Airflow's components under supervisord, which restarts each one that dies.
+
+``airflow standalone`` does not: after a kill -9 of its scheduler it runs on without one.
+
+    supervisord
+     ├── airflow db migrate, once; if it fails, it ends supervisord
+     ├── component.py scheduler       -> airflow scheduler, when the database is migrated
+     ├── component.py api-server      -> airflow api-server
+     └── ... (each in a process group of its own, all in one session)
+
+A client of Airflow's REST API, with the calls that the demo, tests and the CLI need.
+
+It is used over loopback only, where ``simple_auth_manager_all_admins`` makes every client an admin.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from sluice.devstack.child import MIGRATED_FILE
+from sluice.devstack.processes import LOOPBACK, Launch
+from sluice.errors import ConfigurationError, StoreUnavailable
+
+AIRFLOW_SERVICE = "airflow"
+AIRFLOW_START_TIMEOUT_S = 300.0  # 20 to 45 s on a quiet machine, longer beside two other JVMs.
+
+_AUTH_MANAGER = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
+
+_LOCAL_SETTINGS = '''\
+"""Written by sluice.devstack.airflow; Airflow imports it in each of its components.
+
+LocalExecutor forks every task from the scheduler's children: what the scheduler has imported, no
+stage task imports again.
+"""
+
+import os
+import sys
+
+__all__: list[str] = []  # Airflow copies every public name of this file into its settings.
+
+if sys.argv[1:2] == ["scheduler"] and os.environ.get("SLUICE_PRELOAD") == "1":
+    from sluice_airflow.stage import preload_spark_client
+
+    preload_spark_client()
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowSettings:
+    """The port on which Airflow listens, and the folders that it loads."""
+
+    port: int
+    worker_log_port: int
+    trigger_log_port: int
+    dags_folder: Path
+    plugins_folder: Path
+    parallelism: int = 4
+    preloads_spark_client: bool = True
+    database_url: str | None = None  # None: SQLite, in AIRFLOW_HOME.
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+
+def airflow_launch(
+    settings: AirflowSettings, *, sluice_dir: Path, env: Mapping[str, str]
+) -> Launch:
+    """Return how to start Airflow; AIRFLOW_HOME is ``{sluice_dir}/airflow``.
+
+    Call `prepare` before.
+    """
+    home = sluice_dir / "airflow"
+    return Launch(
+        name=AIRFLOW_SERVICE,
+        command=supervisor_command(sluice_dir),
+        env={
+            **env,
+            "AIRFLOW_HOME": str(home),
+            # Otherwise setproctitle overwrites the environment, which has our processes' mark.
+            "SPT_NOENV": "1",
+            "NO_COLOR": "1",
+            "PYTHONFAULTHANDLER": "1",  # A crash in a C library names its line in the log.
+            "SLUICE_PRELOAD": "1" if settings.preloads_spark_client else "0",
+            **_configuration(settings, home),
+        },
+        folder=home,
+        log_path=sluice_dir / "logs" / "airflow.log",
+        port=settings.port,
+    )
+
+
+def write_airflow_settings(sluice_dir: Path) -> None:
+    """Write supervisord's configuration, and the module that preloads Spark in the scheduler."""
+    write_supervisor_configuration(sluice_dir)
+    path = sluice_dir / "airflow" / "config" / "airflow_local_settings.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_LOCAL_SETTINGS, encoding="utf-8")
+
+
+def _configuration(settings: AirflowSettings, home: Path) -> dict[str, str]:
+    options = {
+        "core.executor": "LocalExecutor",
+        "core.auth_manager": _AUTH_MANAGER,
+        "core.mp_start_method": "fork",
+        "core.execute_tasks_new_python_interpreter": "False",
+        "core.parallelism": str(settings.parallelism),
+        "core.dags_folder": str(settings.dags_folder),
+        "core.plugins_folder": str(settings.plugins_folder),
+        "core.load_examples": "False",
+        "core.hostname_callable": "sluice.devstack.processes.loopback",
+        "core.simple_auth_manager_all_admins": "True",
+        "core.execution_api_server_url": f"{settings.url}/execution/",
+        "database.sql_alchemy_conn": settings.database_url or f"sqlite:///{home / 'airflow.db'}",
+        "api.host": LOOPBACK,
+        "api.port": str(settings.port),
+        "api.base_url": settings.url,
+        "api.workers": "1",
+        "logging.base_log_folder": str(home / "logs"),
+        "logging.worker_log_server_port": str(settings.worker_log_port),
+        "logging.trigger_log_server_port": str(settings.trigger_log_port),
+        "logging.colored_console_log": "False",
+        # One second of idle sleep is most of a default task hop; 0.05 s costs 2 % of a core.
+        "scheduler.scheduler_idle_sleep_time": "0.05",
+        # A lost supervisor is noticed after this; 300 s by default.
+        "scheduler.task_instance_heartbeat_timeout": "30",
+        "scheduler.task_instance_heartbeat_timeout_detection_interval": "5",
+        "scheduler.orphaned_tasks_check_interval": "30",
+        "workers.min_heartbeat_interval": "1",
+        "triggerer.job_heartbeat_sec": "1",
+        "dag_processor.parsing_processes": "1",
+        "dag_processor.refresh_interval": "5",
+        "dag_processor.bundle_refresh_check_interval": "1",
+        "dag_processor.min_file_process_interval": "30",
+        "dag_processor.print_stats_interval": "0",
+        "usage_data_collection.enabled": "False",
+    }
+    return {
+        "AIRFLOW__{}__{}".format(*name.upper().split(".")): value for name, value in options.items()
+    }
+
+
+COMPONENTS = ("scheduler", "api-server", "triggerer", "dag-processor")
+
+# All in parallel, because supervisord takes two seconds to start.
+_MIGRATE_AND_SUPERVISE = (
+    'rm -f "$2"; { "$0" -m airflow db migrate && touch "$2" || kill $$; } &'
+    ' exec "$0" -m supervisor.supervisord --nodaemon --configuration "$1"'
+)
+# A component that dies earlier is restarted after a pause that grows by 1 s each time.
+_RUNS_AFTER_S = 5
+_FOREVER = 1_000_000  # Supervisord's default is to give up after three tries.
+_STOP_WAIT_S = 8  # Less than the stack's own grace period, after which all are killed.
+
+
+def supervisor_command(sluice_dir: Path) -> tuple[str, ...]:
+    """The command that migrates Airflow's database once, and then runs all components."""
+    home = sluice_dir / "airflow"
+    files = (str(_path(sluice_dir)), str(home / MIGRATED_FILE))
+    return ("/bin/sh", "-c", _MIGRATE_AND_SUPERVISE, sys.executable, *files)
+
+
+def write_supervisor_configuration(sluice_dir: Path) -> None:
+    """Write supervisord's configuration; it logs to its output, each component to a file."""
+    path = _path(sluice_dir)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    programs = "".join(_program(name, sluice_dir) for name in COMPONENTS)
+    path.write_text(_supervisord(sluice_dir) + programs, encoding="utf-8")
+
+
+def component_log(sluice_dir: Path, component: str) -> Path:
+    return sluice_dir / "logs" / f"airflow-{component}.log"
+
+
+def _supervisord(sluice_dir: Path) -> str:
+    # No [unix_http_server] and no [inet_http_server], as it has no clients.
+    return f"""\
+; Written by sluice.devstack.airflow.
+[supervisord]
+logfile = /dev/null
+logfile_maxbytes = 0
+pidfile = {_escaped(sluice_dir / "airflow" / "supervisord.pid")}
+"""
+
+
+def _program(component: str, sluice_dir: Path) -> str:
+    command = shlex.join((sys.executable, "-m", "sluice.devstack.child", "component", component))
+    return f"""
+[program:{component}]
+command = {_escaped(command)}
+autorestart = true
+startsecs = {_RUNS_AFTER_S}
+startretries = {_FOREVER}
+stopasgroup = true
+killasgroup = true
+stopwaitsecs = {_STOP_WAIT_S}
+redirect_stderr = true
+stdout_logfile = {_escaped(component_log(sluice_dir, component))}
+stdout_logfile_backups = 1
+"""
+
+
+def _escaped(value: str | Path) -> str:
+    return str(value).replace("%", "%%")  # Supervisord expands %(...)s.
+
+
+def _path(sluice_dir: Path) -> Path:
+    return sluice_dir / "airflow" / "supervisord.conf"
+
+
+JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
+
+_T = TypeVar("_T")
+_ANSWER_TIMEOUT_S = 30.0  # The first request after a start imports half of Airflow.
+_BUILD_TIMEOUT_S = 120.0
+_POLL_S = 0.2
+_BUSY_RETRIES = 10
+_PAGE = 100  # Airflow's own maximum.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagRun:
+    """One run of a DAG, as the API returns it."""
+
+    dag_id: str
+    dag_run_id: str
+    state: str
+    run_type: str
+    queued_at: datetime | None = None
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    note: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in {"success", "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    access_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _DagFile:
+    file_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    dag_runs: list[DagRun]
+
+
+@dataclass(frozen=True, slots=True)
+class _Component:
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    metadatabase: _Component
+    scheduler: _Component
+    triggerer: _Component
+    dag_processor: _Component | None = None
+
+
+class AirflowApi:
+    """A client of one Airflow; use it as a context manager, or close it."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+        # trust_env=False: no proxy of the environment for loopback.
+        self._http = httpx.Client(base_url=base_url, timeout=_ANSWER_TIMEOUT_S, trust_env=False)
+        self._token: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def is_ready(self) -> bool:
+        """Whether Airflow is healthy, and its first task will not wait for the API server.
+
+        The server builds the API for tasks at its first request, which takes 7 to 12 s; requested
+        early, that happens while the scheduler is still starting.
+        """
+        try:
+            answer = self._http.get("/execution/health", timeout=_BUILD_TIMEOUT_S)
+        except httpx.TransportError:
+            return False
+        return answer.is_success and self.is_healthy()
+
+    def is_healthy(self) -> bool:
+        """Whether scheduler, triggerer and DAG processor have heartbeats; False if unreachable."""
+        try:
+            answer = self._http.get("/api/v2/monitor/health")
+            health = msgspec.json.decode(answer.content, type=_Health)
+        except (httpx.TransportError, msgspec.MsgspecError):
+            return False
+        parts = (health.metadatabase, health.scheduler, health.triggerer, health.dag_processor)
+        return all(part is not None and part.status == "healthy" for part in parts)
+
+    def knows(self, dag_id: str) -> bool:
+        """Whether the DAG was parsed and stored."""
+        return self._call("GET", _dag(dag_id), missing_ok=True) is not None
+
+    def wait_until_known(self, dag_id: str, *, timeout_s: float = 120.0) -> None:
+        self._wait(lambda: self.knows(dag_id), f"DAG {dag_id!r} did not appear", timeout_s)
+
+    def unpause(self, dag_id: str) -> None:
+        """Airflow watches for the events of a DAG once it has parsed its file: have it done now."""
+        patched = self._must("PATCH", _dag(dag_id), body={"is_paused": False})
+        token = _decoded(patched, _DagFile).file_token
+        self._send("PUT", f"/api/v2/parseDagFile/{token}", None)  # Refused if it is asked already.
+
+    def pause(self, dag_id: str) -> None:
+        self._call("PATCH", _dag(dag_id), body={"is_paused": True})
+
+    def trigger(
+        self,
+        dag_id: str,
+        *,
+        conf: Mapping[str, JsonValue] | None = None,
+        run_id: str | None = None,
+    ) -> DagRun:
+        """Start a run, or return the existing run of that id."""
+        if run_id is not None:
+            existing = self.dag_run(dag_id, run_id)
+            if existing is not None:
+                return existing
+        body: dict[str, JsonValue] = {"logical_date": None, "conf": dict(conf or {})}
+        if run_id is not None:
+            body["dag_run_id"] = run_id
+        return _decoded(self._must("POST", f"{_dag(dag_id)}/dagRuns", body=body), DagRun)
+
+    def dag_run(self, dag_id: str, run_id: str) -> DagRun | None:
+        content = self._call("GET", _run(dag_id, run_id), missing_ok=True)
+        return None if content is None else _decoded(content, DagRun)
+
+    def runs(self, dag_id: str) -> list[DagRun]:
+        """Return the latest runs, newest first."""
+        path = f"{_dag(dag_id)}/dagRuns?order_by=-run_after&limit={_PAGE}"
+        return _decoded(self._must("GET", path), _Runs).dag_runs
+
+    def _must(
+        self, method: str, path: str, *, body: Mapping[str, JsonValue] | None = None
+    ) -> bytes:
+        content = self._call(method, path, body=body)
+        assert content is not None
+        return content
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, JsonValue] | None = None,
+        missing_ok: bool = False,
+    ) -> bytes | None:
+        answer = self._send(method, path, body)
+        if answer.status_code == httpx.codes.UNAUTHORIZED:  # The token expired.
+            self._token = None
+            answer = self._send(method, path, body)
+        for _ in range(_BUSY_RETRIES):
+            if not answer.is_server_error:
+                break
+            time.sleep(1)  # SQLite was locked by the scheduler, and the call was rolled back.
+            answer = self._send(method, path, body)
+        if missing_ok and answer.status_code == httpx.codes.NOT_FOUND:
+            return None
+        if answer.is_error:
+            raise ConfigurationError(
+                f"Airflow refused {method} {path} with {answer.status_code}: {answer.text[:300]}"
+            )
+        return answer.content
+
+    def _send(self, method: str, path: str, body: Mapping[str, JsonValue] | None) -> httpx.Response:
+        try:
+            if self._token is None:
+                token = self._http.get("/auth/token").raise_for_status()
+                self._token = _decoded(token.content, _Token).access_token
+            headers = {"Authorization": f"Bearer {self._token}"}
+            return self._http.request(method, path, json=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise StoreUnavailable(
+                f"Airflow at {self.base_url} does not answer ({error})"
+            ) from error
+
+    def _wait(self, is_true: Callable[[], bool], complaint: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not is_true():
+            if time.monotonic() > deadline:
+                raise ConfigurationError(f"{complaint} within {timeout_s:.0f} s")
+            time.sleep(_POLL_S)
+
+
+def _dag(dag_id: str) -> str:
+    return f"/api/v2/dags/{quote(dag_id, safe='')}"
+
+
+def _run(dag_id: str, run_id: str) -> str:
+    return f"{_dag(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _decoded(content: bytes, kind: type[_T]) -> _T:
+    return msgspec.json.decode(content, type=kind)

@@ -1,1 +1,0 @@
-"""The inputs of an epoch: the parent's state, streams, event time, and pinned tables."""

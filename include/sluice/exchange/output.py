@@ -1,0 +1,239 @@
+"""The output of a stage: side outputs, filter and projection, segments of its stream, sinks.
+
+The rows of a side output as people read them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.connectors.files_table.declared import open_side_output, open_sink
+from sluice.core.answers import Committable
+from sluice.core.handles import SegmentHandle, checksum
+from sluice.declaration.changelog import Append, Upsert, check_row_kind_column
+from sluice.declaration.expressions import Filter
+from sluice.declaration.nodes import SinkNode, StageNode
+from sluice.declaration.pipeline import LATE, LATE_RIGHT, MALFORMED, NO_EVENT_TIME, side_output
+from sluice.declaration.places import DELETED, MALFORMED_COLUMN, RAW, Sink
+from sluice.errors import ConfigurationError
+from sluice.exchange.blocks import ChainedOutput
+from sluice.exchange.reading import SOURCE
+from sluice.exchange.workspace import Workspace
+from sluice.operators.changes import OURS, changelog_of, changes_of, split_by_weight, without_pairs
+from sluice.operators.expressions import applied
+from sluice.operators.operator import COMPUTED, WEIGHT
+from sluice.state.segments import HASH, RowFiles, encode_segment, to_table
+
+LATE_OF_SIDE = (LATE, LATE_RIGHT)
+
+
+class StageOutput:
+    """The writer of a stage's result: it makes segments, staged files and counts."""
+
+    def __init__(self, work: Workspace, chained: ChainedOutput | None = None) -> None:
+        """*chained* gets the stream, where the next stage is chained to this one."""
+        self._work = work
+        self._kind = work.spec.stage.kind
+        self._segments: list[SegmentHandle] = []
+        self._committables: list[Committable] = []
+        write = self._write_segment if chained is None else chained.add
+        self._stream = RowFiles(write)
+        self._taken_back = RowFiles(write)
+        self._sinks = [
+            _SinkFiles(node, self._sink(node), self, work.spec.stage) for node in work.spec.sinks
+        ]
+        self._sides: dict[tuple[str, ...], RowFiles] = {}
+        self._files = 0
+        self.schema_bytes = b""
+        self.rows_out = self.late_rows = self.malformed_rows = 0
+
+    def without_malformed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """*frame* without its malformed rows, which go to a side output."""
+        if MALFORMED_COLUMN not in frame.columns:
+            return frame
+        bad = frame.filter(pl.col(MALFORMED_COLUMN).is_not_null())
+        self.malformed_rows += bad.height
+        self._add_to_side(MALFORMED, bad)
+        good = frame.filter(pl.col(MALFORMED_COLUMN).is_null())
+        return good.drop(MALFORMED_COLUMN, RAW, strict=False)
+
+    def without_event_time(self, frame: pl.DataFrame, side: int) -> pl.DataFrame:
+        """*frame* without rows of input *side* that lack an event time, if the stage needs one.
+
+        These rows go to a side output, with their origin if it is still known.
+        """
+        stage = self._work.spec.stage
+        at = stage.inputs[side].event_time
+        if not stage.goes_by_event_time or at is None or at not in frame.columns:
+            return frame
+        timeless = frame.filter(pl.col(at).is_null())
+        if not timeless.height:
+            return frame
+        self.malformed_rows += timeless.height
+        reason = pl.lit("no event time").alias(MALFORMED_COLUMN)
+        self._add_to_side(NO_EVENT_TIME, timeless.with_columns(reason))
+        return frame.filter(pl.col(at).is_not_null())
+
+    def add_late(self, frame: pl.DataFrame, side: int) -> None:
+        frame = self.without_event_time(frame, side)
+        self.late_rows += frame.height
+        self._add_to_side(LATE_OF_SIDE[side], frame)
+
+    def add(self, rows: pl.DataFrame, retracted: pl.DataFrame | None = None) -> None:
+        """Add rows of the stage's result, and those taken back, before filter and projection.
+
+        Rows of a stateless stage that reads changes have their weight already.
+        """
+        stage = self._work.spec.stage
+        if self._kind == Append():
+            rows = projected_result(stage, rows)
+            taken_back = rows.clear()
+        else:
+            is_weighed = WEIGHT in rows.columns
+            changes = rows if is_weighed else changes_of(rows, retracted, stage.keys)
+            changes = projected_result(stage, changes)
+            # Not of an operator: a projection or a function may have made this column.
+            if is_weighed or stage.is_projected:
+                changes = without_pairs(changes)
+            rows, taken_back = split_by_weight(changes)
+        self.rows_out += rows.height
+        self._emit(rows, taken_back)
+
+    def finish(self) -> tuple[tuple[SegmentHandle, ...], tuple[Committable, ...]]:
+        """Stage the remaining rows, and have them uploaded; return the segments and files that the
+        ack names.
+        """
+        sinks = [files for sink in self._sinks for files in sink.files]
+        taken_back = self._taken_back.take()
+        if taken_back is not None:
+            self._stream.add(taken_back)  # The last file may hold both, which saves a request.
+        for files in (self._stream, *sinks, *self._sides.values()):
+            files.finish()
+        return tuple(self._segments), tuple(self._committables)
+
+    def stage_rows(self, sink: Sink, table: pa.Table) -> None:
+        """Stage a file of rows for *sink*; called by ``_SinkFiles``."""
+        self._files += 1
+        staged = sink.stage(
+            table,
+            checkpoint_id=self._work.spec.checkpoint_id,
+            subtask=self._work.subtask.index,
+            attempt_token=f"{self._work.token}-{self._files:04d}",
+        )
+        if staged is not None:
+            self._committables.append(staged)
+
+    def _emit(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
+        streamed, revoked = rows, taken_back
+        if self._kind != Append():
+            streamed = rows.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
+            revoked = taken_back.with_columns(pl.lit(-1, pl.Int8).alias(WEIGHT))
+        if not self.schema_bytes:
+            self.schema_bytes = to_table(streamed.clear()).schema.serialize().to_pybytes()
+        if self._work.spec.has_consumers:
+            self._stream.add(streamed)
+            self._taken_back.add(revoked)
+        for sink in self._sinks:
+            sink.add(rows, taken_back)
+
+    def _write_segment(self, table: pa.Table) -> None:
+        body = encode_segment(table)
+        digest = checksum(body)
+        spec, index = self._work.spec, self._work.subtask.index
+        key = self._work.paths.stream_segment(
+            spec.stage.uid, spec.checkpoint_id, f"{index:05d}-{digest}"
+        )
+        self._work.upload(key, body)
+        handle = SegmentHandle(key=key, size_bytes=len(body), rows=table.num_rows, checksum=digest)
+        self._segments.append(handle)
+
+    def _sink(self, node: SinkNode) -> Sink:
+        spec = self._work.spec
+        return open_sink(node, spec.params, self._work.location, self._work.paths)
+
+    def _add_to_side(self, name: str, frame: pl.DataFrame) -> None:
+        """Add rows to a side output; a join has one for each input, as their columns differ."""
+        if not frame.height:
+            return
+        rows = readable_rows(frame)
+        files = (name, *rows.columns)
+        if files not in self._sides:
+            uid = side_output(self._work.spec.stage.uid, name)
+            sink = open_side_output(uid, self._work.location, self._work.paths)
+            self._sides[files] = RowFiles(partial(self.stage_rows, sink))
+        self._sides[files].add(rows)
+
+
+class _SinkFiles:
+    """The rows for one sink and, if it supports deletes, the rows that it must delete."""
+
+    def __init__(self, node: SinkNode, sink: Sink, output: StageOutput, stage: StageNode) -> None:
+        self._node = node
+        self._key = node.spec.upsert_key
+        # In a stage without state, another subtask may have the row that this one replaces.
+        kind = stage.kind
+        self._replaced_by = kind.key if stage.is_stateful and isinstance(kind, Upsert) else ()
+        self._rows = RowFiles(partial(output.stage_rows, sink))
+        self._deletes = RowFiles(partial(output.stage_rows, sink))
+        self.files = (self._rows, self._deletes)
+
+    def add(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
+        if DELETED in rows.columns:
+            raise ConfigurationError(
+                f"sink {self._node.uid!r} gets a column {DELETED!r} of {self._node.input!r}, by "
+                f"which sluice marks rows to be taken away; rename it: select('{DELETED} AS ...')"
+            )
+        if self._node.spec.changelog:
+            check_row_kind_column(self._node.uid, self._node.spec, self._node.input, rows.columns)
+            self._rows.add(changelog_of(rows, taken_back, self._replaced_by))
+            return
+        self._rows.add(rows)
+        if not self._key or not taken_back.height:
+            return
+        gone = taken_back.join(rows, on=self._key, how="anti", nulls_equal=True)
+        self._deletes.add(gone.with_columns(pl.lit(True).alias(DELETED)))  # noqa: FBT003 - a value
+
+
+def projected_result(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
+    """*frame* after the filter and the projection that *stage* declares for its result.
+
+    Raises:
+        ConfigurationError: the result lacks columns that its filter or projection names.
+    """
+    ours = tuple(name for name in OURS if name in frame.columns)
+    for step in stage.steps:
+        try:
+            frame = applied(step, frame, kept=ours)
+        except pl.exceptions.PolarsError as error:
+            asked = [step.condition] if isinstance(step, Filter) else step.columns
+            raise ConfigurationError(
+                f"stage {stage.uid!r} cannot keep {', '.join(asked)} of its result: {error}; "
+                f"there are {', '.join(frame.columns)}"
+            ) from error
+    return frame
+
+
+def readable_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    """A side output's rows for people: origin first, reserved names without the underscore.
+
+    A column of the rows keeps its name; the reserved one of that name gets an underscore then.
+    """
+    theirs = {*frame.columns} - {SOURCE, MALFORMED_COLUMN, RAW, HASH, WEIGHT}
+
+    def ours(name: str) -> str:
+        return name if name not in theirs else ours(f"_{name}")
+
+    if SOURCE in frame.columns:
+        origin = pl.col(SOURCE).struct
+        frame = frame.select(
+            origin.field("partition").alias(ours("partition")),
+            # From 1, as editors count lines.
+            (origin.field("record") + 1).alias(ours("record_number")),
+            pl.all().exclude(SOURCE),
+        )
+    kept = [name for name in theirs if name.startswith(COMPUTED)]
+    frame = frame.drop(HASH, WEIGHT, *kept, strict=False)
+    return frame.rename({MALFORMED_COLUMN: ours("reason"), RAW: ours("line")}, strict=False)

@@ -1,0 +1,496 @@
+"""Feeds: inputs of a keyed stage that Python reads from files to columns, without Spark's JVM.
+
+A ``Feed`` is built by the stage's driver and read by its workers.  An input whose filters and
+projections are more than plain SQL, or whose keys only Spark can hash, has none.
+
+``PlainInput``: which columns are read of an input that needs no Spark, and what is made of them.
+
+Its filters, its projections, and what its keys and aggregates compute are all plain SQL.
+
+Arrow batches, put together to frames: large enough to be vectorized, and bounded in memory.
+
+A stage's clock that is carried by the rows: senders measure, and each subtask reads it.
+
+Each subtask gets the event times that every sender measured, through the shuffle that brings its
+rows.  When it has all its rows it has all times, too; so all subtasks compute the same watermark.
+
+The largest event time per partition of a source, from which its watermark is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.connectors.columns import check_announced, narrowed_schema
+from sluice.connectors.files.json import decoded_lines
+from sluice.connectors.files.lines import lines_in
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
+from sluice.core.event_time import StageClock, latest
+from sluice.core.handles import SegmentHandle
+from sluice.core.plan import Slice
+from sluice.declaration.expressions import Projection, Step, computing
+from sluice.declaration.nodes import Input
+from sluice.errors import ConfigurationError
+from sluice.operators.expressions import (
+    Computed,
+    NotPlainError,
+    PlainSql,
+    PlainSteps,
+    column,
+    condition,
+    plain_steps,
+    to_compute,
+)
+from sluice.operators.operator import EpochTime
+from sluice.state.cache import SegmentCache
+from sluice.state.key_hash import can_hash, with_hash
+from sluice.state.segments import HASH, to_frame
+from sluice.store.open import StoreLocation
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """The Parquet files of a source.
+
+    ``shares`` are the slices that each reader takes; ``schema`` has all columns that the source
+    announced, as a serialized Arrow schema.
+    """
+
+    source: ParquetSource
+    shares: tuple[tuple[Slice, ...], ...]
+    schema: bytes
+
+    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Batches of the columns or fields *paths*, each with the name of its partition."""
+        announced = narrowed_schema(pa.ipc.read_schema(pa.py_buffer(self.schema)), paths)
+        for piece in self.shares[share]:
+            for batch in self.source.read(piece, paths):
+                check_announced(batch.schema, announced, piece.partition)
+                yield piece.partition, batch
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRows:
+    """The lines of JSON of a source; see ``ParquetRows``."""
+
+    source: FilesSource
+    shares: tuple[tuple[Slice, ...], ...]
+    schema: bytes
+
+    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Batches of the columns of *paths*, whole, each with the name of its partition.
+
+        Raises:
+            UndecidedError: only Spark can read one of the lines.
+        """
+        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+        names = list(dict.fromkeys(path.partition(".")[0] for path in paths))
+
+        def rows(whole: bytes, _: str, first_record: int) -> tuple[pa.Table, int]:
+            return decoded_lines(whole, first_record, schema).select(names), lines_in(whole)
+
+        for piece in self.shares[share]:
+            for table in self.source.read_as(rows, piece):
+                for batch in table.to_batches():
+                    yield piece.partition, batch
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRows:
+    """The segments of a stream, verified as they are read."""
+
+    location: StoreLocation
+    shares: tuple[tuple[SegmentHandle, ...], ...]
+    schema: bytes  # A serialized Arrow schema.
+
+    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        cache = SegmentCache(self.location)
+        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+        for handle in self.shares[share]:
+            for batch in cache.open(handle).cast(schema).select(list(paths)).to_batches():
+                yield "", batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """One input, read without the JVM.
+
+    ``hashed`` are the columns that decide a row's subtask; ``wanted`` the columns and SQL that
+    the stage's aggregates read; ``columns`` what the subtasks get, None for everything, and
+    ``types`` their types, which no worker need find out again.
+    """
+
+    rows: ParquetRows | JsonRows | StreamRows
+    schema: bytes  # A serialized Arrow schema of all columns of the input.
+    given: Input
+    hashed: tuple[str, ...]
+    wanted: tuple[Computed, ...] = ()
+    columns: tuple[str, ...] | None = None
+    types: tuple[pl.DataType, ...] = ()
+
+    @property
+    def plain(self) -> PlainInput:
+        """What is read of the input, and what is computed of that."""
+        return interned_input(
+            PlainInput(
+                schema=self.schema,
+                steps=self.given.steps,
+                renames=(*self.given.renames.items(),),
+                key_expressions=(*self.given.key_expressions.items(),),
+                hashed=self.hashed,
+                wanted=self.wanted,
+                columns=self.columns,
+            )
+        )
+
+    @property
+    def prepared_schema(self) -> pl.Schema:
+        """The columns of ``keyed``."""
+        return self.plain.result
+
+    def narrowed(self, columns: Sequence[str]) -> Feed:
+        """The same input, of which the subtasks get *columns*, some of ``prepared_schema``."""
+        types = tuple(self.prepared_schema[name] for name in columns)
+        return replace(self, columns=tuple(columns), types=types)
+
+    @property
+    def sent(self) -> pl.Schema:
+        """What the subtasks get of a narrowed input."""
+        return pl.Schema(zip(self.columns or (), self.types, strict=True))
+
+    def keyed(self, chunk: pl.DataFrame, *, is_hashed: bool = True) -> pl.DataFrame:
+        """Rows of the input, of which *chunk* has the columns that are read, or all.
+
+        With their hash, or without if not *is_hashed*.
+        """
+        columns = self.prepared_schema.names() if self.columns is None else self.columns
+        rows = self.plain.prepared(chunk)
+        if not is_hashed:
+            return rows.select(name for name in columns if name != HASH)
+        return with_hash(rows, self.hashed).select(columns)
+
+    def of_event_time(self) -> Feed:
+        """The same input, of which only the event time is read, without its filters."""
+        given = self.given
+        assert given.event_time is not None
+        renamed = {new: name for name, new in given.renames.items()}
+        steps = computing(given.steps, renamed.get(given.event_time, given.event_time))
+        alone = replace(given, steps=steps, keys=(), key_expressions={})
+        columns = (given.event_time,)
+        return replace(self, given=alone, hashed=(), wanted=(), columns=columns, types=())
+
+
+def read_together(
+    feeds: Mapping[int, Feed], share: int, timed: Mapping[int, TimedFeed]
+) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows of one reader's share, of inputs that read the same *rows* of files.
+
+    They are read and decoded once, the columns that one of *feeds* or *timed* needs.  Each frame
+    comes with its input's number; as the rows pass, *timed* measures their times.
+    """
+    measured = [timed[side] for side in feeds if side in timed]
+    reading = [*feeds.values(), *(one.feed for one in measured)]
+    first = reading[0]
+    paths = first.plain.in_order({path for feed in reading for path in feed.plain.paths})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for partition, batch in first.rows.read(share, paths):
+            for one in measured:
+                one.measure(partition, batch)
+            yield batch
+
+    for chunk in chunks(batches()):
+        for side in feeds:
+            yield side, chunk
+
+
+class TimedFeed:
+    """The event times of a feed's rows, measured before its filters.
+
+    ``feed`` is the input of which only the event time is read, ``Feed.of_event_time``.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self._plain = feed.plain
+        self.times_ms: dict[str, tuple[int, int]] = {}
+        at = pl.col(feed.given.event_time or "")
+        self._ends = (at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most"))
+
+    def read(self, share: int) -> None:
+        """Measure the rows of one reader's share, which are read for nothing else."""
+        for partition, batch in self.feed.rows.read(share, self.feed.plain.paths):
+            self.measure(partition, batch)
+
+    def measure(self, partition: str, batch: pa.RecordBatch) -> None:
+        """Widen the least and the largest event time of *partition*, in ``times_ms``."""
+        least, most = self._plain.prepared(_frame(batch)).select(self._ends).row(0)
+        if most is not None:
+            before = self.times_ms.get(partition, (least, most))
+            self.times_ms[partition] = min(least, before[0]), max(most, before[1])
+
+
+def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+_KNOWN = 256  # Inputs, of all pipelines that a process runs.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainInput:
+    """An input's columns, ``schema`` serialized by Arrow, and what is asked of them.
+
+    ``renames`` are old and new names, ``key_expressions`` names and SQL; ``hashed``, ``wanted`` and
+    ``columns`` as those of a ``Feed``.  Where Spark has to compute it, all but ``is_possible``
+    raises NotPlainError.
+    """
+
+    schema: bytes
+    steps: tuple[Step, ...]
+    renames: tuple[tuple[str, str], ...]
+    key_expressions: tuple[tuple[str, str], ...]
+    hashed: tuple[str, ...]
+    wanted: tuple[Computed, ...]
+    columns: tuple[str, ...] | None
+
+    @cached_property
+    def is_possible(self) -> bool:
+        """Whether everything that the declaration asks of this input is plain SQL."""
+        try:
+            result = self.result
+        except NotPlainError:
+            return False
+        return all(name in result and can_hash(result[name]) for name in self.hashed)
+
+    @cached_property
+    def result(self) -> pl.Schema:
+        """The columns of ``prepared``, and the hash."""
+        prepared = self.prepared(self._raw.to_frame())
+        return prepared.with_columns(pl.lit(None, pl.Int64()).alias(HASH)).schema
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The columns and fields that have to be read, in the order of the schema."""
+        return self.in_order(self._needed[2]) or [next(iter(self._raw))]  # Rows are counted only.
+
+    def in_order(self, paths: Iterable[str]) -> list[str]:
+        """*paths* in the order of the schema, each column or field once."""
+        order = {name: place for place, name in enumerate(self._raw)}
+        whole = {path for path in paths if "." not in path}
+        parts = {path for path in paths if path.partition(".")[0] not in whole}
+        return sorted(whole | parts, key=lambda path: (order[path.partition(".")[0]], path))
+
+    def prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """*rows* of the columns that were read, in the columns that the operator expects."""
+        wanted, steps, _ = self._needed
+        return (
+            steps.apply(rows)
+            .select(wanted)
+            .with_columns(item.expression.alias(name) for name, item in self._computed.items())
+        )
+
+    @cached_property
+    def _raw(self) -> pl.Schema:
+        frame = pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(self.schema)).empty_table())
+        assert isinstance(frame, pl.DataFrame)
+        return frame.schema
+
+    @cached_property
+    def _steps(self) -> PlainSteps:
+        """The declared filters and projections, up to the columns that the stage reads."""
+        renames = dict(self.renames)
+        if any("." in name for name in self._raw):
+            raise NotPlainError("a dot in a name looks like the path to a field")
+        if not any(isinstance(step, Projection) for step in self.steps):
+            for name in self._raw:
+                column(name, self._raw)
+        names = plain_steps(self.steps, self._raw).schema.names()
+        if len({renames.get(name, name) for name in names}) < len(names):
+            raise NotPlainError("two columns of one name")
+        if HASH in (renames.get(name, name).lower() for name in names):
+            raise NotPlainError("a column of ours")
+        renaming = Projection(tuple(f"{name} AS {renames.get(name, name)}" for name in names))
+        steps = (*self.steps, renaming) if set(renames) & set(names) else self.steps
+        return plain_steps(steps, self._raw)
+
+    @cached_property
+    def _computed(self) -> dict[str, PlainSql]:
+        """The columns that keys and aggregates compute beside those of ``_steps``."""
+        known = self._steps.schema
+        keys = {name: column(text, known) for name, text in self.key_expressions}
+        if any(name in known for name in keys):
+            raise NotPlainError("a key hides a column")
+        return keys | {
+            one.column: (condition if one.is_condition else column)(one.sql, known)
+            for one in to_compute(self.wanted, [*known, *keys])
+        }
+
+    @cached_property
+    def _needed(self) -> tuple[list[str], PlainSteps, set[str]]:
+        """The columns that are used, the steps that compute them, and the paths they read."""
+        wanted = self._steps.schema.names()
+        if self.columns is not None:
+            looked_at = {
+                path.partition(".")[0] for one in self._computed.values() for path in one.reads
+            }
+            looked_at |= {*self.columns, *self.hashed}
+            wanted = [name for name in wanted if name in looked_at]
+        return (wanted, *self._steps.narrowed(wanted))
+
+
+@lru_cache(_KNOWN)
+def interned_input(given: PlainInput) -> PlainInput:
+    """*given*, or one equal to it of which this process knows the properties already: those of a
+    stage stay the same from epoch to epoch.
+    """
+    return given
+
+
+CHUNK_ROWS = 2_500_000  # Rows that are pre-aggregated at a time: large enough to be vectorized.
+CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
+
+BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
+BATCH_BYTES = 64 * 1024**2  # The same for wide rows: one column of a batch has less than 2 GiB.
+
+
+def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at most BATCH_ROWS and about BATCH_BYTES."""
+    for batch in batches:
+        pieces = max(1, -(-batch.nbytes // BATCH_BYTES))
+        rows = max(1, min(BATCH_ROWS, -(-batch.num_rows // pieces)))
+        if batch.num_rows <= rows:
+            yield batch
+            continue
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
+    """The rows in frames of about CHUNK_ROWS, or CHUNK_BYTES if that is less."""
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        pending.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield to_frame(pa.Table.from_batches(pending))
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield to_frame(pa.Table.from_batches(pending))
+
+
+Times = Mapping[str, tuple[int, int]]  # The least and the largest, in milliseconds, by partition.
+
+_SCHEMA = pl.Schema({"partition": pl.String(), "least": pl.Int64(), "most": pl.Int64()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedInput:
+    """An input whose event times are measured as its rows pass.
+
+    ``feed`` is its ``Feed.of_event_time``; ``heads`` the same of records that this epoch reads for
+    their times alone.
+    """
+
+    feed: Feed
+    heads: Feed
+
+    def reader(self, share: int) -> TimedFeed:
+        """A measurement of one reader's share, which knows the times of its heads already."""
+        timed, heads = TimedFeed(self.feed), TimedFeed(self.heads)
+        heads.read(share)
+        timed.times_ms |= heads.times_ms
+        return timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedClock:
+    """The clock of a stage whose senders measure the inputs ``sources``, by their numbers.
+
+    ``heads`` are the partitions of which only the first records were looked at.
+    """
+
+    stage: StageClock
+    sources: Mapping[int, str]
+    heads: Mapping[int, frozenset[str]]
+
+    def measured_ms(self, seen: Mapping[int, pl.DataFrame]) -> dict[str, int]:
+        """Per ``source/partition`` what the senders measured; *seen* is by input."""
+        measured: dict[str, int] = {}
+        for side, times in seen.items():
+            own = decisive_times(times_of(times), self.heads[side])
+            named = {f"{self.sources[side]}/{name}": at_ms for name, at_ms in own.items()}
+            measured = latest(measured, named)
+        return measured
+
+    def read(self, before: EpochTime, measured_ms: Mapping[str, int]) -> EpochTime:
+        """The times of the epoch, of which *before* has all but the watermark of its end."""
+        return replace(before, watermark_ms=self.stage.watermark_ms(measured_ms))
+
+
+def times_frame(times: Times) -> pl.DataFrame:
+    rows = [(partition, *ends) for partition, ends in times.items()]
+    return pl.DataFrame(rows, _SCHEMA, orient="row")
+
+
+def times_of(frame: pl.DataFrame) -> Times:
+    """The times in rows of ``times_frame``, of one sender or of several."""
+    found: dict[str, tuple[int, int]] = {}
+    for partition, least, most in frame.rows():
+        first, last = found.get(partition, (least, most))
+        found[partition] = min(first, least), max(last, most)
+    return found
+
+
+def decisive_times(times: Times, heads: frozenset[str]) -> dict[str, int]:
+    """The largest time of each partition that is read; the least of one of *heads*."""
+    return {
+        partition: least if partition in heads else most
+        for partition, (least, most) in times.items()
+    }
+
+
+class EventTimes:
+    """The event times of the rows of *source*: the *column* of what the stage *stage* yields."""
+
+    def __init__(self, stage: str, source: str, column: str) -> None:
+        self._stage, self._source, self._column = stage, source, column
+        self.latest_ms: dict[str, int] = {}
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Raises ConfigurationError when a column that is needed was dropped."""
+        if SOURCE not in frame.columns:
+            raise ConfigurationError(
+                f"stage {self._stage!r} dropped the column {SOURCE!r}; keep it, the watermark of "
+                f"{self._column!r} is measured per source partition"
+            )
+        if self._column not in frame.columns:
+            raise ConfigurationError(
+                f"stage {self._stage!r} yields no column {self._column!r}, the event time that its "
+                f"source names; it yields {', '.join(frame.columns)}"
+            )
+        seen = (
+            frame.lazy()
+            .filter(pl.col(self._column).is_not_null())
+            .group_by(pl.col(SOURCE).struct.field("partition"))
+            .agg(pl.col(self._column).max().dt.epoch("ms"))
+            .collect()
+        )
+        for partition, event_time_ms in seen.iter_rows():  # A row per partition, not per record.
+            name = f"{self._source}/{partition}"
+            self.latest_ms[name] = max(event_time_ms, self.latest_ms.get(name, event_time_ms))
+
+
+SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.

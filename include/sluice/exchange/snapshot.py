@@ -1,0 +1,436 @@
+"""A keyed subtask's snapshot: the epoch's groups are merged with its state, changes are kept.
+
+An epoch's changes to one table of keyed state, as the segments of a new run.
+
+A run holds changed rows only, so a checkpoint's size follows the changes.  Compactions merge runs,
+off the critical path.  Two cases are merged here at once: runs so small that a file for each would
+cost more than their rows, and runs beyond ``max_state_runs``, which would make lookups slow.
+
+An epoch of a keyed function in one subtask: what is called around its keys, and its lists.
+
+The broadcast rows of an epoch and the state that they write, as one subtask has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+import polars as pl
+import pyarrow as pa
+
+from sluice.connectors.files.json import UndecidedError
+from sluice.core.answers import Execution
+from sluice.core.compaction import SortedRun, sorted_runs
+from sluice.core.handles import StateHandle
+from sluice.declaration.keyed_functions import SubtaskContext
+from sluice.declaration.places import MALFORMED_COLUMN, RAW
+from sluice.exchange.blocks import BlockKind, ChainedClock, Received, executions_in
+from sluice.exchange.group_buffer import GroupBuffer, HashRange
+from sluice.exchange.output import StageOutput
+from sluice.exchange.reading import SOURCE, CarriedClock
+from sluice.exchange.workspace import Workspace
+from sluice.operators.build import build_operator
+from sluice.operators.keyed_function import (
+    BROADCAST_HASH,
+    BroadcastSide,
+    OperatorLists,
+    ProcessKeyedOperator,
+    instant_of,
+)
+from sluice.operators.operator import ROW_COUNT, EpochTime, Operator, Outcome
+from sluice.state.keyed import Changes, KeyedState, delta_table
+from sluice.state.merging import GROWTH, describe_segment, merged_frames, open_runs, stored_run
+from sluice.state.runs import Run
+from sluice.state.segments import HASH, RowFiles, StateSchema, to_frame, to_table
+
+SIDE = "_side"  # The input of a join that a row is from.
+
+
+class KeyedSnapshot:
+    """The snapshot of one table or more: ``add`` the epoch's rows, then ``finish``."""
+
+    def __init__(self, work: Workspace, output: StageOutput) -> None:
+        spec = work.spec
+        self._work = work
+        self._output = output
+        self._time = spec.epoch_time
+        given = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas]
+        self._sides = [schema.names for schema in given]
+        empty = [
+            to_frame(schema.empty_table()).drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False)
+            for schema in given
+        ]
+        self._operator: Operator = build_operator(spec.stage, [frame.schema for frame in empty])
+        self._inherited: dict[str, list[StateHandle]] = {name: [] for name in self._operator.tables}
+        for handle in spec.state[work.subtask.index]:
+            self._inherited.setdefault(handle.table, []).append(handle)
+        self._buffer = GroupBuffer(self._operator, HashRange(*work.hash_range), spec.memory_bytes)
+        self._template: dict[str, pl.DataFrame] = {}
+        for side, frame in enumerate(empty):
+            self._template |= self._operator.partial(frame, self._time, side).groups
+        self._buffer.add(self._template)
+        self._times: dict[int, list[pl.DataFrame]] = {}
+        self._broadcast = (
+            BroadcastRows(work, self._operator.broadcast)
+            if isinstance(self._operator, ProcessKeyedOperator) and self._operator.broadcast.tables
+            else None
+        )
+        self._function = (
+            FunctionEpoch(work, self._operator)
+            if isinstance(self._operator, ProcessKeyedOperator)
+            else None
+        )
+        self.rows_in = 0
+        self.event_times_ms: dict[str, int] = {}  # Those that came with the rows.
+        self.executions: dict[str, list[Execution]] = {}  # Of stages before it in its chain.
+        self.streams_watermark_ms = spec.streams_watermark_ms
+
+    @property
+    def groups(self) -> int:
+        return self._buffer.rows
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The tokens of the executions that sent the rows, where the stage is chained."""
+        clock = self._work.spec.clock
+        if not isinstance(clock, ChainedClock):
+            return ()
+        senders = sorted(self.executions[clock.producer], key=lambda one: one.ack.subtask)
+        return tuple(one.token for one in senders)
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Pre-aggregate one chunk of the epoch's rows."""
+        if self._work.spec.is_pre_aggregated:
+            self.rows_in += int(rows[ROW_COUNT].sum())
+            template = self._template["groups"]
+            self._buffer.add({"groups": rows.select(template.columns).cast(template.schema)})
+            return
+        self.rows_in += rows.height
+        for side, names in enumerate(self._sides):
+            mine = rows
+            if len(self._sides) > 1:
+                prefixed = [name if name == HASH else side_column(side, name) for name in names]
+                mine = rows.filter(pl.col(SIDE) == side).select(prefixed)
+                mine = mine.rename(dict(zip(prefixed, names, strict=True)))
+            good = self._output.without_event_time(self._output.without_malformed(mine), side)
+            self._add_rows(good.drop(SOURCE, strict=False), side)
+
+    def receive(self, part: Received) -> None:
+        """Add one frame of rows that were exchanged as blocks.
+
+        Raises:
+            UndecidedError: a sender could not read its rows.
+        """
+        self.rows_in += part.input_rows
+        match part.kind:
+            case BlockKind.ROWS:
+                side = int(part.name)
+                self._add_rows(self._output.without_event_time(part.rows, side), side)
+            case BlockKind.GROUPS:
+                self._buffer.add({part.name: part.rows})
+            case BlockKind.LATE:
+                self._output.add_late(part.rows, int(part.name))
+            case BlockKind.TIMES:
+                self._times.setdefault(int(part.name), []).append(part.rows)
+            case BlockKind.ACK:
+                known = self.executions.setdefault(part.name, [])
+                known += executions_in(part.rows.iter_rows(), part.name)
+            case BlockKind.UNDECIDED:
+                raise UndecidedError(part.name)
+            case _:
+                assert_never(part.kind)
+
+    def _add_rows(self, rows: pl.DataFrame, side: int) -> None:
+        partial = self._operator.partial(rows, self._time, side)
+        self._buffer.add(partial.groups)
+        self._output.add_late(partial.late, side)
+
+    def finish(self) -> tuple[StateHandle, ...]:
+        """Merge with the state, add the result to the output, and upload the changes.
+
+        Returns every live segment, oldest first: those of the parent, then the new ones.
+        """
+        self._read_clock()
+        writers = {
+            name: StateWriter(self._work, name, schema, self._inherited[name])
+            for name, schema in self._operator.tables.items()
+        }
+        state, broadcast = self._state(), self._broadcast_state(writers)
+        if self._function is not None:
+            self._function.begin(broadcast, self._time)
+        with self._buffer:
+            for bounds, groups in self._buffer.ranges(self._due_bytes()):
+                part = {
+                    name: table.slice(bounds.first, bounds.last) for name, table in state.items()
+                } | broadcast
+                outcome = self._operator.process(groups, part, self._time)
+                self._take(outcome, writers)
+        if self._function is not None:
+            self._take(self._function.end(self._time), writers)
+        handles = [
+            handle
+            for name, inherited in self._inherited.items()
+            for handle in (writers[name].finish() if name in writers else inherited)
+        ]
+        return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
+
+    def _read_clock(self) -> None:
+        """Raises UndecidedError if Spark started no task of the stage before it in its chain."""
+        match self._work.spec.clock:
+            case CarriedClock() as clock:
+                seen = {side: pl.concat(frames) for side, frames in self._times.items()}
+                self.event_times_ms = clock.measured_ms(seen)
+                self._time = clock.read(self._time, self.event_times_ms)
+            case ChainedClock() as clock:
+                if clock.producer not in self.executions:
+                    raise UndecidedError(f"no subtask of {clock.producer!r} has sent its ack")
+                acks = [one.ack for one in self.executions[clock.producer]]
+                self.streams_watermark_ms = clock.streams_ms(acks)
+                self._time = clock.read(self._time, self.streams_watermark_ms)
+            case None:
+                pass
+
+    def _take(self, outcome: Outcome, writers: dict[str, StateWriter]) -> None:
+        self._output.add(outcome.output, outcome.retracted)
+        for side, late in outcome.late.items():
+            self._output.add_late(late, side)
+        for name, changes in outcome.changes.items():
+            writers[name].add(changes)
+
+    def _state(self) -> dict[str, KeyedState]:
+        spec = self._work.spec
+        now_ms = self._time.processing_time_ms
+        if self.rows_in or self._due_bytes():
+            self._work.cache.prefetch(
+                handle.segment
+                for name, schema in self._operator.tables.items()
+                for handle in self._inherited[name]
+                if not schema.has_expired(handle.last_write_ms, now_ms)
+            )
+        return {
+            name: KeyedState(
+                schema,
+                open_runs(self._work.cache, self._inherited[name]),
+                now_ms=now_ms,
+                owner=f"stage {spec.stage.uid!r}",
+            )
+            for name, schema in self._operator.tables.items()
+        }
+
+    def _broadcast_state(self, writers: Mapping[str, StateWriter]) -> dict[str, KeyedState]:
+        """The state that all keys read, behind the broadcast rows of the epoch."""
+        if self._broadcast is None:
+            return {}
+        state, changes = self._broadcast.state()
+        for name, changed in changes.items():
+            writers[name].add(changed)
+        self.rows_in += self._broadcast.rows_in
+        return state
+
+    def _due_bytes(self) -> int:
+        """An upper bound of the state that is read because its timers are due."""
+        return sum(
+            handle.segment.size_bytes
+            for handles in self._inherited.values()
+            for handle in handles
+            if handle.min_time_ms is not None and handle.min_time_ms <= self._time.watermark_ms
+        )
+
+    def _copied(self, handle: StateHandle) -> StateHandle:
+        """A copy of the segment for this checkpoint; it belongs to a savepoint or another root."""
+        segment, key = handle.segment, self._work.state_key(handle.segment.checksum)
+        if segment.inline is not None or segment.key == key:
+            return handle
+        self._work.upload(key, self._work.cache.read(segment))
+        return replace(handle, segment=replace(segment, key=key, root=""))
+
+
+def side_column(side: int, name: str) -> str:
+    """The name of an input's column *name* in rows that hold the columns of both inputs."""
+    return f"_{side}_{name}"
+
+
+SMALL_RUN_ROWS = 32_768  # About a megabyte: rewriting it costs as much as a request.
+
+
+class StateWriter:
+    """The writer of one run, range of hashes by range; *inherited* segments are oldest first."""
+
+    def __init__(
+        self, work: Workspace, table: str, schema: StateSchema, inherited: Sequence[StateHandle]
+    ) -> None:
+        self._work = work
+        self._table = table
+        self._schema = schema
+        self._inherited = tuple(inherited)
+        self._run = max((handle.run for handle in inherited), default=0) + 1
+        self._files = RowFiles(self._write)
+        self._written: list[StateHandle] = []
+
+    def add(self, changes: Changes) -> None:
+        now_ms = self._work.spec.epoch_time.processing_time_ms
+        delta = delta_table(self._schema, changes.upserts, changes.deletes, now_ms=now_ms)
+        self._files.add(to_frame(delta))
+
+    def finish(self) -> tuple[StateHandle, ...]:
+        """Every live segment of the table, oldest first: those of the parent, then the new ones."""
+        rest = self._files.take()
+        runs = sorted_runs(self._inherited)
+        if rest is None and not self._written and len(runs) <= self._work.spec.max_state_runs:
+            return self._inherited
+        new_rows = sum(handle.segment.rows for handle in self._written)
+        new_rows += 0 if rest is None else rest.height
+        count = _runs_to_merge_now(
+            [run.rows for run in runs], new_rows, self._work.spec.max_state_runs
+        )
+        kept, swallowed = runs[: len(runs) - count], runs[len(runs) - count :]
+        if swallowed:
+            self._merge(swallowed, rest, is_oldest=not kept)
+        elif rest is not None:
+            self._write(to_table(rest))
+        return (*(handle for run in kept for handle in run.handles), *self._written)
+
+    def _merge(
+        self, swallowed: Sequence[SortedRun], rest: pl.DataFrame | None, *, is_oldest: bool
+    ) -> None:
+        """Write *swallowed* runs and the new one, of which *rest* is in no file yet, as one run."""
+        handles = [handle for run in swallowed for handle in run.handles]
+        runs = open_runs(self._work.cache, [*handles, *self._written])
+        if rest is not None:
+            runs.append(Run(table=stored_run(self._schema, rest)))
+        self._written = []
+        for frame in merged_frames(
+            self._schema,
+            runs,
+            drop_tombstones=is_oldest,
+            now_ms=self._work.spec.epoch_time.processing_time_ms,
+        ):
+            self._files.add(frame)
+        self._files.finish()
+
+    def _write(self, rows: pa.Table) -> None:
+        spec = self._work.spec
+        handle, body = describe_segment(self._schema, rows)
+        if len(body) >= spec.inline_threshold_bytes:
+            key = self._work.state_key(handle.segment.checksum)
+            segment = replace(handle.segment, key=key, inline=None)
+            self._work.upload_state(segment, body)
+            handle = replace(handle, segment=segment)
+        self._written.append(replace(handle, table=self._table, run=self._run))
+
+
+def _runs_to_merge_now(row_counts: Sequence[int], new_rows: int, max_runs: int) -> int:
+    """The number of newest runs, of sizes *row_counts*, to merge with the new run at once."""
+    count, rows = 0, new_rows
+    while count < len(row_counts):
+        previous = row_counts[-count - 1]
+        is_small = rows + previous <= SMALL_RUN_ROWS and previous < GROWTH * rows
+        has_too_many = len(row_counts) - count + 1 > max_runs
+        if not is_small and not has_too_many:
+            return count
+        count += 1
+        rows += previous
+    return count
+
+
+class FunctionEpoch:
+    """``begin`` it before the first range of hashes, ``end`` it behind the last."""
+
+    def __init__(self, work: Workspace, operator: ProcessKeyedOperator) -> None:
+        self._work = work
+        self._operator = operator
+
+    def begin(self, broadcast: Mapping[str, KeyedState], time: EpochTime) -> None:
+        """Raises ConfigurationError, StageFailed: the function did."""
+        tables = self._operator.list_tables
+        rows = {name: self._rows(name) for name in tables}
+        lists = OperatorLists(tables, rows, self._work.spec.task, self._work.subtask.index)
+        context = self._context(time, time.previous_watermark_ms)
+        self._operator.begin(lists, broadcast, context, time)
+
+    def end(self, time: EpochTime) -> Outcome:
+        """Raises ConfigurationError, StageFailed: the function did."""
+        return self._operator.end(self._context(time, time.watermark_ms), time)
+
+    def _context(self, time: EpochTime, watermark_ms: int) -> SubtaskContext:
+        return SubtaskContext(
+            checkpoint_id=self._work.spec.checkpoint_id,
+            subtask=self._work.subtask.index,
+            parallelism=self._work.spec.task.parallelism,
+            current_watermark=instant_of(watermark_ms),
+            processing_time=instant_of(time.processing_time_ms),
+        )
+
+    def _rows(self, table: str) -> pl.DataFrame:
+        """The rows of a list, whichever subtask keeps them."""
+        schema = self._operator.list_tables[table]
+        found = [schema.live.to_frame()]
+        for handles in self._work.spec.state:
+            runs = open_runs(self._work.cache, [one for one in handles if one.table == table])
+            owner = f"stage {self._work.spec.stage.uid!r}"
+            found.append(KeyedState(schema, runs, owner=owner).scan().select(schema.live.names()))
+        return pl.concat(found)
+
+
+class BroadcastRows:
+    """All of them: each subtask reads the segments whole, and plays them on the same state."""
+
+    def __init__(self, work: Workspace, side: BroadcastSide) -> None:
+        self._work = work
+        self._side = side
+        first, last = work.hash_range
+        self._is_owner = first <= BROADCAST_HASH <= last
+        self.rows_in = 0  # Counted by one subtask.
+
+    def state(self) -> tuple[dict[str, KeyedState], Mapping[str, Changes]]:
+        """The broadcast state behind the epoch's rows, and what this subtask keeps of the changes.
+
+        Raises:
+            ConfigurationError, StageFailed: the function did.
+        """
+        time = self._work.spec.epoch_time
+        before = {name: self._before(name) for name in self._side.tables}
+        rows = self._rows()
+        if not rows.height:
+            return before, {}
+        changes = self._side.received(rows, before, time)
+        after = {name: self._after(name, changes[name]) for name in before}
+        if not self._is_owner:
+            return after, {}
+        self.rows_in = rows.height
+        return after, changes
+
+    def _rows(self) -> pl.DataFrame:
+        spec = self._work.spec
+        if not spec.broadcast_schema:
+            return pl.DataFrame()
+        schema = pa.ipc.read_schema(pa.py_buffer(spec.broadcast_schema))
+        self._work.cache.prefetch(spec.broadcast)
+        tables = [self._work.cache.open(one).cast(schema) for one in spec.broadcast]
+        return to_frame(pa.concat_tables([schema.empty_table(), *tables]))
+
+    def _before(self, table: str) -> KeyedState:
+        return self._state(table, [])
+
+    def _after(self, table: str, changes: Changes) -> KeyedState:
+        delta = delta_table(self._side.tables[table], changes.upserts, changes.deletes)
+        return self._state(table, [Run(table=delta)])
+
+    def _state(self, table: str, more: list[Run]) -> KeyedState:
+        runs = open_runs(self._work.cache, self._handles(table))
+        return KeyedState(
+            self._side.tables[table],
+            [*runs, *more],
+            owner=f"stage {self._work.spec.stage.uid!r}",
+        )
+
+    def _handles(self, table: str) -> list[StateHandle]:
+        """The segments of *table*, whichever subtask keeps them."""
+        return [
+            handle
+            for handles in self._work.spec.state
+            for handle in handles
+            if handle.table == table
+        ]

@@ -1,0 +1,279 @@
+"""One subtask of one stage for one epoch: read, merge, write, upload, acknowledge; in one pass.
+
+It runs inside Spark's Python worker, in ``mapInArrow``; its input is the rows of the epoch that
+belong to this subtask.  Its only lasting effects are files, which count once an ack names them: a
+retried or speculative Spark task changes nothing.
+
+    sync part     read, merge, encode; what is encoded is uploaded meanwhile
+    async part    wait until all of it is durable
+    ack           yielded; the driver writes it, create-only, when Spark says the task succeeded
+
+It must not write the ack itself: where what feeds it fails, or the task is killed, Spark ends its
+input as if that were all (docs/adr/0004-chains-and-acks.md, and 0045 for the uploads).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import pyarrow as pa
+
+from sluice.connectors.files.json import UndecidedError
+from sluice.core.answers import Ack, Decline, Execution, SubtaskMetrics
+from sluice.core.failures import CheckpointFailureReason, note_of_stage
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import SubtaskId
+from sluice.errors import CheckpointDeclined, DeclineReason, SluiceError, StageFailed
+from sluice.exchange.blocks import ChainedOutput, execution_rows, received
+from sluice.exchange.output import StageOutput
+from sluice.exchange.reading import SOURCE, EventTimes, chunks
+from sluice.exchange.snapshot import KeyedSnapshot
+from sluice.exchange.workspace import SubtaskSpec, Workspace
+from sluice.protocol.keys import PipelinePaths
+from sluice.state.cache import SegmentCache
+from sluice.state.segments import to_frame
+from sluice.store.checkpoints import AnswerStore
+from sluice.store.open import PatientStore, open_store
+from sluice.store.uploads import Uploads
+
+_REASONS: dict[DeclineReason, CheckpointFailureReason] = {
+    "CHECKPOINT_DECLINED": CheckpointFailureReason.CHECKPOINT_DECLINED,
+    "CHECKPOINT_DECLINED_TASK_NOT_READY":
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY,
+    "CHECKPOINT_DECLINED_TASK_CLOSING":
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING,
+    "CHECKPOINT_DECLINED_INPUT_END_OF_STREAM":
+        CheckpointFailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM,
+}  # fmt: skip
+
+
+def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the subtask in ``mapInArrow``; yield the execution, with the ack for the driver to write.
+
+    It is followed by those of stages that this one is chained to.  A subtask of these yields the
+    blocks for the next stage.
+    It yields none if rows are undecided: the stage has to run again, and Spark to read them.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "run_subtask runs inside a Spark task"
+    index = context.partitionId()
+    if index >= spec.task.parallelism:
+        raise SluiceError(
+            f"stage {spec.task.uid!r} has more partitions than its parallelism "
+            f"{spec.task.parallelism}; a transform must not change the partitioning"
+        )
+    work = _workspace(spec, SubtaskId(spec.task.uid, index))
+    answers = AnswerStore(PatientStore(open_store(spec.location)), work.paths)
+    if context.attemptNumber() > 0:
+        _require_not_declined(answers, work)
+    with _chained_output(work) as chained:
+        try:
+            with _declining(answers, work):
+                done, earlier = _snapshot(work, batches, chained)
+                _strike(work)
+        except UndecidedError as error:  # Every subtask was told, so none has acknowledged.
+            if chained is not None:
+                yield from chained.undecided(str(error))
+            return
+        if chained is not None:
+            done = replace(done, ack=replace(done.ack, is_chained=True))
+            yield from chained.blocks(done, earlier)
+            return
+    yield execution_rows([done, *chain.from_iterable(earlier.values())])
+
+
+@contextmanager
+def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
+    """Has an error say whose it is: by a decline, or else by a note, for the stage's driver."""
+    try:
+        yield
+    except Exception as error:
+        reason = _reason(error, work.uploads)
+        if reason is not None:
+            answers.write_decline(
+                Decline(
+                    checkpoint_id=work.spec.checkpoint_id,
+                    subtask=work.subtask,
+                    attempt=work.spec.attempt,
+                    message=str(error),
+                    reason=reason,
+                )
+            )
+        error.add_note(note_of_stage(work.subtask.stage))  # The Spark job may be of several.
+        raise
+    finally:
+        work.uploads.cancel()
+
+
+def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | None]:
+    spec, subtask = work.spec, work.subtask
+    if spec.chained_to is None:
+        return nullcontext()
+    return ChainedOutput(subtask.stage, spec.chained_to, subtask.index, spec.memory_bytes)
+
+
+def _workspace(spec: SubtaskSpec, subtask: SubtaskId) -> Workspace:
+    uploads = Uploads()
+    location = replace(spec.location, layer=uploads)
+    store = open_store(location)
+    return Workspace(
+        spec=spec,
+        subtask=subtask,
+        location=location,
+        uploads=uploads,
+        store=store,
+        paths=PipelinePaths(spec.pipeline),
+        cache=SegmentCache(spec.location, store),
+        token=f"{spec.attempt}-{uuid.uuid4().hex[:8]}",
+    )
+
+
+def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
+    """Spark tries a failed task again.  A subtask that has declined stays out of the checkpoint:
+    else its outcome would depend on which of the two answers was seen first.
+    """
+    spec = work.spec
+    declined = answers.decline(spec.checkpoint_id, work.subtask, spec.attempt)
+    if declined is not None:
+        raise StageFailed(declined.message)
+
+
+def _reason(error: Exception, uploads: Uploads) -> CheckpointFailureReason | None:
+    """The reason to decline for: that of a failed upload, else the one that the error names, else
+    the one that counts.  None if the Spark task may succeed when it is tried again.
+    """
+    if uploads.failure is not None:
+        return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+    match error:
+        case CheckpointDeclined():
+            return _REASONS[error.reason]
+        case SluiceError(retryable=False):
+            return CheckpointFailureReason.CHECKPOINT_DECLINED
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """What one pass over the epoch's rows came to; ``read`` and ``earlier`` are of its chain."""
+
+    rows_in: int
+    groups: int = 0
+    state: tuple[StateHandle, ...] = ()
+    event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    streams_watermark_ms: int | None = None
+    read: tuple[str, ...] = ()
+    earlier: Mapping[str, list[Execution]] = field(default_factory=dict[str, list[Execution]])
+
+
+def _snapshot(
+    work: Workspace, batches: Iterable[pa.RecordBatch], chained: ChainedOutput | None
+) -> tuple[Execution, Mapping[str, list[Execution]]]:
+    """This execution, and those of earlier stages of its chain, which it is to pass on."""
+    started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
+    spec = work.spec
+    output = StageOutput(work, chained)
+    of_rows = _keyed if spec.stage.is_stateful else _pass_through
+    done = of_rows(work, output, batches)
+    # All subtasks know the times that came with the rows or of the driver, and one ack says them.
+    driver_ms = spec.event_times_ms if work.subtask.index == 0 else {}
+    segments, committables = output.finish()
+    sync_ms = _since(started)
+    work.settle()
+    ack = Ack(
+        checkpoint_id=spec.checkpoint_id,
+        subtask=work.subtask,
+        attempt=spec.attempt,
+        state=done.state,
+        output=segments,
+        schema=output.schema_bytes,
+        event_times_ms={**done.event_times_ms, **driver_ms},
+        watermark_ms=done.streams_watermark_ms,
+        committables=committables,
+        metrics=SubtaskMetrics(
+            started_at_ms=started_ms,
+            acknowledged_at_ms=time.time_ns() // 1_000_000,
+            sync_ms=sync_ms,
+            async_ms=_since(started) - sync_ms,
+            rows_in=done.rows_in,
+            rows_out=output.rows_out,
+            groups=done.groups,
+            late_rows=output.late_rows,
+            malformed_rows=output.malformed_rows,
+            checkpointed_bytes=work.uploaded_bytes + _inline_bytes(done.state, spec, work.subtask),
+            full_bytes=sum(handle.segment.size_bytes for handle in done.state),
+            requests=work.uploads.requests.so_far(),
+        ),
+    )
+    return Execution(ack=ack, token=work.token, read=done.read), done.earlier
+
+
+def _keyed(work: Workspace, output: StageOutput, batches: Iterable[pa.RecordBatch]) -> _Pass:
+    snapshot = KeyedSnapshot(work, output)
+    if work.spec.is_exchanged:
+        for part in received(batches):
+            snapshot.receive(part)
+    else:
+        for chunk in chunks(batches):
+            snapshot.add(chunk)
+    state = snapshot.finish()
+    is_first = work.subtask.index == 0
+    return _Pass(
+        rows_in=snapshot.rows_in,
+        groups=snapshot.groups,
+        state=state,
+        event_times_ms=snapshot.event_times_ms if is_first else {},
+        streams_watermark_ms=snapshot.streams_watermark_ms,
+        read=snapshot.read,
+        earlier=snapshot.executions if is_first else {},
+    )
+
+
+def _since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)
+
+
+def _pass_through(work: Workspace, output: StageOutput, batches: Iterable[pa.RecordBatch]) -> _Pass:
+    spec = work.spec
+    measures = spec.measured_source is not None
+    assert not measures or spec.stage.inputs[0].event_time is not None
+    event_times = EventTimes(
+        spec.stage.uid, spec.measured_source or "", spec.stage.inputs[0].event_time or ""
+    )
+    rows_in = 0
+    schema = pa.ipc.read_schema(pa.py_buffer(spec.input_schemas[0]))
+    # An empty chunk first, so that the output's schema is known even without rows.
+    for chunk in chain([to_frame(schema.empty_table())], chunks(batches)):
+        rows_in += chunk.height
+        rows = output.without_malformed(chunk)
+        if measures:
+            event_times.add(rows)
+        output.add(rows.drop(SOURCE, strict=False))
+    return _Pass(
+        rows_in=rows_in,
+        event_times_ms=event_times.latest_ms,
+        streams_watermark_ms=spec.streams_watermark_ms,
+    )
+
+
+def _inline_bytes(state: tuple[StateHandle, ...], spec: SubtaskSpec, subtask: SubtaskId) -> int:
+    """The most bytes of new state that are stored inside the ack."""
+    inherited = {handle.segment.checksum for handle in spec.state[subtask.index]}
+    new: list[SegmentHandle] = [h.segment for h in state if h.segment.checksum not in inherited]
+    return sum(segment.size_bytes for segment in new if segment.inline is not None)
+
+
+def _strike(work: Workspace) -> None:
+    """Inject the configured fault, between the uploads and the ack."""
+    fault, subtask = work.spec.fault, work.subtask
+    if fault is None or subtask.index != 0:
+        return
+    if fault.strikes_subtask(subtask.stage, work.spec.checkpoint_id):
+        fault.strike()

@@ -1,0 +1,115 @@
+"""``SubtaskSpec``, the task of a subtask as data, and ``Workspace``, its clients and folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.key_groups import hash_range, key_group_range
+from sluice.core.plan import TaskPlan
+from sluice.declaration.nodes import SinkNode, StageNode
+from sluice.exchange.blocks import ChainedClock, ChainLink
+from sluice.exchange.faults import Fault
+from sluice.exchange.reading import CarriedClock
+from sluice.operators.operator import EpochTime
+from sluice.protocol.keys import PipelinePaths
+from sluice.state.cache import SegmentCache
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation
+from sluice.store.uploads import Uploads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskSpec:
+    """Everything that a subtask needs, as plain data: it is pickled into the Spark task.
+
+    ``input_schemas`` are the serialized Arrow schemas of each input's rows, known even when there
+    are none; with ``is_pre_aggregated`` Spark has grouped the rows already, see ``SparkPartial``;
+    with ``is_exchanged`` they come as blocks, see ``subtask.exchange_blocks``.
+    ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range;
+    with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
+    ``event_times_ms`` are what the stage's driver learned of the input, for the ack.  With a
+    ``clock`` the watermark of the epoch's end comes with the rows, and ``epoch_time`` lacks it.
+    With ``chained_to`` the output goes to the next stage's subtasks, and not to the bucket.
+    """
+
+    location: StoreLocation
+    pipeline: str
+    stage: StageNode
+    task: TaskPlan
+    sinks: tuple[SinkNode, ...]
+    has_consumers: bool
+    checkpoint_id: CheckpointId
+    attempt: int
+    params: Mapping[str, str]
+    input_schemas: tuple[bytes, ...]
+    state: tuple[tuple[StateHandle, ...], ...]
+    epoch_time: EpochTime
+    streams_watermark_ms: int | None
+    event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    clock: CarriedClock | ChainedClock | None = None
+    chained_to: ChainLink | None = None
+    measured_source: str | None = None  # The source whose event times are measured.
+    is_pre_aggregated: bool = False
+    is_exchanged: bool = False
+    is_full: bool = False
+    inline_threshold_bytes: int = 0
+    memory_bytes: int = 512 * 1024**2
+    max_state_runs: int = 16
+    fault: Fault | None = None
+    broadcast: tuple[SegmentHandle, ...] = ()  # The rows that every subtask reads,
+    broadcast_schema: bytes = b""  # and their serialized Arrow schema; empty without such an input.
+
+
+@dataclass(slots=True)
+class Workspace:
+    """The clients of one pass; they live as long as the Spark task.
+
+    What is put through ``store``, or any store that is opened at ``location``, is uploaded in the
+    background; it is durable once ``uploads`` have settled.
+    """
+
+    spec: SubtaskSpec
+    subtask: SubtaskId
+    location: StoreLocation
+    uploads: Uploads
+    store: ObjectStore
+    paths: PipelinePaths
+    cache: SegmentCache
+    token: str  # Of this execution: Spark may run the same subtask and attempt several times.
+    uploaded_bytes: int = 0
+    uploaded_state: list[SegmentHandle] = field(default_factory=list[SegmentHandle])
+
+    @property
+    def hash_range(self) -> tuple[int, int]:
+        """The first and last hash of the keys that this subtask owns."""
+        task = self.spec.task
+        groups = key_group_range(task.max_parallelism, task.parallelism, self.subtask.index)
+        return hash_range(task.max_parallelism, groups)
+
+    def state_key(self, digest: str) -> str:
+        """The key of a state segment of this checkpoint and subtask, named by its content."""
+        return self.paths.shared_segment(
+            self.spec.stage.uid, self.spec.checkpoint_id, f"{self.subtask.index:05d}-{digest}"
+        )
+
+    def upload(self, key: str, body: bytes) -> None:
+        self.store.put(key, body)
+        self.uploaded_bytes += len(body)
+
+    def upload_state(self, segment: SegmentHandle, body: bytes) -> None:
+        """Upload a segment of this subtask's state, and keep it for the next epoch."""
+        self.upload(segment.key, body)
+        self.cache.add(segment, body)
+        self.uploaded_state.append(segment)
+
+    def settle(self) -> None:
+        """Wait until all that was uploaded is durable; raises the error of an upload that failed.
+
+        A root that is a folder has the segments only now, so only now they are known to it.
+        """
+        self.uploads.settle()
+        for segment in self.uploaded_state:
+            self.cache.mark(segment)

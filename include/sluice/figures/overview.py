@@ -1,0 +1,209 @@
+"""A job's checkpoints at a glance (Flink's CheckpointingStatistics): counts, distributions, the
+latest of each kind, and the history.
+
+The distribution of a figure over many checkpoints or subtasks (Flink's StatsSummary).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from sluice.figures.record import (
+    CheckpointStats,
+    CheckpointStatus,
+    SourceStats,
+    StageStats,
+    SubtaskException,
+    SubtaskStats,
+)
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Since the job's first checkpoint, also of those that the history has no more."""
+
+    restored: int
+    total: int
+    in_progress: int
+    completed: int
+    failed: int
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Over the completed checkpoints of the history."""
+
+    checkpointed_size: StatsSummary | None
+    state_size: StatsSummary | None
+    end_to_end_duration: StatsSummary | None
+    finalization_duration: StatsSummary | None
+    persisted_data: StatsSummary | None
+    records: StatsSummary | None
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job was restored from last, and where that is, or was."""
+
+    id: int
+    restore_timestamp: int
+    is_savepoint: bool
+    external_path: str
+
+
+class Latest(msgspec.Struct, frozen=True, kw_only=True):
+    completed: CheckpointStats | None
+    savepoint: CheckpointStats | None
+    failed: CheckpointStats | None
+    restored: Restored | None
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """``history`` is from the newest to the oldest, as Flink lists it."""
+
+    counts: Counts
+    summary: Summary
+    latest: Latest
+    failures: dict[str, int]  # By reason, of the history.
+    history: tuple[CheckpointStats, ...]
+
+
+class StageSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Over the subtasks of a stage that have answered."""
+
+    checkpointed_size: StatsSummary | None
+    state_size: StatsSummary | None
+    end_to_end_duration: StatsSummary | None
+    sync: StatsSummary | None
+    async_: StatsSummary | None = msgspec.field(name="async")
+    start_delay: StatsSummary | None
+    rows_in: StatsSummary | None
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint with all that was measured of it; ``summaries`` are by stage."""
+
+    checkpoint: CheckpointStats
+    sources: tuple[SourceStats, ...]
+    stages: tuple[StageStats, ...]
+    summaries: dict[str, StageSummary]
+    exceptions: tuple[SubtaskException, ...]
+    discarded: bool
+    external_path: str | None
+
+
+def summary_of_checkpoints(checkpoints: Iterable[CheckpointStats]) -> Summary:
+    completed = [one for one in checkpoints if one.status is CheckpointStatus.COMPLETED]
+    return Summary(
+        checkpointed_size=summary_of(one.checkpointed_size for one in completed),
+        state_size=summary_of(one.state_size for one in completed),
+        end_to_end_duration=summary_of(one.end_to_end_duration for one in completed),
+        finalization_duration=summary_of(one.finalization_duration for one in completed),
+        persisted_data=summary_of(one.persisted_data for one in completed),
+        records=summary_of(one.records for one in completed),
+    )
+
+
+def summary_of_stage(subtasks: Sequence[SubtaskStats]) -> StageSummary:
+    durations = [one.checkpoint for one in subtasks if one.checkpoint is not None]
+    return StageSummary(
+        checkpointed_size=summary_of(one.checkpointed_size for one in subtasks),
+        state_size=summary_of(one.state_size for one in subtasks),
+        end_to_end_duration=summary_of(one.end_to_end_duration for one in subtasks),
+        sync=summary_of(one.sync for one in durations),
+        async_=summary_of(one.async_ for one in durations),
+        start_delay=summary_of(one.start_delay for one in subtasks),
+        rows_in=summary_of(one.rows_in for one in subtasks),
+    )
+
+
+def latest_of(checkpoints: Sequence[CheckpointStats], restored: Restored | None) -> Latest:
+    """*checkpoints* are in the order of their ids."""
+
+    def newest(fits: Callable[[CheckpointStats], bool]) -> CheckpointStats | None:
+        return next((one for one in reversed(checkpoints) if fits(one)), None)
+
+    return Latest(
+        completed=newest(lambda one: _is_completed(one) and not one.is_savepoint),
+        savepoint=newest(lambda one: _is_completed(one) and one.is_savepoint),
+        failed=newest(lambda one: one.status is CheckpointStatus.FAILED),
+        restored=restored,
+    )
+
+
+def failures_by_reason(checkpoints: Iterable[CheckpointStats]) -> dict[str, int]:
+    """How many checkpoints each reason has ended, the most frequent first."""
+    counts: dict[str, int] = {}
+    for one in checkpoints:
+        if one.failure_reason is not None:
+            counts[one.failure_reason] = counts.get(one.failure_reason, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def history_page(
+    checkpoints: Sequence[CheckpointStats],
+    *,
+    limit: int | None = None,
+    before: int | None = None,
+    statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
+    types: frozenset[str] = frozenset(),
+) -> tuple[CheckpointStats, ...]:
+    """The newest *limit* of *checkpoints* with an id below *before*, newest first; without *types*
+    of every type.
+    """
+    fitting = [
+        one
+        for one in sorted(checkpoints, key=lambda one: -one.id)
+        if one.status in statuses
+        and (not types or one.checkpoint_type in types)
+        and (before is None or one.id < before)
+    ]
+    return tuple(fitting[:limit])
+
+
+def _is_completed(one: CheckpointStats) -> bool:
+    return one.status is CheckpointStatus.COMPLETED
+
+
+class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Named as in Flink's REST API."""
+
+    min: int
+    max: int
+    avg: int
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+
+
+def summary_of(values: Iterable[int | None]) -> StatsSummary | None:
+    """The distribution of the *values* that were measured; None without any."""
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return None
+    return StatsSummary(
+        min=known[0],
+        max=known[-1],
+        avg=sum(known) // len(known),
+        p50=interpolated_percentile(known, 0.5),
+        p90=interpolated_percentile(known, 0.9),
+        p95=interpolated_percentile(known, 0.95),
+        p99=interpolated_percentile(known, 0.99),
+        p999=interpolated_percentile(known, 0.999),
+    )
+
+
+def interpolated_percentile(ordered: Sequence[int], share: float) -> float:
+    """The value below which *share* of the *ordered* values lie, by the rule that Flink uses: at
+    ``share * (n + 1)``, between two values in proportion, and never outside of them.
+    """
+    position = share * (len(ordered) + 1)
+    before = math.floor(position)
+    if before < 1:
+        return float(ordered[0])
+    if before >= len(ordered):
+        return float(ordered[-1])
+    low, high = ordered[before - 1], ordered[before]
+    return low + (position - before) * (high - low)

@@ -1,0 +1,318 @@
+"""The figures of one checkpoint, of its stages and of their subtasks.
+
+Named as in Flink's REST API where Flink has them: moments in milliseconds since 1970, durations in
+milliseconds, sizes in bytes.  None is what was not measured, and never a zero.
+
+The checkpoints that have ended, a line each, in objects that are written once.
+
+Each statistics object has the lines of those that ended shortly before it, at most ``TAIL`` of
+them, and names the object that has the older ones, up to the bound.  So the whole history is in
+the newest object and one other; see docs/adr/0017-statistics-lag-and-spans.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from sluice.core.answers import StoreRequests
+
+
+class CheckpointStatus(StrEnum):
+    """Flink's CheckpointStatsStatus."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+class SubtaskStatus(StrEnum):
+    """As in Flink's REST API: a subtask has answered, or it has not."""
+
+    COMPLETED = "completed"
+    PENDING_OR_FAILED = "pending_or_failed"
+
+
+class CheckpointDuration(msgspec.Struct, frozen=True, kw_only=True):
+    """``sync``: reading, merging, encoding, while uploads run beside it; ``async``: from there
+    until everything was durable.
+    """
+
+    sync: int
+    async_: int = msgspec.field(name="async")
+
+
+class CheckpointAlignment(msgspec.Struct, frozen=True, kw_only=True):
+    """``duration``: how long the first input's barrier waited for the last input's; ``persisted``:
+    the bytes that the checkpoint left in flight.
+    """
+
+    duration: int | None = None
+    persisted: int | None = None
+
+
+class SubtaskStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A subtask's own figures (Flink's SubtaskStateStats), on its machine's clock."""
+
+    index: int
+    status: SubtaskStatus = SubtaskStatus.COMPLETED
+    attempt: int | None = None
+    start_timestamp: int | None = None
+    ack_timestamp: int | None = None
+    start_delay: int | None = None
+    end_to_end_duration: int | None = None
+    checkpoint: CheckpointDuration | None = None
+    checkpointed_size: int | None = None
+    state_size: int | None = None
+    rows_in: int | None = None
+    rows_out: int | None = None
+    groups: int | None = None
+    late_rows: int | None = None
+    malformed_rows: int | None = None
+    requests: StoreRequests | None = None
+
+
+class SourceStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A source in a checkpoint: what its epoch has read, and what was seen behind the barrier when
+    it was triggered (Flink's pendingRecords and pendingBytes).
+
+    ``pending_splits`` are the partitions, files or snapshots that had some; with
+    ``pending_is_least`` there may have been more.  ``watermark`` is the source's own behind its
+    barrier, ``event_time`` the latest that was seen of its rows, ``emit_timestamp`` when the first
+    stage that reads it had acknowledged.
+    """
+
+    id: str
+    records: int
+    size: int | None = None
+    pending_records: int | None = None
+    pending_bytes: int | None = None
+    pending_splits: int | None = None
+    pending_is_least: bool = False
+    exhausted: bool = False
+    watermark: int | None = None
+    event_time: int | None = None
+    emit_timestamp: int | None = None
+
+
+class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A stage's figures, summed over its subtasks (Flink's TaskStateStats).
+
+    ``unaligned_checkpoint``: it waited for no other stage, or the coordinator acknowledged for it.
+    ``watermark`` is that of its output; ``bytes_out`` are those of its stream and of what it staged
+    for sinks, as they are stored.  ``requests`` are those to stores, before the acks.
+    """
+
+    id: str
+    status: CheckpointStatus
+    num_subtasks: int
+    num_acknowledged_subtasks: int
+    attempt: int | None = None
+    latest_ack_timestamp: int | None = None
+    end_to_end_duration: int | None = None
+    checkpointed_size: int | None = None
+    state_size: int | None = None
+    alignment: CheckpointAlignment = CheckpointAlignment()
+    unaligned_checkpoint: bool = False
+    watermark: int | None = None
+    rows_in: int | None = None
+    rows_out: int | None = None
+    bytes_out: int | None = None
+    late_rows: int | None = None
+    malformed_rows: int | None = None
+    requests: StoreRequests | None = None
+    subtasks: tuple[SubtaskStats, ...] = ()
+
+
+class SubtaskException(msgspec.Struct, frozen=True, kw_only=True):
+    """The words in which a subtask declined."""
+
+    stage: str
+    index: int
+    attempt: int
+    message: str
+
+
+class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A checkpoint in a line (Flink's CheckpointStatistics without its tasks).
+
+    ``checkpoint_type`` is Sluice's; ``finalization_duration`` is from the latest ack until the
+    checkpoint was completed; ``committed``: whether every sink has published it, as far as that is
+    known.  ``pending_records`` and ``pending_bytes`` were left behind its barriers, over the
+    sources that can say; ``watermark_lag`` is how far the least watermark of its stages was behind
+    the trigger.
+    """
+
+    id: int
+    status: CheckpointStatus
+    checkpoint_type: str
+    is_savepoint: bool
+    trigger_timestamp: int
+    savepoint: str | None = None
+    cause: str = ""
+    latest_ack_timestamp: int | None = None
+    completed_timestamp: int | None = None
+    end_to_end_duration: int | None = None
+    finalization_duration: int | None = None
+    checkpointed_size: int | None = None
+    state_size: int | None = None
+    persisted_data: int | None = None
+    num_subtasks: int | None = None
+    num_acknowledged_subtasks: int | None = None
+    unaligned_checkpoint: bool | None = None
+    attempts: int | None = None
+    records: int | None = None
+    pending_records: int | None = None
+    pending_bytes: int | None = None
+    watermark_lag: int | None = None
+    rows_out: int | None = None
+    late_rows: int | None = None
+    malformed_rows: int | None = None
+    committed: bool | None = None
+    failure_timestamp: int | None = None
+    failure_reason: str | None = None
+    failure_message: str | None = None
+
+
+TAIL = 100  # An object every hundredth has all lines; the others have this many at most.
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """``checkpoints`` is in the order of their ids; those before them are in the object of
+    checkpoint ``older``.  ``completed`` and ``failed`` count everything that has ended since the
+    job's first checkpoint.
+    """
+
+    checkpoints: tuple[CheckpointStats, ...] = ()
+    older: int | None = None
+    completed: int = 0
+    failed: int = 0
+
+
+class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept of a checkpoint when it has ended.
+
+    ``parent`` is the checkpoint that its epoch continues; ``flow`` what the last completed epochs
+    were, up to this checkpoint.
+    """
+
+    checkpoint: CheckpointStats
+    history: History
+    parent: int | None = None
+    sources: tuple[SourceStats, ...] = ()
+    stages: tuple[StageStats, ...] = ()
+    flow: tuple[EpochFlow, ...] = ()
+    exceptions: tuple[SubtaskException, ...] = ()
+
+
+def needs_older(previous: History) -> bool:
+    """Whether ``extended`` merges what *previous* has with the lines of the object it names."""
+    return previous.older is not None and len(previous.checkpoints) >= TAIL
+
+
+def extended(
+    previous: History,
+    ended: Sequence[CheckpointStats],
+    *,
+    previous_id: int | None,
+    older: Sequence[CheckpointStats] = (),
+    bound: int,
+) -> History:
+    """*previous*, kept under *previous_id*, with the lines of what has *ended* since.
+
+    What *previous* has counted is not counted again; a line of it that was published or measured
+    since says so.  *older* are the lines of the object that it names, where ``needs_older`` asks
+    for them.  Without *previous_id* everything stays in one piece.
+    """
+    lines = {one.id: one for one in previous.checkpoints}
+    counted = _counted_up_to(previous)
+    new = {one.id: one for one in ended if one.id not in lines and one.id > counted}
+    merged = {one.id: _merged(lines[one.id], one) for one in ended if one.id in lines}
+    news = new | {n: one for n, one in merged.items() if one != lines[n]}
+    history = msgspec.structs.replace(
+        previous,
+        completed=previous.completed + _count(new.values(), CheckpointStatus.COMPLETED),
+        failed=previous.failed + _count(new.values(), CheckpointStatus.FAILED),
+    )
+    if needs_older(previous):
+        return _with(history, {one.id: one for one in older} | lines | news, None, bound)
+    if previous.older is None and len(lines) >= TAIL and previous_id is not None:
+        return _with(history, news, previous_id, bound)
+    return _with(history, lines | news, previous.older, bound)
+
+
+def whole_history(
+    newest: History,
+    older: Sequence[CheckpointStats],
+    ended: Sequence[CheckpointStats],
+    *,
+    bound: int,
+) -> History:
+    """The lines of the newest object, of the *older* one that it names, and of what has *ended*
+    that it does not have yet.
+    """
+    latest = extended(newest, ended, previous_id=None, bound=bound)
+    lines = {one.id: one for one in (*older, *newest.checkpoints, *latest.checkpoints)}
+    return _with(latest, lines, None, bound)
+
+
+def is_due_for_pruning(before: History, after: History) -> bool:
+    """Once in ``TAIL`` checkpoints."""
+    return _total(before) // TAIL != _total(after) // TAIL
+
+
+def kept_objects(bound: int) -> int:
+    """How many of the newest objects are kept: what they refer to is among them."""
+    return max(bound, TAIL) + TAIL
+
+
+def _counted_up_to(history: History) -> int:
+    """The greatest id of which it cannot be seen any more whether the history counted it."""
+    if history.older is not None:
+        return history.older
+    is_whole = len(history.checkpoints) == _total(history)
+    return 0 if is_whole else history.checkpoints[0].id
+
+
+def _with(
+    history: History, lines: dict[int, CheckpointStats], older: int | None, bound: int
+) -> History:
+    newest = sorted(lines)[-bound:]
+    return msgspec.structs.replace(
+        history, checkpoints=tuple(lines[n] for n in newest), older=older
+    )
+
+
+def _merged(line: CheckpointStats, other: CheckpointStats) -> CheckpointStats:
+    """What was measured counts more than what only the journal knew."""
+    best = other if line.num_subtasks is None else line
+    committed = other.committed if line.committed is None else line.committed or other.committed
+    return msgspec.structs.replace(best, committed=committed)
+
+
+def _total(history: History) -> int:
+    return history.completed + history.failed
+
+
+def _count(lines: Iterable[CheckpointStats], status: CheckpointStatus) -> int:
+    return sum(1 for one in lines if one.status is status)
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a source gave, or a stage read and wrote, in one epoch."""
+
+    rows_in: int | None = None
+    rows_out: int | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+
+
+class EpochFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """A completed epoch; ``nodes`` are its sources and stages by uid."""
+
+    id: int
+    trigger_timestamp: int
+    completed_timestamp: int
+    nodes: dict[str, Flow]

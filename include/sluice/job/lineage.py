@@ -1,0 +1,475 @@
+"""The lineage of a checkpoint: the stages, sources and tables of its parent.
+
+The parent is completed and described by its ``_metadata``, or, with several concurrent checkpoints,
+still pending; then a stage of it is known as soon as its subtasks have acknowledged.
+
+The state a subtask starts from: the parent's, cut to its hashes (StateAssignmentOperation).
+
+How far event time has come at a barrier: what the acks of the stages say about it.
+
+The records of compactions in the bucket: written behind a checkpoint, looked up by later epochs.
+
+Correctness never depends on one: it names merged state with the same rows as the runs that it
+replaces, and only an epoch that still has all of those runs takes it over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sluice.core.answers import Ack
+from sluice.core.compaction import Compaction, useful
+from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
+from sluice.core.event_time import MIN_WATERMARK, SourceClock, StageClock, measured_by
+from sluice.core.handles import StateHandle
+from sluice.core.ids import CheckpointId
+from sluice.core.key_groups import hash_range, key_group_range
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
+from sluice.core.state import CoordinatorState
+from sluice.declaration.nodes import SourceNode
+from sluice.declaration.pipeline import side_outputs
+from sluice.job.answers import acks_of, plan_of
+from sluice.job.job import Job, uncollected
+from sluice.job.positions import whole_cut
+from sluice.protocol.records import decode_compaction, encode_compaction
+from sluice.store.object_store import AlreadyExists, Created, in_parallel
+
+
+class Lineage(Protocol):
+    """The parent that a checkpoint continues; None for a stage or source that it did not have."""
+
+    def stage(self, uid: str) -> StageState | None:
+        """Raises NotYetAcknowledged when the parent is pending and its stage still runs."""
+        ...
+
+    def max_parallelism(self, uid: str) -> int | None: ...
+
+    def is_finished(self, uid: str) -> bool: ...
+
+    def was_overtaken(self, uid: str) -> bool: ...
+
+    def source(self, uid: str) -> SourceCut | None: ...
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Per sink, the checkpoint whose commit made the version of its table."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedParent:
+    """``metadata`` None: the job starts from empty state.  ``decided`` are the versions of the
+    tables, where a restore or submission has decided them.
+    """
+
+    metadata: CheckpointMetadata | None
+    decided: Mapping[str, int] | None = None
+
+    def stage(self, uid: str) -> StageState | None:
+        return self.metadata.stage(uid) if self.metadata is not None else None
+
+    def max_parallelism(self, uid: str) -> int | None:
+        stage = self.stage(uid)
+        return stage.max_parallelism if stage is not None else None
+
+    def is_finished(self, uid: str) -> bool:
+        stage = self.stage(uid)
+        return stage is not None and stage.is_finished
+
+    def was_overtaken(self, uid: str) -> bool:
+        stage = self.stage(uid)
+        return stage is not None and stage.is_overtaken
+
+    def source(self, uid: str) -> SourceCut | None:
+        return self.metadata.source(uid) if self.metadata is not None else None
+
+    @property
+    def tables(self) -> dict[str, int]:
+        if self.decided is not None:
+            return dict(self.decided)
+        return dict(self.metadata.tables) if self.metadata is not None else {}
+
+
+@dataclass(frozen=True, slots=True)
+class PendingParent:
+    """Always aligned: unaligned checkpoints are not concurrent, so nothing is in flight."""
+
+    job: Job
+    state: CoordinatorState
+    plan: CheckpointPlan
+    pending: PendingCheckpoint
+    before: Lineage
+
+    def stage(self, uid: str) -> StageState | None:
+        if uid in self.plan.finished:
+            return self.before.stage(uid)
+        if all(task.uid != uid for task in self.plan.tasks):
+            return None
+        acks = acks_of(self.job, self.state, self.pending.checkpoint_id)
+        return stage_state(self.job, self.plan, self.pending, uid, self.before, acks)
+
+    def max_parallelism(self, uid: str) -> int | None:
+        known = {task.uid: task.max_parallelism for task in self.plan.tasks}
+        return known.get(uid, self.before.max_parallelism(uid))
+
+    def is_finished(self, uid: str) -> bool:
+        return uid in self.plan.finished
+
+    def was_overtaken(self, uid: str) -> bool:
+        return uid in self.pending.overtaken
+
+    def source(self, uid: str) -> SourceCut | None:
+        return next((cut for cut in self.plan.sources if cut.uid == uid), None)
+
+    @property
+    def tables(self) -> dict[str, int]:
+        return tables_of(self.job, self.plan, self.before)
+
+
+def lineage_of_tip(job: Job, state: CoordinatorState) -> Lineage:
+    """The lineage of a checkpoint that is triggered now."""
+    if state.pending:
+        return _pending_parent(job, state, state.pending[-1])
+    return CompletedParent(job.base_metadata(state), state.tables)
+
+
+@uncollected
+def lineage_of(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Lineage:
+    """The lineage of *plan*, which belongs to a pending checkpoint of *state*."""
+    parent = None if plan.parent is None else state.pending_checkpoint(plan.parent)
+    if parent is not None and plan.origin is None:
+        return _pending_parent(job, state, parent)
+    is_base = state.continues(plan.parent, plan.origin)
+    return CompletedParent(job.parent_metadata(plan), state.tables if is_base else None)
+
+
+def stage_state(
+    job: Job,
+    plan: CheckpointPlan,
+    pending: PendingCheckpoint,
+    uid: str,
+    lineage: Lineage,
+    acks: Callable[[str], list[Ack]],
+) -> StageState:
+    """The stage as this checkpoint leaves it, from its acks and those of what it reads."""
+    task, before = plan.task(uid), lineage.stage(uid)
+    upstream = _upstream(job, pending, plan, uid, acks)
+    if uid in pending.overtaken:
+        return _overtaken(task, before, upstream)
+    mine = acks(uid)
+    watermark_ms, no_say, known_ms = watermark_after_stage(job, plan, uid, mine, before)
+    return StageState(
+        uid=uid,
+        parallelism=task.parallelism,
+        max_parallelism=task.max_parallelism,
+        subtasks=tuple(
+            SubtaskState(subtask=ack.subtask, state=ack.state, output=ack.output) for ack in mine
+        ),
+        watermark_ms=watermark_ms,
+        in_flight=_left(job, task, before, lineage, upstream) if task.is_unaligned else (),
+        event_times_ms=known_ms,
+        rows_per_group=_rows_per_group(mine, before),
+        schema=_schema(job, uid, mine, before),
+        has_no_say=no_say,
+    )
+
+
+def schema_before(stage: StageState | None, producer: StageState | None, uid: str) -> bytes:
+    """The serialized Arrow schema of the stream of the stage *uid* that *stage* reads, as the
+    parent knew both; empty where no stage before it has run yet.
+    """
+    left = stage.in_flight_of(uid) if stage is not None else None
+    return (left.schema if left is not None else b"") or (producer.schema if producer else b"")
+
+
+def finished_stage(before: StageState) -> StageState:
+    """A stage that ended at an earlier barrier: its state stays, its files are older."""
+    return replace(_without_output(before), is_finished=True, is_overtaken=False)
+
+
+def tables_of(job: Job, plan: CheckpointPlan, lineage: Lineage) -> dict[str, int]:
+    """Per sink the checkpoint that makes its table's version, once *plan* is committed.
+
+    A sink whose stage has finished keeps the version it has.  The first checkpoint of a generation
+    publishes every table, side outputs too: a restore may have rolled them back.
+    """
+    running = {task.uid for task in plan.tasks}
+    published = {uid for uid, sink in job.pipeline.sinks.items() if sink.input in running}
+    if plan.starts_lineage:
+        published |= {*job.pipeline.sinks, *side_outputs(job.pipeline)}
+    return lineage.tables | dict.fromkeys(sorted(published), int(plan.checkpoint_id))
+
+
+def _pending_parent(job: Job, state: CoordinatorState, pending: PendingCheckpoint) -> PendingParent:
+    plan = plan_of(job, pending.checkpoint_id)
+    return PendingParent(job, state, plan, pending, lineage_of(job, state, plan))
+
+
+def _upstream(
+    job: Job,
+    pending: PendingCheckpoint,
+    plan: CheckpointPlan,
+    uid: str,
+    acks: Callable[[str], list[Ack]],
+) -> dict[str, list[Ack]]:
+    """The acks of each stage that *uid* reads and that ran in this epoch, if *uid* left them."""
+    leaves_input = uid in pending.overtaken or plan.task(uid).is_unaligned
+    running = {task.uid for task in plan.tasks} - set(pending.overtaken) if leaves_input else set()
+    return {
+        producer: acks(producer)
+        for producer in job.pipeline.upstream_of(uid)
+        if producer in running
+    }
+
+
+def _left(
+    job: Job,
+    task: TaskPlan,
+    before: StageState | None,
+    lineage: Lineage,
+    upstream: Mapping[str, list[Ack]],
+) -> tuple[InFlightData, ...]:
+    """What an unaligned stage leaves in flight: this epoch's streams, and what it has not read.
+
+    It reads nothing before the columns of all its streams are known.
+    """
+    streams = job.pipeline.upstream_of(task.uid)
+    has_read = all(schema_before(before, lineage.stage(one), one) for one in streams)
+    return _in_flight(upstream, None if has_read else before)
+
+
+def _in_flight(
+    upstream: Mapping[str, list[Ack]], before: StageState | None = None
+) -> tuple[InFlightData, ...]:
+    """What *before* left in flight, and behind it what *upstream* sealed in this epoch."""
+    left = {data.producer: data for data in (before.in_flight if before is not None else ())}
+    for producer, acks in upstream.items():
+        earlier = left.get(producer)
+        sealed = tuple(segment for ack in acks for segment in ack.output)
+        left[producer] = InFlightData(
+            producer=producer,
+            segments=(*(earlier.segments if earlier is not None else ()), *sealed),
+            schema=acks[0].schema or (earlier.schema if earlier is not None else b""),
+        )
+    return tuple(left.values())
+
+
+def _schema(job: Job, uid: str, acks: list[Ack], before: StageState | None) -> bytes:
+    """The output's schema, if a stage that reads it may go on when this one has finished."""
+    if all(len(consumer.inputs) == 1 for consumer in job.pipeline.consumers_of(uid)):
+        return b""
+    return acks[0].schema or (before.schema if before is not None else b"")
+
+
+def _rows_per_group(acks: list[Ack], before: StageState | None) -> float | None:
+    """How often a key came in this epoch; as before, if nothing came."""
+    groups = sum(ack.metrics.groups for ack in acks)
+    if not groups:
+        return before.rows_per_group if before is not None else None
+    return round(sum(ack.metrics.rows_in for ack in acks) / groups, 2)
+
+
+def _overtaken(
+    task: TaskPlan, before: StageState | None, upstream: Mapping[str, list[Ack]]
+) -> StageState:
+    """As the parent left it; what it did not consume of this epoch joins what is in flight."""
+    stage = before or StageState(
+        uid=task.uid,
+        parallelism=task.parallelism,
+        max_parallelism=task.max_parallelism,
+        subtasks=tuple(SubtaskState(subtask=s, state=(), output=()) for s in task.subtasks),
+        watermark_ms=MIN_WATERMARK,
+    )
+    return replace(
+        _without_output(stage),
+        in_flight=_in_flight(upstream, stage),
+        is_overtaken=True,
+    )
+
+
+def _without_output(stage: StageState) -> StageState:
+    return replace(stage, subtasks=tuple(replace(subtask, output=()) for subtask in stage.subtasks))
+
+
+def assigned_state(
+    before: StageState | None, task: TaskPlan
+) -> tuple[tuple[StateHandle, ...], ...]:
+    """Per new subtask the segments it reads, cut to its hash range, in the order of their runs.
+
+    The subtasks' ranges follow each other, so each handle finds its new owners by a search.
+    A segment that several old subtasks name, since it was cut before, is the same file.
+    """
+    handles = [
+        handle
+        for subtask in (before.subtasks if before is not None else ())
+        for handle in subtask.state
+    ]
+    handles.sort(key=lambda handle: (handle.table, handle.run))
+    most, count = task.max_parallelism, task.parallelism
+    ranges = [hash_range(most, key_group_range(most, count, index)) for index in range(count)]
+    shares: list[list[StateHandle]] = [[] for _ in ranges]
+    firsts = [first for first, _ in ranges]
+    for handle in handles:
+        owner = bisect_right(firsts, handle.first_hash) - 1
+        end = bisect_right(firsts, handle.last_hash)
+        for index in range(owner, end):
+            shares[index].append(_cut_to(handle, *ranges[index]))
+    return tuple(map(tuple, shares))
+
+
+def _cut_to(handle: StateHandle, first: int, last: int) -> StateHandle:
+    if first <= handle.first_hash and handle.last_hash <= last:
+        return handle
+    return replace(
+        handle,
+        first_hash=max(first, handle.first_hash),
+        last_hash=min(last, handle.last_hash),
+    )
+
+
+def stage_clock(
+    job: Job,
+    plan: CheckpointPlan,
+    stage: str,
+    streams_ms: int | None,
+    before: StageState | None,
+) -> StageClock:
+    """The clock of a stage at this barrier; *streams_ms* is the watermark of the streams it reads,
+    None when it reads none, or only such as have no say.
+    """
+    return StageClock(
+        sources=tuple(
+            _source_clock(job, plan, source, before.event_times_ms if before is not None else {})
+            for source in job.pipeline.sources_of(stage)
+        ),
+        streams_ms=streams_ms,
+        floor_ms=before.watermark_ms if before is not None else MIN_WATERMARK,
+    )
+
+
+def watermark_after_stage(
+    job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
+) -> tuple[int, bool, dict[str, int]]:
+    """The watermark behind a stage at this barrier, known once all its subtasks acknowledged;
+    whether nothing that it read in this epoch says how far event time has come; and what it knows
+    of the partitions of its sources.
+    """
+    clock = stage_clock(job, plan, stage, None, before)
+    measured_ms = measured_by(acks)
+    known = {
+        name: at_ms
+        for source in clock.sources
+        for name, at_ms in source.known_ms(measured_ms).items()
+    }
+    return clock.behind_ms(acks), clock.has_no_say(acks), dict(sorted(known.items()))
+
+
+def watermark_after_source(
+    job: Job, plan: CheckpointPlan, source: SourceNode, acks: Sequence[Ack], after: StageState
+) -> tuple[int | None, int | None]:
+    """The source's own watermark behind its barrier, and the latest event time that is known of it;
+    *after* is a stage that reads it, *acks* are its.  None where it has no say, or no time.
+    """
+    clock = _source_clock(job, plan, source, {})
+    own = f"{source.uid}/"
+    known = [at_ms for name, at_ms in after.event_times_ms.items() if name.startswith(own)]
+    watermark_ms = clock.watermark_of(after.event_times_ms, measured_by(acks))
+    return watermark_ms, max(known, default=None)
+
+
+def is_idle(job: Job, plan: CheckpointPlan, producer: str) -> bool:
+    """Whether a source, or everything that a stage reads, has been silent for long."""
+    if producer in job.pipeline.sources:
+        return _cut(job, plan, producer).is_idle
+    return all(is_idle(job, plan, one) for one in job.pipeline.stages[producer].producers)
+
+
+def _source_clock(
+    job: Job, plan: CheckpointPlan, source: SourceNode, before_ms: Mapping[str, int]
+) -> SourceClock:
+    return SourceClock(
+        uid=source.uid,
+        cut=_cut(job, plan, source.uid),
+        before_ms=before_ms,
+        out_of_orderness_ms=source.out_of_orderness_ms,
+        drains=plan.drains,
+        has_event_time=source.event_time is not None,
+    )
+
+
+def _cut(job: Job, plan: CheckpointPlan, source: str) -> SourceCut:
+    """With all partitions only where one in a layer may hold event time back."""
+    cut = plan.source(source)
+    return whole_cut(job, cut) if cut.needs_layers else cut
+
+
+PARALLEL_READS = 16  # Below the client's connection pool.
+
+
+def compactions_of(job: Job, stage: str) -> list[Compaction]:
+    """Those of *stage* that are recorded, oldest first.  Costs a LIST, and a GET for each."""
+    found: list[Compaction] = []
+    for listed in job.store.list(job.paths.compactions(stage)):
+        if not job.paths.is_compaction(listed.key):
+            continue
+        raw = job.store.get(listed.key)
+        if raw is not None:  # Else the garbage collector came between.
+            found.append(decode_compaction(raw, listed.key))
+    return found
+
+
+def useful_compactions(job: Job, keys_in_use: Collection[str]) -> set[str]:
+    """Records of merged state that an epoch may still take over, and their files.
+
+    It does so only while what it continues, which is retained and names *keys_in_use*, has the
+    state they replace.  Call it before merged state is deleted: a record that outlived its
+    files would fail every epoch that takes it over.
+    """
+    records = [
+        one.key
+        for one in job.store.list(job.paths.all_compactions())
+        if job.paths.is_compaction(one.key)
+    ]
+    bodies = in_parallel(job.store.get, records, PARALLEL_READS)
+    found = {  # Where there is no body a collector came between.
+        key: decode_compaction(raw, key)
+        for key, raw in zip(records, bodies, strict=True)
+        if raw is not None
+    }
+    kept = useful(found.values(), keys_in_use)
+    files = {segment.key for compaction in kept for segment in compaction.files}
+    stays = (key for key, one in found.items() if one in kept or not one.merged)
+    return files.union(stays)
+
+
+def record_compaction(job: Job, compaction: Compaction) -> bool:
+    """Record a compaction; whether this one counts, as another attempt may have been faster."""
+    key = job.paths.compaction(compaction.stage, compaction.checkpoint_id)
+    return isinstance(job.store.create(key, encode_compaction(compaction)), Created)
+
+
+def named_meanwhile(job: Job, doomed: Iterable[str]) -> set[str]:
+    """The *doomed* files of merged state that a record has come to name meanwhile.
+
+    No record can come to name the others: where there is none, an empty one is written for good,
+    because the process that uploaded the files may sleep for a day before it records them.
+    """
+    folders = defaultdict[tuple[str, CheckpointId], set[str]](set)
+    for key in doomed:
+        folders[job.paths.compaction_of(key)].add(key)
+    named: set[str] = set()
+    for (stage, checkpoint_id), files in folders.items():
+        key = job.paths.compaction(stage, checkpoint_id)
+        if key in files:
+            continue  # Recording it again would change nothing.
+        closed = Compaction(stage=stage, checkpoint_id=checkpoint_id, merged=())
+        result = job.store.create(key, encode_compaction(closed))
+        if isinstance(result, AlreadyExists):
+            recorded = decode_compaction(result.body, key)
+            named |= files.intersection(segment.key for segment in recorded.files)
+    return named

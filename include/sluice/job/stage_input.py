@@ -1,0 +1,162 @@
+"""The input of a stage in one epoch: the segments that other stages sealed for it.
+
+Which stages may run chained, in one Spark job: what the plan and the parent say of it.
+
+That Python can hash and cut the rows between them is for the driver to see (``spark.chaining``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.completed import StageState
+from sluice.core.configuration import JobConfiguration
+from sluice.core.event_time import MIN_WATERMARK, combined_watermark
+from sluice.core.handles import SegmentHandle
+from sluice.core.plan import CheckpointPlan
+from sluice.core.state import CoordinatorState
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError
+from sluice.job.answers import acks_of, still_pending
+from sluice.job.job import Job
+from sluice.job.lineage import Lineage, is_idle, schema_before, watermark_after_stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamInput:
+    """``segments`` are in the order they were sealed: what was left in flight comes first.
+
+    ``schema`` is their serialized Arrow schema; empty while no stage before this one has run yet.
+    ``watermark_ms`` is None for a stream that has no say: it has been silent for long, or says
+    nothing of how far event time has come.  With ``has_waited`` some of its rows are of earlier
+    epochs.  With ``is_chained`` the stage has got the stream in the Spark job of the one before it.
+    """
+
+    segments: tuple[SegmentHandle, ...]
+    schema: bytes
+    watermark_ms: int | None
+    has_waited: bool = False
+    is_chained: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInput:
+    """The streams of a stage by producer; none for one that reads sources alone."""
+
+    streams: Mapping[str, StreamInput] = field(default_factory=dict[str, StreamInput])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the columns of every stream are."""
+        return all(stream.schema for stream in self.streams.values())
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether the stage has run already, chained to the one that it reads."""
+        return any(stream.is_chained for stream in self.streams.values())
+
+    def watermark_ms(self, before: StageState | None) -> int | None:
+        """The least over the streams, None without any, or when none has a say; *before* is the
+        stage itself.
+        """
+        known = [one.watermark_ms for one in self.streams.values() if one.watermark_ms is not None]
+        if not known:
+            return None
+        floor = before.watermark_ms if before is not None else MIN_WATERMARK
+        return combined_watermark(known, floor)
+
+
+def stage_input(
+    job: Job, state: CoordinatorState, plan: CheckpointPlan, uid: str, lineage: Lineage
+) -> StageInput:
+    """The streams that a stage reads in *plan*, whose checkpoint is pending in *state*.
+
+    Raises:
+        NotYetAcknowledged: a barrier has not arrived: a stage before this one still runs.
+        FencedError: the checkpoint is not pending.
+    """
+    streams = {
+        producer: _stream(job, state, plan, uid, producer, lineage)
+        for producer in job.pipeline.upstream_of(uid)
+    }
+    return StageInput(streams=streams)
+
+
+def _stream(
+    job: Job,
+    state: CoordinatorState,
+    plan: CheckpointPlan,
+    uid: str,
+    producer: str,
+    lineage: Lineage,
+) -> StreamInput:
+    before, producer_before = lineage.stage(uid), lineage.stage(producer)
+    in_flight = before.in_flight_of(producer) if before is not None else None
+    segments = in_flight.segments if in_flight is not None else ()
+    schema = schema_before(before, producer_before, producer)
+    if producer in plan.finished and not schema:
+        raise _lacks_schema(uid, producer)
+    overtaken = still_pending(state, plan.checkpoint_id).overtaken
+    ran = any(task.uid == producer for task in plan.tasks) and producer not in overtaken
+    no_say, is_chained = is_idle(job, plan, producer), False
+    if plan.task(uid).is_unaligned or not ran:
+        watermark_ms = producer_before.watermark_ms if producer_before else MIN_WATERMARK
+        no_say = no_say or (producer_before is not None and producer_before.has_no_say)
+    else:
+        acks = acks_of(job, state, plan.checkpoint_id)(producer)
+        segments = (*segments, *(segment for ack in acks for segment in ack.output))
+        schema = acks[0].schema or schema
+        is_chained = any(ack.is_chained for ack in acks)
+        watermark_ms, no_say, _ = watermark_after_stage(job, plan, producer, acks, producer_before)
+    return StreamInput(
+        segments=segments,
+        schema=schema,
+        watermark_ms=None if no_say else watermark_ms,
+        has_waited=in_flight is not None and bool(in_flight.segments),
+        is_chained=is_chained,
+    )
+
+
+def _lacks_schema(uid: str, finished: str) -> ConfigurationError:
+    """The error for a checkpoint that does not say the columns of a stream that has ended.
+
+    Without them no row of the other inputs could be read.
+    """
+    return ConfigurationError(
+        f"stage {uid!r} reads {finished!r}, which has finished, and the checkpoint does not "
+        "say which columns it had: until now no stage has read it beside other inputs; restore a "
+        f"checkpoint from before {finished!r} finished"
+    )
+
+
+def chained_behind(
+    pipeline: Pipeline,
+    configuration: JobConfiguration,
+    plan: CheckpointPlan,
+    uid: str,
+    lineage: Lineage,
+) -> StageNode | None:
+    """The one stage that reads the stream of *uid*, and nothing else, if it may be chained.
+
+    Not with concurrent checkpoints, where a stage works on the next one meanwhile; and not where
+    the stage may be overtaken, or has something in flight.
+    """
+    consumers = pipeline.consumers_of(uid)
+    if len(consumers) != 1 or configuration.max_concurrent > 1:
+        return None
+    (node,) = consumers
+    if node.producers != (uid,) or not node.is_stateful:
+        return None
+    is_chained = pipeline.stages[uid].chained and node.chained
+    return node if is_chained and _waits(plan, node.uid, lineage) else None
+
+
+def _waits(plan: CheckpointPlan, uid: str, lineage: Lineage) -> bool:
+    """Whether the stage runs in this epoch, behind the one that it reads, on this epoch's rows."""
+    task = next((task for task in plan.tasks if task.uid == uid), None)
+    if task is None or task.is_unaligned or task.may_be_overtaken:
+        return False
+    before = lineage.stage(uid)
+    return before is None or not before.in_flight_segments

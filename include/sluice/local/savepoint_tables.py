@@ -1,0 +1,598 @@
+"""Tables of keyed state written anew: sorted rows as the segments of one run, subtask by subtask.
+
+    rows of a snapshot, merged --function--> sorted rows --cut at the subtasks' key groups--> files
+    rows of a person --hashed, spilled, sorted by ranges of hashes--^
+
+Promises: a piece of the rows is in memory at a time, whatever the size of the state; a piece has
+all rows of each of its keys.
+
+The stages of a snapshot, and what becomes of each in the savepoint that is made of it.
+
+Rows that a person gives for a table of keyed state, checked and brought into its columns.
+
+Refused by name: columns that are missing or unknown, types that may lose a value, keys that only
+Spark can hash or that a rewritten row did not have, and an identity that is there twice.
+
+The tables of keyed state that the stages of a pipeline keep, as they are declared now.
+
+Stages whose state holds what a changed stage told them, and which will be told otherwise.
+
+Changes of a table's rows that are said in SQL: which rows go, and what their columns become.
+
+The SQL is Polars', as behind a stage's result: an expression of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
+from sluice.core.configuration import JobConfiguration
+from sluice.core.event_time import MIN_WATERMARK
+from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
+from sluice.core.ids import SubtaskId
+from sluice.core.key_groups import (
+    check_parallelism,
+    default_max_parallelism,
+    hash_range,
+    key_group_range,
+)
+from sluice.declaration.changelog import Append
+from sluice.declaration.expressions import across_rows
+from sluice.declaration.params import resolve_params
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError
+from sluice.exchange.group_buffer import GroupBuffer, HashRange
+from sluice.job.analysis import analyse
+from sluice.job.job import Job
+from sluice.operators.expressions import expression
+from sluice.operators.operator import Frames
+from sluice.spark.checking import check_pipeline
+from sluice.spark.session import local_session
+from sluice.state.cache import SegmentCache
+from sluice.state.evolution import is_widened, widened
+from sluice.state.key_hash import can_hash, key_hash
+from sluice.state.merging import describe_segment, merge_pieces, open_runs
+from sluice.state.runs import newest_per_identity
+from sluice.state.segments import DELETED, HASH, WRITTEN, RowFiles, StateSchema, to_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PIECE_ROWS = 262_144
+MEMORY_BYTES = 512 * 1024**2  # Of which a quarter holds rows that wait to be sorted.
+
+StoreSegment = Callable[[SegmentHandle, bytes], SegmentHandle]
+"""Puts a segment's bytes where they are to lie, and says so in its handle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenTable:
+    """A table of a stage; ``now_ms`` is when rows are written that were not there."""
+
+    stage: str
+    table: str
+    schema: StateSchema
+    parallelism: int
+    max_parallelism: int
+    now_ms: int
+
+    def __str__(self) -> str:
+        return f"stage {self.stage!r}, table {self.table!r} of its state"
+
+    @property
+    def owned(self) -> list[tuple[int, int]]:
+        """The first and the last hash of each subtask."""
+        most, count = self.max_parallelism, self.parallelism
+        return [hash_range(most, key_group_range(most, count, index)) for index in range(count)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """The handles of each subtask, and how many rows were read and written for them."""
+
+    subtasks: tuple[tuple[StateHandle, ...], ...]
+    rows_before: int
+    rows: int
+
+
+def rewrite_table(
+    place: RewrittenTable,
+    subtasks: Sequence[Sequence[StateHandle]],
+    functions: Sequence[Function],
+    *,
+    as_of_ms: int,
+    cache: SegmentCache,
+    keep: StoreSegment,
+) -> NewTable:
+    """What *functions*, one after the other, make of the live rows of a snapshot as of then.
+
+    *subtasks* have the table's segments of each former subtask, oldest first.
+
+    Raises:
+        ConfigurationError: a function's rows cannot take the place of those it was given.
+        CorruptSegment: a file of the snapshot is gone, or is not what was written.
+        RestoreError: the stage, as it is declared now, cannot read its state.
+    """
+    writer = _Writer(place, keep)
+    rows_before = 0
+    for handles in subtasks:
+        pieces = merge_pieces(
+            place.schema,
+            open_runs(cache, handles),
+            drop_tombstones=True,
+            now_ms=as_of_ms,
+            max_rows=PIECE_ROWS,
+            owner=f"stage {place.stage!r}",
+        )
+        for piece in pieces:
+            rows = to_frame(piece)
+            rows_before += rows.height
+            for function in functions:
+                rows = rewritten(place.schema, rows, function, now_ms=place.now_ms, what=str(place))
+            writer.add(rows)
+    return NewTable(subtasks=writer.finish(), rows_before=rows_before, rows=writer.rows)
+
+
+def bootstrap_table(place: RewrittenTable, given: StateRows, keep: StoreSegment) -> NewTable:
+    """The table that holds the rows *given*.
+
+    Raises:
+        ConfigurationError: they are no rows of this table; the message says why.
+    """
+    writer = _Writer(place, keep)
+    with GroupBuffer(_AsTheyAre(), HashRange(MIN_HASH, MAX_HASH), MEMORY_BYTES) as buffer:
+        buffer.add({place.table: place.schema.stored.to_frame()})
+        for frame in frames_of(given, str(place)):
+            rows = bootstrapped(place.schema, frame, now_ms=place.now_ms, what=str(place))
+            buffer.add({place.table: rows})
+        for _, groups in buffer.ranges(0):
+            writer.add(unique_by_identity(place.schema, groups[place.table], str(place)))
+    return NewTable(subtasks=writer.finish(), rows_before=0, rows=writer.rows)
+
+
+class _AsTheyAre:
+    """As much of an operator as a buffer needs, for rows that are not folded."""
+
+    def combine(self, groups: Frames) -> Frames:
+        return groups
+
+
+class _Writer:
+    """Stored rows, ascending by identity, as files of which each is of one subtask."""
+
+    def __init__(self, place: RewrittenTable, keep: StoreSegment) -> None:
+        self._place = place
+        self._keep = keep
+        self._files = RowFiles(self._write)
+        self._owned = place.owned
+        self._written: list[list[StateHandle]] = [[] for _ in self._owned]
+        self._index = 0
+        self.rows = 0
+
+    def add(self, rows: pl.DataFrame) -> None:
+        self.rows += rows.height
+        for index, part in self._by_subtask(rows):
+            if index != self._index:
+                self._files.finish()
+                self._index = index
+            self._files.add(part)
+
+    def finish(self) -> tuple[tuple[StateHandle, ...], ...]:
+        self._files.finish()
+        return tuple(map(tuple, self._written))
+
+    def _by_subtask(self, rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+        hashes = rows[HASH].to_numpy()
+        lasts = np.array([last for _, last in self._owned], np.int64)
+        start = 0
+        for index, end in enumerate(np.searchsorted(hashes, lasts, side="right").tolist()):
+            if end > start:
+                yield index, rows.slice(start, end - start)
+                start = end
+
+    def _write(self, rows: pa.Table) -> None:
+        handle, body = describe_segment(self._place.schema, rows)
+        segment = self._keep(handle.segment, body)
+        handle = replace(handle, segment=segment, table=self._place.table, run=1)
+        self._written[self._index].append(handle)
+
+
+StateRows: TypeAlias = pl.DataFrame | str | Path | Iterable[pl.DataFrame]
+
+Function: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@dataclass(slots=True)
+class StageChanges:
+    """Of one stage: its state is removed first; then tables are bootstrapped, or rewritten."""
+
+    is_removed: bool = False
+    functions: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
+    rows: dict[str | None, StateRows] = field(default_factory=dict["str | None", StateRows])
+
+
+def with_new_stages(
+    job: Job,
+    base: CheckpointMetadata,
+    changes: Mapping[str, StageChanges],
+    configuration: JobConfiguration,
+) -> list[StageState]:
+    """The snapshot's stages, and empty ones for those that it does not know and that get rows."""
+    stages = [*base.stages]
+    for uid in job.pipeline.stages:
+        if uid not in changes or base.stage(uid) is not None:
+            continue
+        parallelism = job.parallelism_of(uid, configuration)
+        most = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
+        check_parallelism(uid, parallelism, most)
+        subtasks = (
+            SubtaskState(subtask=SubtaskId(uid, index), state=(), output=())
+            for index in range(parallelism)
+        )
+        stages.append(
+            StageState(
+                uid=uid,
+                parallelism=parallelism,
+                max_parallelism=most,
+                subtasks=tuple(subtasks),
+                watermark_ms=MIN_WATERMARK,
+            )
+        )
+    return stages
+
+
+def kept_stages(
+    job: Job, stages: Iterable[StageState], changes: Mapping[str, StageChanges]
+) -> Iterable[StageState]:
+    """The *stages* with those tables alone that stay as they are."""
+    for stage in stages:
+        change = changes.get(stage.uid, StageChanges())
+        if change.is_removed and stage.uid not in job.pipeline.stages:
+            continue
+        subtasks = (
+            replace(
+                one,
+                state=tuple(
+                    handle
+                    for handle in one.state
+                    if not change.is_removed and handle.table not in change.functions
+                ),
+            )
+            for one in stage.subtasks
+        )
+        yield replace(stage, subtasks=tuple(subtasks))
+
+
+def with_tables(
+    metadata: CheckpointMetadata, made: Iterable[tuple[RewrittenTable, NewTable]]
+) -> CheckpointMetadata:
+    """*metadata* with the new tables in their stages."""
+    added: dict[str, list[NewTable]] = {}
+    for place, table in made:
+        added.setdefault(place.stage, []).append(table)
+    stages = (
+        replace(
+            stage,
+            subtasks=tuple(
+                replace(one, state=(*one.state, *_of_subtask(added.get(stage.uid, ()), index)))
+                for index, one in enumerate(stage.subtasks)
+            ),
+        )
+        for stage in metadata.stages
+    )
+    return replace(metadata, stages=tuple(stages))
+
+
+def _of_subtask(tables: Iterable[NewTable], index: int) -> Iterable[StateHandle]:
+    return (handle for table in tables for handle in table.subtasks[index])
+
+
+"""A frame, several of them, or a Parquet file or a folder of such files."""
+
+BATCH_ROWS = 262_144  # Of a Parquet file, in memory at a time.
+_PLACE = "_place"
+
+
+def frames_of(rows: StateRows, what: str) -> Iterator[pl.DataFrame]:
+    """*rows*, piece by piece; *what* is for messages: "stage 'totals', table 'groups'".
+
+    Raises:
+        ConfigurationError: there is no such file, or it is no Parquet.
+    """
+    if isinstance(rows, pl.DataFrame):
+        yield rows
+    elif isinstance(rows, str | Path):
+        for path in _files(Path(rows), what):
+            yield from _read(path, what)
+    else:
+        yield from rows
+
+
+def bootstrapped(
+    schema: StateSchema, rows: pl.DataFrame, *, now_ms: int, what: str
+) -> pl.DataFrame:
+    """*rows* as stored ones, hashed as Spark does, written at *now_ms*; in any order."""
+    mine = conformed_to_state(schema, rows, what)
+    for name in schema.key_columns:
+        if not can_hash(schema.columns[name]):
+            raise ConfigurationError(
+                f"{what}: its key column {name!r} is {schema.columns[name]}, whose hash only Spark "
+                "computes, so it cannot be bootstrapped; let the stage key by a whole number, a "
+                "text, a date or a timestamp"
+            )
+    if schema.one_hash is not None:
+        hashed = mine.with_columns(pl.lit(schema.one_hash, pl.Int64).alias(HASH))
+    else:
+        hashed = mine.with_columns(pl.Series(HASH, key_hash(mine, schema.key_columns)))
+    return _stored(schema, hashed, now_ms)
+
+
+def rewritten(
+    schema: StateSchema, before: pl.DataFrame, function: Function, *, now_ms: int, what: str
+) -> pl.DataFrame:
+    """The stored rows that *function* makes of the stored rows *before*, sorted by identity.
+
+    A row keeps the time of its last write, unless its sub-key is a new one: an edit is no access.
+    """
+    given = before.select(schema.columns.names())
+    result: object = function(given)
+    if not isinstance(result, pl.DataFrame):
+        raise ConfigurationError(
+            f"{what}: the function gives a {type(result).__name__}; it has to give the frame of "
+            "rows that take the place of those it was given"
+        )
+    after = conformed_to_state(schema, result, what)
+    others = schema.identity[1:]
+    if after.select(others).equals(before.select(others)):
+        return before.with_columns(after.get_columns()).select(*schema.stored)
+    hashes = before.select(schema.key).unique()
+    found = _joined(after, hashes, schema.key_columns)
+    if found[HASH].null_count():
+        key = found.filter(pl.col(HASH).is_null()).select(schema.key_columns).row(0, named=True)
+        raise ConfigurationError(
+            f"{what}: the function gives the key {_named(key)}, which none of its rows has; a "
+            "function rewrites values and drops keys: for other keys remove the state, and "
+            "bootstrap the rows"
+        )
+    if schema.ttl_ms is not None:
+        times = before.select(*others, pl.col(WRITTEN), pl.lit(value=True).alias(_PLACE))
+        found = _joined(found, times, others).with_columns(
+            pl.when(pl.col(_PLACE)).then(pl.col(WRITTEN)).otherwise(now_ms).alias(WRITTEN)
+        )
+    return unique_by_identity(schema, _stored(schema, found, now_ms), what)
+
+
+def unique_by_identity(schema: StateSchema, rows: pl.DataFrame, what: str) -> pl.DataFrame:
+    """*rows* sorted by identity; raises ConfigurationError if one is there twice."""
+    numbered = rows.with_row_index(_PLACE)
+    newest = newest_per_identity(numbered, schema.identity)
+    if newest.height < rows.height:
+        twice = numbered.join(newest.select(_PLACE), on=_PLACE, how="anti")
+        identity = twice.select(schema.identity[1:]).row(0, named=True)
+        raise ConfigurationError(
+            f"{what}: {_named(identity)} is there more than once; a table of state has one row for "
+            "each key" + (" and sub-key" if schema.sub_key_columns else "")
+        )
+    return newest.drop(_PLACE)
+
+
+def conformed_to_state(schema: StateSchema, rows: pl.DataFrame, what: str) -> pl.DataFrame:
+    """*rows* with exactly the columns of the table, in its order and its types."""
+    wanted = schema.columns
+    missing = [name for name in wanted if name not in rows.columns]
+    unknown = [name for name in rows.columns if name not in wanted]
+    if missing or unknown:
+        said = [f"the rows lack {', '.join(missing)}"] if missing else []
+        said += [f"the table has no {', '.join(unknown)}"] if unknown else []
+        raise ConfigurationError(
+            f"{what}: {'; '.join(said)}; its columns are {describe_columns(schema)}"
+        )
+    for name, dtype in wanted.items():
+        if not is_widened(rows[name].dtype, dtype) and rows[name].dtype != pl.Null():
+            raise ConfigurationError(
+                f"{what}: column {name!r} of the rows is {rows[name].dtype}, and the state keeps "
+                f"{dtype}; cast it"
+            )
+    return rows.select(_converted(name, rows.schema[name], dtype) for name, dtype in wanted.items())
+
+
+def describe_columns(schema: StateSchema) -> str:
+    return ", ".join(f"{name} ({dtype})" for name, dtype in schema.columns.items())
+
+
+def _converted(name: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
+    if given == pl.Null():
+        return pl.col(name).cast(wanted)
+    return widened(pl.col(name), given, wanted).alias(name)
+
+
+def _stored(schema: StateSchema, rows: pl.DataFrame, now_ms: int) -> pl.DataFrame:
+    """*rows*, hashed, with the reserved columns that they lack."""
+    if schema.ttl_ms is not None and WRITTEN not in rows.columns:
+        rows = rows.with_columns(pl.lit(now_ms, pl.Int64).alias(WRITTEN))
+    return rows.with_columns(pl.lit(value=False).alias(DELETED)).select(
+        pl.col(name).cast(dtype) for name, dtype in schema.stored.items()
+    )
+
+
+def _joined(rows: pl.DataFrame, other: pl.DataFrame, on: Iterable[str]) -> pl.DataFrame:
+    return rows.join(other, on=[*on], how="left", nulls_equal=True, maintain_order="left")
+
+
+def _files(path: Path, what: str) -> list[Path]:
+    found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not found or not path.exists():
+        raise ConfigurationError(f"{what}: there is no Parquet file {path}")
+    return found
+
+
+def _read(path: Path, what: str) -> Iterator[pl.DataFrame]:
+    try:
+        with pq.ParquetFile(path) as file:
+            yield _frame(pa.Table.from_batches([], schema=file.schema_arrow))
+            for batch in file.iter_batches(BATCH_ROWS):
+                yield _frame(pa.Table.from_batches([batch]))
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigurationError(f"{what}: {path} cannot be read as Parquet: {error}") from error
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _named(values: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+SessionFactory: TypeAlias = "Callable[[], AbstractContextManager[SparkSession]]"
+"""Opens the Spark that is asked for columns which Spark alone knows; it reads no row."""
+
+Tables: TypeAlias = Mapping[str, StateSchema]
+
+
+def state_tables(
+    job: Job,
+    stages: Iterable[str],
+    params: Mapping[str, str] | None = None,
+    *,
+    session: SessionFactory = local_session,
+) -> dict[str, Tables]:
+    """The tables of each of *stages*, by name.
+
+    *params* are as for a submission; those of a submitted job need not be given.  A Spark is begun
+    for what only Spark knows of these stages, and else not.
+
+    Raises:
+        ConfigurationError: a stage is not declared, or keeps no state.
+    """
+    wanted = [*stages]
+    for uid in wanted:
+        require_stateful(job, uid)
+    if not wanted:
+        return {}
+    given = resolved_params(job, params or {})
+    known = analyse(job.pipeline, given, job.location.endpoint_url)
+    found = {uid: _written(one.tables) for uid in wanted if (one := known[uid]) is not None}
+    if len(found) < len({*wanted}):
+        with session() as spark:
+            checked = check_pipeline(job.pipeline, spark, given, job.location.endpoint_url)
+        found = {uid: _written(checked[uid].tables) for uid in wanted}
+    return found
+
+
+def require_stateful(job: Job, uid: str) -> None:
+    """Raises ConfigurationError unless the pipeline declares *uid* as a stage with keyed state."""
+    declared = job.pipeline.stages
+    stateful = ", ".join(name for name, stage in declared.items() if stage.is_stateful) or "none"
+    if uid not in declared:
+        raise ConfigurationError(
+            f"pipeline {job.pipeline.uid!r} has no stage {uid!r}; with keyed state it has "
+            f"{stateful}"
+        )
+    if not declared[uid].is_stateful:
+        raise ConfigurationError(f"stage {uid!r} keeps no state; with keyed state are {stateful}")
+
+
+def resolved_params(job: Job, params: Mapping[str, str]) -> dict[str, str]:
+    """The pipeline's parameters: those of the job, and *params* above them."""
+    declared = {one.name for one in job.pipeline.params}
+    kept = {n: v for n, v in job.state().configuration.params.items() if n in declared}
+    return resolve_params(job.pipeline.params, kept | dict(params), job.pipeline.uid)
+
+
+def _written(tables: Tables) -> Tables:
+    """Those of *tables* that a stage writes."""
+    return {name: schema for name, schema in tables.items() if not schema.is_former}
+
+
+def readers_of(pipeline: Pipeline, changed: Collection[str]) -> tuple[str, ...]:
+    """The stages with state that read updates of the *changed* ones, directly or through stages
+    without state, and are not changed themselves.
+
+    A stage that takes a row back takes it from its own state; a reader that was told of another
+    row, or of none, would subtract what it never added.
+    """
+    declared = pipeline.stages
+    waiting = [uid for uid in changed if uid in declared and declared[uid].kind != Append()]
+    found: dict[str, None] = {}
+    while waiting:
+        for reader in pipeline.consumers_of(waiting.pop()):
+            if reader.uid in changed or reader.uid in found:
+                continue
+            if reader.is_stateful:
+                found[reader.uid] = None
+            else:
+                waiting.append(reader.uid)
+    return tuple(found)
+
+
+def dropping(where: str) -> Function:
+    """Leaves out the rows for which *where* is true."""
+
+    def function(rows: pl.DataFrame) -> pl.DataFrame:
+        is_dropped = _condition(where, rows)
+        return _computed(where, lambda: rows.filter(~is_dropped.fill_null(value=False)))
+
+    return function
+
+
+def setting(columns: Mapping[str, str], where: str | None = None) -> Function:
+    """Computes *columns*, each by its SQL of the row as it was, of those rows alone for which
+    *where* is true.
+    """
+
+    def function(rows: pl.DataFrame) -> pl.DataFrame:
+        is_set = pl.lit(value=True) if where is None else _condition(where, rows)
+        for name in columns:
+            if name not in rows.columns:
+                raise ConfigurationError(
+                    f"the state has no column {name!r} to set; it has {', '.join(rows.columns)}"
+                )
+        changed = [
+            pl.when(is_set).then(_expression(sql, rows)).otherwise(pl.col(name)).alias(name)
+            for name, sql in columns.items()
+        ]
+        return _computed(", ".join(columns.values()), lambda: rows.with_columns(changed))
+
+    return function
+
+
+def _condition(sql: str, rows: pl.DataFrame) -> pl.Expr:
+    found = _expression(sql, rows)
+    of = _computed(sql, lambda: rows.head(0).select(found)).dtypes[0]
+    if of != pl.Boolean():
+        raise ConfigurationError(f"{sql!r} is {of}, and has to say yes or no of each row")
+    return found
+
+
+def _expression(sql: str, rows: pl.DataFrame) -> pl.Expr:
+    what = across_rows(sql)
+    if what is not None:
+        raise ConfigurationError(f"{sql!r} has {what}, and has to be of one row by itself")
+    try:
+        return expression(sql, rows.columns)
+    except pl.exceptions.PolarsError as error:
+        raise ConfigurationError(f"{sql!r} is no SQL of one row: {_first_line(error)}") from error
+
+
+def _computed(sql: str, work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    try:
+        return work()
+    except pl.exceptions.PolarsError as error:
+        raise ConfigurationError(f"{sql!r} cannot be computed: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,490 @@
+"""``SavepointWriter``: a new savepoint out of an existing snapshot, or out of rows alone.
+
+Flink's class of that name.  What it writes is a savepoint like any other: self-contained, never
+overwritten, complete as soon as its ``_metadata`` is there, which is written last; ``restore``
+takes it with its usual checks.  The snapshot that it is made of is only read.
+
+The snapshot that a new savepoint is made of: an existing one, or the empty state.
+
+The job whose state is data here: named by its pipeline and its root.
+
+A savepoint's files, and at last its ``_metadata``, out of a snapshot and its changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import msgspec
+
+from sluice.coordinator.notifications import SAVEPOINT, hold
+from sluice.coordinator.savepoints import (
+    copied_metadata,
+    copy_files,
+    require_free_name,
+    require_outside,
+)
+from sluice.core.completed import CheckpointMetadata, StageState
+from sluice.core.configuration import CheckpointType, JobConfiguration
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
+from sluice.core.plan import SourceCut
+from sluice.core.state import CoordinatorState
+from sluice.declaration.checkpointing import fixed_configuration
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.project import load_pipeline
+from sluice.errors import ConfigurationError
+from sluice.job import job as jobs
+from sluice.job.job import Job, new_life
+from sluice.job.places import open_source
+from sluice.job.snapshots import LATEST
+from sluice.local.savepoint_tables import (
+    Function,
+    NewTable,
+    RewrittenTable,
+    SessionFactory,
+    StageChanges,
+    StateRows,
+    StoreSegment,
+    Tables,
+    bootstrap_table,
+    kept_stages,
+    readers_of,
+    require_stateful,
+    resolved_params,
+    rewrite_table,
+    state_tables,
+    with_new_stages,
+    with_tables,
+)
+from sluice.protocol.records import encode_metadata
+from sluice.spark.session import local_session
+from sluice.state.cache import SegmentCache
+from sluice.store.object_store import Created, ObjectStore
+from sluice.store.open import StoreLocation
+from sluice.surface.differences import SnapshotName, open_snapshot
+from sluice.surface.state import table_names
+
+
+class SavepointWriter:
+    """Collects changes; ``write`` makes them, and reads and writes nothing before.
+
+    Every method but ``write`` returns the writer, and none changes the snapshot it is made of.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        base: CheckpointMetadata,
+        params: Mapping[str, str],
+        session: SessionFactory,
+    ) -> None:
+        """See the two class methods, which know what *base* is."""
+        self._job = job
+        self._base = base
+        self._params = params
+        self._session = session
+        self._changes: dict[str, StageChanges] = {}
+
+    @classmethod
+    def from_existing_savepoint(
+        cls,
+        job: Job,
+        snapshot: str,
+        *,
+        root: str | None = None,
+        pipeline: str | None = None,
+        params: Mapping[str, str] | None = None,
+        session: SessionFactory = local_session,
+    ) -> Self:
+        """A writer on a savepoint by name, a retained checkpoint by id, or ``latest``.
+
+        *root* is another root where it lies, *pipeline* the uid there, if another.  Positions of
+        sources, watermarks, rows in flight and versions of tables stay those of the snapshot.
+        *session* opens a Spark where only Spark knows a stage's columns.
+
+        Raises:
+            ConfigurationError: there is no such checkpoint, or its commit is owed.
+            RestoreError: there is no such savepoint, or its ``_metadata`` is gone.
+            ProtocolViolation: its ``_metadata`` is damaged, or names files that are not its own.
+        """
+        base = existing(job, SnapshotName(named=snapshot, root=root, pipeline=pipeline))
+        return cls(job, base, params or {}, session)
+
+    @classmethod
+    def new_savepoint(
+        cls,
+        job: Job,
+        *,
+        starts: Starts | None = None,
+        params: Mapping[str, str] | None = None,
+        session: SessionFactory = local_session,
+    ) -> Self:
+        """A writer on the empty state: sources begin as they are declared, or at *starts*, an
+        offset by source and partition.
+
+        Raises:
+            ConfigurationError: a start is of no source, or is no offset of it.
+        """
+        base = empty(job, starts or {}, resolved_params(job, params or {}))
+        return cls(job, base, params or {}, session)
+
+    def transform(self, stage: str, function: Function, table: str | None = None) -> Self:
+        """Put the rows that *function* gives in the place of those of a table.
+
+        It is called with frames of a quarter of a million rows at most, unless a key has more; each
+        has all rows of its keys.  It gives frames of the same columns.  What it leaves out is
+        dropped; keys it cannot change.  A stage with one table needs no name for it.
+
+        Raises:
+            ConfigurationError: the snapshot has no such table, or the pipeline no such stage.
+        """
+        require_stateful(self._job, stage)
+        names = self.tables(stage)
+        changes = self._changes.setdefault(stage, StageChanges())
+        if changes.is_removed or changes.rows:
+            raise ConfigurationError(
+                f"the state of stage {stage!r} is removed or bootstrapped already, so there is "
+                "nothing to transform"
+            )
+        changes.functions.setdefault(_chosen(stage, names, table), []).append(function)
+        return self
+
+    def remove(self, stage: str) -> Self:
+        """Remove the keyed state of a stage (Flink's ``removeOperator``).
+
+        Of a declared stage the watermark and the rows that are in flight to it stay; one that is
+        not declared any more goes as a whole.
+
+        Raises:
+            ConfigurationError: the snapshot has no such stage.
+        """
+        if self._base.stage(stage) is None:
+            known = ", ".join(one.uid for one in self._base.stages) or "none"
+            raise ConfigurationError(f"the snapshot has no stage {stage!r}; it has {known}")
+        self._changes[stage] = StageChanges(is_removed=True)
+        return self
+
+    def bootstrap(self, stage: str, rows: StateRows, table: str | None = None) -> Self:
+        """Give a stage without keyed state the *rows* of one of its tables (Flink's
+        ``withOperator``): a frame, an iterable of frames, a Parquet file or a folder of them.
+
+        Raises:
+            ConfigurationError: the snapshot has state of that stage, which is to be removed first.
+        """
+        require_stateful(self._job, stage)
+        before = self._base.stage(stage)
+        changes = self._changes.setdefault(stage, StageChanges())
+        if before is not None and before.has_state and not changes.is_removed:
+            raise ConfigurationError(
+                f"the snapshot has state of stage {stage!r} already; remove it first"
+            )
+        if table in changes.rows:
+            raise ConfigurationError(f"stage {stage!r} is given the rows of one table twice")
+        changes.rows[table] = rows
+        return self
+
+    def tables(self, stage: str) -> tuple[str, ...]:
+        """The tables of which the snapshot has rows of *stage*.
+
+        Raises:
+            ConfigurationError: there are none.
+        """
+        found = self._base.stage(stage)
+        names = table_names(found) if found is not None else ()
+        if not names:
+            raise ConfigurationError(f"the snapshot has no keyed state of stage {stage!r}")
+        return names
+
+    def write(self, name: str, *, root: str | None = None) -> WrittenSavepoint:
+        """Write the savepoint *name*, in the job's root or in another *root*.
+
+        Files without ``_metadata`` stay behind if it fails; ``sluice gc`` deletes them.
+
+        Raises:
+            ConfigurationError: the name is taken, *root* lies inside of a job, or rows cannot be
+                those of their table; the message says which and why.
+            CorruptSegment, RestoreError: a file of the snapshot is damaged, is gone, or is not
+                readable as the stage is declared now.
+        """
+        wanted = [uid for uid, one in self._changes.items() if one.functions or one.rows]
+        schemas = state_tables(self._job, wanted, self._params, session=self._session)
+        return write_savepoint(self._job, self._base, self._changes, schemas, name, root)
+
+
+def _chosen(stage: str, names: tuple[str, ...], table: str | None) -> str:
+    if table is None and len(names) > 1:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
+        )
+    if table is not None and table not in names:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
+        )
+    return names[0] if table is None else table
+
+
+Starts = Mapping[str, Mapping[str, int]]
+"""By source and partition, the offset of the first record to read."""
+
+
+def existing(job: Job, name: SnapshotName) -> CheckpointMetadata:
+    """The snapshot as a savepoint of *job*: its life, its id and its barrier stay what they were.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint, or its rows are not published yet.
+        RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
+        ProtocolViolation: it is damaged, or was not written by sluice.
+    """
+    found = open_snapshot(job, name)
+    if name.root is None and (name.named == LATEST or name.named.isdecimal()):
+        done = job.state().completed_checkpoint(found.checkpoint_id)
+        if done is not None and not done.is_committed:
+            raise ConfigurationError(
+                f"checkpoint {found.checkpoint_id} is not committed yet, so its tables may still "
+                "change; try again once it is"
+            )
+    kind = found.type if found.type.is_savepoint else CheckpointType.SAVEPOINT
+    return replace(found, pipeline=job.pipeline.uid, type=kind)
+
+
+def empty(job: Job, starts: Starts, params: Mapping[str, str]) -> CheckpointMetadata:
+    """The empty state, of a life of its own; sources without a start are read as they are declared.
+
+    Raises:
+        ConfigurationError: a start is of no source, or is no offset of it.
+    """
+    return CheckpointMetadata(
+        pipeline=job.pipeline.uid,
+        life=new_life(),
+        checkpoint_id=FIRST_CHECKPOINT_ID,
+        parent=None,
+        generation=NO_GENERATION,
+        type=CheckpointType.SAVEPOINT,
+        triggered_at_ms=job.clock(),
+        drains=False,
+        sources=tuple(_cut(job, uid, offsets, params) for uid, offsets in starts.items()),
+        stages=(),
+        committables=(),
+    )
+
+
+def _cut(job: Job, uid: str, offsets: Mapping[str, int], params: Mapping[str, str]) -> SourceCut:
+    """As if an epoch had ended at *offsets*: what lies before them is never read."""
+    streams = {node.uid: node for node in job.pipeline.stream_sources()}
+    if uid not in streams:
+        raise ConfigurationError(
+            f"a start is given for {uid!r}, which is no stream source of {job.pipeline.uid!r}; "
+            f"those are {', '.join(streams)}"
+        )
+    source = open_source(job, uid, params)
+    barrier = source.plan((), max_records=None, parallelism=1, until=offsets)
+    return SourceCut(
+        uid=uid,
+        position=barrier.position,
+        exhausted=barrier.exhausted,
+        waiting=barrier.waiting,
+        partitions_end=source.partitions_end and streams[uid].idle_after_ms is None,
+    )
+
+
+def open_job(pipeline: Pipeline | str, root: str, *, endpoint_url: str | None = None) -> Job:
+    """The job of a pipeline, or of one that the project declares under this uid; nothing is read.
+
+    *endpoint_url* names an S3 server other than AWS.
+
+    Raises:
+        ConfigurationError: there is no such pipeline, or *root* is no root.
+    """
+    declared = load_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
+    return jobs.open_job(declared, StoreLocation(root=root, endpoint_url=endpoint_url))
+
+
+log = logging.getLogger(__name__)
+
+
+class WrittenTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that was rewritten or bootstrapped: its rows then and now."""
+
+    stage: str
+    table: str
+    rows_before: int
+    rows: int
+
+
+class WrittenSavepoint(msgspec.Struct, frozen=True, kw_only=True):
+    """``uri`` is where it lies; ``checkpoint`` the id behind which a job goes on.
+
+    ``readers`` are stages that may have to be changed, too: see ``readers_of``.
+    """
+
+    name: str
+    uri: str
+    checkpoint: int
+    files: int
+    size_bytes: int
+    tables: tuple[WrittenTable, ...]
+    readers: tuple[str, ...] = ()
+
+
+def write_savepoint(
+    job: Job,
+    base: CheckpointMetadata,
+    changes: Mapping[str, StageChanges],
+    schemas: Mapping[str, Tables],
+    name: str,
+    root: str | None,
+) -> WrittenSavepoint:
+    """See ``SavepointWriter.write``; *schemas* are of the stages that get rows."""
+    state = job.state()
+    require_free_name(job, name, state, request_id="")
+    target = job.store if root is None else require_outside(job, root)
+    key = job.paths.savepoint_metadata(name)
+    if target.get(key) is not None:
+        raise _taken(name, target)
+    configuration = _configuration(job, state)
+    work = _Work(
+        job=job,
+        base=base,
+        schemas=schemas,
+        keep=_kept_in(job, name, target, configuration.inline_threshold_bytes),
+    )
+    stages = with_new_stages(job, base, changes, configuration)
+    made = [table for stage in stages for table in work.tables_of(stage, changes.get(stage.uid))]
+    kept = replace(base, stages=tuple(kept_stages(job, stages, changes)))
+    copy_files(job, kept, name, target)
+    metadata = with_tables(copied_metadata(job, kept, name), made)
+    if root is None:
+        _hold(job, state, metadata, name)
+    created = target.create(key, encode_metadata(metadata))  # Last: it is what makes it one.
+    if not isinstance(created, Created):
+        raise _taken(name, target)
+    if root is None:  # The garbage collector may have released it: it was of no savepoint yet.
+        _hold(job, state, metadata, name)
+    log.info("savepoint written name=%s root=%s tables=%d", name, target.root, len(made))
+    readers = readers_of(job.pipeline, [*changes]) if base.stages else ()
+    return msgspec.structs.replace(_written(job, target, name, metadata, made), readers=readers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    job: Job
+    base: CheckpointMetadata
+    schemas: Mapping[str, Tables]
+    keep: StoreSegment
+
+    def tables_of(
+        self, stage: StageState, changes: StageChanges | None
+    ) -> list[tuple[RewrittenTable, NewTable]]:
+        """The new tables of *stage*, written."""
+        if changes is None:
+            return []
+        found: list[tuple[RewrittenTable, NewTable]] = []
+        for table, functions in changes.functions.items():
+            place = self._place(stage, table)
+            handles = [
+                sorted((h for h in one.state if h.table == table), key=_run)
+                for one in stage.subtasks
+            ]
+            rewritten = rewrite_table(
+                place,
+                handles,
+                functions,
+                as_of_ms=self.base.triggered_at_ms,
+                cache=SegmentCache(self.job.location, self.job.store),
+                keep=self.keep,
+            )
+            found.append((place, rewritten))
+        for named, rows in changes.rows.items():
+            place = self._place(stage, self._table(stage.uid, named))
+            if place.table in {one.table for one, _ in found}:
+                raise ConfigurationError(f"{place} is given its rows twice")
+            found.append((place, bootstrap_table(place, rows, self.keep)))
+        return found
+
+    def _table(self, uid: str, named: str | None) -> str:
+        names = [*self.schemas[uid]]
+        if named is None and len(names) > 1:
+            raise ConfigurationError(
+                f"the state of stage {uid!r} has several tables; name one: {', '.join(names)}"
+            )
+        return names[0] if named is None else named
+
+    def _place(self, stage: StageState, table: str) -> RewrittenTable:
+        tables = self.schemas[stage.uid]
+        if table not in tables:
+            raise ConfigurationError(
+                f"stage {stage.uid!r}, as it is declared now, keeps no table {table!r}; it keeps "
+                f"{', '.join(tables)}"
+            )
+        return RewrittenTable(
+            stage=stage.uid,
+            table=table,
+            schema=tables[table],
+            parallelism=stage.parallelism,
+            max_parallelism=stage.max_parallelism,
+            now_ms=max(self.job.clock(), self.base.triggered_at_ms),
+        )
+
+
+def _kept_in(job: Job, name: str, target: ObjectStore, threshold_bytes: int) -> StoreSegment:
+    """A segment becomes a file of the savepoint, unless it is small enough for ``_metadata``."""
+
+    def keep(segment: SegmentHandle, body: bytes) -> SegmentHandle:
+        if len(body) < threshold_bytes:
+            return segment
+        key = job.paths.savepoint_file(name, segment.checksum)
+        target.put(key, body)
+        return replace(segment, key=key, inline=None)
+
+    return keep
+
+
+def _written(
+    job: Job,
+    target: ObjectStore,
+    name: str,
+    metadata: CheckpointMetadata,
+    made: Iterable[tuple[RewrittenTable, NewTable]],
+) -> WrittenSavepoint:
+    return WrittenSavepoint(
+        name=name,
+        uri=f"{target.root}/{job.paths.savepoint(name)}",
+        checkpoint=metadata.checkpoint_id,
+        files=len({handle.key for handle in metadata.files}),
+        size_bytes=sum(handle.size_bytes for handle in metadata.files),
+        tables=tuple(
+            WrittenTable(
+                stage=place.stage,
+                table=place.table,
+                rows_before=table.rows_before,
+                rows=table.rows,
+            )
+            for place, table in made
+        ),
+    )
+
+
+def _hold(job: Job, state: CoordinatorState, metadata: CheckpointMetadata, name: str) -> None:
+    if state.generation != NO_GENERATION:
+        hold(job, state, metadata.sources, SAVEPOINT + name)
+
+
+def _configuration(job: Job, state: CoordinatorState) -> JobConfiguration:
+    """The job's; of one that was never submitted what its declaration says."""
+    if state.generation == NO_GENERATION:
+        return fixed_configuration(job.pipeline.checkpointing)
+    return state.configuration
+
+
+def _taken(name: str, target: ObjectStore) -> ConfigurationError:
+    return ConfigurationError(
+        f"savepoint {name!r} exists in {target.root} and is never overwritten; choose another name"
+    )
+
+
+def _run(handle: StateHandle) -> int:
+    return handle.run

@@ -1,0 +1,71 @@
+"""Builds the operator that computes a declared stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from sluice.declaration import operations as ops
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import Session
+from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.joins import ChangelogJoin, KeyedLookupOperator, RegularJoinOperator
+from sluice.operators.keyed_function import ProcessKeyedOperator
+from sluice.operators.operator import WEIGHT, Operator
+from sluice.operators.process import ProcessOperator
+from sluice.operators.ranking import (
+    DeduplicateOperator,
+    LatestOperator,
+    TopNOperator,
+    WindowTopNOperator,
+)
+from sluice.operators.sessions import SessionWindow
+from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator
+from sluice.operators.windows import AlignedWindow
+
+
+def build_operator(stage: StageNode, schemas: Sequence[pl.Schema]) -> Operator:
+    """The stateful operator of *stage* over inputs of *schemas*.
+
+    Raises:
+        ConfigurationError: a column does not exist, or its type is wrong for its purpose.
+    """
+    operation = stage.operation
+    if isinstance(operation, ops.RegularJoin):
+        return regular_join(stage, *schemas)
+    if isinstance(operation, ops.WindowAggregate) and isinstance(operation.window, Session):
+        return SessionWindow(stage, *schemas)
+    return _OPERATORS[type(operation)](stage, *schemas)
+
+
+def hashes_groups(operator: Operator) -> bool:
+    """Whether it folds rows into groups of their keys, so that no row's hash is needed before.
+
+    ``key_hash`` has to take its keys.
+    """
+    return isinstance(operator, KeyedAggregateOperator | AlignedWindow | SessionWindow)
+
+
+def regular_join(stage: StageNode, left: pl.Schema, right: pl.Schema) -> Operator:
+    """The operator of a regular join: the simpler one where no row can ever be taken back."""
+    assert isinstance(stage.operation, ops.RegularJoin)
+    is_append_only = WEIGHT not in left and WEIGHT not in right
+    if is_append_only and stage.operation.how in ("inner", "semi"):
+        return RegularJoinOperator(stage, left, right)
+    return ChangelogJoin(stage, left, right)
+
+
+_OPERATORS: dict[type[ops.Operation], Callable[..., Operator]] = {
+    ops.KeyedAggregate: KeyedAggregateOperator,
+    ops.KeyedLookup: KeyedLookupOperator,
+    ops.WindowAggregate: AlignedWindow,
+    ops.WindowTopN: WindowTopNOperator,
+    ops.TopN: TopNOperator,
+    ops.Latest: LatestOperator,
+    ops.Deduplicate: DeduplicateOperator,
+    ops.IntervalJoin: IntervalJoinOperator,
+    ops.WindowJoin: WindowJoinOperator,
+    ops.Process: ProcessOperator,
+    ops.ProcessKeyed: ProcessKeyedOperator,
+}

@@ -1,0 +1,195 @@
+"""Frames of changes: rows with ``_weight``, 1 for a row and -1 for one that is taken back.
+
+``Bag``: the current rows of a changelog, and the number of copies of each.
+
+A row is identified by all its columns, so a row that is taken back is found by its values (as in
+Flink's RetractableTopNFunction and its join views without a unique key).  State has a row for each
+distinct one, and drops it with its last copy; taking back a row that is not there, because its TTL
+has passed, for example, does nothing.
+
+Of 0.0 and -0.0, which are equal, a bag keeps 0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from sluice.declaration.changelog import ROW_KIND, RowKind
+from sluice.operators.kernels import grouped, without_negative_zero
+from sluice.operators.operator import WEIGHT
+from sluice.state.keyed import Changes, KeyedState
+from sluice.state.runs import gathered, newest_per_identity
+from sluice.state.segments import HASH, StateSchema
+
+# A row taken back and the row that replaces it have one key, even where a projection drops it.
+KEY = "_key"
+OURS = (WEIGHT, KEY)
+
+
+def changes_of(
+    rows: pl.DataFrame, retracted: pl.DataFrame | None, keys: Sequence[str]
+) -> pl.DataFrame:
+    """The changes that a stage keyed by *keys* yields: *retracted* rows first, then *rows*."""
+    added = _weighed(rows, 1)
+    changes = added if retracted is None else pl.concat([_weighed(retracted, -1), added])
+    return changes.with_columns(pl.struct(keys).alias(KEY))
+
+
+def without_pairs(changes: pl.DataFrame) -> pl.DataFrame:
+    """*changes* without pairs of a row that is taken back and an equal row that is added."""
+    columns = [name for name in changes.columns if name != WEIGHT]
+    is_taken_back = pl.col(WEIGHT) < 0
+    if not columns or not _has_pairs(changes, columns):
+        return changes
+    place = pl.int_range(pl.len()).over([*columns, WEIGHT])
+    added, taken_back = ((one).sum().over(columns) for one in (~is_taken_back, is_taken_back))
+    opposite = pl.when(is_taken_back).then(added).otherwise(taken_back)
+    return changes.filter(place >= opposite)
+
+
+def split_by_weight(changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows that are added, and those that are taken back, without reserved columns."""
+    is_taken_back = changes[WEIGHT] < 0
+    plain = changes.drop(*OURS, strict=False)
+    return plain.filter(~is_taken_back), plain.filter(is_taken_back)
+
+
+def changelog_of(
+    rows: pl.DataFrame, taken_back: pl.DataFrame, replaced_by: Sequence[str]
+) -> pl.DataFrame:
+    """Every change as a row; the column ``kind`` says whether it inserts, updates or deletes.
+
+    A row that is taken back and has an equal one in the columns *replaced_by* is updated, and comes
+    before it; without such columns rows are inserted and deleted.
+    """
+    before = _with_row_kind(taken_back, rows, replaced_by, RowKind.UPDATE_BEFORE, RowKind.DELETE)
+    after = _with_row_kind(rows, taken_back, replaced_by, RowKind.UPDATE_AFTER, RowKind.INSERT)
+    return pl.concat([before, after])
+
+
+def sink_schema(streamed: bytes, changelog: bool) -> pa.Schema:  # noqa: FBT001 - of a spec
+    """The columns that a sink gets of a stage whose stream has the schema *streamed*."""
+    schema = pa.ipc.read_schema(pa.py_buffer(streamed)).remove_metadata()
+    schema = pa.schema([field for field in schema if field.name not in OURS])
+    return schema.insert(0, pa.field(ROW_KIND, pa.large_string())) if changelog else schema
+
+
+def _weighed(rows: pl.DataFrame, weight: int) -> pl.DataFrame:
+    return rows.with_columns(pl.lit(weight, pl.Int8).alias(WEIGHT))
+
+
+def _has_pairs(changes: pl.DataFrame, columns: Sequence[str]) -> bool:
+    weight = changes[WEIGHT]
+    if not changes.height or not bool((weight < 0).any()) or not bool((weight > 0).any()):
+        return False
+    signs = changes.lazy().group_by(columns).agg(pl.col(WEIGHT).n_unique())
+    return bool((signs.select(WEIGHT).collect().to_series() > 1).any())
+
+
+def _with_row_kind(
+    rows: pl.DataFrame,
+    others: pl.DataFrame,
+    key: Sequence[str],
+    of_known: RowKind,
+    of_unknown: RowKind,
+) -> pl.DataFrame:
+    """*rows* with their ``kind``: *of_known* where *others* have their key, else *of_unknown*."""
+    kind: pl.Expr = pl.lit(of_unknown.value)
+    if key:
+        known = others.select(key).unique().with_columns(pl.lit(of_known.value).alias(ROW_KIND))
+        found = rows.select(key).join(
+            known, on=list(key), how="left", nulls_equal=True, maintain_order="left"
+        )
+        kind = pl.lit(found[ROW_KIND].fill_null(of_unknown.value))
+    return rows.select(kind.alias(ROW_KIND), pl.all())
+
+
+COPIES = "_copies"
+_BEFORE = "_copies_before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BagChange:
+    """The distinct rows that an epoch touched, sorted, with the number of copies after it.
+
+    ``before`` is the number of copies before it, row by row.
+    """
+
+    rows: pl.DataFrame
+    before: pl.Series
+
+    @property
+    def copies(self) -> pl.Series:
+        return self.rows[COPIES]
+
+    def came(self) -> pl.DataFrame:
+        """The rows whose number of copies changed, with the difference."""
+        grown = self.rows.with_columns(self.copies - self.before)
+        return grown.filter(pl.col(COPIES) != 0)
+
+    def overlaid(self, stored: pl.DataFrame, identity: Sequence[str]) -> pl.DataFrame:
+        """*stored* rows of the same bag with the epoch's changes applied; sorted."""
+        together = newest_per_identity(pl.concat([self.rows, stored]), identity)
+        return together.filter(pl.col(COPIES) > 0)
+
+    def changes(self, *, is_refreshed: bool) -> Changes:
+        """The changes to write; with *is_refreshed*, every row that was touched."""
+        is_there = self.copies > 0
+        written = is_there if is_refreshed else is_there & (self.copies != self.before)
+        return Changes(
+            upserts=self.rows.filter(written),
+            deletes=self.rows.filter(~is_there & (self.before > 0)),
+        )
+
+
+class Bag:
+    """A table of state that keeps rows of these *columns*, keyed by *keys*."""
+
+    def __init__(self, columns: pl.Schema, keys: Sequence[str], *, ttl_ms: int | None) -> None:
+        self.schema = StateSchema(
+            columns=pl.Schema({**columns, COPIES: pl.Int64()}),
+            key_columns=tuple(keys),
+            sub_key_columns=tuple(name for name in columns if name not in keys),
+            ttl_ms=ttl_ms,
+        )
+        self.identity = self.schema.identity
+        self._is_refreshed = ttl_ms is not None
+        self._names = self.schema.live.names()
+
+    def weighed(self, rows: pl.DataFrame, *columns: pl.Expr) -> pl.DataFrame:
+        """The group frame of a chunk: distinct rows, each with the sum of its weights.
+
+        *columns* compute the bag's columns; without them, *rows* have them.  Rows without weights
+        are all new.
+        """
+        weight = pl.col(WEIGHT).cast(pl.Int64) if WEIGHT in rows.columns else pl.lit(1, pl.Int64)
+        mine = rows.select(HASH, *(columns or self._names[1:-1]), weight.alias(COPIES))
+        floats = [n for n, dtype in self.schema.columns.items() if dtype.is_float()]
+        return self.folded(mine.with_columns(map(without_negative_zero, floats)))
+
+    def folded(self, groups: pl.DataFrame) -> pl.DataFrame:
+        """The groups of several chunks as one; rows that were added and taken back cancel out."""
+        found = grouped(groups, self.identity[1:], [pl.col(HASH).first(), pl.col(COPIES).sum()])
+        return found.filter(pl.col(COPIES) != 0).select(self._names)
+
+    def changed(self, groups: pl.DataFrame, state: KeyedState) -> BagChange:
+        """The bag after the folded *groups* are applied to it."""
+        deltas = newest_per_identity(groups, self.identity)
+        before = state.find(deltas)[COPIES].fill_null(0)
+        after = (before + deltas[COPIES]).clip(lower_bound=0).alias(COPIES)
+        return BagChange(rows=deltas.with_columns(after), before=before.alias(_BEFORE))
+
+    def changes(self, change: BagChange) -> Changes:
+        return change.changes(is_refreshed=self._is_refreshed)
+
+
+def repeated(rows: pl.DataFrame, copies: pl.Series) -> pl.DataFrame:
+    """Each row as often as *copies* says; rows with none are left out."""
+    if rows.is_empty() or (copies.min() == 1 and copies.max() == 1):
+        return rows
+    return gathered(rows, np.repeat(np.arange(rows.height), copies.to_numpy()))

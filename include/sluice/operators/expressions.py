@@ -1,0 +1,500 @@
+"""Plain SQL: columns, fields and comparisons, which Polars computes exactly as Spark does.
+
+Most declarations need no more to select the rows and columns of a source.  For any other SQL the
+functions return None, and the rows go through Spark's JVM.
+
+Filters and projections of a source's rows that run without Spark: all are plain SQL.
+
+Filters and projections of a stage's result: SQL of single rows, computed by Polars.
+
+The columns that are computed for a stage's aggregates before they read the rows.
+
+An argument is the name of a column or SQL, and names come first: ``user`` is the column, where
+there is one, and never Spark's ``current_user()``.  A name that no column has is a mistake, which
+the operator reports.
+
+Declared types of columns, and the check that rows have exactly these.
+
+Python types stand for their usual column types; a ``datetime`` is an instant in UTC, with
+microseconds.  Only types that Spark, Arrow and Polars share are accepted, so that all three read
+the same row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import polars as pl
+from polars.datatypes import DataTypeClass
+
+from sluice.declaration.aggregates import Aggregate
+from sluice.declaration.expressions import (
+    LITERAL,
+    NO_TOKEN,
+    Filter,
+    Projection,
+    Step,
+    columns_in,
+    tokens,
+)
+from sluice.declaration.operations import KeyedAggregate, Operation, WindowAggregate
+from sluice.errors import ConfigurationError
+from sluice.operators.operator import ARGUMENT, FILTER, ORDER
+
+_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?"
+_COLUMN = re.compile(
+    rf"(?:(?P<path>{_PATH})|timestamp_millis\(\s*(?P<millis>{_PATH})\s*\))"
+    r"(?:\s+AS\s+(?P<name>[A-Za-z_]\w*))?",
+    re.IGNORECASE,
+)
+_COMPARISON = re.compile(
+    rf"(?P<path>{_PATH})\s*(?P<operator>==?|<>|!=|<=|>=|<|>)\s*"
+    r"(?:(?P<number>-?\d+)|'(?P<text>[^'\\]*)')"
+)
+_NULLITY = re.compile(rf"(?P<path>{_PATH})\s+IS\s+(?P<negated>NOT\s+)?NULL", re.IGNORECASE)
+_AND = re.compile(r"\s+AND\s+", re.IGNORECASE)
+_METHODS = {
+    "=": "eq",
+    "==": "eq",
+    "<>": "ne",
+    "!=": "ne",
+    "<": "lt",
+    "<=": "le",
+    ">": "gt",
+    ">=": "ge",
+}
+_MAX_LONG = 2**63 - 1
+_MAX_MILLIS = _MAX_LONG // 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainSql:
+    """An expression, and the columns or their fields that it ``reads``, such as ``bid.price``."""
+
+    expression: pl.Expr
+    reads: tuple[str, ...]
+
+
+def plain_column(text: str, schema: pl.Schema) -> PlainSql | None:
+    """One item of a SELECT over rows of *schema*, with the name that Spark gives it; else None."""
+    found = _COLUMN.fullmatch(text.strip())
+    if found is None:
+        return None
+    path = found["path"] or found["millis"]
+    field = _field(path, schema)
+    if field is None:
+        return None
+    expression, dtype = field
+    name = found["name"]
+    if found["millis"]:
+        if not dtype.is_integer() or name is None:  # Spark would generate a name.
+            return None
+        millis = expression.cast(pl.Int64)
+        is_instant = millis.is_between(-_MAX_MILLIS, _MAX_MILLIS)
+        micros = pl.when(is_instant).then(millis) * 1000
+        expression = micros.cast(pl.Datetime("us", "UTC"))
+    return PlainSql(expression.alias(name or path.rpartition(".")[2]), (path,))
+
+
+def plain_condition(text: str, schema: pl.Schema) -> PlainSql | None:
+    """A condition over rows of *schema*: comparisons with literals, joined by AND; else None."""
+    parts = [_comparison(part.strip(), schema) for part in _AND.split(text.strip())]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    holds = known[0].expression
+    for part in known[1:]:
+        holds &= part.expression
+    return PlainSql(holds, tuple(path for part in known for path in part.reads))
+
+
+def _comparison(text: str, schema: pl.Schema) -> PlainSql | None:
+    found = _NULLITY.fullmatch(text) or _COMPARISON.fullmatch(text)
+    field = None if found is None else _field(found["path"], schema)
+    if found is None or field is None:
+        return None
+    expression, dtype = field
+    if found.re is _NULLITY:
+        is_null = expression.is_null()
+        return PlainSql(~is_null if found["negated"] else is_null, (found["path"],))
+    literal: int | str
+    if found["number"] is not None:
+        literal = int(found["number"])
+        is_comparable = dtype.is_integer() and abs(literal) <= _MAX_LONG
+    else:
+        literal = found["text"]
+        is_comparable = dtype == pl.String()
+    if not is_comparable:  # Spark would cast one of the two.
+        return None
+    if isinstance(literal, int):
+        expression = expression.cast(pl.Int64)
+    method = getattr(expression, _METHODS[found["operator"]])
+    return PlainSql(method(literal), (found["path"],))
+
+
+def _field(path: str, schema: pl.Schema) -> tuple[pl.Expr, pl.DataType] | None:
+    """A column or a field of one by its exact name; None if the name is ambiguous to Spark."""
+    name, _, inner = path.partition(".")
+    if not _is_unique(name, schema.names()):
+        return None
+    dtype = schema[name]
+    if not inner:
+        return pl.col(name), dtype
+    if not isinstance(dtype, pl.Struct):
+        return None
+    fields = {field.name: field.dtype for field in dtype.fields}
+    if not _is_unique(inner, list(fields)):
+        return None
+    found = fields[inner]
+    expression = pl.col(name).struct.field(inner)
+    return expression, found if isinstance(found, pl.DataType) else found()
+
+
+def _is_unique(name: str, names: list[str]) -> bool:
+    return name in names and sum(other.lower() == name.lower() for other in names) == 1
+
+
+_Selected: TypeAlias = dict[str, PlainSql]  # A projection: its columns by name.
+
+
+class NotPlainError(Exception):
+    """SQL that only Spark can compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSteps:
+    """``steps`` in the order in which they apply; ``schema`` is that of their result."""
+
+    steps: tuple[PlainSql | _Selected, ...]
+    schema: pl.Schema
+
+    def narrowed(self, wanted: Iterable[str]) -> tuple[PlainSteps, set[str]]:
+        """The steps that *wanted* columns need, and the paths that are read for them."""
+        needed = {path.partition(".")[0]: None for path in wanted}
+        reads = set(wanted)
+        kept: list[PlainSql | _Selected] = []
+        for step in reversed(self.steps):
+            if isinstance(step, PlainSql):
+                reads |= set(step.reads)
+                kept.append(step)
+            else:
+                selected = {name: item for name, item in step.items() if name in needed}
+                reads = {path for item in selected.values() for path in item.reads}
+                kept.append(selected)
+            needed = {path.partition(".")[0]: None for path in reads}
+        return PlainSteps(tuple(reversed(kept)), self.schema), reads
+
+    def apply(self, rows: pl.DataFrame) -> pl.DataFrame:
+        for step in self.steps:
+            rows = _applied(step, rows)
+        return rows
+
+
+def plain_steps(steps: Sequence[Step], schema: pl.Schema) -> PlainSteps:
+    """The steps over rows of *schema*.
+
+    Raises:
+        NotPlainError: only Spark can compute one of them.
+    """
+    rows = schema.to_frame()
+    plain: list[PlainSql | _Selected] = []
+    for step in steps:
+        plain.append(
+            condition(step.condition, rows.schema)
+            if isinstance(step, Filter)
+            else _selected(step, rows.schema)
+        )
+        rows = _applied(plain[-1], rows)
+    return PlainSteps(tuple(plain), rows.schema)
+
+
+def column(text: str, schema: pl.Schema) -> PlainSql:
+    found = plain_column(text, schema)
+    if found is None:
+        raise NotPlainError(text)
+    return found
+
+
+def condition(text: str, schema: pl.Schema) -> PlainSql:
+    found = plain_condition(text, schema)
+    if found is None:
+        raise NotPlainError(text)
+    return found
+
+
+def _selected(step: Projection, schema: pl.Schema) -> _Selected:
+    texts = [name for text in step.columns for name in (schema if text.strip() == "*" else (text,))]
+    items = [column(text, schema) for text in texts]
+    named = {item.expression.meta.output_name(): item for item in items}
+    if len(named) < len(items):
+        raise NotPlainError("two columns of one name")
+    return named
+
+
+def _applied(step: PlainSql | _Selected, rows: pl.DataFrame) -> pl.DataFrame:
+    if isinstance(step, PlainSql):
+        return rows.filter(step.expression)
+    return rows.select(item.expression.alias(name) for name, item in step.items())
+
+
+_NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s+AS\s+(?P<alias>[A-Za-z_]\w*))?", re.IGNORECASE)
+
+# Keywords where no value is expected.  A column called true, false or null has to be quoted, as it
+# cannot be distinguished from the literal.
+_RESERVED = re.compile(
+    r"""
+    all | and | as | between | by | case | cast | collate | distinct | else | end | except | exclude
+    | exists | false | from | ilike | in | is | like | not | null | or | regexp | rlike | similar
+    | then | to | true | when
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_BESIDE = "_beside"
+_LITERALS = ("date", "interval", "time", "timestamp")  # DATE '2026-01-01'.
+
+
+def applied(step: Step, rows: pl.DataFrame, kept: tuple[str, ...] = ()) -> pl.DataFrame:
+    """*rows* after one step; the columns *kept* stay, whatever is selected.
+
+    Raises:
+        PolarsError: the SQL names what is not there, or what Polars does not know.
+    """
+    names = [name for name in rows.columns if name not in kept]
+    if isinstance(step, Filter):
+        return rows.filter(expression(step.condition, names))
+    chosen: list[pl.Expr] = []
+    for column in step.columns:
+        chosen += map(pl.col, names) if column.strip() == "*" else [expression(column, names)]
+    if not rows.width:
+        return rows.select(chosen)
+    # Selected beside a column, literals have its height; alone they would be one row.
+    beside = rows.select(*chosen, pl.nth(0).alias(_BESIDE), *(pl.col(name) for name in kept))
+    return beside.drop(_BESIDE)
+
+
+def expression(sql: str, names: list[str]) -> pl.Expr:
+    """The expression *sql*, in which a column hides a function or keyword of its name."""
+    found = _NAME.fullmatch(sql.strip())
+    if found is not None and found["name"] in names:
+        return pl.col(found["name"]).alias(found["alias"] or found["name"])
+    return pl.sql_expr(_quoted(sql, set(names)))
+
+
+def _quoted(sql: str, names: set[str]) -> str:
+    words = [NO_TOKEN, NO_TOKEN, *tokens(sql), NO_TOKEN]
+    values = {token.start for token in columns_in(sql) if not LITERAL.fullmatch(token.text)}
+    parts, end = [], 0
+    for two_before, before, token, following in zip(
+        words, words[1:], words[2:], words[3:], strict=False
+    ):
+        if token.kind != "word":
+            continue
+        is_field = before.text == "."
+        is_free = _RESERVED.fullmatch(token.text) is None or token.start in values
+        is_column = token.text in names and is_free
+        is_type = before.text.lower() == "as" or (two_before.text, before.text) == (":", ":")
+        is_unit = (two_before.text.lower(), before.text) == ("extract", "(")
+        is_literal = token.text.lower() in _LITERALS and following.kind == "text"
+        is_call = following.text == "("
+        if is_field or (is_column and not (is_type or is_unit or is_literal or is_call)):
+            parts += [sql[end : token.start], f'"{token.text}"']
+            end = token.start + len(token.text)
+    return "".join([*parts, sql[end:]])
+
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A column and its Spark SQL."""
+
+    column: str
+    sql: str
+    is_condition: bool = False
+
+
+def wanted(operation: Operation) -> tuple[Computed, ...]:
+    """The arguments of the aggregates of *operation*: SQL, or names of columns."""
+    if not isinstance(operation, KeyedAggregate | WindowAggregate):
+        return ()
+    found: list[Computed] = []
+    for name, aggregate in operation.aggregates.items():
+        found += _of(name, aggregate)
+    return tuple(found)
+
+
+def to_compute(all_wanted: Collection[Computed], columns: Collection[str]) -> list[Computed]:
+    """Those of *all_wanted* that are SQL, and not the name of one of *columns*."""
+    return [one for one in all_wanted if one.is_condition or is_sql(one.sql, columns)]
+
+
+def is_sql(text: str, columns: Collection[str]) -> bool:
+    """Whether *text* is an expression over *columns*, and not the name of one."""
+    return text not in columns and _WORD.fullmatch(text) is None
+
+
+def _of(name: str, aggregate: Aggregate) -> list[Computed]:
+    found: list[Computed] = []
+    if aggregate.where is not None:
+        found.append(Computed(FILTER + name, aggregate.where, is_condition=True))
+    if aggregate.column is not None:
+        found.append(Computed(ARGUMENT + name, aggregate.column))
+    if aggregate.by is not None:
+        found.append(Computed(ORDER + name, aggregate.by))
+    return found
+
+
+_OF_PYTHON: Mapping[object, pl.DataType] = {
+    datetime: pl.Datetime("us", "UTC"),
+    timedelta: pl.Duration("us"),
+}
+_SHARED = (
+    pl.Boolean,
+    pl.Int8,
+    pl.Int16,
+    pl.Int32,
+    pl.Int64,
+    pl.Float32,
+    pl.Float64,
+    pl.String,
+    pl.Binary,
+    pl.Date,
+    pl.Decimal,
+)
+# The integer types that each integer type holds without loss, and so accepts.
+_WIDER: Mapping[pl.DataType, frozenset[pl.DataType]] = {
+    pl.Int8(): frozenset({pl.Int16(), pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
+    pl.UInt8(): frozenset({pl.Int16(), pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
+    pl.Int16(): frozenset({pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
+    pl.UInt16(): frozenset({pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
+    pl.Int32(): frozenset({pl.Int64(), pl.Float64()}),
+    pl.UInt32(): frozenset({pl.Int64(), pl.Float64()}),  # The type of Polars' counts.
+    pl.Float32(): frozenset({pl.Float64()}),
+    pl.Datetime("ms", "UTC"): frozenset({pl.Datetime("us", "UTC")}),
+}
+
+
+def declared_schema(uid: str, columns: Mapping[str, object]) -> pl.Schema:
+    """The types that *columns* of stage *uid* are declared to have.
+
+    Raises:
+        ConfigurationError: a type is not a type, or state cannot keep it.
+    """
+    return pl.Schema({name: declared_type(uid, name, of) for name, of in columns.items()})
+
+
+def declared_type(uid: str, name: str, declared: object) -> pl.DataType:
+    """The type of one column; see ``declared_schema``."""
+    try:
+        # Any object may have been declared: Polars decides whether it is a type.
+        found = pl.Schema({name: _OF_PYTHON.get(declared, declared)})[name]  # type: ignore[arg-type]
+    except TypeError:
+        found = None
+    if found is None or not _is_shared(found):
+        raise ConfigurationError(
+            f"stage {uid!r} declares column {name!r} as {_described(declared)}, which is no type "
+            "that a row can keep; use int, float, str, bool, bytes, date, datetime, or a Polars "
+            "type such as pl.Int32() or pl.List(pl.String())"
+        )
+    return found
+
+
+def conformed(frame: pl.DataFrame, schema: pl.Schema, what: str) -> pl.DataFrame:
+    """*frame* with the columns of *schema* in its order, cast where nothing can be lost.
+
+    Raises:
+        ConfigurationError: a column is missing, is too many, or has another type; the message
+            begins with *what* the frame is.
+    """
+    _check_names(frame.columns, schema, what)
+    for name, declared in schema.items():
+        actual = frame.schema[name]
+        takes = actual == pl.Null() or declared in _WIDER.get(actual, frozenset())
+        if actual != declared and not takes:
+            raise ConfigurationError(
+                f"{what} has column {name!r} of type {actual}, but it is declared as {declared}; "
+                "cast it, or declare what it is"
+            )
+    return frame.select(pl.col(name).cast(declared) for name, declared in schema.items())
+
+
+def row_values(row: object, schema: pl.Schema, what: str) -> tuple[object, ...]:
+    """The values of a mapping that has exactly the columns of *schema*, in its order.
+
+    Raises:
+        ConfigurationError: it has not; the message begins with *what* the row is.
+    """
+    if not isinstance(row, Mapping):
+        raise ConfigurationError(
+            f"{what} is {row!r} of type {type(row).__name__}; rows are dicts, column -> value"
+        )
+    if row.keys() != schema.keys():
+        _check_names(list(row), schema, what)
+    return tuple(row[name] for name in schema)
+
+
+def frame_of_rows(rows: Sequence[tuple[object, ...]], schema: pl.Schema, what: str) -> pl.DataFrame:
+    """*rows* of values in the order of *schema*.
+
+    Raises:
+        ConfigurationError: a value is not of its column's type; the message begins with *what* the
+            rows are.
+    """
+    return pl.DataFrame(
+        [
+            _series(pl.Series(name, (), declared), [row[index] for row in rows], what)
+            for index, (name, declared) in enumerate(schema.items())
+        ]
+    )
+
+
+def _series(empty: pl.Series, values: list[object], what: str) -> pl.Series:
+    has_zone = isinstance(empty.dtype, pl.Datetime) and empty.dtype.time_zone is not None
+    cause: Exception | None = None
+    if not (has_zone and any(isinstance(v, datetime) and v.tzinfo is None for v in values)):
+        try:
+            series = pl.Series(empty.name, values, empty.dtype, strict=True)
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+            cause = error
+        else:
+            if series.dtype == empty.dtype:
+                return series
+    if len(values) > 1:
+        for value in values:
+            _series(empty, [value], what)  # Raises for the first value that does not fit.
+    raise ConfigurationError(
+        f"{what} has {values!r} in column {empty.name!r}, which is declared as {empty.dtype}; "
+        "convert it (an instant has a time zone), or declare what it is"
+    ) from cause
+
+
+def _check_names(columns: list[str], schema: pl.Schema, what: str) -> None:
+    missing = [name for name in schema if name not in columns]
+    surplus = [name for name in columns if name not in schema]
+    if missing or surplus:
+        differences = [f"lacks column {name!r}" for name in missing]
+        differences += [f"has column {name!r}, which is not declared" for name in surplus]
+        raise ConfigurationError(
+            f"{what} {' and '.join(differences)}; its columns must be: {', '.join(schema)}"
+        )
+
+
+def _is_shared(dtype: pl.DataType | DataTypeClass) -> bool:
+    match dtype() if isinstance(dtype, DataTypeClass) else dtype:
+        case pl.List(inner=inner):
+            return _is_shared(inner)
+        case pl.Struct(fields=fields):
+            return all(_is_shared(field.dtype) for field in fields)
+        case pl.Datetime(time_unit=unit) | pl.Duration(time_unit=unit):
+            return unit == "us"
+        case shared:
+            return isinstance(shared, _SHARED)
+
+
+def _described(declared: object) -> str:
+    return declared.__name__ if isinstance(declared, type) else repr(declared)

@@ -1,0 +1,534 @@
+"""``RegularJoin``: every left row with every right row of its key, in whatever order they arrive.
+
+Flink's regular join of append-only inputs, inner and semi; ``changelog_join`` has all others.
+Duplicate rows count, and each pair is emitted once, in the epoch in which the second of the two
+arrives.  A semi join emits a left row once, as soon as there is a right row of its key: it keeps
+only the keys of right rows, and only those left rows that have no partner yet.
+
+Output is sorted by hash.  Without a TTL both sides are kept for ever.
+
+``ChangelogJoin``: a regular join that takes rows back when they leave its result.
+
+Flink's regular join of any inputs, inner, left, right, full, semi and anti.  Both sides are bags of
+rows.  An outer side yields a row without a partner with nulls for the other side; that row is taken
+back when the first partner comes, and yielded again when the last one goes.  A semi join yields
+each left row that has a partner, an anti join each that has none.  A row with a null in its key
+never has a partner: an outer or anti join yields it at once, and it is not kept in state.
+
+An epoch reads from state only the keys that it touches; of an outer side's own rows, only those
+whose partners came or went.  Without a TTL both sides are kept for ever; with one, a row is
+forgotten when it was not written for that long, and no result is taken back for that.
+
+Output is sorted by hash, then by all columns.  A row that one epoch would both yield and take back
+is left out.
+
+The columns of a join: those that are kept in state of each input, and those of the result.
+
+Key columns are kept under the names they have on the left.  The result has the columns of the left,
+then those of the right but key columns that are called alike on both sides, which come once, from
+whichever side has the row (SQL's USING); a semi or anti join has those of the left alone.  As in
+SQL and in Flink, a null in a key column equals nothing.
+
+``KeyedLookup``: a lookup in a table for rows of an upsert stream.
+
+Spark looks up the new rows of an epoch, in the table as of the same barrier, and marks the keys
+that have rows taken back.  The operator keeps the rows that it sent of each key.  When the key
+changes, it takes back those that no longer hold, exactly as they were sent: the table may have
+changed since, so another lookup might not find the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import polars as pl
+
+from sluice.declaration import operations as ops
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import RegularJoin, RegularJoinKind
+from sluice.errors import ConfigurationError
+from sluice.operators.changes import (
+    COPIES,
+    Bag,
+    BagChange,
+    repeated,
+    split_by_weight,
+    without_pairs,
+)
+from sluice.operators.kernels import grouped
+from sluice.operators.operator import (
+    SEQUENCE,
+    WEIGHT,
+    EpochTime,
+    Frames,
+    Outcome,
+    Partial,
+    RawRows,
+    by_hash,
+    column_type,
+    in_order,
+    input_schema,
+    key_types,
+    place_in_run,
+    require_distinct,
+    sequenced,
+    wrong_type,
+)
+from sluice.operators.windows import INSTANT, require_append_only
+from sluice.state.keyed import Changes, KeyedState
+from sluice.state.runs import newest_per_identity
+from sluice.state.segments import HASH, StateSchema
+
+
+class RegularJoinOperator(RawRows):
+    """An ``Operator``; see ``sluice.operators.operator``."""
+
+    def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
+        """*left* and *right* are the schemas of the inputs.
+
+        Raises:
+            ConfigurationError: the inputs cannot be joined so.
+        """
+        assert isinstance(stage.operation, ops.RegularJoin)
+        assert stage.operation.how in ("inner", "semi")
+        columns = JoinColumns(stage, left, right, stage.operation.how, ours=[SEQUENCE])
+        self._columns = columns
+        self._is_semi = stage.operation.how == "semi"
+        self._is_refreshed = stage.ttl_ms is not None
+        rows = [
+            StateSchema(
+                columns=pl.Schema({**kept, SEQUENCE: pl.Int64()}),
+                key_columns=columns.keys,
+                sub_key_columns=(SEQUENCE,),
+                ttl_ms=stage.ttl_ms,
+            )
+            for kept in columns.kept
+        ]
+        keys = StateSchema(columns=columns.kept[1], key_columns=columns.keys, ttl_ms=stage.ttl_ms)
+        self.tables = {LEFT: rows[0], RIGHT: keys if self._is_semi else rows[1]}
+        self.output_schema = columns.result
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
+        kept = self._columns.of_input(rows, side).drop_nulls(self._columns.keys)
+        late = self._columns.inputs[side].to_frame()
+        return Partial(groups=self.combine({SIDES[side]: kept}), late=late)
+
+    def combine(self, groups: Frames) -> Frames:
+        if not self._is_semi or RIGHT not in groups:
+            return groups
+        return {**groups, RIGHT: groups[RIGHT].unique()}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
+        left = self._new(groups, 0, time)
+        if self._is_semi:
+            return self._semi(left, groups, state)
+        right = self._new(groups, 1, time)
+        old_left = state[LEFT].lookup(self._columns.distinct_keys(right))
+        old_right = state[RIGHT].lookup(self._columns.distinct_keys(left))
+        pairs = [
+            self._columns.joined(left, pl.concat([old_right, right]), "inner"),
+            self._columns.joined(old_left, right, "inner"),
+        ]
+        return Outcome(
+            output=by_hash(pairs).drop(HASH),
+            changes={
+                LEFT: Changes(upserts=left, deletes=left.clear()),
+                RIGHT: Changes(upserts=right, deletes=right.clear()),
+            },
+        )
+
+    def _semi(self, left: pl.DataFrame, groups: Frames, state: Mapping[str, KeyedState]) -> Outcome:
+        keys = self._frame(groups, 1).sort(self._columns.key)
+        is_known = state[RIGHT].find(keys)[HASH].is_not_null()
+        new_keys = keys.filter(~is_known)
+        known = state[RIGHT].lookup(self._columns.distinct_keys(left))
+        partners = pl.concat([known, new_keys])
+        released = state[LEFT].lookup(new_keys)
+        matched = self._columns.matched(left, partners, "semi")
+        waiting = self._columns.matched(left, partners, "anti")
+        return Outcome(
+            output=by_hash([released, matched]).select(self.output_schema.names()),
+            changes={
+                LEFT: Changes(upserts=waiting, deletes=released),
+                RIGHT: Changes(
+                    upserts=keys if self._is_refreshed else new_keys, deletes=keys.clear()
+                ),
+            },
+        )
+
+    def _new(self, groups: Frames, side: int, time: EpochTime) -> pl.DataFrame:
+        return sequenced(self._frame(groups, side), self._columns.key, time)
+
+    def _frame(self, groups: Frames, side: int) -> pl.DataFrame:
+        """The rows of one input; an input without groups had none."""
+        empty = pl.Schema({HASH: pl.Int64(), **self._columns.kept[side]}).to_frame()
+        return groups.get(SIDES[side], empty)
+
+
+_OTHER_COPIES = "_other_copies"
+
+_Keys = pl.DataFrame  # Distinct keys, with their hash.
+
+
+class ChangelogJoin(RawRows):
+    """An ``Operator``; see ``sluice.operators.operator``."""
+
+    def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
+        """*left* and *right* are the schemas of the inputs.
+
+        Raises:
+            ConfigurationError: the inputs cannot be joined so.
+        """
+        assert isinstance(stage.operation, RegularJoin)
+        how = stage.operation.how
+        ours = [COPIES, _OTHER_COPIES]
+        columns = JoinColumns(stage, left, right, how, ours=ours, takes_updates=True)
+        self._columns = columns
+        self._bags = [Bag(kept, columns.keys, ttl_ms=stage.ttl_ms) for kept in columns.kept]
+        self._how = how
+        self._has_pairs = how not in ("semi", "anti")
+        # The sides whose rows are yielded because they have a partner, or because they have none.
+        self._yields_matched = how == "semi"
+        self._yields_alone = (how in ("left", "full", "anti"), how in ("right", "full"))
+        self.tables = {name: bag.schema for name, bag in zip(SIDES, self._bags, strict=True)}
+        self.output_schema = columns.result
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
+        weight = [pl.col(WEIGHT)] if WEIGHT in rows.columns else []
+        kept = self._columns.of_input(rows, side, *weight)
+        if not self._yields_alone[side]:
+            kept = kept.drop_nulls(self._columns.keys)
+        late = self._columns.inputs[side].to_frame()
+        return Partial(groups={SIDES[side]: self._bags[side].weighed(kept)}, late=late)
+
+    def combine(self, groups: Frames) -> Frames:
+        bags = dict(zip(SIDES, self._bags, strict=True))
+        return {name: bags[name].folded(frame) for name, frame in groups.items()}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        keyless, changes = [], []
+        for bag, name in zip(self._bags, SIDES, strict=True):
+            rows = groups.get(name, bag.schema.live.to_frame())
+            lacks_key = pl.any_horizontal(pl.col(self._columns.keys).is_null())
+            keyless.append(rows.filter(lacks_key))
+            changes.append(bag.changed(rows.filter(~lacks_key), state[name]))
+        stored = self._stored(changes, state)
+        names = [HASH, *self.output_schema, COPIES]
+        parts = [pl.Schema({**self.output_schema, HASH: pl.Int64(), COPIES: pl.Int64()}).to_frame()]
+        if self._has_pairs:
+            parts += self._pairs(changes, stored)
+        if self._yields_matched or self._yields_alone[0]:
+            left = self._yielded(changes, stored, 0, matched=self._yields_matched)
+            parts += [self._alone(rows, 0) for rows in (*left, keyless[0])]
+        if self._yields_alone[1]:
+            right = self._yielded(changes, stored, 1, matched=False)
+            parts += [self._alone(rows, 1) for rows in (*right, keyless[1])]
+        output, retracted = self._split(pl.concat([part.select(names) for part in parts]))
+        return Outcome(
+            output=output,
+            retracted=retracted,
+            changes={
+                name: bag.changes(change)
+                for name, bag, change in zip(SIDES, self._bags, changes, strict=True)
+            },
+        )
+
+    def _stored(
+        self, changes: list[BagChange], state: Mapping[str, KeyedState]
+    ) -> list[pl.DataFrame]:
+        """The stored rows of each side from before the epoch, of the keys that it needs."""
+        keys = [self._columns.distinct_keys(change.came()) for change in changes]
+        both = pl.concat(keys).unique()
+        is_asked_for_partners = self._yields_alone[0] or not self._has_pairs
+        right = state[RIGHT].lookup(both if is_asked_for_partners else keys[0])
+        if self._has_pairs:
+            return [state[LEFT].lookup(both if self._yields_alone[1] else keys[1]), right]
+        had, has = self._partners(changes, [right.clear(), right], 1)
+        turned = pl.concat([self._without(had, has), self._without(has, had)])
+        return [state[LEFT].lookup(turned), right]
+
+    def _pairs(self, changes: list[BagChange], stored: list[pl.DataFrame]) -> list[pl.DataFrame]:
+        """Changed left rows with all right rows, then stored left rows with changed right ones."""
+        right = changes[1].overlaid(stored[1], self._bags[1].identity)
+        return [
+            self._joined(changes[0].came(), right),
+            self._joined(stored[0], changes[1].came()),
+        ]
+
+    def _joined(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        columns = self._columns
+        keyed = right.select(*columns.key, pl.col(COPIES).alias(_OTHER_COPIES))
+        pairs = left.join(keyed.hstack(columns.of_right(right)), on=columns.key, how="inner")
+        return pairs.with_columns(pl.col(COPIES) * pl.col(_OTHER_COPIES))
+
+    def _yielded(
+        self, changes: list[BagChange], stored: list[pl.DataFrame], side: int, *, matched: bool
+    ) -> list[pl.DataFrame]:
+        """The rows of a side that are yielded, or taken back, because they are *matched* or not."""
+        change, mine = changes[side], stored[side]
+        had, has = self._partners(changes, stored, 1 - side)
+        goes_out, stays_in = self._with, self._without
+        if not matched:
+            goes_out, stays_in = stays_in, goes_out
+        now = change.overlaid(mine, self._bags[side].identity)
+        gone = stays_in(goes_out(mine, had), has)
+        return [
+            goes_out(goes_out(change.came(), had), has),
+            goes_out(stays_in(now, had), has),
+            gone.with_columns(-pl.col(COPIES)),
+        ]
+
+    def _partners(
+        self, changes: list[BagChange], stored: list[pl.DataFrame], side: int
+    ) -> tuple[_Keys, _Keys]:
+        """The keys that had a row of that side before the epoch, and those that have one now."""
+        now = changes[side].overlaid(stored[side], self._bags[side].identity)
+        return self._columns.distinct_keys(stored[side]), self._columns.distinct_keys(now)
+
+    def _with(self, rows: pl.DataFrame, keys: _Keys) -> pl.DataFrame:
+        return rows.join(keys, on=self._columns.key, how="semi")
+
+    def _without(self, rows: pl.DataFrame, keys: _Keys) -> pl.DataFrame:
+        return rows.join(keys, on=self._columns.key, how="anti")
+
+    def _alone(self, rows: pl.DataFrame, side: int) -> pl.DataFrame:
+        alone = self._columns.without_left if side else self._columns.without_right
+        return alone(rows).hstack(rows.select(COPIES))
+
+    def _split(self, parts: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The rows to yield and the rows to take back, repeated by their number of copies."""
+        names = self.output_schema.names()
+        net = grouped(parts, names, [pl.col(HASH).first(), pl.col(COPIES).sum()])
+        net = net.filter(pl.col(COPIES) != 0)
+        net = newest_per_identity(net.select(HASH, *names, COPIES), [HASH, *names])
+        new, old = net.filter(pl.col(COPIES) > 0), net.filter(pl.col(COPIES) < 0)
+        return (
+            repeated(new, new[COPIES]).select(names),
+            repeated(old, -old[COPIES]).select(names),
+        )
+
+
+LEFT = "left"
+RIGHT = "right"
+SIDES = (LEFT, RIGHT)
+US_PER_MS = 1_000
+
+_NO_COLUMNS: Mapping[str, pl.DataType] = {}
+
+
+class JoinColumns:
+    """``inputs`` has the columns of each side, ``kept`` those that the join keeps of its rows."""
+
+    def __init__(
+        self,
+        stage: StageNode,
+        left: pl.Schema,
+        right: pl.Schema,
+        how: RegularJoinKind,
+        *,
+        apart: Sequence[str] = (),
+        added: Mapping[str, pl.DataType] = _NO_COLUMNS,
+        ours: Sequence[str] = (),
+        takes_updates: bool = False,
+    ) -> None:
+        """Columns *apart* of the inputs are not among those kept; *added* end the result.
+
+        *ours* are the names of further columns in the state.
+
+        Raises:
+            ConfigurationError: the inputs cannot be joined so.
+        """
+        if not takes_updates:
+            require_append_only(stage, "such a join")
+        self.inputs = (input_schema(left), input_schema(right))
+        self.keys = stage.inputs[0].keys
+        _check_keys(stage, *self.inputs)
+        own_names = dict(zip(stage.inputs[1].keys, self.keys, strict=True))
+        left_kept = {name: of for name, of in self.inputs[0].items() if name not in apart}
+        given = {
+            name: of
+            for name, of in self.inputs[1].items()
+            if how not in ("semi", "anti") and name not in apart and own_names.get(name) != name
+        }
+        _check_names(stage, self.keys, apart, [name for name in given if name in left_kept])
+        key_columns = {key: left_kept[key] for key in self.keys}
+        others = {name: of for name, of in given.items() if name not in own_names}
+        self.kept = (pl.Schema(left_kept), pl.Schema({**key_columns, **others}))
+        self.result = pl.Schema({**left_kept, **given, **added})
+        require_distinct(stage.uid, [*left_kept, *given, *added])
+        for kept in self.kept:
+            require_distinct(stage.uid, [*kept, *added, *ours])
+        keys = [pl.col(name).alias(kept) for name, kept in own_names.items()]
+        self._keeping = ([pl.col(*left_kept)], [*keys, *(pl.col(name) for name in others)])
+        self._own_names = own_names
+        self._given = tuple(given)
+        self._giving = [pl.col(self.kept_name(name)).alias(name) for name in given]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (HASH, *self.keys)
+
+    def kept_name(self, name: str) -> str:
+        """The name in state of a column of the right input."""
+        return self._own_names.get(name, name)
+
+    def of_input(self, rows: pl.DataFrame, side: int, *more: pl.Expr) -> pl.DataFrame:
+        """The rows of an input as they are kept in state: hash, kept columns, and *more*."""
+        return rows.select(HASH, *self._keeping[side], *more)
+
+    def distinct_keys(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.select(self.key).unique()
+
+    def of_right(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The columns of the result that come from rows of the right input."""
+        return rows.select(self._giving)
+
+    def without_right(self, left: pl.DataFrame) -> pl.DataFrame:
+        """The result for left rows without a partner, with its hash."""
+        nulls = [pl.lit(None, self.result[name]).alias(name) for name in self._given]
+        return left.select(HASH, *self.kept[0], *nulls)
+
+    def without_left(self, right: pl.DataFrame) -> pl.DataFrame:
+        """The result for right rows without a partner, with its hash."""
+        known = {name: self.kept_name(name) for name in self._given}
+        known |= {name: name for name, kept in self._own_names.items() if name == kept}
+        columns = [
+            (pl.col(known[name]) if name in known else pl.lit(None, dtype)).alias(name)
+            for name, dtype in self.result.items()
+        ]
+        return right.select(HASH, *columns)
+
+    def joined(
+        self,
+        left: pl.DataFrame,
+        right: pl.DataFrame,
+        how: Literal["inner", "left"],
+        also_on: Sequence[str] = (),
+    ) -> pl.DataFrame:
+        """The result for all pairs, with hash and *also_on*; in order of *left*, then *right*."""
+        on = [*self.key, *also_on]
+        return left.select(*dict.fromkeys((HASH, *self.kept[0], *also_on))).join(
+            right.select(*on, *self._giving), on=on, how=how, maintain_order="left_right"
+        )
+
+    def matched(
+        self,
+        left: pl.DataFrame,
+        right: pl.DataFrame,
+        how: Literal["semi", "anti"],
+        also_on: Sequence[str] = (),
+    ) -> pl.DataFrame:
+        """The rows of *left* with a partner in *right*, or without one, as *how* says; in order."""
+        on = [*self.key, *also_on]
+        return left.join(right.select(on), on=on, how=how, maintain_order="left")
+
+
+def require_instant(uid: str, schema: pl.Schema, column: str | None, purpose: str) -> str:
+    """The name of a column that must hold instants.
+
+    Raises:
+        ConfigurationError: it was not named, is not there, or has another type.
+    """
+    if column is None:
+        raise ConfigurationError(
+            f"stage {uid!r} needs an input with event time; name it where the source is declared: "
+            "source(..., event_time='column')"
+        )
+    if column_type(uid, schema, column, purpose) != INSTANT:
+        raise wrong_type(uid, schema, column, f"{purpose}, which needs {INSTANT}")
+    return column
+
+
+def _check_names(
+    stage: StageNode, keys: Sequence[str], apart: Sequence[str], on_both_sides: Sequence[str]
+) -> None:
+    for name in apart:
+        if name in keys:
+            raise ConfigurationError(
+                f"stage {stage.uid!r} cannot be keyed by {name!r}, which its join compares "
+                "anyway; key it by the other columns"
+            )
+    if on_both_sides:
+        raise ConfigurationError(
+            f"stage {stage.uid!r} has a column {on_both_sides[0]!r} on both sides; "
+            "rename it on one of them with select()"
+        )
+
+
+def _check_keys(stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
+    names = [given.keys for given in stage.inputs]
+    assert len(names) == len(SIDES), "a join has two inputs"
+    if len(names[0]) != len(names[1]):
+        raise ConfigurationError(
+            f"stage {stage.uid!r} joins {len(names[0])} key columns ({', '.join(names[0])}) with "
+            f"{len(names[1])} ({', '.join(names[1])}); key both sides by as many"
+        )
+    types = [
+        key_types(stage.uid, schema, keys)
+        for schema, keys in zip((left, right), names, strict=True)
+    ]
+    for mine, other in zip(*names, strict=True):
+        if types[0][mine] != types[1][other]:
+            raise ConfigurationError(
+                f"stage {stage.uid!r} joins {mine!r} of type {types[0][mine]} with {other!r} of "
+                f"type {types[1][other]}, whose hashes never meet; cast one of them with select()"
+            )
+
+
+SENT = "sent"
+_NUMBER = "_number"  # Distinguishes the rows that were sent of one key.
+
+
+class KeyedLookupOperator(RawRows):
+    """An ``Operator``; see ``sluice.operators.operator``."""
+
+    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
+        """*schema* is that of the rows with the columns that the table adds to them.
+
+        Raises:
+            ConfigurationError: the columns that the input is updated by are missing.
+        """
+        self.output_schema = input_schema(schema)
+        key_types(stage.uid, self.output_schema, stage.keys)
+        require_distinct(stage.uid, [*self.output_schema, _NUMBER])
+        self._schema = StateSchema(
+            columns=pl.Schema({**self.output_schema, _NUMBER: pl.Int64()}),
+            key_columns=stage.keys,
+            sub_key_columns=(_NUMBER,),
+        )
+        self.tables = {SENT: self._schema}
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
+        groups = rows.select(HASH, *self.output_schema, WEIGHT)
+        return Partial(groups={SENT: groups}, late=self.output_schema.to_frame())
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        rows, key, identity = groups[SENT], self._schema.key, self._schema.identity
+        before = state[SENT].lookup(newest_per_identity(rows.select(key), key))
+        after = in_order(rows.filter(pl.col(WEIGHT) > 0).drop(WEIGHT), key)
+        after = after.with_columns(place_in_run(key).alias(_NUMBER))
+        weighed = [
+            frame.drop(_NUMBER).with_columns(pl.lit(weight, pl.Int8).alias(WEIGHT))
+            for frame, weight in ((before, -1), (after, 1))
+        ]
+        output, retracted = split_by_weight(without_pairs(pl.concat(weighed)))
+        names = self.output_schema.names()
+        return Outcome(
+            output=output.select(names),
+            retracted=retracted.select(names),
+            changes={
+                SENT: Changes(
+                    upserts=after.join(
+                        before,
+                        on=after.columns,
+                        how="anti",
+                        nulls_equal=True,
+                        maintain_order="left",
+                    ),
+                    deletes=before.select(identity).join(
+                        after, on=identity, how="anti", nulls_equal=True, maintain_order="left"
+                    ),
+                )
+            },
+        )

@@ -1,0 +1,297 @@
+"""``Operator``: the interface between a stateful operator and the subtask that runs it.
+
+    rows of the epoch --partial--> groups --combine--> groups of a hash range --process--> Outcome
+        (chunk by chunk)                                     ^ state, epoch time
+
+An operator is a pure function: the same rows, state and times give the same outcome, whatever the
+order of the rows and wherever the chunks were cut.  It writes nothing; the subtask writes what the
+outcome holds.  When it is built, it refuses a declaration that the input cannot satisfy.
+
+``process`` may be called for one range of the hash space after the other, each with the groups and
+the state of that range alone: no operator may compare rows of different keys.  Output and changes
+are sorted by hash first, so that the ranges together give the outcome of a single call.
+
+``RawRows``: the base of operators that need every single row: joins and the user's functions.
+
+Their groups are the rows themselves, so nothing is folded before ``process``, which sorts the rows
+by their content alone.
+
+Comparisons row by row: of two frames, or of each row with the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import reduce
+from operator import or_
+from typing import Protocol, TypeAlias
+
+import polars as pl
+
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
+from sluice.errors import ConfigurationError
+from sluice.state.keyed import Changes, KeyedState
+from sluice.state.runs import gathered, order_of
+from sluice.state.segments import DELETED, HASH, WRITTEN, StateSchema
+
+# On rows of a stream whose rows are updated: 1 for a row, -1 for one that is taken back.
+WEIGHT = "_weight"
+# Prefixes of columns that are computed for an aggregate of the name that follows: whether a row
+# passes its ``where``, and the value of the SQL that it aggregates, or orders by.
+FILTER = "_where_"
+ARGUMENT = "_argument_"
+ORDER = "_order_"
+COMPUTED = (FILTER, ARGUMENT, ORDER)
+# On groups as they are made of rows, the number of rows in each.
+ROW_COUNT = "_rows"
+
+Frames: TypeAlias = Mapping[str, pl.DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochTime:
+    """The times that an operator may read: those of the barriers, never a machine's clock.
+
+    ``previous_watermark_ms``, of the epoch's start, decides what is late; ``watermark_ms``, of its
+    end, what fires.  ``processing_time_ms`` is the trigger's clock, and never goes back.
+    """
+
+    checkpoint_id: int = 1
+    previous_watermark_ms: int = MIN_WATERMARK
+    watermark_ms: int = MIN_WATERMARK
+    processing_time_ms: int = 0
+
+    def __post_init__(self) -> None:
+        assert MIN_WATERMARK <= self.previous_watermark_ms <= self.watermark_ms <= MAX_WATERMARK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Partial:
+    """A chunk of one input's rows, pre-aggregated, and its late rows.
+
+    Every frame of ``groups`` has the column ``_hash``; ``late`` has the input's columns.
+    ``counted`` has ``_hash`` and ``ROW_COUNT``, how many rows that are not late have this hash; it
+    is None if the operator does not count them.
+    """
+
+    groups: Frames
+    late: pl.DataFrame
+    counted: pl.DataFrame | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """The outcome of an epoch.  Every frame has its exact types even when it is empty.
+
+    ``retracted`` are rows of earlier output that ``output`` replaces or takes back, as they were;
+    None for an operator whose output is append-only.  ``late`` are rows found late only now, by
+    the number of their input.  Tables without changes may be left out of ``changes``.
+    """
+
+    output: pl.DataFrame
+    changes: Mapping[str, Changes]
+    retracted: pl.DataFrame | None = None
+    late: Mapping[int, pl.DataFrame] = field(default_factory=dict[int, pl.DataFrame])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkPartial:
+    """``partial`` in Spark SQL, for an epoch whose keys repeat: group *by*, compute *columns*.
+
+    The result has the columns of the group frame ``groups`` but the hash; ``by`` starts with the
+    key columns.  ``expressions`` are computed first, name -> SQL over the input's rows.
+    """
+
+    by: tuple[str, ...]
+    columns: Mapping[str, str]  # Column of the group frame -> SQL aggregate.
+    expressions: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Operator(Protocol):
+    """A built-in stateful operator, built for one stage and the schemas of its inputs."""
+
+    @property
+    def tables(self) -> Mapping[str, StateSchema]:
+        """The tables of keyed state, by name; names are part of the state's format."""
+        ...
+
+    @property
+    def output_schema(self) -> pl.Schema: ...
+
+    @property
+    def is_order_sensitive(self) -> bool:
+        """Whether the last bits of a result depend on the order of the rows: sums of floats."""
+        ...
+
+    def needed_columns(self) -> tuple[str, ...] | None:
+        """The columns that ``partial`` reads beside keys and filters; None is all of them."""
+        ...
+
+    def spark_partial(self) -> SparkPartial | None:
+        """``partial`` for Spark's JVM; None where it cannot be written in SQL."""
+        ...
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:
+        """Pre-aggregate one chunk of input *side*; *rows* carry ``_hash`` and the input's columns.
+
+        An operator that ``hashes_groups`` takes them without ``_hash``, too, and counts them.
+
+        Called with no rows, it gives every group frame of that input with its exact types.
+        """
+        ...
+
+    def combine(self, groups: Frames) -> Frames:
+        """Fold the concatenated groups of several chunks.  Associative; keeps names and types."""
+        ...
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
+        """The epoch's outcome; *groups* are combined, and may be empty: windows still fire."""
+        ...
+
+
+def column_type(uid: str, schema: pl.Schema, column: str, purpose: str) -> pl.DataType:
+    """The type of a column that the declaration names for *purpose*.
+
+    Raises:
+        ConfigurationError: the stage's input has no such column.
+    """
+    if column in schema:
+        return schema[column]
+    close = get_close_matches(column, schema.names(), n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    raise ConfigurationError(
+        f"stage {uid!r} has no column {column!r} {purpose}{hint} {_columns_of(schema)}"
+    )
+
+
+def wrong_type(
+    uid: str, schema: pl.Schema, column: str, purpose: str, *, called: str | None = None
+) -> ConfigurationError:
+    """The error for a column whose type is wrong for its purpose.
+
+    *called* is the SQL in the declaration, where the column is computed from SQL.
+    """
+    name = called or column
+    return ConfigurationError(
+        f"stage {uid!r} cannot use column {name!r} of type {schema[column]} {purpose}; "
+        f"{_columns_of(input_schema(schema))}"
+    )
+
+
+def require_distinct(uid: str, names: Iterable[str]) -> None:
+    """Refuse result columns that share a name, or have a reserved one."""
+    ours = {HASH, DELETED, WEIGHT, WRITTEN, ROW_COUNT}
+    seen = set(ours)
+    for name in names:
+        if name in seen:
+            taken = "is reserved" if name in ours else "is there twice"
+            raise ConfigurationError(
+                f"stage {uid!r} would have a column {name!r} that {taken}; rename it"
+            )
+        seen.add(name)
+
+
+def key_types(uid: str, schema: pl.Schema, keys: Sequence[str]) -> pl.Schema:
+    """The key columns and their types.
+
+    Raises:
+        ConfigurationError: there is no key, or no such column.
+    """
+    if not keys:
+        raise ConfigurationError(f"stage {uid!r} needs at least one key column")
+    return pl.Schema({key: column_type(uid, schema, key, "for its key") for key in keys})
+
+
+def input_schema(schema: pl.Schema) -> pl.Schema:
+    """*schema* without the reserved columns that some callers have already added."""
+    ours = (HASH, WEIGHT)
+    return pl.Schema(
+        {n: dtype for n, dtype in schema.items() if n not in ours and not n.startswith(COMPUTED)}
+    )
+
+
+def _columns_of(schema: pl.Schema) -> str:
+    return "its columns are: " + ", ".join(schema.names())
+
+
+# The number of a row among those of its key: its checkpoint, then its place in that.
+SEQUENCE = "_sequence"
+_PLACE_BITS = 32  # Room for four billion rows of one key in one epoch, and two billion checkpoints.
+
+
+class RawRows:
+    """The methods of an ``Operator`` that are the same for all of these."""
+
+    @property
+    def is_order_sensitive(self) -> bool:
+        return False
+
+    def needed_columns(self) -> tuple[str, ...] | None:
+        """None: all columns."""
+        return None
+
+    def spark_partial(self) -> None:
+        """None: there is nothing to aggregate."""
+        return
+
+    def combine(self, groups: Frames) -> Frames:
+        return groups
+
+
+def in_order(rows: pl.DataFrame, first: Iterable[str]) -> pl.DataFrame:
+    """*rows* sorted by the columns *first*, then by all others, so that only equal rows tie."""
+    names = dict.fromkeys((*first, *rows.columns))
+    return rows.sort(*names)
+
+
+def sequenced(
+    rows: pl.DataFrame, run: Sequence[str], time: EpochTime, *, then: Sequence[str] = ()
+) -> pl.DataFrame:
+    """*rows* in order, numbered within those equal in the columns *run*, which start with the hash.
+
+    Within a run they are sorted by the columns *then*, and only then by all others.  The number
+    does not depend on rows of other keys: a range of hashes numbers as the whole does.
+    """
+    assert run[0] == HASH, "the hash, which is never null, tells the first row from none"
+    first_number = time.checkpoint_id << _PLACE_BITS
+    number = (place_in_run(run) + first_number).alias(SEQUENCE)
+    return in_order(rows, (*run, *then)).with_columns(number)
+
+
+def place_in_run(run: Sequence[str]) -> pl.Expr:
+    """The number of rows of the same *run* before a row, in a frame that is sorted by it."""
+    place = pl.int_range(pl.len(), dtype=pl.Int64)
+    is_first = reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in run))
+    return place - pl.when(is_first).then(place).forward_fill()
+
+
+def by_hash(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """*frames* as one, sorted by hash; rows of one hash keep their order."""
+    rows = pl.concat(frames)
+    order = order_of(rows[HASH].to_numpy())
+    return rows if order is None else gathered(rows, order)
+
+
+_NUMBER = "_number"
+
+
+def differs(left: pl.DataFrame, right: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
+    """Row by row, whether two frames of one height differ in any of *columns*."""
+    same = pl.repeat(False, left.height, dtype=pl.Boolean, eager=True)  # noqa: FBT003 - a value
+    return reduce(or_, (left[name].ne_missing(right[name]) for name in columns), same)
+
+
+def beside(rows: pl.DataFrame, others: pl.DataFrame, identity: Sequence[str]) -> pl.DataFrame:
+    """For each of *rows* the one of *others* with its *identity*; all null where there is none."""
+    numbered = others.with_row_index(_NUMBER).select(*identity, _NUMBER)
+    joined = rows.select(identity).join(
+        numbered, on=identity, how="left", nulls_equal=True, maintain_order="left"
+    )
+    return others.select(pl.all().gather(joined[_NUMBER]))
+
+
+def differs_from_previous(columns: Sequence[str]) -> pl.Expr:
+    """Whether a sorted row is the first with its values in *columns*, which start with the hash."""
+    return reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in columns))

@@ -1,0 +1,405 @@
+"""``AlignedWindow``: aggregates per key and tumbling, hopping or attached window of event time.
+
+A window fires at the first barrier whose watermark reaches its last millisecond, if it has a row.
+A row is late, and goes to the late rows unchanged, if it has no time, or if all its windows ended
+before the epoch began and are not kept any more; no row is late for a window that ends at the row's
+own barrier.
+
+With ``allowed_lateness`` a window is kept that much longer.  A row that arrives in this time and
+changes the result fires the window again, and the former result is retracted.  A TTL does not
+apply: a window deletes its own state.
+
+State is a row per key and pane, see ``sluice.operators.windows``, which is written when it
+changes and not when it fires.  Its timer, ``_timer_ms``, is the end of its first window and, after
+its last window has fired, the end of the lateness.
+
+``Panes``: the intervals of event time by which rows are grouped, and the windows made of them.
+
+A tumbling window is one pane.  A hopping window consists of several, each as long as the slide, so
+that a row is kept once and not in every window it belongs to (Flink SQL's slices); a pane is
+identified by its start, which is also the start of the last window that it is part of.  An attached
+window is one pane, identified by its start and its end.
+
+A window [start, end) ends, and fires, when the watermark reaches its last millisecond, ``end`` - 1
+(Flink's maxTimestamp()).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_never
+
+import polars as pl
+
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
+from sluice.declaration import operations as ops
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
+from sluice.errors import ConfigurationError
+from sluice.operators.aggregate import Fold, kernels
+from sluice.operators.operator import (
+    ROW_COUNT,
+    EpochTime,
+    Frames,
+    Outcome,
+    Partial,
+    SparkPartial,
+    column_type,
+    differs,
+    input_schema,
+    key_types,
+    require_distinct,
+    wrong_type,
+)
+from sluice.state.keyed import Changes, KeyedState
+from sluice.state.runs import newest_per_identity
+from sluice.state.segments import HASH, StateSchema
+
+PANES = "panes"
+TIMER = "_timer_ms"
+
+
+class AlignedWindow:
+    """An ``Operator``; see ``sluice.operators.operator``."""
+
+    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
+        """*schema* is that of the input.
+
+        Raises:
+            ConfigurationError: the input cannot be windowed so.
+        """
+        operation = stage.operation
+        assert isinstance(operation, ops.WindowAggregate)
+        require_append_only(stage, "a window")
+        self._input = input_schema(schema)
+        key_columns = key_types(stage.uid, self._input, stage.keys)
+        self._keys = stage.keys
+        self._panes = panes_of(stage, operation.window, self._input)
+        self._lateness_ms = operation.allowed_lateness_ms
+        self._fold = Fold(stage.uid, kernels(stage, operation.aggregates, schema))
+        bounds = [name for name in (WINDOW_START, WINDOW_END) if name not in self._keys]
+        within = [name for name in bounds if name in self._panes.columns]
+        require_distinct(stage.uid, [*self._keys, *bounds, *operation.aggregates])
+        require_distinct(stage.uid, [*self._keys, *bounds, TIMER, *self._fold.columns])
+        self._schema = StateSchema(
+            columns=pl.Schema(
+                {
+                    **key_columns,
+                    **dict.fromkeys(within, INSTANT),
+                    TIMER: pl.Int64(),
+                    **self._fold.states,
+                }
+            ),
+            key_columns=self._keys,
+            sub_key_columns=tuple(within),
+            time_column=TIMER,
+        )
+        self.tables = {PANES: self._schema}
+        self.output_schema = pl.Schema(
+            {**key_columns, **dict.fromkeys(bounds, INSTANT), **self._fold.results}
+        )
+
+    @property
+    def is_order_sensitive(self) -> bool:
+        return self._fold.is_order_sensitive
+
+    def needed_columns(self) -> tuple[str, ...] | None:
+        return None  # Late rows keep all their columns.
+
+    def spark_partial(self) -> SparkPartial | None:
+        return None  # Spark's groups would not say which rows are late.
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - it has one input
+        panes = rows.select(self._panes.of_rows())
+        kept_until_ms = self._panes.last_fires_ms() + self._lateness_ms
+        is_live = panes.select(kept_until_ms > time.previous_watermark_ms).to_series()
+        is_live = is_live.fill_null(value=False)
+        late = rows.select(self._input.names()).filter(~is_live)
+        live = rows.select(self._fold.reads_of(rows, self._keys)).with_columns(panes)
+        if late.height:
+            live = live.filter(is_live)
+        groups = self._fold.partial(live, self._keys, self._panes.columns)
+        counted = groups.select(HASH, ROW_COUNT)
+        return Partial(groups={PANES: groups.drop(ROW_COUNT)}, late=late, counted=counted)
+
+    def combine(self, groups: Frames) -> Frames:
+        return {PANES: self._combined(groups[PANES])}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
+        identity = list(self._schema.identity)
+        touched = newest_per_identity(groups[PANES], identity)
+        before = state[PANES].find(touched)
+        after = self._timed(self._fold.merge(touched, before), time)
+        due = self._due(state[PANES], time)
+        known = before.filter(pl.col(TIMER) <= time.watermark_ms)
+        untouched = due.join(known, on=identity, how="anti", nulls_equal=True)
+        retimed = self._timed(untouched, time)
+
+        begun = self._panes.first_fires_ms() <= time.watermark_ms
+        fired = self._windows(
+            pl.concat([retimed, after]).filter(begun),
+            time.previous_watermark_ms,
+            time.watermark_ms,
+        )
+        again = retracted = fired.clear()
+        if self._lateness_ms:
+            again, retracted = self._fired_again(before, after, state[PANES], time)
+        names = self.output_schema.names()
+        order = [HASH, *self._keys, WINDOW_START, WINDOW_END]
+
+        is_kept = self._kept_until_ms() > time.watermark_ms
+        is_changed = differs(after, before, [TIMER, *self._fold.states])
+        is_retimed = differs(retimed, untouched, [TIMER])
+        written = pl.concat([after.filter(is_changed), retimed.filter(is_retimed)])
+        changes = Changes(
+            upserts=newest_per_identity(written.filter(is_kept), identity),
+            deletes=due.filter(~is_kept).select(identity),
+        )
+        return Outcome(
+            output=pl.concat([fired, again]).sort(order).select(names),
+            retracted=retracted.sort(order).select(names) if self._lateness_ms else None,
+            changes={PANES: changes},
+        )
+
+    def _combined(self, groups: pl.DataFrame) -> pl.DataFrame:
+        return self._fold.combine(groups, self._keys, self._panes.columns)
+
+    def _kept_until_ms(self) -> pl.Expr:
+        return self._panes.last_fires_ms() + self._lateness_ms
+
+    def _timed(self, panes: pl.DataFrame, time: EpochTime) -> pl.DataFrame:
+        """*panes* with their next timer after this epoch, in the columns of the state."""
+        has_fired = self._panes.last_fires_ms() <= time.watermark_ms
+        first_ms, kept_ms = self._panes.first_fires_ms(), self._kept_until_ms()
+        timer = pl.when(has_fired).then(kept_ms).otherwise(first_ms).alias(TIMER)
+        return panes.with_columns(timer).select(self._schema.live.names())
+
+    def _due(self, state: KeyedState, time: EpochTime) -> pl.DataFrame:
+        """The panes of every window that ends in this epoch, and those whose lateness is over."""
+        start_ms, end_ms = time.previous_watermark_ms, time.watermark_ms
+        lateness_ms = self._lateness_ms
+        if not (
+            self._panes.fires(start_ms, end_ms)
+            or self._panes.fires(start_ms - lateness_ms, end_ms - lateness_ms)
+        ):
+            return self._schema.live.to_frame()
+        # A pane whose last window had ended has fired; the first window of any other ended at most
+        # the overhang earlier.
+        return state.due(end_ms, after_ms=max(start_ms - self._panes.overhang_ms, MIN_WATERMARK))
+
+    def _fired_again(
+        self, before: pl.DataFrame, after: pl.DataFrame, state: KeyedState, time: EpochTime
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """New results of windows that have fired before, and the former results they replace."""
+        watermark_ms = time.previous_watermark_ms
+        had_begun = self._panes.first_fires_ms() <= watermark_ms
+        is_late = after.select(had_begun).to_series()
+        was, now = before.filter(is_late & before[HASH].is_not_null()), after.filter(is_late)
+        if now.is_empty():
+            nothing = self._windows(now.clear(), watermark_ms, watermark_ms)
+            return nothing, nothing
+        if self._panes.per_window > 1:
+            was = state.lookup(now.select(self._schema.key).unique())
+            others = was.join(after, on=self._schema.identity, how="anti", nulls_equal=True)
+            keys = now.select(self._schema.key).unique()
+            mine = after.join(keys, on=self._schema.key, how="semi", nulls_equal=True)
+            now = pl.concat([others, mine])
+        kept_ms = watermark_ms - self._lateness_ms
+        results = self._windows(now, kept_ms, watermark_ms)
+        former = self._windows(was, kept_ms, watermark_ms)
+        return _missing_in(former, results), _missing_in(results, former)
+
+    def _windows(self, panes: pl.DataFrame, after_ms: int, until_ms: int) -> pl.DataFrame:
+        """The results of the windows that end in between, with the hash."""
+        windows = self._panes.windows(panes.drop(TIMER), after_ms, until_ms, self._combined)
+        bounds = [pl.col(name) for name in (WINDOW_START, WINDOW_END) if name not in self._keys]
+        return self._fold.result(windows, [HASH, *self._keys, *bounds])
+
+
+def _missing_in(known: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.join(known, on=rows.columns, how="anti", nulls_equal=True)
+
+
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+INSTANT = pl.Datetime("us", "UTC")
+
+_US_PER_MS = 1_000
+US = timedelta(microseconds=1)
+
+# The most panes of a window for which each pane is added to every window it is part of.  Doubling
+# is faster for more: it folds a pane 2 * log2(panes) times, with the sums of several panes.
+_FEW_PANES = 8
+
+Combine = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panes:
+    """The panes of the rows of one input; ``event_time`` is None for attached windows."""
+
+    event_time: str | None = None
+    size_us: int = 0
+    slide_us: int = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that identify a pane of a key."""
+        return (WINDOW_START, WINDOW_END) if self.event_time is None else (WINDOW_START,)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.columns if self.event_time is None else (self.event_time,)
+
+    @property
+    def per_window(self) -> int:
+        return 1 if self.event_time is None else self.size_us // self.slide_us
+
+    @property
+    def overhang_ms(self) -> int:
+        """The time between the ends of a pane's first window and its last one."""
+        return (self.size_us - self.slide_us) // _US_PER_MS
+
+    def of_rows(self) -> list[pl.Expr]:
+        """Expressions for ``columns`` of rows; null in a row that is in no window."""
+        if self.event_time is None:
+            is_window = pl.col(WINDOW_START).is_not_null() & pl.col(WINDOW_END).is_not_null()
+            return [pl.when(is_window).then(pl.col(name)).alias(name) for name in self.columns]
+        us = pl.col(self.event_time).dt.epoch("us")
+        # Polars rounds towards -infinity, so this is right before 1970, too.
+        return [(us // self.slide_us * self.slide_us).cast(INSTANT).alias(WINDOW_START)]
+
+    def end(self) -> pl.Expr:
+        """The end of the last window that a pane is part of."""
+        if self.event_time is None:
+            return pl.col(WINDOW_END)
+        end_us = pl.col(WINDOW_START).dt.epoch("us") + self.size_us
+        return end_us.cast(INSTANT).alias(WINDOW_END)
+
+    def last_fires_ms(self) -> pl.Expr:
+        """The last millisecond of a pane's last window, for frames that have ``columns``."""
+        return max_timestamp_ms(self.end())
+
+    def first_fires_ms(self) -> pl.Expr:
+        return self.last_fires_ms() - self.overhang_ms
+
+    def fires(self, after_ms: int, until_ms: int) -> bool:
+        """Whether some window may end after *after_ms* and not after *until_ms*."""
+        if self.event_time is None:
+            return True
+        slide_ms = self.slide_us // _US_PER_MS
+        return (after_ms + 1) // slide_ms < (until_ms + 1) // slide_ms
+
+    def windows(
+        self, panes: pl.DataFrame, after_ms: int, until_ms: int, combine: Combine
+    ) -> pl.DataFrame:
+        """The windows that end after *after_ms* and not after *until_ms*, with their bounds.
+
+        *combine* folds rows of one key and window.
+        """
+        after_ms, until_ms = max(after_ms, MIN_WATERMARK), min(until_ms, MAX_WATERMARK)
+        if self.per_window <= _FEW_PANES:
+            parts = [
+                self._useful(self._earlier(panes, index), after_ms, until_ms, 0)
+                for index in range(self.per_window)
+            ]
+            windows = parts[0] if len(parts) == 1 else combine(pl.concat(parts))
+        else:
+            windows = self._doubled(panes, after_ms, until_ms, combine)
+        return windows.with_columns(self.end())
+
+    def _doubled(
+        self, panes: pl.DataFrame, after_ms: int, until_ms: int, combine: Combine
+    ) -> pl.DataFrame:
+        """Windows of many panes, put together by doubling: 13 panes of blocks of 1, 4 and 8."""
+        count = self.per_window
+        width, offset = 1, 0
+        # A row of *block* at s is the sum of *width* panes from s on.
+        block = self._useful(panes, after_ms, until_ms, count - width)
+        windows = block.clear()
+        while True:
+            if count & width:
+                part = self._earlier(block, offset)
+                windows = combine(pl.concat([windows, part])) if offset else part
+                offset += width
+            if 2 * width > count:
+                return self._useful(windows, after_ms, until_ms, 0)
+            block = combine(pl.concat([block, self._earlier(block, width)]))
+            width *= 2
+            block = self._useful(block, after_ms, until_ms, count - width)
+
+    def _earlier(self, block: pl.DataFrame, panes: int) -> pl.DataFrame:
+        if not panes:
+            return block
+        return block.with_columns(pl.col(WINDOW_START) - panes * self.slide_us * US)
+
+    def _useful(
+        self, block: pl.DataFrame, after_ms: int, until_ms: int, panes_later: int
+    ) -> pl.DataFrame:
+        """The rows of *block* in a window that ends in time and starts at most so much earlier."""
+        last_ms = min(until_ms + panes_later * self.slide_us // _US_PER_MS, MAX_WATERMARK)
+        ends_ms = self.last_fires_ms()
+        return block.filter((ends_ms > after_ms) & (ends_ms <= last_ms))
+
+
+def panes_of(stage: StageNode, window: Window, schema: pl.Schema) -> Panes:
+    """The panes of *window* over the stage's input, whose columns are *schema*.
+
+    Raises:
+        ConfigurationError: the rows cannot be windowed so.
+    """
+    match window:
+        case Attached():
+            for name in (WINDOW_START, WINDOW_END):
+                if column_type(stage.uid, schema, name, "of an attached window") != INSTANT:
+                    raise wrong_type(
+                        stage.uid, schema, name, f"as a bound of a window, which is {INSTANT}"
+                    )
+            return Panes()
+        case Tumbling(size=size):
+            slide = size
+        case Hopping(size=size, slide=slide):
+            pass
+        case Session():
+            raise AssertionError("a session has no panes")
+        case _:
+            assert_never(window)
+    event_time = event_time_column(stage, schema)
+    return Panes(event_time=event_time, size_us=size // US, slide_us=slide // US)
+
+
+def event_time_column(stage: StageNode, schema: pl.Schema) -> str:
+    """The column of event time of a stage's one input.
+
+    Raises:
+        ConfigurationError: it has none, or one that does not hold instants.
+    """
+    event_time = stage.inputs[0].event_time
+    if event_time is None:
+        raise ConfigurationError(
+            f"stage {stage.uid!r} reads a stream without event time, by which it could be cut into "
+            "windows; name the column: source(..., event_time='column')"
+        )
+    if column_type(stage.uid, schema, event_time, "for its event time") != INSTANT:
+        raise wrong_type(stage.uid, schema, event_time, f"as event time, which is {INSTANT}")
+    return event_time
+
+
+def max_timestamp_ms(end: pl.Expr) -> pl.Expr:
+    """The last millisecond of a window with that *end*."""
+    return (end.dt.epoch("us") - 1) // _US_PER_MS
+
+
+def require_append_only(stage: StageNode, what: str) -> None:
+    """Refuse a stage whose input is not append-only, because *what* cannot take a row back.
+
+    Raises:
+        ConfigurationError: the input's rows are replaced by later ones.
+    """
+    if stage.reads_updates:
+        raise ConfigurationError(
+            f"stage {stage.uid!r} reads {stage.inputs[0].producer!r}, whose rows replace earlier "
+            f"ones, and {what} cannot take a row back; let it read an append-only stream"
+        )

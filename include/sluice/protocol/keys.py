@@ -1,0 +1,335 @@
+"""Every key in the bucket, built here and nowhere else.  Keys are relative to the root.
+
+    {pipeline}/
+      journal/{seq}                                          the coordinator's log, create-only
+      checkpoints/{id}/plan                                  immutable
+      checkpoints/{id}/acks/{stage}/{subtask}.{attempt}      create-only
+      checkpoints/{id}/declines/{stage}/{subtask}.{attempt}  create-only
+      checkpoints/{id}/stages/{stage}.{attempt}              a stage's acks in one object, immutable
+      checkpoints/{id}/_metadata                             immutable
+      shared/{stage}/{id}-{content}.arrow                    state segments, shared by checkpoints
+      shared/{source}/{id}-{content}.position                layers of a source's position, too
+      compactions/{stage}/{id}/record, {content}.arrow       state merged behind checkpoint {id}
+      streams/{stream}/{id}/{content}.arrow                  stream segments of one epoch
+      early/{id}/{sink}                                      its rows may be shown before {id} is
+                                                             completed, so no abort deletes them
+      tables/{sink}/...                                      a sink's table, unless it names a place
+      side/{stage}.{name}/...                                side outputs, published like a table
+      savepoints/{name}/_metadata + files                    self-contained, owned by the user
+      statistics/{id}                                        what is kept of {id} when it has ended,
+                                                             create-only; the newest ones stay
+      probes/{token}                                         written and deleted at start-up
+    sluice-doctor/{token}/{name}                             of no job: written and deleted to try
+                                                             a store out; no uid has a hyphen
+
+Numbers are zero-padded, so that listing order is their order.
+
+What may become part of a key, checked where it enters: each refusal names the limits.
+
+Keys are built of uids, of names that people choose, and of numbers.  What comes out of the bucket
+or out of a form is none of these until it was looked at here.  Nothing here is an ``assert``: these
+checks guard input, and hold under ``python -O``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.errors import ConfigurationError, ProtocolViolation
+
+SEQ_DIGITS = 12
+ID_DIGITS = 10
+COMPACTION_RECORD = "record"
+POSITION_LAYER = ".position"
+
+_ID = rf"([0-9]{{{ID_DIGITS}}})"
+_OF_A_CHECKPOINT = re.compile(
+    rf"(?:checkpoints|(?:streams|compactions)/[^/]+)/{_ID}/.+|shared/[^/]+/{_ID}-.+"
+)
+_COMPACTION = re.compile(rf"[^/]+/{_ID}/{COMPACTION_RECORD}")
+_ANSWER = re.compile(r"(?:.*/)?([a-z][a-z0-9_]*)/([0-9]+)\.([0-9]+)")
+_EARLY = re.compile(rf"{_ID}/([^/]+)")
+
+UID = r"[a-z][a-z0-9_]{0,62}"  # It becomes a key, a task id and a column-safe name.
+SAVEPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+
+_SNAPSHOT = re.compile(
+    rf"(?:(?P<root>.*)/)?(?P<pipeline>{UID})"
+    rf"/(?:checkpoints/(?P<id>[0-9]{{1,{ID_DIGITS}}})|savepoints/(?P<savepoint>{SAVEPOINT_NAME}))"
+    r"(?:/_metadata|/)?"
+)
+_SEQ = re.compile(rf"[0-9]{{{SEQ_DIGITS}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePaths:
+    """Keys of one pipeline under a root.
+
+    Raises:
+        ConfigurationError: the uid, or the name of a savepoint, cannot be part of a key.
+    """
+
+    pipeline: str
+
+    def __post_init__(self) -> None:
+        check_uid(self.pipeline, "pipeline")
+
+    def journal(self) -> str:
+        return f"{self.pipeline}/journal/"
+
+    def journal_entry(self, seq: int) -> str:
+        return f"{self.journal()}{seq:0{SEQ_DIGITS}d}"
+
+    def is_journal_entry(self, key: str) -> bool:
+        return key.startswith(self.journal()) and bool(
+            _SEQ.fullmatch(key.removeprefix(self.journal()))
+        )
+
+    def journal_seq(self, key: str) -> int:
+        """The number of the entry at *key*; the inverse of ``journal_entry``."""
+        return int(key.removeprefix(self.journal()))
+
+    def checkpoints(self) -> str:
+        return f"{self.pipeline}/checkpoints/"
+
+    def checkpoint(self, checkpoint_id: int) -> str:
+        return f"{self.checkpoints()}{checkpoint_id:0{ID_DIGITS}d}/"
+
+    def plan(self, checkpoint_id: int) -> str:
+        return f"{self.checkpoint(checkpoint_id)}plan"
+
+    def metadata(self, checkpoint_id: int) -> str:
+        return f"{self.checkpoint(checkpoint_id)}_metadata"
+
+    def acks(self, checkpoint_id: int, stage: str | None = None) -> str:
+        return f"{self.checkpoint(checkpoint_id)}acks/" + (f"{stage}/" if stage else "")
+
+    def ack(self, checkpoint_id: int, subtask: SubtaskId, attempt: int) -> str:
+        return f"{self.acks(checkpoint_id, subtask.stage)}{subtask.index}.{attempt}"
+
+    def stage_acks(self, checkpoint_id: int, stage: str, attempt: int) -> str:
+        return f"{self.checkpoint(checkpoint_id)}stages/{stage}.{attempt}"
+
+    def declines(self, checkpoint_id: int) -> str:
+        return f"{self.checkpoint(checkpoint_id)}declines/"
+
+    def decline(self, checkpoint_id: int, subtask: SubtaskId, attempt: int) -> str:
+        return f"{self.declines(checkpoint_id)}{subtask.stage}/{subtask.index}.{attempt}"
+
+    def all_shared(self) -> str:
+        return f"{self.pipeline}/shared/"
+
+    def shared_segments(self, stage: str, checkpoint_id: int) -> str:
+        """What checkpoint *checkpoint_id* added; a name is never written by another one."""
+        return f"{self.all_shared()}{stage}/{checkpoint_id:0{ID_DIGITS}d}-"
+
+    def shared_segment(self, stage: str, checkpoint_id: int, content: str) -> str:
+        return f"{self.shared_segments(stage, checkpoint_id)}{content}.arrow"
+
+    def position_layer(self, source: str, checkpoint_id: int, content: str) -> str:
+        return f"{self.shared_segments(source, checkpoint_id)}{content}{POSITION_LAYER}"
+
+    def all_compactions(self) -> str:
+        return f"{self.pipeline}/compactions/"
+
+    def compactions(self, stage: str) -> str:
+        return f"{self.all_compactions()}{stage}/"
+
+    def compaction(self, stage: str, checkpoint_id: int) -> str:
+        """The record of what was merged; create-only."""
+        return f"{self.compactions(stage)}{checkpoint_id:0{ID_DIGITS}d}/{COMPACTION_RECORD}"
+
+    def compacted_segment(self, stage: str, checkpoint_id: int, content: str) -> str:
+        return f"{self.compactions(stage)}{checkpoint_id:0{ID_DIGITS}d}/{content}.arrow"
+
+    def compaction_of(self, key: str) -> tuple[str, CheckpointId]:
+        """The stage and the checkpoint of a ``compacted_segment``, or of a record."""
+        stage, checkpoint_id, _ = key.removeprefix(self.all_compactions()).split("/")
+        return stage, CheckpointId(int(checkpoint_id))
+
+    def is_compaction(self, key: str) -> bool:
+        """Whether *key* is a compaction's record."""
+        name = key.removeprefix(self.all_compactions())
+        return key.startswith(self.all_compactions()) and bool(_COMPACTION.fullmatch(name))
+
+    def all_streams(self) -> str:
+        return f"{self.pipeline}/streams/"
+
+    def streams(self, stream: str, checkpoint_id: int) -> str:
+        return f"{self.all_streams()}{stream}/{checkpoint_id:0{ID_DIGITS}d}/"
+
+    def stream_segment(self, stream: str, checkpoint_id: int, content: str) -> str:
+        return f"{self.streams(stream, checkpoint_id)}{content}.arrow"
+
+    def early_publishes(self, checkpoint_id: int | None = None) -> str:
+        folder = f"{self.pipeline}/early/"
+        return folder if checkpoint_id is None else f"{folder}{checkpoint_id:0{ID_DIGITS}d}/"
+
+    def early_publish(self, checkpoint_id: int, sink: str) -> str:
+        return f"{self.early_publishes(checkpoint_id)}{sink}"
+
+    def is_early_publish(self, key: str) -> bool:
+        name = key.removeprefix(self.early_publishes())
+        return key.startswith(self.early_publishes()) and bool(_EARLY.fullmatch(name))
+
+    def early_publish_of(self, key: str) -> tuple[CheckpointId, str]:
+        """The checkpoint and the sink that *key* notes; the inverse of ``early_publish``."""
+        checkpoint_id, _, sink = key.removeprefix(self.early_publishes()).partition("/")
+        return CheckpointId(int(checkpoint_id)), sink
+
+    def table(self, sink: str) -> str:
+        return f"{self.pipeline}/tables/{sink}"
+
+    def side_output(self, name: str) -> str:
+        return f"{self.pipeline}/side/{name}"
+
+    def savepoints(self) -> str:
+        return f"{self.pipeline}/savepoints/"
+
+    def savepoint(self, name: str) -> str:
+        return f"{self.savepoints()}{check_savepoint_name(name)}/"
+
+    def savepoint_metadata(self, name: str) -> str:
+        return f"{self.savepoint(name)}_metadata"
+
+    def savepoint_file(self, name: str, content: str, *, copy_of: str = "") -> str:
+        """A file named by its *content*, of the kind that the key it is a *copy_of* says."""
+        kind = POSITION_LAYER if copy_of.endswith(POSITION_LAYER) else ".arrow"
+        return f"{self.savepoint(name)}{content}{kind}"
+
+    def savepoint_of(self, key: str) -> str | None:
+        """The name of the savepoint that *key* is a file of; None when it is none's."""
+        name, slash, leaf = key.removeprefix(self.savepoints()).partition("/")
+        is_inside = key.startswith(self.savepoints()) and slash and leaf
+        return name if is_inside and is_savepoint_name(name) else None
+
+    def all_statistics(self) -> str:
+        return f"{self.pipeline}/statistics/"
+
+    def statistics(self, checkpoint_id: int) -> str:
+        return f"{self.all_statistics()}{checkpoint_id:0{ID_DIGITS}d}"
+
+    def is_statistics(self, key: str) -> bool:
+        name = key.removeprefix(self.all_statistics())
+        return key.startswith(self.all_statistics()) and bool(re.fullmatch(_ID, name))
+
+    def statistics_of(self, key: str) -> CheckpointId:
+        """The checkpoint that *key* is about; the inverse of ``statistics``."""
+        return CheckpointId(int(key.removeprefix(self.all_statistics())))
+
+    def probes(self) -> str:
+        return f"{self.pipeline}/probes/"
+
+    def probe(self, token: str) -> str:
+        return f"{self.probes()}{token}"
+
+    def checkpoint_of(self, key: str) -> CheckpointId | None:
+        """The checkpoint that wrote *key*, below ``checkpoints``, ``shared``, ``compactions`` or
+        ``streams``; None for a name that none of the functions above builds.
+        """
+        pipeline, _, path = key.partition("/")
+        found = _OF_A_CHECKPOINT.fullmatch(path) if pipeline == self.pipeline else None
+        return CheckpointId(int(found[1] or found[2])) if found is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPath:
+    """What the path of a snapshot says: its root, None where the path is a key, and which it is in
+    there, by ``checkpoint_id`` or ``savepoint``.
+    """
+
+    root: str | None
+    pipeline: str
+    checkpoint_id: CheckpointId | None
+    savepoint: str | None
+
+
+def parse_snapshot_path(path: str) -> SnapshotPath | None:
+    """Of a snapshot's folder, or of the ``_metadata`` in it; None for a path of another form."""
+    found = _SNAPSHOT.fullmatch(path)
+    if found is None:
+        return None
+    return SnapshotPath(
+        root=found["root"],
+        pipeline=found["pipeline"],
+        checkpoint_id=None if found["id"] is None else CheckpointId(int(found["id"])),
+        savepoint=found["savepoint"],
+    )
+
+
+def scratch_folder(token: str) -> str:
+    """Keys of no job: no pipeline can have this uid."""
+    return f"sluice-doctor/{token}/"
+
+
+def scratch(token: str, name: str) -> str:
+    return f"{scratch_folder(token)}{name}"
+
+
+def is_answer(key: str) -> bool:
+    """Whether *key* ends as that of an ack or a decline does."""
+    return bool(_ANSWER.fullmatch(key))
+
+
+def subtask_of_answer(key: str) -> tuple[SubtaskId, int]:
+    """The subtask and execution attempt an ack's or decline's key names."""
+    stage, _, leaf = key.rpartition("/")
+    index, _, attempt = leaf.partition(".")
+    return SubtaskId(stage.rpartition("/")[2], int(index)), int(attempt)
+
+
+TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; no key may.
+
+_UID, _SAVEPOINT = re.compile(UID), re.compile(SAVEPOINT_NAME)
+_PART = rf"(?!\.\.?(?:/|\Z))(?!{re.escape(TEMPORARY_PREFIX)})[^/]+"
+_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
+
+
+def is_uid(uid: str) -> bool:
+    return _UID.fullmatch(uid) is not None
+
+
+def check_uid(uid: str, what: str = "uid") -> str:
+    """Raises ConfigurationError unless *uid*, which the message calls *what*, may name a thing."""
+    if not is_uid(uid):
+        raise ConfigurationError(
+            f"{what} {uid!r} is not usable; use up to 63 of a-z, 0-9 and _, starting with a letter"
+        )
+    return uid
+
+
+def is_savepoint_name(name: str) -> bool:
+    return _SAVEPOINT.fullmatch(name) is not None
+
+
+def check_savepoint_name(name: str) -> str:
+    """Raises ConfigurationError unless a savepoint may have that name."""
+    if not is_savepoint_name(name):
+        raise ConfigurationError(
+            f"savepoint name {name!r} is not usable; use up to 128 of A-Z a-z 0-9 _ . - "
+            "and start with a letter or digit"
+        )
+    return name
+
+
+def is_key(key: str) -> bool:
+    """Whether it is relative, ``/``-separated, without empty, ``.``, ``..`` or reserved parts."""
+    return _KEY.fullmatch(key) is not None
+
+
+def check_key(key: str) -> None:
+    """Raises ProtocolViolation for what would lead out of a root, or is a store's own file."""
+    if not is_key(key):
+        raise ProtocolViolation(
+            f"{key!r} is no key: it is to be relative, without empty, '.' and '..' parts and "
+            f"without parts that begin with {TEMPORARY_PREFIX!r}"
+        )
+
+
+def check_prefix(prefix: str) -> None:
+    """As ``check_key``, for the begin of a key, which may end with a slash or in a part."""
+    folder, slash, _ = prefix.rpartition("/")
+    if slash:
+        check_key(folder)

@@ -1,0 +1,131 @@
+"""The reference store: a dictionary, and its keys in order, behind a lock.
+
+Promises everything ``ObjectStore`` does, to the threads of one process, and never raises
+``StoreUnavailable``.  ``named_store`` opens the same objects for the same name, so that
+``memory://name/prefix`` behaves like a place rather than like a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from sluice.protocol.keys import check_key, check_prefix
+from sluice.store.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
+
+
+class _Object(NamedTuple):
+    body: bytes
+    modified_ms: int
+    version: str
+
+
+class _Objects:
+    """What a name stands for; stores with different prefixes share it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.written: dict[str, _Object] = {}
+        self.keys: list[str] = []  # Those of `written`, sorted: most listings are of a few of many.
+
+    def write(self, full_key: str, body: bytes) -> None:
+        if full_key not in self.written:
+            insort(self.keys, full_key)
+        version = hashlib.blake2b(body, digest_size=16).hexdigest()
+        self.written[full_key] = _Object(bytes(body), _now_ms(), version)
+
+    def below(self, prefix: str, start_after: str) -> Iterator[str]:
+        first = bisect_left(self.keys, prefix)
+        if start_after >= prefix:
+            first = bisect_right(self.keys, start_after)
+        return takewhile(lambda key: key.startswith(prefix), islice(self.keys, first, None))
+
+    def delete(self, full_key: str) -> None:
+        if self.written.pop(full_key, None) is not None:
+            del self.keys[bisect_left(self.keys, full_key)]
+
+
+class InMemoryStore:
+    """An ``ObjectStore`` that lives as long as the process."""
+
+    def __init__(
+        self, name: str = "unnamed", prefix: str = "", *, objects: _Objects | None = None
+    ) -> None:
+        self._name = name
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._objects = objects if objects is not None else _Objects()
+
+    @property
+    def root(self) -> str:
+        return f"memory://{self._name}/{self._prefix}".rstrip("/")
+
+    def get(self, key: str) -> bytes | None:
+        with self._objects.lock:
+            found = self._objects.written.get(self._full_key(key))
+        return None if found is None else found.body
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        check_range(start, end)
+        body = self.get(key)
+        return None if body is None else body[start:end]
+
+    def put(self, key: str, body: bytes) -> None:
+        with self._objects.lock:
+            self._objects.write(self._full_key(key), body)
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        full_key = self._full_key(key)
+        with self._objects.lock:
+            found = self._objects.written.get(full_key)
+            if found is not None:
+                return AlreadyExists(found.body)
+            self._objects.write(full_key, body)
+            return Created()
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        """See ``ObjectStore``; this one shows the moment of the first ``next``."""
+        check_prefix(prefix)
+        with self._objects.lock:
+            below = [
+                (full_key.removeprefix(self._prefix), self._objects.written[full_key])
+                for full_key in self._objects.below(
+                    self._prefix + prefix, self._prefix + start_after
+                )
+            ]
+        for key, found in below:
+            yield Listed(
+                key=key,
+                size_bytes=len(found.body),
+                modified_ms=found.modified_ms,
+                version=found.version,
+            )
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            full_key = self._full_key(key)
+            with self._objects.lock:
+                self._objects.delete(full_key)
+
+    def _full_key(self, key: str) -> str:
+        check_key(key)
+        return self._prefix + key
+
+
+_named: dict[str, _Objects] = {}
+_named_lock = threading.Lock()
+
+
+def named_store(name: str, prefix: str = "") -> InMemoryStore:
+    """Open the one place of this process called *name*, empty if it is new, below *prefix*."""
+    with _named_lock:
+        objects = _named.setdefault(name, _Objects())
+    return InMemoryStore(name, prefix, objects=objects)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

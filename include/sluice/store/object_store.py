@@ -1,0 +1,256 @@
+"""``ObjectStore``: the interface of a store, with conditional creation.
+
+A store keeps immutable objects under keys relative to its root.  Its one strong promise is
+``create``: of any number of racing callers exactly one gets ``Created``, and everybody else reads
+the winner's bytes.  Reads see every write that was acknowledged before them, listings included.
+
+Any call may raise ``StoreUnavailable``: the request or only its answer was lost, and the caller
+may repeat it.  A repeated ``create`` may therefore find its own bytes.
+
+Requests to a store side by side: they wait for the network, so threads are enough.
+
+A race of writers for one key: the promise of ``create``, tried out on a real store.
+
+A store may refuse a second writer that comes later and still let two win that come at once, when
+it looks and writes in two steps.
+
+Objects below a job's prefix that sluice did not write: named, and passed by.
+
+A person may have put them there by hand, or a copy went to the wrong place.  They must not stop a
+job, so every listing of our folders checks the names.
+
+An object of a store as a file that can be read and sought.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Barrier
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+from sluice.core.failures import STORES
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The object did not exist, and does now, with our bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyExists:
+    """The key was written before, perhaps by an earlier call whose answer was lost."""
+
+    body: bytes
+
+
+CreateResult: TypeAlias = Created | AlreadyExists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One object in a listing.  ``modified_ms`` is the store's clock, fit for display and grace."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+    version: str  # Changes whenever the bytes do: ETag, or size and mtime of a file.
+
+
+class ObjectStore(Protocol):
+    """Keys are relative, ``/``-separated, without ``.`` or ``..`` parts; any other one raises
+    ProtocolViolation.
+    """
+
+    @property
+    def root(self) -> str:
+        """The root's URI, for messages and for handing to another process."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """Return the object's bytes, or None when there is no such object."""
+        ...
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        """Return bytes ``start`` to ``end`` (exclusive, cut at the end), or None when absent."""
+        ...
+
+    def put(self, key: str, body: bytes) -> None:
+        """Write the object, replacing what was there.  Only for keys whose bytes never differ."""
+        ...
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        """Write the object if, and only if, there is none."""
+        ...
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        """Objects whose key starts with *prefix*, in key order, after *start_after*."""
+        ...
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete the objects; an absent one is not an error."""
+        ...
+
+
+def check_range(start: int, end: int) -> None:
+    """Raises ProtocolViolation for a range that ends before it starts, or starts before 0."""
+    if not 0 <= start <= end:
+        raise ProtocolViolation(f"bytes {start} to {end} are no range of an object")
+
+
+def verify_conditional_writes(store: ObjectStore, probe_key: str, token: bytes) -> None:
+    """Refuse a store that ignores ``If-None-Match: *``: without it two coordinators both win.
+
+    Raises:
+        ConfigurationError: the store let a second create replace the first.
+    """
+    try:
+        store.create(probe_key, token)
+        second = store.create(probe_key, token + b"-second")
+        if isinstance(second, Created) or second.body != token:
+            raise ConfigurationError(
+                f"the store at {store.root} ignores conditional writes (If-None-Match: *); sluice "
+                f"cannot keep a journal there: use AWS S3, or another store listed in {STORES}"
+            )
+    finally:
+        store.delete([probe_key])
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def in_parallel(call: Callable[[A], B], items: Iterable[A], threads: int) -> list[B]:
+    """The results of *call*, in the order of *items*; at most *threads* calls at a time.
+
+    A single item, as most small jobs have, costs no thread.  The first error is raised once the
+    calls that had begun are over.
+    """
+    wanted = [*items]
+    if len(wanted) < 2:
+        return [call(item) for item in wanted]
+    with ThreadPoolExecutor(min(threads, len(wanted))) as pool:
+        return [*pool.map(call, wanted)]
+
+
+RACERS = 8
+ROUNDS = 3  # A window of a millisecond is rarely missed three times.
+ATTEMPTS = 5  # AWS answers 409 to a writer that meets another; it is to ask again.
+
+
+def verify_one_winner(store: ObjectStore, key: str) -> None:
+    """Let many writers create *key* at once, some times over; delete it afterwards.
+
+    Raises:
+        ConfigurationError: two of them won, or the winner's bytes are not what is there.
+        StoreUnavailable: the store did not answer one of them.
+    """
+    for number in range(ROUNDS):
+        round_key = f"{key}-{number}"
+        try:
+            _race(store, round_key)
+        finally:
+            store.delete([round_key])
+
+
+def _race(store: ObjectStore, key: str) -> None:
+    start = Barrier(RACERS)
+
+    def write(racer: int) -> bytes:
+        """The bytes that this writer believes to be the object's."""
+        own = str(racer).encode()
+        start.wait()
+        result = _create(store, key, own)
+        return own if isinstance(result, Created) else result.body
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        believed = {*pool.map(write, range(RACERS))}
+    if believed != {store.get(key)}:
+        raise ConfigurationError(
+            f"the store at {store.root} lets writers of one key that come at once replace one "
+            "another (If-None-Match: * is not atomic); sluice cannot keep a journal there: use AWS "
+            f"S3, or another store listed in {STORES}"
+        )
+
+
+def _create(store: ObjectStore, key: str, body: bytes, attempts: int = ATTEMPTS) -> CreateResult:
+    try:
+        return store.create(key, body)
+    except StoreUnavailable:
+        if attempts == 1:
+            raise
+    return _create(store, key, body, attempts - 1)
+
+
+NAMED_ONCE = 1_000  # So many names a process remembers to have warned of.
+
+
+def without_foreign(
+    listed: Iterable[Listed], is_ours: Callable[[str], bool], root: str
+) -> Iterator[Listed]:
+    """The objects of *listed* whose key *is_ours*; each other one below *root* is logged once."""
+    for one in listed:
+        if is_ours(one.key):
+            yield one
+        else:
+            _warn(f"{root}/{one.key}")
+
+
+@lru_cache(maxsize=NAMED_ONCE)
+def _warn(place: str) -> None:
+    log.warning(
+        "foreign object passed by key=%s: sluice does not write such a name; delete it, or move it "
+        "out of the job's prefix",
+        place,
+    )
+
+
+class RangeReader(io.RawIOBase):
+    """Each read is a ranged request."""
+
+    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
+        super().__init__()
+        self._store = store
+        self._key = key
+        self._size_bytes = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size_bytes if size < 0 else min(self._at + size, self._size_bytes)
+        if end <= self._at:
+            return b""
+        body = self._store.get_range(self._key, self._at, end)
+        if body is None or len(body) < end - self._at:
+            raise StoreUnavailable(f"{self._key} became shorter than {end} bytes while it was read")
+        self._at = end
+        return body
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer)
+        body = self.read(len(view))
+        view[: len(body)] = body
+        return len(body)

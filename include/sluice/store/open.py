@@ -1,0 +1,393 @@
+"""Opens the store of a root's URI.
+
+A ``StoreLocation`` is pickled for other processes; a store never is.  It is checked when it is
+built, so that a misspelt root is reported where it was written.
+
+A store that repeats what the network lost, for a bounded time.
+
+Safe for every verb: objects are immutable, and a repeated ``create`` finds its own bytes.
+
+Requests to stores, as S3 charges them: a listing by its pages, a deletion by its batches.
+
+What a client repeats by itself counts once: only this side of it is seen.
+
+Stores that answer a repeated question from what was read before.
+
+For one request that looks at the same journal, manifests and folders for each of many
+things.  What decides anything reads anew: a memory lives as long as the answer is made, and a
+write through it forgets everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+from threading import Event, Lock
+from typing import Protocol, TypeVar, assert_never
+
+from tenacity import (
+    Retrying,
+    before_sleep_log,
+    nap,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
+
+from sluice.core.answers import StoreRequests
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.store.folder import FileStore
+from sluice.store.memory import named_store
+from sluice.store.object_store import AlreadyExists, CreateResult, Listed, ObjectStore
+from sluice.store.s3 import S3Store
+
+EXAMPLES = "s3://my-bucket/checkpoints, file:///var/lib/sluice or memory://test"
+
+# AWS's rule; some servers answer a shorter name with an error that does not say so.
+BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class StoreLayer(Protocol):
+    """What lies over every store that is opened for one purpose."""
+
+    def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> ObjectStore:
+        """The store of *root*, over the one that *opened* opens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """Where a root is.  ``endpoint_url`` names an S3 server other than AWS; other roots ignore it.
+
+    A root is taken literally: ``%20`` in ``file:///a%20b`` is three letters of a folder's name.
+    A ``layer`` is over every store that is opened here, below or elsewhere; it is not picklable.
+
+    Raises:
+        ConfigurationError: the root or the endpoint is not one of the forms above.
+    """
+
+    root: str
+    endpoint_url: str | None = None
+    layer: StoreLayer | None = field(default=None, compare=False, repr=False)
+
+    def below(self, key: str) -> StoreLocation:
+        """The place of *key* as a root of its own."""
+        return replace(self, root=f"{self.root.rstrip('/')}/{key}")
+
+    def elsewhere(self, root: str) -> StoreLocation:
+        """Another root, on the same server if it is one of S3."""
+        return replace(self, root=root)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Where that is, part by part, spelled in the one way: two roots are one place, or one lies
+        in the other, exactly if their parts say so.  Links of a file system are followed.
+        """
+        match _parse(self.root):
+            case _S3Root(bucket, prefix):
+                return ("s3://" + bucket, *filter(None, prefix.split("/")))
+            case _FileRoot(folder):
+                return ("file:///", *Path(os.path.realpath(folder)).parts[1:])
+            case _MemoryRoot(name, prefix):
+                return ("memory://" + name, *filter(None, prefix.split("/")))
+
+    def __post_init__(self) -> None:
+        _parse(self.root)
+        if self.endpoint_url is not None and not re.match(r"https?://[^/]", self.endpoint_url):
+            raise ConfigurationError(
+                f"the endpoint {self.endpoint_url!r} is not a URL; write http://host:port or "
+                "https://host, or leave it out for AWS"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _S3Root:
+    bucket: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class _FileRoot:
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryRoot:
+    name: str
+    prefix: str
+
+
+def open_store(location: StoreLocation) -> ObjectStore:
+    """Open the store; the first call that reaches it reports a store that is not there."""
+    if location.layer is not None:
+        return location.layer.store_of(location.root, lambda: _opened(location))
+    return _opened(location)
+
+
+def _opened(location: StoreLocation) -> ObjectStore:
+    root = _parse(location.root)
+    match root:
+        case _S3Root(bucket, prefix):
+            return S3Store(bucket, prefix, endpoint_url=location.endpoint_url)
+        case _FileRoot(folder):
+            return FileStore(folder)
+        case _MemoryRoot(name, prefix):
+            return named_store(name, prefix)
+        case _:
+            assert_never(root)
+
+
+def temporaries(location: StoreLocation, prefix: str) -> Sequence[Listed]:
+    """What writers below *prefix* have begun and not ended, where a store keeps such a thing; no
+    listing shows it.
+    """
+    store = _opened(location)
+    return store.temporaries(prefix) if isinstance(store, FileStore) else []
+
+
+def discard_temporaries(location: StoreLocation, keys: Iterable[str]) -> None:
+    """Delete what ``temporaries`` listed."""
+    store = _opened(location)
+    if isinstance(store, FileStore):
+        store.discard_temporaries(keys)
+
+
+def _parse(root: str) -> _S3Root | _FileRoot | _MemoryRoot:
+    scheme, separator, rest = root.partition("://")
+    if not separator:
+        raise ConfigurationError(f"the root {root!r} is not a URI; write {EXAMPLES}")
+    match scheme:
+        case "s3":
+            bucket, _, prefix = rest.partition("/")
+            if not BUCKET_NAME.fullmatch(bucket):
+                raise ConfigurationError(
+                    f"{bucket!r} in the root {root!r} cannot be a bucket's name: that is 3 to 63 "
+                    f"lower-case letters, digits, dots and hyphens; write {EXAMPLES}"
+                )
+            return _S3Root(bucket, _checked_path(root, prefix))
+        case "file":
+            if not rest.startswith("/"):
+                raise ConfigurationError(
+                    f"the root {root!r} needs three slashes and an absolute folder; "
+                    f"write {EXAMPLES}"
+                )
+            return _FileRoot("/" + _checked_path(root, rest[1:]))
+        case "memory":
+            name, _, prefix = rest.partition("/")
+            if not MEMORY_NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"the root {root!r} needs a name of letters, digits, '.', '_' and '-'; "
+                    f"write {EXAMPLES}"
+                )
+            return _MemoryRoot(name, _checked_path(root, prefix))
+        case _:
+            raise ConfigurationError(
+                f"the root {root!r} names no store that sluice knows; write {EXAMPLES}"
+            )
+
+
+def _checked_path(root: str, path: str) -> str:
+    path = path.removesuffix("/")
+    if path and {"", ".", ".."} & set(path.split("/")):
+        raise ConfigurationError(
+            f"the root {root!r} has an empty, '.' or '..' part; write {EXAMPLES}"
+        )
+    return path
+
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+DEFAULT_PATIENCE_S = 90.0  # Outlasts a minute's outage of the store.
+
+
+class PatientStore:
+    """Repeats a call that raised StoreUnavailable, at once and with growing pauses, for a time.
+
+    Nothing is repeated once *given_up* is set.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        given_up: Event | None = None,
+    ) -> None:
+        self._store = store
+        stop = stop_after_delay(patience_s)
+        self._attempts = Retrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            stop=stop if given_up is None else stop | stop_when_event_set(given_up),
+            sleep=nap.sleep if given_up is None else sleep_using_event(given_up),
+            wait=wait_exponential(multiplier=0.1, max=4) + wait_random(0, 1),
+            before_sleep=before_sleep_log(log, logging.WARNING),
+            reraise=True,
+        )
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    @property
+    def behind(self) -> ObjectStore:
+        """The store that is asked."""
+        return self._store
+
+    def get(self, key: str) -> bytes | None:
+        return self.patiently(lambda: self._store.get(key))
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        return self.patiently(lambda: self._store.get_range(key, start, end))
+
+    def put(self, key: str, body: bytes) -> None:
+        self.patiently(lambda: self._store.put(key, body))
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        return self.patiently(lambda: self._store.create(key, body))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        return iter(self.patiently(lambda: [*self._store.list(prefix, start_after=start_after)]))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        doomed = [*keys]
+        self.patiently(lambda: self._store.delete(doomed))
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """The result of *call*, which asks the store, and may be repeated."""
+        try:
+            return call()
+        except StoreUnavailable:
+            return self._attempts(call)
+
+
+PAGE = 1_000  # Keys that S3 lists, or deletes, in one request.
+
+
+class RequestCounter:
+    """What was asked so far, of one store or more.  Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: Counter[str] = Counter()
+
+    def add(self, **counts: int) -> None:
+        """Add to fields of ``StoreRequests``, by their names."""
+        with self._lock:
+            self._counts.update(counts)
+
+    def so_far(self) -> StoreRequests:
+        with self._lock:
+            return StoreRequests(**self._counts)
+
+
+class MeteredStore:
+    """An ``ObjectStore`` whose requests *counter* counts."""
+
+    def __init__(self, store: ObjectStore, counter: RequestCounter) -> None:
+        self._store = store
+        self._counter = counter
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    def get(self, key: str) -> bytes | None:
+        return self._read(self._store.get(key))
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        return self._read(self._store.get_range(key, start, end))
+
+    def put(self, key: str, body: bytes) -> None:
+        self._counter.add(puts=1, bytes_written=len(body))
+        self._store.put(key, body)
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        self._counter.add(puts=1, bytes_written=len(body))
+        found = self._store.create(key, body)
+        if isinstance(found, AlreadyExists):
+            self._read(found.body)
+        return found
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        self._counter.add(lists=1)
+        for number, listed in enumerate(self._store.list(prefix, start_after=start_after)):
+            if number and number % PAGE == 0:
+                self._counter.add(lists=1)
+            yield listed
+
+    def delete(self, keys: Iterable[str]) -> None:
+        doomed = [*keys]
+        self._counter.add(deletes=-(-len(doomed) // PAGE))
+        self._store.delete(doomed)
+
+    def _read(self, body: bytes | None) -> bytes | None:
+        self._counter.add(gets=1, bytes_read=len(body or b""))
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMemory:
+    """The stores of one answer, one for each root.  Threads may share it."""
+
+    _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
+
+    def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> ObjectStore:
+        if root not in self._stores:
+            self._stores.setdefault(root, RememberingStore(opened()))
+        return self._stores[root]
+
+
+class RememberingStore:
+    """An ``ObjectStore`` that asks *store* once for each key, and once for each prefix."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._bodies: dict[str, bytes | None] = {}
+        self._listings: dict[str, list[Listed]] = {}
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    def get(self, key: str) -> bytes | None:
+        if key not in self._bodies:
+            self._bodies[key] = self._store.get(key)
+        return self._bodies[key]
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        return self._store.get_range(key, start, end)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        if prefix not in self._listings:
+            self._listings[prefix] = [*self._store.list(prefix)]
+        listing = self._listings[prefix]
+        first = bisect_right(listing, start_after, key=attrgetter("key")) if start_after else 0
+        return iter(listing[first:])
+
+    def put(self, key: str, body: bytes) -> None:
+        self._forget()
+        self._store.put(key, body)
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        self._forget()
+        return self._store.create(key, body)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self._forget()
+        self._store.delete(keys)
+
+    def _forget(self) -> None:
+        self._bodies = {}
+        self._listings = {}

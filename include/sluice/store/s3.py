@@ -1,0 +1,403 @@
+"""A store in an S3 bucket, on AWS or on any server that honours ``If-None-Match: *``.
+
+``create`` is sent once: a client that repeats a conditional write by itself may be told 412 for its
+own success.  So a lost answer becomes ``StoreUnavailable``, the caller repeats the call, and finds
+its own bytes.  Every other verb is safe to repeat, and botocore's standard mode repeats it.
+
+Importing this module is cheap.  A store is not picklable: another process opens its own from the
+same ``StoreLocation``.
+
+Clients of S3: one pair a process, server and region, whatever the number of stores.
+
+boto3 is known to this module and to ``storage.s3`` alone; it is imported when a client is made.
+
+What an S3 server's refusal means for who asked: repeat it, or have a person mend something.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from sluice.core.failures import STORES
+from sluice.errors import ConfigurationError, ObjectVanished, SluiceError, StoreUnavailable
+from sluice.protocol.keys import check_key, check_prefix
+from sluice.store.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+    from botocore.config import Config
+    from botocore.exceptions import ClientError
+    from botocore.loaders import Loader
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import CopySourceTypeDef, ErrorTypeDef
+
+DELETE_BATCH = 1_000  # DeleteObjects takes no more.
+
+# S3 copies no larger object in one request.
+MAX_COPY_BYTES = 5 * 1024**3
+PIECE_BYTES = 4 * 1024**2  # Of an object that is checked as it passes.
+
+
+class S3Store:
+    """An ``ObjectStore`` whose objects are those of *bucket* below ``prefix/``."""
+
+    def __init__(
+        self, bucket: str, prefix: str, endpoint_url: str | None = None, region: str | None = None
+    ) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._clients = clients(endpoint_url, region, os.getpid())
+
+    @property
+    def root(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}".removesuffix("/")
+
+    def get(self, key: str) -> bytes | None:
+        return self._get(key, None)
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        check_range(start, end)
+        # HTTP cannot ask for no bytes at all, and a HEAD does not tell a missing bucket from a
+        # missing object: read one byte and drop it.
+        body = self._get(key, f"bytes={start}-{max(start, end - 1)}")
+        return None if body is None else body[: end - start]
+
+    def put(self, key: str, body: bytes) -> None:
+        with self._translated():
+            self._clients.repeating.put_object(
+                Bucket=self._bucket, Key=self._full_key(key), Body=body
+            )
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        from botocore.exceptions import ClientError
+
+        with self._translated():
+            try:
+                self._clients.once.put_object(
+                    Bucket=self._bucket, Key=self._full_key(key), Body=body, IfNoneMatch="*"
+                )
+            except ClientError as error:
+                if _status(error) != 412:
+                    raise
+            else:
+                return Created()
+        existing = self.get(key)
+        if existing is None:
+            raise ObjectVanished(f"{self.root}/{key} existed and has vanished; repeat the call")
+        return AlreadyExists(existing)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        check_prefix(prefix)
+        paginator = self._clients.repeating.get_paginator("list_objects_v2")
+        after = self._prefix + start_after if start_after else ""
+        with self._translated():
+            for page in paginator.paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix, StartAfter=after
+            ):
+                for found in page.get("Contents", []):
+                    key = found["Key"].removeprefix(self._prefix)
+                    if key and not key.endswith("/"):  # Consoles mark a "folder" with such a key.
+                        yield Listed(
+                            key=key,
+                            size_bytes=found["Size"],
+                            modified_ms=int(found["LastModified"].timestamp() * 1000),
+                            version=found["ETag"].strip('"'),
+                        )
+
+    def delete(self, keys: Iterable[str]) -> None:
+        remaining = iter(keys)
+        while batch := list(islice(remaining, DELETE_BATCH)):
+            with self._translated():
+                answer = self._clients.repeating.delete_objects(
+                    Bucket=self._bucket,
+                    Delete={
+                        "Objects": [{"Key": self._full_key(key)} for key in batch],
+                        "Quiet": True,
+                    },
+                )
+            check_deletes(self._place(), answer.get("Errors", []))
+
+    def shares_server_with(self, other: S3Store) -> bool:
+        """Whether one server, asked with the same credentials, has both stores."""
+        return self._clients is other._clients
+
+    def copy_from(
+        self, source: S3Store, source_key: str, key: str, check: Callable[[Iterable[bytes]], None]
+    ) -> bool:
+        """Have the server copy an object of *source*, once *check* has not raised over its bytes;
+        False when there is none.
+
+        The server copies what was checked, or refuses: ``CopySourceIfMatch``.
+        """
+        from boto3.s3.transfer import TransferConfig
+        from botocore.exceptions import ClientError
+
+        client, bucket, full_key = self._clients.repeating, self._bucket, self._full_key(key)
+        there: CopySourceTypeDef = {"Bucket": source._bucket, "Key": source._full_key(source_key)}
+        with self._translated():
+            try:
+                found = client.get_object(Bucket=there["Bucket"], Key=there["Key"])
+            except ClientError as error:
+                if _code(error) != "NoSuchKey":
+                    raise
+                return False
+            with closing(found["Body"]) as body:
+                check(body.iter_chunks(PIECE_BYTES))
+            if found["ContentLength"] <= MAX_COPY_BYTES:
+                answer = client.copy_object(
+                    Bucket=bucket, Key=full_key, CopySource=there, CopySourceIfMatch=found["ETag"]
+                )
+                if "ETag" not in answer.get("CopyObjectResult", {}):
+                    raise ConfigurationError(f"{self._place()} does not copy when it is asked to")
+            else:  # In parts, several at a time.
+                checked = {"CopySourceIfMatch": found["ETag"]}
+                parts = TransferConfig(multipart_threshold=MAX_COPY_BYTES)
+                client.copy(there, bucket, full_key, ExtraArgs=checked, Config=parts)
+        return True
+
+    def _full_key(self, key: str) -> str:
+        check_key(key)
+        return self._prefix + key
+
+    def _get(self, key: str, byte_range: str | None) -> bytes | None:
+        from botocore.exceptions import ClientError
+
+        with self._translated():
+            try:
+                if byte_range is None:
+                    answer = self._clients.repeating.get_object(
+                        Bucket=self._bucket, Key=self._full_key(key)
+                    )
+                else:
+                    answer = self._clients.repeating.get_object(
+                        Bucket=self._bucket, Key=self._full_key(key), Range=byte_range
+                    )
+            except ClientError as error:
+                match _code(error):
+                    case "NoSuchKey":
+                        return None
+                    case "InvalidRange":
+                        return b""  # The object ends before the range starts.
+                    case _:
+                        raise
+            with closing(answer["Body"]) as body:
+                return body.read()
+
+    def _place(self) -> str:
+        return f"bucket {self._bucket!r} at {self._clients.repeating.meta.endpoint_url}"
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            EndpointConnectionError,
+            NoCredentialsError,
+            ParamValidationError,
+            PartialCredentialsError,
+        )
+
+        try:
+            yield
+        except ClientError as error:
+            raise self._refusal(error) from error
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            clients.cache_clear()  # A store opened later looks for credentials again.
+            raise ConfigurationError(
+                f"there are no credentials for {self._place()}; set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
+            ) from error
+        except ParamValidationError as error:
+            raise ConfigurationError(f"{self._place()} cannot be asked: {error}") from error
+        except EndpointConnectionError as error:
+            # A server that restarts looks the same as a misspelt host, and waiting helps the first.
+            raise StoreUnavailable(
+                f"no S3 server answers for {self._place()}; start it or correct --endpoint-url"
+            ) from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(f"{self._place()} did not answer: {error}") from error
+
+    def _refusal(self, error: ClientError) -> SluiceError:
+        return Refusal(
+            bucket=self._bucket,
+            endpoint_url=self._clients.repeating.meta.endpoint_url,
+            operation=error.operation_name,
+            status=_status(error),
+            code=_code(error),
+            message=error.response["Error"].get("Message", ""),
+        ).error
+
+
+def _status(error: ClientError) -> int:
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+
+
+def _code(error: ClientError) -> str:
+    return error.response["Error"].get("Code", "")
+
+
+CONNECT_TIMEOUT_S = 5  # A healthy endpoint accepts within milliseconds, across an ocean in 0.3 s.
+READ_TIMEOUT_S = 60  # botocore's default: S3 may take this long to begin its answer to a large put.
+CREATE_READ_TIMEOUT_S = 30  # Created objects are small; the caller repeats, so give up sooner.
+MAX_ATTEMPTS = 3  # botocore's default: with its backoff an absent server is reported within 4 s.
+MAX_POOL_CONNECTIONS = 64  # More than the threads any sluice process uses; botocore's 10 are fewer.
+
+# One process rarely talks to two servers; a test run does.  Old ones are closed when collected.
+CACHED_CLIENTS = 8
+
+
+class Clients(NamedTuple):
+    once: S3Client  # For create.
+    repeating: S3Client  # For everything else.
+
+
+@lru_cache(maxsize=CACHED_CLIENTS)
+def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Clients:
+    """Clients are safe for threads and slow to build, but a forked child must not share sockets."""
+    from botocore.config import Config
+    from botocore.exceptions import ProfileNotFound
+    from botocore.handlers import add_expect_header
+
+    if process_id != os.getpid():
+        raise RuntimeError("a client belongs to the process that asked for it")
+    try:
+        session = _session()
+        found = session.region_name
+    except ProfileNotFound as error:
+        raise ConfigurationError(f"{error}; correct AWS_PROFILE, or leave it out") from error
+    if region is None and endpoint_url is not None:
+        region = found or "us-east-1"  # Such a server has none; signing needs one.
+    common = Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        max_pool_connections=MAX_POOL_CONNECTIONS,
+        s3={"addressing_style": "auto" if endpoint_url is None else "path"},
+    )
+    once = Config(
+        read_timeout=CREATE_READ_TIMEOUT_S,
+        retries={"mode": "standard", "total_max_attempts": 1},
+    )
+    repeating = Config(
+        read_timeout=READ_TIMEOUT_S,
+        retries={"mode": "standard", "total_max_attempts": MAX_ATTEMPTS},
+    )
+
+    def client(config: Config) -> S3Client:
+        try:
+            made = session.client(
+                "s3", endpoint_url=endpoint_url, region_name=region, config=common.merge(config)
+            )
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{error}; write the endpoint as http://host:port or https://host"
+            ) from error
+        # A body that waits for "100 Continue" costs every write a second round trip; without it
+        # only a bucket in another region, which is refused by name, is sent a body in vain.
+        made.meta.events.unregister("before-call.s3", add_expect_header)
+        return made
+
+    return Clients(once=client(once), repeating=client(repeating))
+
+
+def preload_descriptions() -> None:
+    """Parse botocore's descriptions of S3 before a fork, not in each child: for its first client a
+    process waits 10 to 20 ms then, not 70.  No socket and no thread is left.
+    """
+    from botocore.exceptions import BotoCoreError
+
+    with suppress(BotoCoreError):  # The profile of the environment, say: the first request tells.
+        session = _session(aws_access_key_id="none", aws_secret_access_key="none")  # noqa: S106
+        client = session.client("s3", region_name="us-east-1")
+        client.get_paginator("list_objects_v2")
+
+
+def _session(**credentials: str) -> Session:
+    import boto3
+    import botocore.session
+
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _descriptions())
+    return boto3.session.Session(botocore_session=core, **credentials)
+
+
+@cache
+def _descriptions() -> Loader:
+    """What botocore has parsed, for all sessions of this process: each would parse for itself."""
+    import botocore.session
+
+    loader: Loader = botocore.session.get_session().get_component("data_loader")
+    return loader
+
+
+# 4xx answers that say "not now" rather than "never".
+TRANSIENT_STATUSES = frozenset({408, 409, 429})
+TRANSIENT_CODES = frozenset({"RequestTimeout", "BadDigest", "SlowDown", "InternalError"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An answer with an error; ``place`` names the bucket and the server."""
+
+    bucket: str
+    endpoint_url: str
+    operation: str
+    status: int
+    code: str
+    message: str
+
+    @property
+    def place(self) -> str:
+        return f"bucket {self.bucket!r} at {self.endpoint_url}"
+
+    @property
+    def error(self) -> SluiceError:
+        match self.code:
+            case "NoSuchBucket":
+                return ConfigurationError(
+                    f"bucket {self.bucket!r} does not exist at {self.endpoint_url}; create it or "
+                    "correct --root"
+                )
+            case "NotImplemented":
+                return ConfigurationError(
+                    f"{self.place} does not implement {self.operation} as sluice sends it; use AWS "
+                    f"S3, or another store listed in {STORES}"
+                )
+            case _:
+                return self._by_status()
+
+    def _by_status(self) -> SluiceError:
+        sentence = f"{self.place} answered {self.status} {self.code} to {self.operation}"
+        passing = (
+            self.status >= 500 or self.status in TRANSIENT_STATUSES or self.code in TRANSIENT_CODES
+        )
+        # NoSuchKey: AWS answers a conditional put so when a delete overtook it.
+        if passing or self.code == "NoSuchKey":
+            return StoreUnavailable(f"{sentence}; repeat the call")
+        is_elsewhere = self.code in {"AuthorizationHeaderMalformed", "PermanentRedirect"}
+        if self.status in {301, 307} or is_elsewhere:
+            return ConfigurationError(
+                f"{sentence}: the bucket is in another region; set AWS_REGION"
+            )
+        if self.status in {401, 403}:
+            return ConfigurationError(
+                f"{sentence}; give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject "
+                "and s3:ListBucket there, or use others"
+            )
+        return ConfigurationError(f"{sentence}: {self.message}; correct --root or --endpoint-url")
+
+
+def check_deletes(place: str, errors: Iterable[ErrorTypeDef]) -> None:
+    """Raises for the first object that was not deleted; one that was not there is none."""
+    for error in errors:
+        code = error.get("Code", "")
+        if code == "NoSuchKey":
+            continue
+        sentence = f"{place} did not delete {error.get('Key')!r}: {code} {error.get('Message', '')}"
+        if code in {"AccessDenied", "MethodNotAllowed"}:
+            raise ConfigurationError(f"{sentence}; allow s3:DeleteObject there")
+        raise StoreUnavailable(sentence)

@@ -1,0 +1,287 @@
+"""The metrics of a job, read from its bucket: the journal's state, and two or three GETs.
+
+Metrics in Prometheus' text format, written by Prometheus' own client library.
+
+The trace of a checkpoint, sent to an OpenTelemetry collector.
+
+Off unless OpenTelemetry's own variables name one (``OTEL_EXPORTER_OTLP_ENDPOINT`` or
+``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``).  The spans are made when the checkpoint has ended, with the
+times that were measured; see docs/adr/0017-statistics-lag-and-spans.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sluice.core.events import CheckpointCommitted
+from sluice.core.ids import CheckpointId
+from sluice.core.state import CoordinatorState
+from sluice.declaration.checkpointing import milliseconds
+from sluice.errors import SluiceError
+from sluice.extras import require_installed
+from sluice.figures.metrics import (
+    METRICS,
+    JobFigures,
+    Metric,
+    Sample,
+    newest_completed,
+    samples,
+    unreadable,
+)
+from sluice.figures.overview import Latest
+from sluice.figures.record import CheckpointStatistics
+from sluice.figures.spans import Origin, Span, Trace, trace_of
+from sluice.job.job import Job
+from sluice.store.checkpoints import StatisticsStore
+from sluice.store.redaction import redacted
+from sluice.surface.checkpoints import details, lags, newest_of, overview, rates
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import SpanContext
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector, CollectorRegistry
+
+log = logging.getLogger(__name__)
+
+# How many files of a job nothing names, and their bytes: it takes a LIST of the whole job.
+CountOrphans = Callable[[Job], tuple[int, int]]
+
+
+def metrics(job: Job, count_orphans: CountOrphans | None = None) -> tuple[Sample, ...]:
+    """Every metric of the job that is known; orphans are looked for by *count_orphans*, if at all.
+
+    Raises:
+        SluiceError: the job cannot be read.
+    """
+    state = job.state()
+    seen = overview(job, limit=0, state=state)
+    kept = _newest(job, seen.latest)
+    retained = state.latest_completed
+    orphans = (None, None) if count_orphans is None else count_orphans(job)
+    return samples(
+        JobFigures(
+            pipeline=job.pipeline.uid,
+            state=state,
+            counts=seen.counts,
+            latest=seen.latest,
+            stages=() if kept is None else kept.stages,
+            lags=lags(job, state, newest_of(state), kept),
+            rates=rates(job, kept),
+            external_path=None
+            if retained is None
+            else redacted(f"{job.store.root}/{job.paths.checkpoint(retained.checkpoint_id)}"),
+            interval_ms=_interval_ms(job, state),
+            orphans=orphans[0],
+            orphaned_bytes=orphans[1],
+        )
+    )
+
+
+def metrics_of_each(jobs: Iterable[Job], count_orphans: CountOrphans | None = None) -> list[Sample]:
+    """The metrics of all *jobs*: one that cannot be read says so, and hides none of the others."""
+    found: list[Sample] = []
+    for job in jobs:
+        try:
+            found += metrics(job, count_orphans)
+        except SluiceError as error:
+            log.warning("metrics not read pipeline=%s error=%s", job.pipeline.uid, error)
+            found.append(unreadable(job.pipeline.uid))
+    return found
+
+
+def _newest(job: Job, latest: Latest) -> CheckpointStatistics | None:
+    newest = newest_completed(latest)
+    return None if newest is None else StatisticsStore(job.store, job.paths).read(newest.id)
+
+
+def _interval_ms(job: Job, state: CoordinatorState) -> int | None:
+    """None where a schedule decides in its place, or a person, and while they pause it."""
+    declared, changed = job.pipeline.checkpointing, state.timing
+    if changed.is_paused:
+        return None
+    if changed.interval_ms is not None:
+        return changed.interval_ms
+    if declared.schedule is not None or declared.interval is None:
+        return None
+    return milliseconds(declared.interval)
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def metrics_text(jobs: Iterable[Job], count_orphans: CountOrphans | None = None) -> str:
+    """The metrics of *jobs* as a page for a scraper, of the type ``CONTENT_TYPE``.
+
+    Raises:
+        ConfigurationError: the library is not installed.
+    """
+    return text_of(metrics_of_each(jobs, count_orphans))
+
+
+def text_of(found: Iterable[Sample]) -> str:
+    """*found* as such a page.  Raises as ``metrics_text``."""
+    registry = registry_of(lambda: found)
+    from prometheus_client import generate_latest
+
+    return generate_latest(registry).decode()
+
+
+def registry_of(read: Callable[[], Iterable[Sample]]) -> CollectorRegistry:
+    """A registry that asks *read* anew at every scrape.  Raises as ``metrics_text``."""
+    require_installed("prometheus_client", who="the page of metrics")
+    from prometheus_client.registry import CollectorRegistry
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_collector(read))
+    return registry
+
+
+def exposed_name(metric: Metric) -> str:
+    """Flink's name behind Sluice's prefix, as ``sluice_job_numRestarts``."""
+    return f"sluice_{metric.scope}_{metric.name}"
+
+
+def _collector(read: Callable[[], Iterable[Sample]]) -> Collector:
+    from prometheus_client.registry import Collector
+
+    class BucketCollector(Collector):
+        def collect(self) -> Iterator[GaugeMetricFamily]:
+            return _families(read())
+
+    return BucketCollector()
+
+
+def _families(found: Iterable[Sample]) -> Iterator[GaugeMetricFamily]:
+    """A family for each metric that has a sample, in the order of ``METRICS``."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    by_metric: dict[str, list[Sample]] = {}
+    for sample in found:
+        by_metric.setdefault(sample.metric.key, []).append(sample)
+    for key, metric in METRICS.items():
+        if key in by_metric:
+            family = GaugeMetricFamily(
+                exposed_name(metric), metric.documentation, labels=metric.labels
+            )
+            for sample in by_metric[key]:
+                family.add_metric(sample.labels, sample.value)
+            yield family
+
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+TIMEOUT_S = 2  # A task waits for the collector: not for long.
+BATCH = 512  # Spans of a request, as OpenTelemetry's own batches have.
+COMMIT_SEARCH_ENTRIES = 8  # Journal entries in which the commit is looked for, right after it.
+
+
+def is_tracing() -> bool:
+    """Whether the environment names a collector, and does not switch the traces off."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
+        return False
+    return any(os.environ.get(name) for name in ENDPOINTS)
+
+
+def send_trace(job: Job, checkpoint_id: CheckpointId) -> bool:
+    """Send the trace of a checkpoint that has ended; whether a collector took it.
+
+    Best effort: a trace that cannot be made or sent is logged.  It is linked to the span that is
+    current, which in Airflow is the task's.
+    """
+    if not is_tracing():
+        return False
+    try:
+        require_installed(
+            "opentelemetry.sdk", "opentelemetry.exporter.otlp", who="the trace of a checkpoint"
+        )
+        trace = _trace(job, checkpoint_id)
+        return trace is not None and _export(trace)
+    except SluiceError as error:
+        log.warning("trace not sent checkpoint_id=%d error=%s", checkpoint_id, error)
+        return False
+
+
+def _trace(job: Job, checkpoint_id: CheckpointId) -> Trace | None:
+    told = details(job, checkpoint_id)
+    origin = Origin(pipeline=job.pipeline.uid, life=job.state().life)
+    return trace_of(origin, told.checkpoint, told.stages, _committed_at_ms(job, checkpoint_id))
+
+
+def _committed_at_ms(job: Job, checkpoint_id: CheckpointId) -> int | None:
+    for entry in job.journal.entries(COMMIT_SEARCH_ENTRIES):
+        event = entry.event
+        if isinstance(event, CheckpointCommitted) and event.checkpoint_id == checkpoint_id:
+            return event.at_ms
+    return None
+
+
+def _export(trace: Trace) -> bool:
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    exporter = _exporter()
+    try:
+        return all(
+            exporter.export(batch) is SpanExportResult.SUCCESS for batch in _batches(_spans(trace))
+        )
+    finally:
+        exporter.shutdown()
+
+
+def _exporter() -> SpanExporter:
+    """The protocol is HTTP unless the environment says ``grpc``."""
+    protocol = next((os.environ[name] for name in PROTOCOLS if os.environ.get(name)), "")
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as ByGrpc
+
+        return ByGrpc(timeout=TIMEOUT_S)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter(timeout=TIMEOUT_S)
+
+
+def _batches(spans: Sequence[ReadableSpan]) -> Iterator[Sequence[ReadableSpan]]:
+    return (spans[start : start + BATCH] for start in range(0, len(spans), BATCH))
+
+
+def _spans(trace: Trace) -> list[ReadableSpan]:
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import Link, SpanKind, get_current_span
+    from opentelemetry.trace.status import Status, StatusCode
+
+    named = os.environ.get("OTEL_SERVICE_NAME", "sluice")
+    resource = Resource.create({SERVICE_NAME: named})
+    scope = InstrumentationScope("sluice")
+    task = get_current_span().get_span_context()
+
+    def made(span: Span) -> ReadableSpan:
+        is_root = span.parent_id is None
+        return ReadableSpan(
+            name=span.name,
+            context=_context(trace, span.span_id),
+            parent=None if span.parent_id is None else _context(trace, span.parent_id),
+            resource=resource,
+            attributes=span.attributes,
+            links=[Link(task)] if is_root and task.is_valid else [],
+            kind=SpanKind.INTERNAL,
+            instrumentation_scope=scope,
+            status=Status() if span.error is None else Status(StatusCode.ERROR, span.error),
+            start_time=span.start_ms * 1_000_000,
+            end_time=span.end_ms * 1_000_000,
+        )
+
+    return [made(span) for span in trace.spans]
+
+
+def _context(trace: Trace, span_id: int) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    return SpanContext(trace.trace_id, span_id, is_remote=False, trace_flags=TraceFlags(1))

@@ -1,0 +1,305 @@
+"""The options that a job keeps from one restore to the next, told by the names that they have in a
+declaration.
+
+How a job takes checkpoints: as declared, in force, and by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from sluice.coordinator.requests import timeout_ms
+from sluice.core.configuration import (
+    CheckpointType,
+    JobConfiguration,
+    JobStatus,
+    Retention,
+    Timing,
+    is_discarded,
+)
+from sluice.core.ids import NO_GENERATION
+from sluice.core.state import CoordinatorState
+from sluice.declaration.checkpointing import (
+    MAXIMAL_PAUSE,
+    MINIMAL_CHECKPOINT_TIME,
+    Checkpointing,
+    fixed_configuration,
+    renewed,
+)
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job
+from sluice.store.redaction import redacted
+
+Plain: TypeAlias = bool | int | float | str | None
+_MS = timedelta(milliseconds=1)
+_PERIODS = (
+    *("interval", "interval_during_backlog", "timeout", "min_pause"),
+    *("aligned_checkpoint_timeout", "retain_for", "target_epoch"),
+)
+
+# The fields of ``Checkpointing`` that a submission or restore fixes, and where it keeps them.
+FIXED = {
+    "interval_during_backlog": "interval_during_backlog_ms",
+    "min_pause": "min_pause_ms",
+    "max_concurrent_checkpoints": "max_concurrent",
+    "num_retained": "num_retained",
+    "retain_for": "retain_ms",
+    "tolerable_failed_checkpoints": "tolerable_failed_checkpoints",
+    "mode": "mode",
+    "unaligned": "unaligned",
+    "aligned_checkpoint_timeout": "aligned_timeout_ms",
+    "externalized_checkpoint_retention": "retention",
+    "on_damaged_checkpoint": "on_damaged_checkpoint",
+    "checkpoints_after_tasks_finish": "checkpoints_after_tasks_finish",
+    "data_inline_threshold": "inline_threshold_bytes",
+    "max_records_per_epoch": "max_records_per_epoch",
+    "target_epoch": "target_epoch_ms",
+    "restart_strategy": "restart",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionChange:
+    """An option that a restore changes: from ``before`` to ``after``."""
+
+    name: str
+    before: Plain
+    after: Plain
+
+    @property
+    def awaited(self) -> str:
+        """The change in words, while no restore has made it."""
+        before, after = (
+            value_with_unit(self.name, self.before),
+            value_with_unit(self.name, self.after),
+        )
+        return f"{self.label}: declared {after}, in force {before} until a restore"
+
+    @property
+    def made(self) -> str:
+        """The change in words, as what a restore makes or made."""
+        now = value_with_unit(self.name, self.after)
+        return f"{self.label} {now}, before {value_with_unit(self.name, self.before)}"
+
+    @property
+    def label(self) -> str:
+        return self.name.removesuffix("_ms")
+
+
+def awaited_changes(pipeline: Pipeline, state: CoordinatorState) -> list[OptionChange]:
+    """What a restore would change of the job's options; none for one that was never submitted."""
+    if state.generation == NO_GENERATION:
+        return []
+    return [*_differences(state, renewed(pipeline.checkpointing, state.configuration))]
+
+
+def options_after(
+    state: CoordinatorState, configuration: JobConfiguration | None
+) -> tuple[OptionChange, ...]:
+    """What a restore with *configuration*, None for none, changes of the job's options."""
+    if configuration is None or state.generation == NO_GENERATION:
+        return ()
+    return tuple(_differences(state, configuration))
+
+
+def _differences(state: CoordinatorState, after: JobConfiguration) -> Iterator[OptionChange]:
+    """What a person changed while the job runs stays in force through a restore."""
+    before = state.configuration
+    for field in fields(Checkpointing):
+        kept_as = FIXED.get(field.name)
+        if kept_as is None or getattr(state.timing, kept_as, None) is not None:
+            continue
+        old, new = (plain_options(field.name, getattr(one, kept_as)) for one in (before, after))
+        for name in new:
+            if old[name] != new[name]:
+                yield OptionChange(name=name, before=old[name], after=new[name])
+
+
+def plain_options(name: str, value: object) -> dict[str, Plain]:
+    """The value under the option's name; of a restart strategy, each of its fields."""
+    if name == "restart_strategy" and is_dataclass(value):
+        return {f"{name}.{one.name}": _one(getattr(value, one.name)) for one in fields(value)}
+    return {name: _one(value)}
+
+
+def value_with_unit(name: str, value: Plain) -> str:
+    """The value as people write it: a period with its unit."""
+    if value is None:
+        return "none"
+    is_period = name in _PERIODS or name.endswith("_ms")
+    return _period_with_unit(int(value)) if is_period and not isinstance(value, str) else str(value)
+
+
+def _period_with_unit(ms: int) -> str:
+    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms and ms % factor == 0:
+            return f"{ms // factor} {unit}"
+    return f"{ms} ms" if ms else "0"
+
+
+def _one(value: object) -> Plain:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case timedelta():
+            return value // _MS
+        case Enum():
+            return str(value.value)
+        case _:
+            return str(value)
+
+
+_MINIMAL_MS, _MAXIMAL_MS = (one // _MS for one in (MINIMAL_CHECKPOINT_TIME, MAXIMAL_PAUSE))
+
+
+class Changeable(NamedTuple):
+    """Where ``Timing`` has a person's value of an option, and its limits."""
+
+    kept_as: str
+    least: int
+    most: int | None = None
+
+
+# The options that a person may change while the job runs.
+_CHANGEABLE = {
+    "interval": Changeable("interval_ms", _MINIMAL_MS),
+    "timeout": Changeable("timeout_ms", _MINIMAL_MS),
+    "min_pause": Changeable("min_pause_ms", 0, _MAXIMAL_MS),
+    "tolerable_failed_checkpoints": Changeable("tolerable_failed_checkpoints", 0),
+}
+
+
+class Externalization(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool
+    delete_on_cancellation: bool
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One option; periods are in milliseconds, sizes in bytes.
+
+    ``in_force`` differs from ``declared`` where the declaration changed and ``awaits_restore``;
+    where a person changed it while the job ran, which ``changed`` says; and where a person gave it
+    with the submission.  ``least`` and ``most`` are the limits of what a person may change while
+    the job runs; None: there is no such limit.
+    """
+
+    name: str
+    declared: Plain
+    in_force: Plain
+    default: Plain
+    can_change: bool = False
+    changed: bool = False
+    awaits_restore: bool = False
+    least: int | None = None
+    most: int | None = None
+
+
+class CheckpointConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Flink's CheckpointConfigInfo, of what is in force; ``interval`` is None without one.
+
+    Beside it all ``settings``, and the parameters that the job was submitted with.  While it is
+    ``paused`` no periodic checkpoint is taken; ``changed_by`` and ``changed_at`` are of the last
+    pause, resume or change of times.
+    """
+
+    mode: str
+    interval: int | None
+    timeout: int
+    min_pause: int
+    max_concurrent: int
+    externalization: Externalization
+    state_backend: str
+    checkpoint_storage: str
+    unaligned_checkpoints: bool
+    tolerable_failed_checkpoints: int
+    aligned_checkpoint_timeout: int
+    checkpoints_after_tasks_finish: bool
+    settings: tuple[Setting, ...]
+    params: dict[str, str]
+    paused: bool = False
+    changed_by: str = ""
+    changed_at: int | None = None
+
+
+def checkpoint_config(job: Job) -> CheckpointConfig:
+    """A LIST and a GET; of a job that was never submitted, what its submission would fix."""
+    state = job.state()
+    declared = job.pipeline.checkpointing
+    is_submitted = state.generation != NO_GENERATION
+    fixed = state.configuration if is_submitted else fixed_configuration(declared)
+    timing = state.timing
+    awaiting = {change.name for change in awaited_changes(job.pipeline, state)}
+    if is_submitted:
+        fixed = replace(
+            fixed,
+            min_pause_ms=state.min_pause_ms,
+            tolerable_failed_checkpoints=state.tolerable_failed_checkpoints,
+        )
+    taken = replace(
+        declared,
+        interval=declared.interval if timing.interval_ms is None else timing.interval_ms * _MS,
+        timeout=timeout_ms(job, state) * _MS,
+    )
+    return CheckpointConfig(
+        mode=fixed.mode.value.lower(),
+        interval=None if taken.interval is None else taken.interval // _MS,
+        timeout=taken.timeout // _MS,
+        min_pause=fixed.min_pause_ms,
+        max_concurrent=fixed.max_concurrent,
+        externalization=_externalization(fixed.retention),
+        state_backend="Arrow segments, LSM",
+        checkpoint_storage=redacted(f"{job.store.root}/{job.paths.pipeline}"),
+        unaligned_checkpoints=fixed.unaligned,
+        tolerable_failed_checkpoints=fixed.tolerable_failed_checkpoints,
+        aligned_checkpoint_timeout=fixed.aligned_timeout_ms,
+        checkpoints_after_tasks_finish=fixed.checkpoints_after_tasks_finish,
+        settings=tuple(_settings(declared, taken, fixed, timing, awaiting)),
+        params={name: redacted(value) for name, value in fixed.params.items()},
+        paused=timing.is_paused,
+        changed_by=redacted(timing.changed_by),
+        changed_at=timing.changed_at_ms,
+    )
+
+
+def _externalization(retention: Retention) -> Externalization:
+    def goes(ended: JobStatus) -> bool:
+        return is_discarded(CheckpointType.CHECKPOINT, retention, ended)
+
+    return Externalization(
+        enabled=not goes(JobStatus.FAILED), delete_on_cancellation=goes(JobStatus.CANCELED)
+    )
+
+
+def _settings(
+    declared: Checkpointing,
+    taken: Checkpointing,
+    fixed: JobConfiguration,
+    timing: Timing,
+    awaiting: Collection[str],
+) -> Iterator[Setting]:
+    """*taken* has the times of what the journal does not fix, as they are in force."""
+    default = Checkpointing()
+    for field in fields(Checkpointing):
+        name = field.name
+        here = getattr(declared, name)
+        in_force = getattr(fixed, FIXED[name]) if name in FIXED else getattr(taken, name)
+        columns = [plain_options(name, one) for one in (here, in_force, getattr(default, name))]
+        changeable = _CHANGEABLE.get(name)
+        for key in columns[0]:
+            yield Setting(
+                name=key,
+                declared=columns[0][key],
+                in_force=columns[1][key],
+                default=columns[2][key],
+                can_change=changeable is not None,
+                changed=changeable is not None and getattr(timing, changeable.kept_as) is not None,
+                awaits_restore=key in awaiting,
+                least=None if changeable is None else changeable.least,
+                most=None if changeable is None else changeable.most,
+            )

@@ -1,0 +1,374 @@
+"""A pipeline at a glance, and its declared graph with what is known of each node.
+
+A pipeline's declared graph, with what the last completed checkpoint tells of each node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, StageState
+from sluice.core.configuration import JobStatus
+from sluice.core.event_time import MIN_WATERMARK
+from sluice.core.state import CoordinatorState
+from sluice.declaration.operations import Lookup
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import RestoreError
+from sluice.figures.rates import NodeRates, Rates, SourceLag, lag_behind, least_watermark
+from sluice.figures.record import CheckpointStatistics, StageStats
+from sluice.job.job import Job
+from sluice.store.checkpoints import StatisticsStore
+from sluice.surface.checkpoints import lags, newest_of, rates
+
+
+class LastCompleted(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest completed checkpoint; sizes in bytes, its age since it completed."""
+
+    id: int
+    is_savepoint: bool
+    completed_timestamp: int
+    age_ms: int
+    triggered_timestamp: int
+    end_to_end_duration: int
+    checkpointed_size: int
+    state_size: int
+
+
+class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline in a line.  ``failing``: its job does not get on; ``problem`` is the last reason.
+
+    While it is ``paused`` no periodic checkpoint is taken, and nothing is read.  ``watermark`` is
+    the least of its stages in the last completed checkpoint; None: none yet; ``watermark_lag`` is
+    from it to that checkpoint's trigger.  ``lag`` is that of each source.  Of a pipeline that could
+    not be read there is only an ``error``.
+    """
+
+    uid: str
+    description: str = ""
+    sources: int = 0
+    stages: int = 0
+    sinks: int = 0
+    status: str | None = None
+    generation: int | None = None
+    failing: bool | None = None
+    problem: str | None = None
+    paused: bool | None = None
+    in_progress: int | None = None
+    last_completed: LastCompleted | None = None
+    watermark: int | None = None
+    watermark_lag: int | None = None
+    lag: tuple[SourceLag, ...] = ()
+    error: str | None = None
+
+
+class PipelineDetails(PipelineLine, frozen=True, kw_only=True):
+    """A pipeline with its graph, in the order of its declaration.
+
+    The rates of its nodes are over ``rates_window`` milliseconds, in which ``rates_checkpoints``
+    have completed.
+    """
+
+    rates_window: int | None
+    rates_checkpoints: int | None
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+
+
+def unread_line(pipeline: Pipeline, error: str) -> PipelineLine:
+    """The line of a pipeline whose job cannot be read."""
+    return PipelineLine(**_declared(pipeline), error=error)
+
+
+def pipeline_line(job: Job) -> PipelineLine:
+    """A LIST and two GETs; one more for each checkpoint that is pending, or failed since."""
+    state = job.state()
+    done = newest_of(state)
+    kept = None if done is None else StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
+    watermark = None if done is None else _watermark(job, done, kept)
+    lag = lags(job, state, done, kept)
+    return PipelineLine(**_line(job, state, done, watermark), lag=lag)
+
+
+def pipeline_details(job: Job) -> PipelineDetails:
+    """A LIST and three GETs; more as of a ``pipeline_line``."""
+    state = job.state()
+    done = newest_of(state)
+    known = None if done is None else facts_of_completed(job, state, done)
+    nodes = nodes_of(job, state, known)
+    watermark = _least(node.watermark for node in nodes if node.kind is NodeKind.STAGE)
+    found = None if known is None else known.rates
+    return PipelineDetails(
+        **_line(job, state, done, watermark),
+        lag=lags(job, state, None, None) if known is None else tuple(known.lags.values()),
+        rates_window=None if found is None else found.window,
+        rates_checkpoints=None if found is None else found.checkpoints,
+        nodes=nodes,
+        edges=edges_of(job.pipeline),
+    )
+
+
+def _declared(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "uid": pipeline.uid,
+        "description": pipeline.description,
+        "sources": len(pipeline.sources),
+        "stages": len(pipeline.stages),
+        "sinks": len(pipeline.sinks),
+    }
+
+
+def _line(
+    job: Job, state: CoordinatorState, done: CompletedCheckpoint | None, watermark: int | None
+) -> dict[str, Any]:
+    problem = _problem(state, done)
+    return {
+        **_declared(job.pipeline),
+        "status": state.status.value,
+        "generation": state.generation,
+        "failing": problem is not None,
+        "problem": problem,
+        "paused": state.timing.is_paused,
+        "in_progress": len(state.pending),
+        "last_completed": None if done is None else _last_completed(done, job.clock()),
+        "watermark": watermark,
+        "watermark_lag": None if done is None else lag_behind(done.triggered_at_ms, watermark),
+    }
+
+
+def _problem(state: CoordinatorState, done: CompletedCheckpoint | None) -> str | None:
+    """Why the job does not get on; None when it does."""
+    failed = state.failed[-1] if state.failed else None
+    newest = 0 if done is None else done.checkpoint_id
+    is_behind = failed is not None and failed.checkpoint_id > newest
+    is_ill = state.status in (JobStatus.FAILING, JobStatus.RESTARTING, JobStatus.FAILED)
+    if not is_ill and (state.status.is_terminal or not is_behind):
+        return None
+    said = state.stopped_because or (str(failed) if failed is not None and is_behind else "")
+    return said or f"the job is {state.status.value}"
+
+
+def _last_completed(done: CompletedCheckpoint, now_ms: int) -> LastCompleted:
+    return LastCompleted(
+        id=done.checkpoint_id,
+        is_savepoint=done.type.is_savepoint,
+        completed_timestamp=done.completed_at_ms,
+        age_ms=max(0, now_ms - done.completed_at_ms),
+        triggered_timestamp=done.triggered_at_ms,
+        end_to_end_duration=done.completed_at_ms - done.triggered_at_ms,
+        checkpointed_size=done.checkpointed_bytes,
+        state_size=done.full_bytes,
+    )
+
+
+def _watermark(
+    job: Job, done: CompletedCheckpoint, known: CheckpointStatistics | None
+) -> int | None:
+    if known is not None and known.stages:
+        return least_watermark(known.stages)
+    metadata = metadata_of(job, done)
+    kept = metadata.stages if metadata is not None else ()
+    return _least(known_watermark(one.watermark_ms) for one in kept)
+
+
+def _least(watermarks: Iterable[int | None]) -> int | None:
+    """None while that of a stage is not known."""
+    all_of_them = [*watermarks]
+    known = [one for one in all_of_them if one is not None]
+    return min(known, default=None) if len(known) == len(all_of_them) else None
+
+
+class NodeKind(StrEnum):
+    SOURCE = "source"
+    STAGE = "stage"
+    SINK = "sink"
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the graph; its figures are those of ``epoch``, and None where there are none.
+
+    ``epoch`` is the last completed checkpoint that it took part in; of a sink the one whose rows
+    readers see.  ``lag`` is that of a source; ``watermark_lag`` from the watermark to the epoch's
+    trigger.  ``is_behind``: it is not as far as the last completed checkpoint, or more rows wait in
+    the source than its epoch takes.
+    """
+
+    uid: str
+    kind: NodeKind
+    operation: str
+    parallelism: int | None = None
+    epoch: int | None = None
+    watermark: int | None = None
+    state_size: int | None = None
+    rows_in: int | None = None
+    rows_out: int | None = None
+    late_rows: int | None = None
+    watermark_lag: int | None = None
+    lag: SourceLag | None = None
+    rates: NodeRates | None = None
+    is_behind: bool = False
+    is_finished: bool = False
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    producer: str
+    consumer: str
+
+
+class CompletedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bucket says of the last completed checkpoint, and of what is not in it."""
+
+    done: CompletedCheckpoint
+    stages: dict[str, StageStats]
+    metadata: CheckpointMetadata | None
+    lags: dict[str, SourceLag]
+    rates: Rates | None
+
+    def rates_of(self, uid: str) -> NodeRates | None:
+        return None if self.rates is None else self.rates.nodes.get(uid)
+
+    def is_behind(self, epoch: int | None) -> bool:
+        return epoch is not None and epoch < self.done.checkpoint_id
+
+
+def edges_of(pipeline: Pipeline) -> tuple[Edge, ...]:
+    """Who reads whom, each pair once."""
+    pairs = [
+        (producer, stage.uid)
+        for stage in pipeline.stages.values()
+        for producer in (*stage.producers, *_looked_up(stage.operation))
+    ]
+    pairs += [(sink.input, sink.uid) for sink in pipeline.sinks.values()]
+    return tuple(Edge(producer=one, consumer=other) for one, other in dict.fromkeys(pairs))
+
+
+def nodes_of(job: Job, state: CoordinatorState, known: CompletedFacts | None) -> tuple[Node, ...]:
+    """The sources, the stages and the sinks, in the order of their declaration."""
+    stages = tuple(_stage_node(job, state, uid, known) for uid in job.pipeline.stages)
+    written = {node.uid: node for node in stages}
+    sinks = _sink_nodes(job.pipeline, known, written)
+    return (*_source_nodes(job.pipeline, known), *stages, *sinks)
+
+
+def facts_of_completed(
+    job: Job, state: CoordinatorState, done: CompletedCheckpoint
+) -> CompletedFacts:
+    """Two GETs, and those of ``lags``."""
+    kept = StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
+    return CompletedFacts(
+        done=done,
+        stages={} if kept is None else {stage.id: stage for stage in kept.stages},
+        metadata=metadata_of(job, done),
+        lags={one.id: one for one in lags(job, state, done, kept)},
+        rates=rates(job, kept),
+    )
+
+
+def metadata_of(job: Job, done: CompletedCheckpoint) -> CheckpointMetadata | None:
+    """None when it was subsumed since the journal was read."""
+    try:
+        return job.metadata(done.checkpoint_id)
+    except RestoreError:
+        return None
+
+
+def known_watermark(watermark: int | None) -> int | None:
+    """None where no event time is known yet."""
+    return None if watermark == MIN_WATERMARK else watermark
+
+
+def _source_nodes(pipeline: Pipeline, known: CompletedFacts | None) -> tuple[Node, ...]:
+    nodes = (
+        Node(uid=uid, kind=NodeKind.SOURCE, operation=_name(node.spec))
+        for uid, node in pipeline.sources.items()
+    )
+    return tuple(node if known is None else _with_lag(node, known) for node in nodes)
+
+
+def _with_lag(node: Node, known: CompletedFacts) -> Node:
+    node = msgspec.structs.replace(
+        node, epoch=known.done.checkpoint_id, rates=known.rates_of(node.uid)
+    )
+    lag = known.lags.get(node.uid)
+    if lag is None:
+        return node
+    return msgspec.structs.replace(
+        node,
+        watermark=lag.watermark,
+        watermark_lag=lag.watermark_lag,
+        rows_out=lag.records,
+        lag=lag,
+        is_behind=lag.is_behind,
+        is_finished=lag.exhausted,
+    )
+
+
+def _sink_nodes(
+    pipeline: Pipeline, known: CompletedFacts | None, written: Mapping[str, Node]
+) -> tuple[Node, ...]:
+    tables = known.metadata.tables if known is not None and known.metadata is not None else {}
+    return tuple(
+        Node(
+            uid=uid,
+            kind=NodeKind.SINK,
+            operation=_name(node.spec),
+            epoch=tables.get(uid),
+            rows_in=written[node.input].rows_out if node.input in written else None,
+            is_behind=known is not None and known.is_behind(tables.get(uid)),
+        )
+        for uid, node in pipeline.sinks.items()
+    )
+
+
+def _stage_node(job: Job, state: CoordinatorState, uid: str, known: CompletedFacts | None) -> Node:
+    node = Node(
+        uid=uid,
+        kind=NodeKind.STAGE,
+        operation=_name(job.pipeline.stages[uid].operation),
+        parallelism=job.parallelism_of(uid, state.configuration),
+    )
+    if known is None:
+        return node
+    if uid in known.stages:
+        figures, epoch = known.stages[uid], known.done.checkpoint_id
+        node = msgspec.structs.replace(
+            node,
+            epoch=epoch,
+            watermark=known_watermark(figures.watermark),
+            state_size=figures.state_size,
+            rows_in=figures.rows_in,
+            rows_out=figures.rows_out,
+            late_rows=figures.late_rows,
+            rates=known.rates_of(uid),
+        )
+    kept = known.metadata.stage(uid) if known.metadata is not None else None
+    if kept is not None:
+        node = _with_state(node, known.done.checkpoint_id, kept)
+    return msgspec.structs.replace(
+        node,
+        watermark_lag=lag_behind(known.done.triggered_at_ms, node.watermark),
+        is_behind=known.is_behind(node.epoch),
+    )
+
+
+def _with_state(node: Node, epoch: int, kept: StageState) -> Node:
+    """A segment that several subtasks share counts once."""
+    handles = {handle.segment for subtask in kept.subtasks for handle in subtask.state}
+    return msgspec.structs.replace(
+        node,
+        epoch=epoch,
+        watermark=known_watermark(kept.watermark_ms),
+        state_size=sum(handle.size_bytes for handle in handles),
+        is_finished=kept.is_finished,
+    )
+
+
+def _looked_up(operation: object) -> tuple[str, ...]:
+    return (operation.table,) if isinstance(operation, Lookup) else ()
+
+
+def _name(spec: object) -> str:
+    return type(spec).__name__

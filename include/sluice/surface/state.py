@@ -1,0 +1,328 @@
+"""The keyed state of a stage in a checkpoint, for people and other programs.
+
+state = open_state(job, "latest", "window_rule")
+state.frame()                         # Polars; see sluice.spark.frames for a Spark DataFrame
+
+A page of a stage's keyed state, as JSON can say it.
+
+Keys of state as a person names them: ``column=value``, the value as JSON shows it.
+
+``column`` alone means null; of a key with several columns one is enough.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sluice.core.completed import CheckpointMetadata, StageState
+from sluice.core.handles import StateHandle
+from sluice.core.ids import CheckpointId
+from sluice.declaration.declared_states import migrates, ttl_of_table
+from sluice.declaration.nodes import StageNode
+from sluice.errors import ConfigurationError
+from sluice.job.job import Job
+from sluice.job.snapshots import LATEST, retained_checkpoint
+from sluice.store.open import StoreLocation
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from sluice.state.segments import StateSchema
+
+PIECE_ROWS = 1_048_576
+PAGE_PIECE_ROWS = 65_536  # Held in memory by who looks at a page: a few megabytes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTable:
+    """One table of a stage's state.
+
+    Its rows are spread over ``subtasks``, each with segments from oldest to newest; ``as_of_ms``
+    is the time at which rows have expired or not.  ``migrating`` is the stage as it is declared, if
+    its states migrate rows of older segments.
+    """
+
+    location: StoreLocation
+    stage: str
+    name: str
+    subtasks: tuple[tuple[StateHandle, ...], ...]
+    ttl_ms: int | None
+    as_of_ms: int
+    migrating: StageNode | None = None
+
+    def frame(self, max_rows: int | None = None) -> pl.DataFrame:
+        """The live rows, at most *max_rows* of them."""
+        import polars as pl
+
+        frames: list[pl.DataFrame] = []
+        missing = max_rows
+        for index in range(len(self.subtasks)):
+            for piece in self.pieces(index):
+                frames.append(piece if missing is None else piece.head(missing))
+                if missing is not None:
+                    missing -= frames[-1].height
+                    if missing <= 0:
+                        return pl.concat(frames)
+        return pl.concat(frames) if frames else self.schema().columns.to_frame()
+
+    def page(self, offset: int, limit: int) -> pl.DataFrame:
+        """At most *limit* live rows, behind the first *offset*; in the order of their hashes."""
+        import polars as pl
+
+        found: list[pl.DataFrame] = []
+        for index in range(len(self.subtasks)):
+            for piece in self.pieces(index, rows=PAGE_PIECE_ROWS):
+                found.append(piece.slice(offset, limit))
+                offset, limit = max(0, offset - piece.height), limit - found[-1].height
+                if limit <= 0:
+                    return pl.concat(found)
+        return pl.concat(found) if found else self.schema().columns.to_frame()
+
+    def pieces(self, subtask: int, *, rows: int = PIECE_ROWS) -> Iterator[pl.DataFrame]:
+        """A subtask's live rows, about a million at a time, or about *rows*."""
+        from sluice.state.cache import SegmentCache
+        from sluice.state.keyed import KeyedState
+        from sluice.state.merging import open_runs
+        from sluice.state.segments import HASH
+
+        state = KeyedState(
+            self.schema(),
+            open_runs(SegmentCache(self.location), self.subtasks[subtask]),
+            now_ms=self.as_of_ms,
+            owner=f"stage {self.stage!r}",
+        )
+        for piece in state.scan_pieces(rows):
+            yield piece.drop(HASH)
+
+    def schema(self) -> StateSchema:
+        """The schema of the newest segment, to which older ones are evolved."""
+        import polars as pl
+
+        from sluice.operators.keyed_entries import declared_columns
+        from sluice.state.cache import SegmentCache
+        from sluice.state.segments import DELETED, HASH, IDENTITY, WRITTEN, StateSchema, to_frame
+
+        handles = [handle for handles in self.subtasks for handle in handles]
+        newest = max(handles, key=lambda handle: handle.run)
+        table = SegmentCache(self.location).open(newest.segment)
+        keys, sub_keys = json.loads((table.schema.metadata or {})[IDENTITY])
+        columns = to_frame(table.slice(0, 0)).drop(HASH, DELETED, WRITTEN, strict=False).schema
+        return StateSchema(
+            columns=pl.Schema(columns),
+            key_columns=tuple(keys),
+            sub_key_columns=tuple(sub_keys),
+            ttl_ms=self.ttl_ms,
+            declared={} if self.migrating is None else declared_columns(self.migrating, self.name),
+        )
+
+
+def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) -> StateTable:
+    """The table *table* of *stage* in a checkpoint: its id, ``latest``, or a savepoint's name.
+
+    A stage with one table needs no name for it.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint, stage or table; it lists the existing ones.
+        RestoreError: its ``_metadata`` is gone.
+    """
+    metadata = _metadata(job, checkpoint)
+    names = _tables_of(metadata, stage)
+    if table is None and len(names) > 1:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
+        )
+    if table is not None and table not in names:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
+        )
+    return stored_table(job, metadata, stage, names[0] if table is None else table)
+
+
+def stored_table(job: Job, metadata: CheckpointMetadata, stage: str, table: str) -> StateTable:
+    """The table as *metadata* has it; without subtasks if it has none."""
+    declared = job.pipeline.stages.get(stage)
+    found = metadata.stage(stage)
+    return StateTable(
+        location=job.location,
+        stage=stage,
+        name=table,
+        subtasks=tuple(
+            tuple(handle for handle in one.state if handle.table == table)
+            for one in (found.subtasks if found is not None else ())
+            if any(handle.table == table for handle in one.state)
+        ),
+        ttl_ms=ttl_of_table(declared, table) if declared is not None else None,
+        as_of_ms=metadata.triggered_at_ms,
+        migrating=declared if declared is not None and migrates(declared, table) else None,
+    )
+
+
+def state_table_names(job: Job, checkpoint: str, stage: str) -> tuple[str, ...]:
+    """The names of the tables of *stage*; see ``open_state``."""
+    return _tables_of(_metadata(job, checkpoint), stage)
+
+
+def _tables_of(metadata: CheckpointMetadata, stage: str) -> tuple[str, ...]:
+    found = metadata.stage(stage)
+    if found is None:
+        known = ", ".join(one.uid for one in metadata.stages)
+        raise ConfigurationError(
+            f"checkpoint {metadata.checkpoint_id} has no stage {stage!r}; it has {known}"
+        )
+    names = table_names(found)
+    if not names:
+        raise ConfigurationError(
+            f"stage {stage!r} has no keyed state in checkpoint {metadata.checkpoint_id}"
+        )
+    return names
+
+
+def table_names(stage: StageState) -> tuple[str, ...]:
+    """The tables of which the stage has segments, sorted."""
+    return tuple(sorted({handle.table for one in stage.subtasks for handle in one.state}))
+
+
+def _metadata(job: Job, checkpoint: str) -> CheckpointMetadata:
+    if checkpoint != LATEST and not checkpoint.isdecimal():
+        return job.savepoint_metadata(checkpoint)
+    return job.metadata(retained_checkpoint(job, checkpoint))
+
+
+class StateColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """``type`` is Polars' name of it."""
+
+    name: str
+    type: str
+    is_key: bool
+
+
+class StatePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one table of a stage's state, in no order that means anything, always the same.
+
+    ``tables`` are all that the stage has; ``next``: the *offset* of the page behind this one.
+    ``stored_rows`` counts what its segments hold, older versions and expired rows included.
+    Bytes are base64, decimals text, periods seconds.
+    """
+
+    checkpoint: int | str
+    stage: str
+    table: str
+    tables: tuple[str, ...]
+    columns: tuple[StateColumn, ...]
+    offset: int
+    rows: tuple[dict[str, Any], ...]
+    next: int | None
+    stored_rows: int
+
+
+def state_page(
+    job: Job, checkpoint: str, stage: str, *, table: str | None, offset: int, limit: int
+) -> StatePage:
+    """The rows of *table*, by default of the first; *checkpoint* as ``open_state`` takes it.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint, stage or table.
+        RestoreError: its ``_metadata`` is gone.
+    """
+    named: CheckpointId | str = checkpoint
+    if checkpoint == LATEST or checkpoint.isdecimal():
+        named = retained_checkpoint(job, checkpoint)
+    tables = state_table_names(job, str(named), stage)
+    state = open_state(job, str(named), stage, table or tables[0])
+    schema = state.schema()
+    found = state.page(offset, limit + 1)
+    keys = {*schema.key_columns, *schema.sub_key_columns}
+    return StatePage(
+        checkpoint=named,
+        stage=stage,
+        table=state.name,
+        tables=tables,
+        columns=tuple(
+            StateColumn(name=name, type=str(kind), is_key=name in keys)
+            for name, kind in found.schema.items()
+        ),
+        offset=offset,
+        rows=tuple(json_value(row) for row in found.head(limit).to_dicts()),
+        next=offset + limit if found.height > limit else None,
+        stored_rows=_stored(state),
+    )
+
+
+def _stored(state: StateTable) -> int:
+    return sum(handle.segment.rows for handles in state.subtasks for handle in handles)
+
+
+def json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
+    """*value* as JSON can say it; see ``StatePage``."""
+    match value:
+        case Mapping():
+            return {str(name): json_value(one) for name, one in value.items()}
+        case list() | tuple():
+            return [json_value(one) for one in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal():
+            return str(value)
+        case _:
+            return value
+
+
+def wanted_keys(key: tuple[str, ...], schema: StateSchema) -> pl.Expr:
+    """Whether a row has the value of every column that *key* names.
+
+    Raises:
+        ConfigurationError: there is no such column, or it cannot have such a value.
+    """
+    import polars as pl
+
+    wanted = pl.lit(value=True)
+    for pair in key:
+        name, is_given, text = pair.partition("=")
+        kind = schema.columns.get(name)
+        keys = (*schema.key_columns, *schema.sub_key_columns)
+        if kind is None or name not in keys:
+            raise ConfigurationError(f"{name!r} is no column of the key; it has {', '.join(keys)}")
+        value = _value(name, text, kind) if is_given else None
+        wanted &= pl.col(name).eq_missing(pl.lit(value, kind))
+    return wanted
+
+
+def _value(name: str, text: str, kind: pl.DataType) -> Any:  # noqa: ANN401 - whatever a key holds
+    """What *text* means in a column of this type, written as JSON shows it."""
+    import polars as pl
+
+    try:
+        match kind:
+            case pl.String():
+                return text
+            case pl.Binary():
+                return base64.b64decode(text, validate=True)
+            case pl.Boolean():
+                return {"true": True, "false": False}[text]
+            case pl.Datetime():
+                return datetime.fromisoformat(text)
+            case pl.Date():
+                return date.fromisoformat(text)
+            case pl.Duration():
+                return timedelta(seconds=float(text))
+            case _:
+                return pl.Series([text]).cast(kind, strict=True).item()
+    except (
+        KeyError,
+        ValueError,
+        OverflowError,
+        binascii.Error,
+        pl.exceptions.PolarsError,
+    ) as error:
+        raise ConfigurationError(f"{text!r} is no {kind}, which {name!r} of the key is") from error

@@ -1,0 +1,411 @@
+"""The tasks of the restore DAG: ``verify`` names what will be restored, ``restore`` does it.
+
+The task of the cancel DAG: it ends the job, and keeps checkpoints as the retention says.
+
+The last task of a savepoint's run, which copies it to another root if the form names one.
+
+The abort of a checkpoint: once, for one reason, followed by a restore of the job.
+
+Two paths lead here, and both may run, in any order, any number of times: the ``abort`` task, which
+runs however a task died, and a failed task's own callback, which is half a second faster if its
+process survived.  Neither is relied on: the watchdog aborts what both missed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
+
+from sluice.core.configuration import ClaimMode, JobStatus
+from sluice.core.failures import CheckpointFailureReason, page_of
+from sluice.core.ids import CheckpointId
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.restoring import RestoreOptions
+from sluice.core.state import CoordinatorState
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError, FencedError, RestoreError
+from sluice.store.redaction import redacted
+from sluice.surface.units import size
+from sluice_airflow.declared import check_declaration
+from sluice_airflow.forms import STAY_SUSPENDED, given_params
+from sluice_airflow.notes import note, switch_off_if_ended, switch_on
+from sluice_airflow.operators import CheckpointOperator, TaskSummary
+from sluice_airflow.runs import cause_of, pending_of
+from sluice_airflow.settings import Settings
+from sluice_airflow.stats import emit_stats, try_to_send_trace
+from sluice_airflow.trigger_task import savepoint_name
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.coordinator.restore import RestoreRequest
+    from sluice.core.restoring import RestoreApproval
+    from sluice.job.job import Job
+
+log = logging.getLogger(__name__)
+
+# The form's field that says which one, for each target.
+_NAMED_IN = {
+    "latest": None,
+    "checkpoint": "checkpoint_id",
+    "savepoint": "savepoint",
+    "path": "path",
+}
+
+
+class VerifyOperator(CheckpointOperator):
+    """Names the checkpoint to restore, or everything that is missing for it; changes nothing."""
+
+    def act(self, job: Job, context: Context) -> TaskSummary:
+        from sluice.coordinator.restore import plan, require_generation, resolve
+        from sluice.core.restoring import Stop
+        from sluice.surface.options import options_after
+
+        request = request_of(context["params"], self.pipeline)
+        state = job.state()
+        require_generation(job, state, request.only_generation)
+        resolved = resolve(job, state, request)
+        if request.only_generation is None:  # A person's run, perhaps with other code.
+            continued = resolved.configuration or state.configuration
+            check_declaration(self.pipeline, continued.params)
+        planned = plan(job, state, resolved)
+        decision = planned.decision
+        if isinstance(decision, Stop) and planned.message:
+            note(context, f"stops the job: {planned.message}")
+            return {"checkpoint_id": None, "bytes": 0}
+        if isinstance(decision, Stop):
+            raise RestoreError("; ".join(decision.problems))
+        rolls_back = request.options.roll_back_tables
+        told = [ahead.told(rolls_back=rolls_back) for ahead in decision.tables_ahead]
+        options = [change.made for change in options_after(state, resolved.configuration)]
+        note(context, "; ".join([f"would restore {_described(decision)}", *options, *told]))
+        return {
+            "checkpoint_id": decision.choice.checkpoint_id,
+            "bytes": sum(handle.size_bytes for handle in decision.files),
+        }
+
+    def told(self, error: Exception) -> str:
+        return str(error) if isinstance(error, FencedError) else f"cannot restore: {error}"
+
+
+class RestoreOperator(CheckpointOperator):
+    """Waits for the restart strategy's pause, then restores the job under the next generation."""
+
+    def act(self, job: Job, context: Context) -> TaskSummary:
+        from sluice.coordinator.restore import require_generation, resolve, restore, stop
+        from sluice.surface.options import options_after
+
+        params = context["params"]
+        if params.get("dry_run"):
+            raise AirflowSkipException("a dry run: verify's log says what would be restored")
+        request, state = request_of(params, self.pipeline), job.state()
+        cause = cause_of(context["ti"])
+        is_done = state.restored_by == cause  # By an earlier try, which died afterwards.
+        if not is_done:
+            require_generation(job, state, request.only_generation)
+        resolved = resolve(job, state, request)
+        if state.status is JobStatus.RESTARTING and request.only_generation is not None:
+            pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1_000)
+            log.info("restart strategy pauses pause_s=%.1f", pause_s)
+            time.sleep(pause_s)
+        restored = restore(
+            job,
+            resolved.target,
+            resolved.options,
+            configuration=resolved.configuration,
+            only_generation=resolved.only_generation,
+            cause=cause,
+        )
+        after = restored.state
+        if params.get("then") == STAY_SUSPENDED:
+            after = stop(job, JobStatus.SUSPENDED)
+        elif request.only_generation is None and (is_done or state.status.is_terminal):
+            switch_on(context, self.pipeline)
+        told = [ahead.told(rolls_back=False) for ahead in restored.tables_ahead]
+        done = f"restored {restored.named}, generation {after.generation}; {after.status.value}"
+        with_params = [f"{name}={value}" for name, value in request.params.items()]
+        options = [change.made for change in options_after(state, resolved.configuration)]
+        note(context, "; ".join([done, *with_params, *options, *told]))
+        return {
+            "checkpoint_id": restored.checkpoint_id,
+            "savepoint": restored.origin.savepoint if restored.origin is not None else None,
+            "generation": after.generation,
+            "status": after.status.value,
+        }
+
+
+def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
+    """The request in a run's form; a run that was started by a failure has only some fields.
+
+    Raises:
+        ConfigurationError: the field of the chosen target is empty, or that of another one is not;
+            or other fields contradict each other.
+    """
+    from sluice.coordinator.restore import RestoreRequest
+
+    chosen = params["target"]
+    if chosen not in _NAMED_IN:
+        raise ConfigurationError(f"target is {chosen!r}; choose {', '.join(_NAMED_IN)}")
+    _check_target(params, chosen, _NAMED_IN[chosen])
+    if params.get("dry_run") and params.get("then") == STAY_SUSPENDED:
+        raise ConfigurationError(
+            "a dry run changes nothing, so the job cannot stay suspended after it; choose one"
+        )
+    ignored = params.get("ignore_in_flight_of")
+    return RestoreRequest(
+        checkpoint=CheckpointId(params["checkpoint_id"]) if chosen == "checkpoint" else None,
+        savepoint=params["savepoint"] if chosen == "savepoint" else None,
+        root=params.get("root") or None,
+        pipeline=params.get("root_pipeline") or None,
+        pointer=params["path"] if chosen == "path" else None,
+        parallelism=tuple(re.findall(r"[^\s,]+", params.get("parallelism") or "")),
+        params=given_params(pipeline, params),
+        options=RestoreOptions(
+            allow_non_restored_state=bool(params["allow_non_restored_state"]),
+            claim_mode=ClaimMode[params.get("claim_mode") or ClaimMode.NO_CLAIM.value],
+            ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
+            roll_back_tables=bool(params.get("roll_back_tables")),
+            accept_tables=bool(params.get("accept_tables")),
+            compare_checksums=bool(params.get("compare_checksums", True)),
+        ),
+        only_generation=params["only_generation"],
+        may_submit=True,
+    )
+
+
+def _check_target(params: Mapping[str, Any], chosen: str, field: str | None) -> None:
+    named = {name: params[name] for name in _NAMED_IN.values() if name and params.get(name)}
+    if field is not None and field not in named:
+        raise ConfigurationError(f"target is {chosen!r}, but {field} is empty; give one")
+    for other, value in named.items():
+        if other != field:
+            raise ConfigurationError(
+                f"target is {chosen!r}, but {other} is {value!r}; empty it, or choose the target "
+                f"{other.removesuffix('_id')!r}"
+            )
+
+
+def _described(decision: RestoreApproval) -> str:
+    choice = decision.choice
+    if choice.checkpoint_id is None:
+        return "the empty state: no checkpoint was completed yet"
+    bytes_ = sum(handle.size_bytes for handle in decision.files)
+    parts = [
+        str(choice.origin or f"checkpoint {choice.checkpoint_id}"),
+        f"{len(decision.files)} files",
+        size(bytes_),
+    ]
+    if decision.replays_commit:
+        parts.append("its sinks publish first")
+    if not decision.is_compared:
+        parts.append("their bytes not compared with checksums")
+    if decision.ignores_in_flight:
+        parts.append("its data in flight is lost")
+    if decision.dropped_stages:
+        parts.append(f"the state of {', '.join(decision.dropped_stages)} is dropped")
+    return ", ".join(parts)
+
+
+class CancelOperator(CheckpointOperator):
+    """Cancels the job and aborts its pending checkpoints, whose runs then end.  Idempotent."""
+
+    def act(self, job: Job, context: Context) -> TaskSummary:
+        from sluice.coordinator.restore import stop
+
+        before = job.state()
+        if before.status is JobStatus.CREATED:
+            raise AirflowSkipException(f"job {self.pipeline.uid!r} was never submitted")
+        if before.status.is_globally_terminal:
+            reason = f"the job is {before.status.value} already"
+            note(context, reason)
+            raise AirflowSkipException(reason)
+        after = stop(job, JobStatus.CANCELED)
+        retained = ", ".join(str(done.checkpoint_id) for done in after.completed) or "none"
+        note(context, f"the job is {after.status.value}; retained checkpoints: {retained}")
+        return {
+            "status": after.status.value,
+            "aborted": ", ".join(str(one.checkpoint_id) for one in before.pending) or None,
+            "retained": retained,
+        }
+
+
+class ExportOperator(CheckpointOperator):
+    """Copies the savepoint; repeating it copies the same bytes to the same place."""
+
+    def act(self, job: Job, context: Context) -> str:
+        from sluice.coordinator.savepoints import copy_savepoint
+
+        root = context["params"].get("target")
+        if not root:
+            raise AirflowSkipException("the savepoint stays in the job's own root")
+        place = copy_savepoint(job, savepoint_name(context), root)
+        note(context, f"savepoint {savepoint_name(context)} copied to {place}")
+        return place
+
+    def told(self, error: Exception) -> str:
+        return f"the savepoint is complete in the job's own root, but was not copied: {error}"
+
+
+MAX_MESSAGE = 500  # Characters of an exception that are journaled; the task's log has all.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The reason of an abort.  A task failure fails the job over at once."""
+
+    reason: CheckpointFailureReason
+    message: str
+    is_task_failure: bool = False
+
+
+def classify(
+    failed_tasks: frozenset[str], *, pending: PendingCheckpoint, is_declined: bool, now_ms: int
+) -> Failure:
+    """The reason of the abort, from the ids of the failed tasks and the state of the bucket.
+
+    A decline comes first, because the snapshot task of a stage that declines fails, too, and the
+    reason may not depend on which of the two was noticed first.  *failed_tasks* may be empty.
+    """
+    if is_declined:
+        return Failure(
+            reason=CheckpointFailureReason.CHECKPOINT_DECLINED, message="a subtask declined"
+        )
+    snapshots = sorted(task for task in failed_tasks if task.endswith(".snapshot"))
+    if snapshots:
+        stage = snapshots[0].removesuffix(".snapshot")
+        return Failure(
+            reason=CheckpointFailureReason.TASK_FAILURE,
+            message=f"the snapshot task of stage {stage!r} failed",
+            is_task_failure=True,
+        )
+    if now_ms >= pending.expires_at_ms:
+        waited_s = (now_ms - pending.triggered_at_ms) // 1_000
+        return Failure(
+            reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+            message=f"not done after {waited_s} s",
+        )
+    if "finalize" in failed_tasks:
+        return Failure(
+            reason=CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+            message="the finalize task failed",
+        )
+    if "trigger" in failed_tasks:
+        return Failure(
+            reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE,
+            message="the trigger task died after it had journaled the checkpoint",
+        )
+    names = ", ".join(sorted(failed_tasks)) or "a task"
+    return Failure(
+        reason=CheckpointFailureReason.TASK_FAILURE,
+        message=f"{names} of the run failed",
+        is_task_failure=True,
+    )
+
+
+class AbortOperator(CheckpointOperator):
+    """Aborts the run's checkpoint, unless it has ended already or was never triggered."""
+
+    def act(self, job: Job, context: Context) -> str:
+        ti = context["ti"]
+        state = job.state()
+        pending = pending_of(state, cause_of(ti))
+        if pending is None:
+            log.info("nothing to abort: no checkpoint of this run is pending")
+        else:
+            states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
+            state = _fail(job, pending, _failed(states.get(ti.run_id, {})))
+        switch_off_if_ended(context, self.pipeline, state.status)
+        failed = next((f for f in reversed(state.failed) if f.cause == cause_of(ti)), None)
+        if failed is not None:
+            note(
+                context,
+                f"checkpoint {failed.checkpoint_id} aborted, {failed.reason.value}: "
+                f"{failed.message}; the job is {state.status.value}"
+                f"{_advice(self.pipeline, state)}; see {page_of(failed.reason)}",
+            )
+            emit_stats(job)
+            try_to_send_trace(job, failed.checkpoint_id)
+        return state.status.value
+
+
+class RestartOperator(CheckpointOperator):
+    """Starts the restore DAG if the job is to restart; the run's id makes it once per failure."""
+
+    def act(self, job: Job, context: Context) -> None:
+        state = job.state()
+        if state.status is not JobStatus.RESTARTING:
+            raise AirflowSkipException(f"the job is {state.status.value}: nothing to restore")
+        log.info("restore requested generation=%d from=%s", state.generation, context["run_id"])
+        # As TriggerDagRunOperator does; importing that operator would cost every task 0.3 s.
+        raise DagRunTriggerException(
+            trigger_dag_id=f"{self.pipeline.uid}__restore",
+            dag_run_id=failover_run_id(state),
+            conf={"target": "latest", "only_generation": state.generation},
+            reset_dag_run=False,
+            skip_when_already_exists=True,
+            wait_for_completion=False,
+            allowed_states=[],
+            failed_states=[],
+            poke_interval=1,
+            deferrable=False,
+        )
+
+
+def failover_run_id(state: CoordinatorState) -> str:
+    """The id of the restore run: one for each failure, also in a root that was emptied."""
+    return f"failover__generation-{state.generation}__{state.restart_at_ms}"
+
+
+def abort_on_failure(pipeline: Pipeline) -> Callable[[Mapping[str, Any]], None]:
+    """An ``on_failure_callback``: the same abort, from the failed task's own process.
+
+    When a worker is lost Airflow runs it elsewhere, late and perhaps twice, without harm.
+    """
+
+    def abort(context: Mapping[str, Any]) -> None:
+        from sluice.job.job import open_job
+
+        ti = context["ti"]
+        job = open_job(pipeline, Settings.from_environment().location)
+        pending = pending_of(job.state(), cause_of(ti))
+        if pending is not None:
+            _fail(job, pending, frozenset({ti.task_id}), context.get("exception"))
+
+    return abort
+
+
+def _fail(
+    job: Job,
+    pending: PendingCheckpoint,
+    failed_tasks: frozenset[str],
+    error: BaseException | str | None = None,
+) -> CoordinatorState:
+    from sluice.coordinator.failure import fail_checkpoint
+
+    is_declined = bool(job.answers.observe(pending.checkpoint_id).declined)
+    failure = classify(failed_tasks, pending=pending, is_declined=is_declined, now_ms=job.clock())
+    detail = f": {redacted(str(error))}"[:MAX_MESSAGE] if error else ""
+    return fail_checkpoint(
+        job,
+        pending.checkpoint_id,
+        failure.reason,
+        failure.message + detail,
+        is_task_failure=failure.is_task_failure,
+    )
+
+
+def _advice(pipeline: Pipeline, state: CoordinatorState) -> str:
+    if state.status is not JobStatus.FAILED:
+        return ""
+    return f": the restart strategy gave up; mend the cause, then run {pipeline.uid}__restore"
+
+
+def _failed(states: Mapping[str, str | None]) -> frozenset[str]:
+    """The tasks that failed themselves, without those that never ran because of them."""
+    return frozenset(task for task, state in states.items() if state == "failed")

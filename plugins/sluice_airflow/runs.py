@@ -1,0 +1,73 @@
+"""The checkpoint that a DAG run owns: the one whose journaled ``cause`` names the run.
+
+Nothing else is used.  XCom and Airflow's database may be lost, cleared or late; the journal has the
+cause from the moment the checkpoint is pending, and both the triggerer and tasks can read it.
+
+Airflow's retry policy for the errors of sluice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from sluice.core.completed import CompletedCheckpoint
+from sluice.core.ids import CheckpointId
+from sluice.core.pending import PendingCheckpoint
+from sluice.core.state import CoordinatorState
+from sluice.errors import FencedError, SluiceError
+
+
+def cause_of(task_instance: Any) -> str:  # noqa: ANN401 - Airflow has four classes of them
+    """The ``cause`` under which this DAG run triggers its checkpoint."""
+    return f"airflow:{task_instance.dag_id}/{task_instance.run_id}"
+
+
+def run_of(cause: str) -> tuple[str, str] | None:
+    """The DAG and run that a ``cause`` names; None when it is not of Airflow."""
+    kind, _, name = cause.partition(":")
+    dag_id, slash, run_id = name.partition("/")
+    return (dag_id, run_id) if kind == "airflow" and slash else None
+
+
+def pending_of(state: CoordinatorState, cause: str) -> PendingCheckpoint | None:
+    return next((p for p in state.pending if p.cause == cause), None)
+
+
+def completed_of(state: CoordinatorState, cause: str) -> CompletedCheckpoint | None:
+    """The newest completed checkpoint of a run; one that was cleared may have several."""
+    return next((c for c in reversed(state.completed) if c.cause == cause), None)
+
+
+def checkpoint_of(state: CoordinatorState, cause: str) -> CheckpointId:
+    """The pending or retained checkpoint of this run.
+
+    Raises:
+        FencedError: it was aborted, or subsumed; or the run never triggered one.
+    """
+    mine = pending_of(state, cause) or completed_of(state, cause)
+    if mine is None:
+        failed = next((one for one in reversed(state.failed) if one.cause == cause), None)
+        raise FencedError(
+            str(failed)
+            if failed is not None
+            else f"no checkpoint of {cause} is pending or retained; it was aborted, or a newer "
+            "coordinator took over"
+        )
+    return mine.checkpoint_id
+
+
+@contextmanager
+def airflow_failures() -> Iterator[None]:
+    """Retry what may succeed later, skip what a newer coordinator owns, fail the rest."""
+    try:
+        yield
+    except FencedError as error:
+        raise AirflowSkipException(str(error)) from error
+    except SluiceError as error:
+        if error.retryable:
+            raise  # Airflow's own retry policy applies.
+        raise AirflowFailException(str(error)) from error

@@ -1,0 +1,233 @@
+"""The snapshot task: one stage of a checkpoint in the pipeline's warm Spark Connect session.
+
+The link from a snapshot task to Spark's UI, with its jobs and its executors' logs.
+
+Preloading: imports that are done once, in the scheduler, and not in every stage task.
+
+LocalExecutor forks its workers from the scheduler and each task from a worker, so a module the
+scheduler has imported is loaded in every task.  This module only imports and parses: a gRPC channel
+or thread from before the fork would make the task hang.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperatorLink
+
+from sluice.core.failures import CheckpointFailureReason, page_of
+from sluice.core.pending import PendingCheckpoint
+from sluice.errors import FencedError
+from sluice.exchange.faults import FAULT_VARIABLE, WORKER_FAULTS
+from sluice.spark.session import ask_spark
+from sluice.store.redaction import redacted
+from sluice.store.s3 import preload_descriptions
+from sluice_airflow.applications import reap
+from sluice_airflow.notes import Needed
+from sluice_airflow.operators import CheckpointOperator, TaskSummary, fault_of, once_sealed
+from sluice_airflow.runs import cause_of, pending_of
+from sluice_airflow.settings import Settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.job.job import Job
+
+log = logging.getLogger(__name__)
+
+
+class SparkLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's annotations are skipped.
+    """The link to Spark's UI; Airflow reads and stores it when the task ends."""
+
+    name = "Spark"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 - Airflow's
+        ui = Settings.from_environment().spark_ui
+        return f"{ui}/jobs/" if ui else ""
+
+
+class StageOperator(CheckpointOperator):
+    """Has the subtasks of one stage take their snapshots.
+
+    It succeeds by their acks in the bucket, and not by the exit code of the Spark job.
+    """
+
+    operator_extra_links = (SparkLink(),)
+
+    def __init__(self, *, stage: str, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's
+        super().__init__(**kwargs)
+        self.stage = stage
+
+    def act(self, job: Job, context: Context) -> TaskSummary:
+        cause = cause_of(context["ti"])
+        pending = pending_of(job.state(), cause)
+        if pending is None:
+            raise FencedError(f"no checkpoint of {cause} is pending any more")
+        attempt = pending.attempt_of(self.stage)
+        is_retried = context["ti"].try_number > 1
+        if (is_retried or self._may_be_chained) and self._is_done(job, pending, attempt):
+            log.info("acknowledged already: nothing runs again")
+            return {"checkpoint_id": pending.checkpoint_id, "attempt": attempt, "stage_ms": 0}
+        if is_retried and not self.goes_on(job, pending, attempt):
+            attempt = self._next_attempt(job, pending)
+        fault = fault_of(context)
+        if fault is not None and fault.kind in WORKER_FAULTS:
+            os.environ[FAULT_VARIABLE] = str(fault)  # For the subtasks, also of chained stages.
+        stage_s = self.run(job, pending, attempt, context)
+        return {
+            "checkpoint_id": pending.checkpoint_id,
+            "attempt": attempt,
+            "stage_ms": round(stage_s * 1000),
+        }
+
+    def told(self, error: Exception) -> str:
+        return str(error) if isinstance(error, FencedError) else f"stage {self.stage}: {error}"
+
+    def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
+        """Run until every subtask has acknowledged as *attempt*; the seconds that Spark worked."""
+        raise NotImplementedError
+
+    def goes_on(
+        self,
+        job: Job,  # noqa: ARG002 - for who submits
+        pending: PendingCheckpoint,  # noqa: ARG002
+        attempt: int,  # noqa: ARG002
+    ) -> bool:
+        """Whether the attempt of the previous try still runs, and a retry can continue it."""
+        return False
+
+    @property
+    def _may_be_chained(self) -> bool:
+        """Whether the stage may have run behind another one, in the Spark job of that one.
+
+        It has acknowledged then, and neither a session nor an application is needed to find out.
+        """
+        return bool(self.pipeline.upstream_of(self.stage))
+
+    def _is_done(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
+        """Whether the stage has fully acknowledged, and must not run again.
+
+        Stages behind it may have read its output, and would have to run again, too, which Airflow
+        does not know.
+        """
+        takes_part = any(task.uid == self.stage for task in pending.tasks)
+        return takes_part and not self.missing(job, pending, attempt)
+
+    def missing(self, job: Job, pending: PendingCheckpoint, attempt: int) -> list[str]:
+        """The subtasks that have not acknowledged as *attempt*."""
+        task = next(task for task in pending.tasks if task.uid == self.stage)
+        answers = job.answers.observe(pending.checkpoint_id)
+        return [str(subtask) for subtask in answers.missing(task.subtasks, attempt)]
+
+    def _next_attempt(self, job: Job, pending: PendingCheckpoint) -> int:
+        """Journal the execution attempt of a retry, which fences all earlier ones."""
+        from sluice.coordinator.failure import start_attempt
+
+        return start_attempt(job, pending.checkpoint_id, self.stage)
+
+
+class SnapshotOperator(StageOperator):
+    """Runs the stage in the session, and interrupts it on Spark when the task ends first."""
+
+    def run(
+        self,
+        job: Job,
+        pending: PendingCheckpoint,
+        attempt: int,
+        context: Context,  # noqa: ARG002 - for who submits
+    ) -> float:
+        from sluice.spark.session import connect, interrupted_with, stage_tag
+        from sluice.spark.stage import run_stage
+
+        settings = Settings.from_environment()
+        if settings.spark_ui:
+            log.info("spark ui: %s", settings.spark_ui)
+        spark = connect(settings.spark_remote, self.pipeline.uid)
+        # Also for a timeout or SIGTERM: an abandoned stage must not keep the cores.
+        tag = stage_tag(self.pipeline.uid, pending.checkpoint_id, self.stage)
+        started = time.monotonic()
+        with interrupted_with(spark, tag):
+            acknowledged = once_sealed(
+                lambda: run_stage(job, spark, pending.checkpoint_id, self.stage, attempt=attempt)
+            )
+        stage_s = time.monotonic() - started
+        acknowledged.compact()  # The checkpoint goes on meanwhile, as it waits for acks only.
+        return stage_s
+
+    def needed(self, job: Job) -> tuple[Needed, ...]:
+        remote = Settings.from_environment().spark_remote
+        spark = Needed(
+            name=f"Spark at {redacted(remote.partition('/;')[0])}",
+            ask=lambda: ask_spark(remote),
+            page=page_of(CheckpointFailureReason.TASK_FAILURE),
+            first_s=0.0,  # It costs no request, and nothing can be done without it.
+        )
+        return (spark, *super().needed(job))
+
+
+class CancelStagesOperator(CheckpointOperator):
+    """Interrupts, or ends, the stages of an aborted checkpoint that still run on Spark.
+
+    The task that started a stage may have been killed before it could do so.  This only frees the
+    cores: the stages are fenced, and their acks do not count.
+    """
+
+    def act(self, job: Job, context: Context) -> list[str]:
+        from sluice.spark.session import connect, stage_tag
+
+        failed = [f for f in job.state().failed if f.cause == cause_of(context["ti"])]
+        if not failed:
+            return []
+        submit = self.pipeline.orchestration.submit
+        if submit is not None:
+            return reap(job, submit)
+        spark = connect(Settings.from_environment().spark_remote, self.pipeline.uid)
+        tags = [
+            stage_tag(self.pipeline.uid, one.checkpoint_id, stage)
+            for one in failed
+            for stage in self.pipeline.stages
+        ]
+        dropped = [operation for tag in tags for operation in spark.interruptTag(tag)]
+        log.info("stages cancelled on Spark operations=%d", len(dropped))
+        return dropped
+
+
+# The imports of a stage task before its session exists, and those of Airflow's own task runner
+# after the fork.  The stage imports Polars, too: that is safe before a fork as long as it is not
+# used there, as its thread pool starts with its first use.
+_MODULES = (
+    "pyspark.sql",
+    "pyspark.sql.functions",
+    "pyspark.sql.connect.session",
+    "pyspark.sql.connect.functions",
+    "pyspark.sql.connect.dataframe",
+    "pyspark.sql.connect.udf",
+    "pyarrow.compute",
+    "boto3",
+    "sluice.spark.stage",
+    "sluice.spark.session",
+    "sluice_airflow.dag_factory",
+    "sluice_airflow.dags",
+    "sluice_airflow.watchdog",
+    "airflow.sdk.execution_time.supervisor",
+    "airflow.sdk.execution_time.task_runner",
+)
+
+
+def preload_spark_client() -> None:
+    """Import the Spark Connect client, and parse what a client of S3 does.
+
+    A missing module is logged, and the task's error.
+    """
+    begin = time.perf_counter()
+    for name in _MODULES:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            log.warning("preload skipped module=%s", name, exc_info=True)
+    preload_descriptions()
+    log.info("preload finished duration_ms=%d", (time.perf_counter() - begin) * 1_000)

@@ -1,0 +1,95 @@
+"""A job's metrics as gauges in Airflow's own stats (StatsD, Datadog or OpenTelemetry), and the
+traces of its checkpoints.
+
+They are emitted where a checkpoint has ended, and by the watchdog each minute.  Best effort: what
+fails is logged, and changes nothing.  Where Airflow's stats are off nothing is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from sluice.core.ids import CheckpointId
+
+if TYPE_CHECKING:
+    from sluice.figures.metrics import Sample
+    from sluice.job.job import Job
+
+log = logging.getLogger(__name__)
+
+_SWITCHES = ("statsd_on", "statsd_datadog_enabled", "otel_on")
+_TEXTS = frozenset({"path"})  # Labels that are texts, for which a gauge has no place.
+
+
+def emit_stats(job: Job) -> None:
+    """Two LISTs and three or four GETs, and a packet for each metric."""
+    if not _are_on():
+        return
+    from airflow.sdk.observability import stats
+
+    from sluice.surface.monitoring import metrics
+
+    try:
+        for sample in metrics(job):
+            if sample.metric.label not in _TEXTS:
+                stats.gauge(
+                    stat_name(sample, tagged=_are_tagged()), sample.value, tags=_tags(sample)
+                )
+    except Exception:  # Nothing depends on it.
+        log.warning("stats not emitted pipeline=%s", job.pipeline.uid, exc_info=True)
+
+
+def try_to_send_trace(job: Job, checkpoint_id: CheckpointId) -> None:
+    """Linked to the span of Airflow's task."""
+    from sluice.surface import monitoring
+
+    try:
+        monitoring.send_trace(job, checkpoint_id)
+    except Exception:  # Nothing depends on it.
+        log.warning("trace not sent checkpoint_id=%d", checkpoint_id, exc_info=True)
+
+
+def send_newest_trace(job: Job) -> None:
+    """The trace of what ended last, for a task that does not know what that was."""
+    from sluice.job.snapshots import newest_ended
+    from sluice.surface.monitoring import is_tracing
+
+    newest = newest_ended(job.state()) if is_tracing() else None
+    if newest is not None:
+        try_to_send_trace(job, CheckpointId(newest))
+
+
+def stat_name(sample: Sample, *, tagged: bool) -> str:
+    """``sluice.job.numRestarts``; without tags the labels are in it, as
+    ``sluice.stage.auctions.count_bids.stateSize``.
+    """
+    labels = () if tagged else (_part(label) for label in sample.labels)
+    return ".".join(["sluice", sample.metric.scope.value, *labels, sample.metric.name])
+
+
+def _part(label: str) -> str:
+    from airflow.sdk.observability.stats import normalize_name_for_stats
+
+    return str(normalize_name_for_stats(label, log_warning=False)).replace(".", "__")
+
+
+def _tags(sample: Sample) -> dict[str, str]:
+    return dict(zip(sample.metric.labels, sample.labels, strict=True))
+
+
+def _are_on() -> bool:
+    from airflow.sdk.configuration import conf
+
+    return any(conf.getboolean("metrics", switch, fallback=False) for switch in _SWITCHES)
+
+
+def _are_tagged() -> bool:
+    """Whether Airflow sends tags: all but StatsD as it is do."""
+    from airflow.sdk.configuration import conf
+
+    is_datadog = conf.getboolean("metrics", "statsd_datadog_enabled", fallback=False)
+    is_plain = conf.getboolean("metrics", "statsd_on", fallback=False) and not conf.getboolean(
+        "metrics", "statsd_influxdb_enabled", fallback=False
+    )
+    return is_datadog or not is_plain
