@@ -8,10 +8,10 @@ READY := $(VENV)/.ready
 SPARK_ARCHIVE := $(VENV)/spark.jsa
 
 CORE_TESTS := tests/unit/core tests/property/core tests/conformance
-GUARDS := tests/unit/protocol tests/unit/storage tests/unit/core \
+GUARDS := tests/unit/protocol tests/unit/store tests/unit/core \
   tests/unit/coordinator/test_outside.py tests/unit/coordinator/test_hostile_metadata.py \
   tests/contract/test_object_store.py tests/contract/test_file_store.py \
-  tests/contract/test_journal.py tests/contract/test_journal_strays.py \
+  tests/contract/test_journal.py \
   tests/contract/test_foreign_objects.py
 
 # Races and long listings are the same with assert and without.

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.sink import IcebergSink
 from sluice.store.open import StoreLocation
-from tests.contract.sink_rules import SCHEMA, Row, SinkCase, rows
+from tests.contract.sink_case import SCHEMA, Row, SinkCase, rows
 
 TABLE = "shop.sales"
 ROOT = "s3://jobs/root/shop/tables/sales"

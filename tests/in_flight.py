@@ -13,11 +13,7 @@ from sluice.coordinator.publication import commit
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.job.job import Job
-from tests.subtasks import (
-    acknowledge,
-    in_flight_records,
-    state_records,
-)
+from tests.subtasks import acknowledge, in_flight_records, state_records
 
 THREE_STAGES = ("count_bids", "rank_bids", "top_bids")
 COUNT, RANK, TOP = THREE_STAGES

@@ -36,13 +36,7 @@ from tests.airflow.acts import (
     snapshot,
     trigger,
 )
-from tests.airflow.stand_in import (
-    StandInSpark,
-    a_job,
-    a_pipeline,
-    acknowledge,
-    decline,
-)
+from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline, acknowledge, decline
 from tests.patching import replace_in
 
 

@@ -27,13 +27,7 @@ from tests.airflow.acts import (
     trigger,
     verify,
 )
-from tests.airflow.stand_in import (
-    StandInSpark,
-    a_job,
-    a_pipeline,
-    acknowledge,
-    decline,
-)
+from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline, acknowledge, decline
 from tests.noted_target import NotedTable
 from tests.patching import replace_in
 

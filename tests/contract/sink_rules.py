@@ -11,12 +11,7 @@ from sluice.core.answers import Committable
 from sluice.declaration.places import Sink
 from tests.contract.restore_rules import RESTORE_RULES
 from tests.contract.sink_case import (
-    ANEW,
     JOB,
-    RESTORED,
-    RESTORED_AGAIN,
-    SCHEMA,
-    Row,
     SinkCase,
     publish,
     rows,
@@ -25,24 +20,6 @@ from tests.contract.sink_case import (
     stage_deletes,
     staged_rows,
 )
-
-__all__ = [
-    "ANEW",
-    "APPEND_RULES",
-    "JOB",
-    "RESTORED",
-    "RESTORED_AGAIN",
-    "SCHEMA",
-    "UPSERT_RULES",
-    "Row",
-    "SinkCase",
-    "publish",
-    "rows",
-    "seen",
-    "stage",
-    "stage_deletes",
-    "staged_rows",
-]
 
 
 def staged_rows_are_seen_by_nobody(case: SinkCase) -> None:

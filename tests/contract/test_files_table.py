@@ -1,22 +1,38 @@
-"""The two-phase table of files, on every store: whole checkpoints or nothing, and rollback."""
+"""The two-phase table of files, on every store: whole checkpoints or nothing, and rollback.
+
+The table of files keeps every sink's promises, in all its forms, on every kind of store.
+
+In a folder and on S3 the fullest form alone, with a key: what a store promises has a suite of its
+own, and ``UPSERT_RULES`` has every rule.  With ``SLUICE_CONTRACT=all`` each form, with and without.
+
+Rows go into a table of files when its columns can hold them, which is asked before they do.
+
+Files of a table's store that no manifest names: they are found, and deleted on request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from harness.counting_store import CountingStore
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.answers import Committable
 from sluice.core.handles import checksum
+from sluice.core.timeline import Recovery
 from sluice.declaration.places import Sink
 from sluice.errors import ConfigurationError, ProtocolViolation
-from sluice.store.object_store import ObjectStore
-from tests.contract.sink_case import JOB
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import Listed, ObjectStore
+from sluice.store.open import StoreLocation, open_store
+from tests.contract.sink_case import JOB, RESTORED, Row, SinkCase
+from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES
 
 TOKEN = "a-0"
 
@@ -206,3 +222,266 @@ def test_a_damaged_table_is_not_read(
 
     with pytest.raises(ProtocolViolation, match=message):
         table.read()
+
+
+@dataclass(frozen=True)
+class Form:
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+FORMS = (
+    Form("parquet"),
+    Form("json", {"format": "json", "latest": True}),
+    Form("partitioned", {"partition_by": ("name",), "latest": True}),
+    Form("compacted at 2 files", {"compact_when_files": 2, "latest": True}),
+    Form(
+        "partitioned JSON, compacted at 2 files",
+        {"format": "json", "partition_by": ("name", "id"), "compact_when_files": 2},
+    ),
+)
+IS_WHOLE = os.environ.get("SLUICE_CONTRACT") == "all"
+
+
+def each_form(*elsewhere: Form) -> pytest.MarkDecorator:
+    """Every form in memory; those *elsewhere*, or all, in a folder and on S3."""
+    played = [pytest.param("memory", form, id=f"memory-{form.name}") for form in FORMS]
+    for form in FORMS if IS_WHOLE else elsewhere:
+        played.append(pytest.param("file", form, id=f"file-{form.name}"))
+        played.append(pytest.param("s3", form, id=f"s3-{form.name}", marks=pytest.mark.s3))
+    return pytest.mark.parametrize(("location", "form"), played, indirect=["location"])
+
+
+def case_at(location: StoreLocation, form: Form, *key: str) -> SinkCase:
+    def open_() -> ManifestTable:
+        return ManifestTable("alerts", open_store(location), upsert_key=key, **form.options)
+
+    def read() -> list[Row]:
+        found: list[Row] = open_().read().to_pylist()
+        return found
+
+    return SinkCase(open_, read)
+
+
+@each_form()
+@pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
+def test_appended(location: StoreLocation, form: Form, rule: Callable[[SinkCase], None]) -> None:
+    rule(case_at(location, form))
+
+
+@each_form(FORMS[-1])
+@pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
+def test_upserted(location: StoreLocation, form: Form, rule: Callable[[SinkCase], None]) -> None:
+    rule(case_at(location, form, "id"))
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def stage(table: ManifestTable, checkpoint_id: int, rows: pa.Table) -> Committable:
+    staged = table.stage(rows, checkpoint_id=checkpoint_id, subtask=0, attempt_token="a-0")  # noqa: S106
+    assert staged is not None
+    return staged
+
+
+def publish_of_schemas(
+    table: ManifestTable, checkpoint_id: int, parent: int | None, rows: pa.Table
+) -> None:
+    """Check and commit the rows, as a coordinator does."""
+    staged = stage(table, checkpoint_id, rows)
+    table.check(parent, rows.schema, ())
+    table.commit(JOB, checkpoint_id, parent, [staged])
+
+
+def of(*values: object, type_: pa.DataType | None = None) -> pa.Table:
+    return pa.table({"v": pa.array([*values], type_)})
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (of(1), of("one")),
+        (of(1), of(1.5)),
+        (of(NOW.date()), of(NOW.replace(tzinfo=None))),
+        (of(NOW.replace(tzinfo=None)), of(NOW, type_=pa.timestamp("us", "UTC"))),
+    ],
+    ids=["text", "double", "time", "instant"],
+)
+def test_a_column_of_another_type_is_refused_before_its_checkpoint_completes(
+    store: ObjectStore, form: str, before: pa.Table, now: pa.Table
+) -> None:
+    table = ManifestTable("alerts", store, format=form, compact_when_files=2)
+    publish_of_schemas(table, 1, None, before)
+    publish_of_schemas(table, 2, 1, before)
+    types = [one.schema.field("v").type for one in (before, now)]
+
+    with pytest.raises(ConfigurationError) as refused:
+        publish_of_schemas(table, 3, 2, now)
+
+    assert str(refused.value) == (
+        f"column 'v' of the table at {store.root} is {types[0]}, and the rows to be added have "
+        f"{types[1]}, which no type holds both of; cast it to {types[0]} in the stage, give the "
+        "column another name, or begin a table elsewhere"
+    )
+    table.abort(3)
+    publish_of_schemas(
+        table, 4, 2, before
+    )  # The stage was mended: nothing is lost, nothing is in the way.
+    assert table.read()["v"].to_pylist() == before["v"].to_pylist() * 3
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_wider_types_and_other_columns_are_read_and_merged_together(
+    store: ObjectStore, form: str
+) -> None:
+    table = ManifestTable("alerts", store, format=form)
+    publish_of_schemas(table, 1, None, pa.table({"id": pa.array([1], pa.int32()), "v": [1.5]}))
+    publish_of_schemas(table, 2, 1, pa.table({"id": [2**40], "w": ["x"]}))
+    publish_of_schemas(table, 3, 2, pa.table({"w": ["y"], "id": pa.array([-1], pa.int8())}))
+    expected = [
+        {"id": 1, "v": 1.5, "w": None},
+        {"id": 2**40, "v": None, "w": "x"},
+        {"id": -1, "v": None, "w": "y"},
+    ]
+
+    assert table.read().to_pylist() == expected
+    assert table.compact() is not None
+    assert table.read().to_pylist() == expected
+    publish_of_schemas(table, 4, 3, pa.table({"id": [5]}))
+    assert table.read().num_rows == 4
+    with pytest.raises(ConfigurationError, match=r"column 'id' of the table .* is int64"):
+        table.check(4, pa.schema([("id", pa.string())]), ())
+
+
+def test_a_type_that_was_rolled_back_or_aborted_is_no_hindrance(store: ObjectStore) -> None:
+    table = ManifestTable("alerts", store)
+    publish_of_schemas(table, 1, None, of(1))
+    publish_of_schemas(table, 2, 1, pa.table({"v": [2], "x": ["a text"]}))
+    table.recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
+    rows = pa.table({"v": [3], "x": [3]})
+
+    staged = stage(table, 3, rows)
+    table.check(1, rows.schema, ())
+    table.commit(RESTORED, 3, 1, [staged])
+
+    assert table.read().to_pylist() == [{"v": 1, "x": None}, {"v": 3, "x": 3}]
+
+
+def test_a_type_of_an_aborted_checkpoint_is_no_hindrance_and_no_licence(store: ObjectStore) -> None:
+    table = ManifestTable("alerts", store)
+    publish_of_schemas(table, 1, None, of(1))
+    text, number = (pa.table({"v": [1], "x": [x]}) for x in ("a text", 2))
+    stage(table, 2, text)
+    table.check(1, text.schema, ())
+    table.abort(2)
+
+    publish_of_schemas(table, 3, 1, number)
+
+    with pytest.raises(ConfigurationError, match=r"column 'x' of the table .* is int64"):
+        table.check(3, text.schema, ())
+
+
+def test_a_table_that_already_has_two_types_is_named_where_it_is_read_and_still_committed_to(
+    store: ObjectStore,
+) -> None:
+    """It was written by an older build, which did not check."""
+    table = ManifestTable("alerts", store, compact_when_files=2)
+    for checkpoint_id, rows in enumerate((of(1), of("two"), of("three")), start=1):
+        table.commit(
+            JOB, checkpoint_id, checkpoint_id - 1 or None, [stage(table, checkpoint_id, rows)]
+        )
+
+    with pytest.raises(ConfigurationError, match=r"column 'v' of the table .* is int64"):
+        table.read()
+    with pytest.raises(ConfigurationError, match=r"column 'v' of the table .* is int64"):
+        table.check(3, pa.schema([("v", pa.string())]), ())
+    assert table.versions() == (1, 2, 3)
+
+
+def test_asking_costs_one_request_however_large_the_table_is() -> None:
+    store = CountingStore(InMemoryStore())
+    table = ManifestTable("alerts", store)
+    for checkpoint_id in range(1, 9):
+        publish_of_schemas(table, checkpoint_id, checkpoint_id - 1 or None, of(checkpoint_id))
+
+    store.requests.clear()
+    table.check(8, of(9).schema, ())
+
+    assert dict(store.requests) == {"get": 1}
+
+
+def stage_of_unpublished(table: ManifestTable, checkpoint_id: int, attempt: str) -> Committable:
+    rows = pa.table({"n": [checkpoint_id]})
+    staged = table.stage(rows, checkpoint_id=checkpoint_id, subtask=0, attempt_token=attempt)
+    assert staged is not None
+    return staged
+
+
+def test_a_file_is_unpublished_until_a_manifest_names_it(store: ObjectStore) -> None:
+    table = ManifestTable("results", store)
+    empty = table.unpublished()
+    assert (empty.root, empty.staged, empty.newest_ms) == (store.root, (), 0)
+    published, fenced = stage_of_unpublished(table, 1, "1-a"), stage_of_unpublished(table, 1, "1-b")
+    newer = stage_of_unpublished(table, 2, "1-a")
+
+    table.commit(JOB, 1, None, [published])
+
+    found = table.unpublished()
+    assert [(one.file, one.checkpoint_id, one.size_bytes) for one in found.staged] == [
+        (fenced.file, 1, fenced.size_bytes),
+        (newer.file, 2, newer.size_bytes),
+    ]
+    assert found.newest_ms == max(listed.modified_ms for listed in store.list("data/"))
+
+
+def test_what_was_rolled_back_was_published(store: ObjectStore) -> None:
+    table = ManifestTable("results", store)
+    for checkpoint_id, parent in ((1, None), (2, 1), (3, 1)):
+        table.commit(
+            JOB, checkpoint_id, parent, [stage_of_unpublished(table, checkpoint_id, "1-a")]
+        )
+
+    assert table.unpublished().staged == ()
+
+
+def test_discarding_leaves_what_is_published(store: ObjectStore) -> None:
+    table = ManifestTable("results", store)
+    published, fenced = stage_of_unpublished(table, 1, "1-a"), stage_of_unpublished(table, 1, "1-b")
+    table.commit(JOB, 1, None, [published])
+
+    table.discard([fenced.file])
+    table.discard([fenced.file])
+
+    assert table.unpublished().staged == ()
+    assert table.read().num_rows == 1
+
+
+def test_a_file_whose_name_is_not_of_a_table_is_nobodys(store: ObjectStore) -> None:
+    store.put("data/notes.txt", b"mine")
+    store.put("data/00000000000000000001-00000-.parquet", b"mine")
+
+    assert ManifestTable("results", store).unpublished().staged == ()
+
+
+def test_a_commit_during_the_look_is_seen() -> None:
+    class CommittedMeanwhile(InMemoryStore):
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+            yield from super().list(prefix, start_after=start_after)
+            if prefix == "data/":
+                table.commit(JOB, 1, None, [staged])
+
+    table = ManifestTable("results", CommittedMeanwhile())
+    staged = stage_of_unpublished(table, 1, "1-a")
+
+    assert table.unpublished().staged == ()
+
+
+def test_a_manifest_that_vanishes_or_cannot_be_read_is_a_violation(store: ObjectStore) -> None:
+    table = ManifestTable("results", store)
+    table.commit(JOB, 1, None, [stage_of_unpublished(table, 1, "1-a")])
+    (manifest,) = [listed.key for listed in store.list("_manifests/")]
+    store.put(manifest, b"{}")
+
+    with pytest.raises(ProtocolViolation, match=manifest):
+        table.unpublished()

@@ -16,7 +16,7 @@ from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Recovery
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, open_store
-from tests.contract.sink_rules import JOB, RESTORED, Row, publish, rows, stage, stage_deletes
+from tests.contract.sink_case import JOB, RESTORED, Row, publish, rows, stage, stage_deletes
 
 DOCS = Path(__file__).parents[2] / "docs/connectors/files_table.md"
 

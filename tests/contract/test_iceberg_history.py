@@ -9,10 +9,8 @@ import pytest
 from pyiceberg.table import Table
 
 from sluice.errors import ConfigurationError
-from tests.contract.test_iceberg_source import a_source, append, folder, read_after
+from tests.contract.test_iceberg_source import a_source, append, read_after
 from tests.iceberg_catalog import interfere, loaded
-
-__all__ = ["folder"]  # A fixture of the suite that this one goes on with.
 
 
 def expire(table: Table, *snapshot_ids: int) -> None:

@@ -1,42 +1,61 @@
-"""An Iceberg table keeps every sink's promises; strangers read it with Polars."""
+"""An Iceberg table keeps every sink's promises; strangers read it with Polars.
+
+Commits to an Iceberg table that are raced, killed, fenced, or whose answer is lost.
+
+An Iceberg table that people change: staged rows are mapped by field, or refused with the fix.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyiceberg.types import StringType
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table import Table
+from pyiceberg.types import LongType, StringType
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.declared_source import IcebergTable as Rows
-from sluice.connectors.iceberg.sink import IcebergSink
+from sluice.connectors.iceberg.declared_source import IcebergTable as Source
+from sluice.connectors.iceberg.sink import IcebergSink, encoded_property, noted, property_of
+from sluice.core.answers import Committable
 from sluice.core.handles import checksum
-from sluice.core.timeline import Recovery
-from sluice.errors import ConfigurationError
+from sluice.core.timeline import Recovery, TimelineComparison
+from sluice.declaration.places import DELETED
+from sluice.errors import ConfigurationError, FencedError, TableMismatch
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import BUCKET
-from tests.contract.sink_rules import (
-    APPEND_RULES,
+from tests.contract.sink_case import (
+    ANEW,
     JOB,
     RESTORED,
+    RESTORED_AGAIN,
     SCHEMA,
-    UPSERT_RULES,
+    Row,
     SinkCase,
     publish,
     rows,
     seen,
     stage,
+    staged_rows,
 )
+from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES
 from tests.contract.source_rules import rows_of
 from tests.iceberg_catalog import (
     ROOT,
     TABLE,
+    a_catalog,
     a_sink,
     a_table,
+    append_by_hand,
     case_in,
+    expire_all_but_the_head,
+    interfere,
     loaded,
     properties,
     read_by_polars,
@@ -246,3 +265,480 @@ def test_a_warehouse_in_a_bucket(tmp_path: Path, s3_endpoint: str) -> None:
     assert [row["id"] for row in rows_of(source, barrier)] == [1, 2]
     table = load_catalog("default", **catalog, **{"s3.endpoint": s3_endpoint}).load_table(TABLE)
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_other_writers_in_between_cost_nothing_and_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_in(tmp_path, "id", create=True)
+    publish(case.open(), 1, None, rows(1, 2))
+    staged = staged_rows(case.open(), 2, 2, 3)
+    others = iter((101, 102, 103))
+    conflicts = interfere(monkeypatch, lambda: append_by_hand(tmp_path, next(others)), 3)
+
+    case.open().commit(JOB, 2, 1, [staged])
+
+    assert conflicts.count == 3
+    assert seen(case) == rows(1, 2, 3, 101, 102, 103)
+    assert not [one for one in case.open().unpublished().staged if "rewrite" in one.file]
+
+
+def test_another_coordinator_that_was_faster_is_found_by_its_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_in(tmp_path, create=True)
+    publish(case.open(), 1, None, rows(1))
+    staged = staged_rows(case.open(), 2, 2)
+    conflicts = interfere(monkeypatch, lambda: case.open().commit(JOB, 2, 1, [staged]), 1)
+
+    case.open().commit(JOB, 2, 1, [staged])
+
+    assert conflicts.count == 1
+    assert seen(case) == rows(1, 2)
+
+
+@pytest.mark.parametrize("before_the_catalog_looks", [False, True])
+@pytest.mark.parametrize("roll_back", [False, True])
+def test_a_restore_in_the_middle_of_a_commit_fences_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    roll_back: bool,
+    before_the_catalog_looks: bool,
+) -> None:
+    case = case_in(tmp_path, create=True)
+    publish(case.open(), 1, None, rows(1))
+    late = staged_rows(case.open(), 2, 2)
+
+    def restore() -> None:
+        """Another coordinator published it, and a restore undid that: the head is as before."""
+        if roll_back:
+            case.open().commit(JOB, 2, 1, [late])
+        case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=roll_back))
+
+    interfere(monkeypatch, restore, 1, before_the_catalog_looks=before_the_catalog_looks)
+
+    with pytest.raises(FencedError, match=r"Iceberg table shop\.sales: generation 2 of the job"):
+        case.open().commit(JOB, 2, 1, [late])
+    assert seen(case) == rows(1)
+
+
+@pytest.mark.parametrize("has_landed", [False, True])
+def test_a_commit_whose_answer_was_lost_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_landed: bool
+) -> None:
+    case = case_in(tmp_path, create=True)
+    publish(case.open(), 1, None, rows(1))
+    commit = SqlCatalog.commit_table
+    lost = iter([True])
+
+    def lose_the_answer(*arguments: Any) -> Any:
+        if next(lost, False):
+            if has_landed:
+                commit(*arguments)
+            raise CommitStateUnknownException("the line went dead")
+        return commit(*arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lose_the_answer)
+    publish(case.open(), 2, 1, rows(2))
+
+    assert seen(case) == rows(1, 2)
+
+
+def test_rolling_back_keeps_what_others_wrote_before_and_refuses_what_came_between(
+    tmp_path: Path,
+) -> None:
+    case = case_in(tmp_path, create=True)
+    publish(case.open(), 1, None, rows(1))
+    append_by_hand(tmp_path, 101)
+    publish(case.open(), 2, 1, rows(2))
+    case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
+    assert seen(case) == rows(1, 101)
+
+    publish(case.open(), 3, 1, rows(3), RESTORED)
+    foreign = append_by_hand(tmp_path, 102)
+
+    with pytest.raises(ConfigurationError, match=rf"{foreign} \(append\)"):
+        case.open().recover(RESTORED_AGAIN, Recovery(version=1, through=3, roll_back=True))
+    assert seen(case) == rows(1, 3, 101, 102)
+
+
+def test_what_has_expired_is_still_noted_and_cannot_be_rolled_back(tmp_path: Path) -> None:
+    case = case_in(tmp_path, create=True)
+    for checkpoint_id in (1, 2, 3):
+        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+    staged = staged_rows(case.open(), 2, 2)
+
+    expire_all_but_the_head(tmp_path)
+
+    case.open().commit(JOB, 2, 1, [staged])
+    assert case.open().standing(JOB.life, None).ahead == (1, 2, 3)
+    assert "has expired" in case.open().describe(1)
+    for version in (1, 2):
+        with pytest.raises(ConfigurationError, match="cannot be rolled back"):
+            case.open().recover(RESTORED, Recovery(version=version, through=3, roll_back=True))
+    assert seen(case) == rows(1, 2, 3)
+
+
+def test_a_table_that_somebody_emptied_is_rolled_back_whatever_has_expired(tmp_path: Path) -> None:
+    case = case_in(tmp_path, create=True)
+    for checkpoint_id in (1, 2):
+        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+    loaded(tmp_path).delete()
+    expire_all_but_the_head(tmp_path)
+
+    assert case.open().is_empty()
+    taken = Recovery(version=None, through=2, roll_back=True, replaces=(JOB.life,))
+    case.open().recover(ANEW, taken)
+    publish(case.open(), 3, None, rows(3), ANEW)
+
+    assert case.open().standing(ANEW.life, None) == TimelineComparison(ahead=(3,), newest=3)
+    assert seen(case) == rows(3)
+
+
+def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(tmp_path: Path) -> None:
+    case = case_in(tmp_path, create=True)
+    for checkpoint_id, parent in ((1, None), (3, 1), (5, 3), (7, 5)):
+        publish(case.open(), checkpoint_id, parent, rows(checkpoint_id))
+    sink = case.open()
+    assert isinstance(sink, IcebergSink)
+    table = loaded(tmp_path)
+    short = noted(table.properties, sink.identity).shortened(2)
+    with table.transaction() as transaction:
+        transaction.set_properties({property_of(sink.identity): encoded_property(short)})
+
+    for version in (None, 1, 3):
+        choice = Recovery(version=version, through=7, roll_back=True, accepts=True)
+        with pytest.raises(ConfigurationError, match="forgotten which checkpoints it shows bef"):
+            sink.recover(RESTORED, choice)
+    sink.recover(RESTORED, Recovery(version=5, through=7, roll_back=True))
+    assert seen(case) == rows(1, 3, 5)
+
+
+def test_two_sinks_share_a_table_and_do_not_mix_their_checkpoints(tmp_path: Path) -> None:
+    case = case_in(tmp_path, create=True)
+    publish(case.open(), 1, None, rows(1))
+    other = a_sink(tmp_path, root="s3://jobs/other/shop/tables/sales")
+
+    publish(other, 1, None, rows(2))
+
+    assert seen(case) == rows(1, 2)
+    with pytest.raises(ConfigurationError, match="other writers' snapshots would be lost"):
+        case.open().recover(RESTORED, Recovery(version=None, through=1, roll_back=True))
+
+
+def test_a_restore_before_the_first_row_fences_who_comes_late(tmp_path: Path) -> None:
+    case = case_in(tmp_path, create=True)
+    for _ in range(2):
+        case.open().recover(RESTORED, Recovery(version=None, through=2))
+    late = staged_rows(case.open(), 2, 2)
+
+    with pytest.raises(FencedError):
+        case.open().commit(JOB, 2, None, [late])
+    publish(case.open(), 3, None, rows(3), RESTORED)
+
+    assert seen(case) == rows(3)
+
+
+SCHEMA_OF_CHANGES = pa.schema([("id", pa.int32()), ("v", pa.string())])
+KEYS = [(), ("id",)]
+
+
+def staged(
+    folder: Path,
+    checkpoint_id: int,
+    given: list[Row],
+    *key: str,
+    gone: list[Row] | None = None,
+    subtask: int = 0,
+) -> list[Committable]:
+    sink, found = a_sink(folder, *key, create=True), []
+    for is_gone, some in enumerate((given, gone or [])):
+        table = pa.Table.from_pylist(some, SCHEMA_OF_CHANGES)
+        if is_gone:
+            table = table.append_column(DELETED, pa.array([True] * len(some), pa.bool_()))
+        one = sink.stage(
+            table,
+            checkpoint_id=checkpoint_id,
+            subtask=subtask,
+            attempt_token="1-a",  # noqa: S106
+        )
+        found += [one] if one is not None else []
+    return found
+
+
+def commit(
+    folder: Path, checkpoint_id: int, parent: int | None, given: list[Committable], *key: str
+) -> None:
+    sink = a_sink(folder, *key, create=True)
+    sink.commit(JOB, checkpoint_id, parent, given)
+    sink.discard_copied(given)
+
+
+def found(folder: Path) -> list[Row]:
+    rows: list[Row] = loaded(folder).scan().to_arrow().to_pylist()
+    return sorted(rows, key=lambda row: str([*row.values()]))
+
+
+def of(*pairs: tuple[int, str | None], **names: str) -> list[Row]:
+    return [{names.get("id", "id"): id_, names.get("v", "v"): v} for id_, v in pairs]
+
+
+def renamed(table: Table) -> None:
+    with table.update_schema() as update:
+        update.rename_column("v", "w")
+
+
+def key_renamed(table: Table) -> None:
+    with table.update_schema() as update:
+        update.rename_column("id", "number")
+
+
+def widened(table: Table) -> None:
+    with table.update_schema() as update:
+        update.update_column("id", LongType())
+
+
+def added(table: Table) -> None:
+    with table.update_schema() as update:
+        update.add_column("z", StringType())
+
+
+def dropped(table: Table) -> None:
+    with table.update_schema() as update:
+        update.delete_column("v")
+
+
+def made_anew(table: Table) -> None:
+    dropped(table)
+    with table.refresh().update_schema() as update:
+        update.add_column("v", StringType())
+
+
+def moved(table: Table) -> None:
+    with table.update_schema() as update:
+        update.move_first("v")
+
+
+def partitioned(table: Table) -> None:
+    with table.update_spec() as update:
+        update.add_field("v", "identity", "part")
+
+
+BEFORE, CAME = ((1, "a"), (2, "b")), ((2, "B"), (3, "c"))
+
+
+def all_of(key: tuple[str, ...]) -> list[tuple[int, str]]:
+    return sorted((*BEFORE[: 1 if key else 2], *CAME))
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["appended", "upserted"])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (renamed, lambda all_: of(*all_, v="w")),
+        (key_renamed, lambda all_: of(*all_, id="number")),
+        (widened, lambda all_: of(*all_)),
+        (added, lambda all_: [{**row, "z": None} for row in of(*all_)]),
+        (dropped, lambda all_: [{"id": id_} for id_, _ in all_]),
+        (moved, lambda all_: [{"v": v, "id": id_} for id_, v in all_]),
+        (partitioned, lambda all_: of(*all_)),
+        (
+            made_anew,
+            lambda all_: [{"id": id_, "v": v if (id_, v) in CAME else None} for id_, v in all_],
+        ),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_rows_staged_before_a_change_are_in_the_table_as_if_they_had_been_there_before_it(
+    key: tuple[str, ...],
+    change: Callable[[Table], None],
+    expected: Callable[[Any], list[Row]],
+    tmp_path: Path,
+) -> None:
+    """But for a column made anew, which has what the stage writes to that name."""
+    a_table(tmp_path, SCHEMA_OF_CHANGES)
+    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), *key), *key)
+    given = staged(tmp_path, 2, of(*CAME), *key)
+    change(loaded(tmp_path))
+
+    commit(tmp_path, 2, 1, given, *key)
+
+    assert found(tmp_path) == sorted(expected(all_of(key)), key=lambda row: str([*row.values()]))
+    sink = a_sink(tmp_path, *key)
+    assert sink.unpublished().staged == ()
+    commit(tmp_path, 2, 1, given, *key)
+    assert len(found(tmp_path)) == len(all_of(key))
+
+
+def test_deleted_keys_are_found_by_their_field_when_it_was_renamed(tmp_path: Path) -> None:
+    a_table(tmp_path, SCHEMA_OF_CHANGES)
+    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), "id"), "id")
+    given = staged(tmp_path, 2, of((3, "c")), "id", gone=of((1, None)))
+    key_renamed(loaded(tmp_path))
+
+    commit(tmp_path, 2, 1, given, "id")
+
+    assert found(tmp_path) == of((2, "b"), (3, "c"), id="number")
+
+
+def required(table: Table) -> None:
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.add_column("z", StringType(), required=True)
+
+
+def nothing_may_lack(table: Table) -> None:
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("v", required=True)
+
+
+def key_dropped(table: Table) -> None:
+    with table.update_schema() as update:
+        update.delete_column("id")
+
+
+def optional_again(table: Table) -> None:
+    with table.update_schema() as update:
+        for field in table.schema().fields:
+            update.update_column(field.name, required=False)
+
+
+def key_is_back(table: Table) -> None:
+    from pyiceberg.types import IntegerType
+
+    with table.update_schema() as update:
+        update.add_column("id", IntegerType())
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "says", "mend"),
+    [
+        ((), required, "column 'z' .* is required, .* make the column optional", optional_again),
+        ((), nothing_may_lack, "column 'v' .* required, and 1 rows have no", optional_again),
+        (("id",), key_dropped, "'id', by which a sink upserts, was dropped .*; add", key_is_back),
+    ],
+    ids=["a column that nobody fills", "no value", "the key dropped"],
+)
+def test_what_cannot_be_mapped_is_refused_and_published_when_the_table_is_mended(
+    key: tuple[str, ...],
+    change: Callable[[Table], None],
+    says: str,
+    mend: Callable[[Table], None],
+    tmp_path: Path,
+) -> None:
+    a_table(tmp_path, SCHEMA_OF_CHANGES)
+    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), *key), *key)
+    given = [
+        *staged(tmp_path, 2, of((4, "d")), *key),
+        *staged(tmp_path, 2, of((3, None)), *key, subtask=5),
+    ]
+    change(loaded(tmp_path))
+
+    files = sorted(tmp_path.rglob("*.parquet"))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=says):
+            commit(tmp_path, 2, 1, given, *key)
+    assert sorted(tmp_path.rglob("*.parquet")) == files
+    mend(loaded(tmp_path))
+    commit(tmp_path, 2, 1, given, *key)
+
+    ids = {row["id"] for row in found(tmp_path)}
+    assert {3, 4} <= ids
+    assert len(found(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["appended", "upserted"])
+def test_a_table_that_was_dropped_is_not_made_anew_over_the_loss(
+    key: tuple[str, ...], tmp_path: Path
+) -> None:
+    a_table(tmp_path, SCHEMA_OF_CHANGES)
+    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), *key), *key)
+    given = staged(tmp_path, 2, of(*CAME), *key)
+    metadata = loaded(tmp_path).metadata_location
+    a_catalog(tmp_path).drop_table(TABLE)
+
+    with pytest.raises(
+        TableMismatch, match="continues checkpoint 1, which the table does not show"
+    ):
+        commit(tmp_path, 2, 1, given, *key)
+    with pytest.raises(ConfigurationError, match="there is no Iceberg table"):
+        a_sink(tmp_path, *key).commit(JOB, 2, 1, given)
+    assert not a_catalog(tmp_path).table_exists(TABLE)
+    a_catalog(tmp_path).register_table(TABLE, metadata)
+    commit(tmp_path, 2, 1, given, *key)
+
+    assert found(tmp_path) == of(*all_of(key))
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["appended", "upserted"])
+def test_what_was_staged_for_a_table_made_anew_meanwhile_is_found_by_name(
+    key: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Its field ids are others: the first column of one is the last of the other."""
+    given = staged(tmp_path, 1, of(*CAME), *key)
+    a_catalog(tmp_path).drop_table(TABLE)
+    a_table(tmp_path, pa.schema([("v", pa.string()), ("more", pa.int64()), ("id", pa.int64())]))
+
+    commit(tmp_path, 1, None, given, *key)
+
+    assert found(tmp_path) == [
+        {"v": "B", "more": None, "id": 2},
+        {"v": "c", "more": None, "id": 3},
+    ]
+
+
+@pytest.mark.parametrize("with_rows", [False, True], ids=["alone", "with rows"])
+def test_a_table_is_made_by_a_first_checkpoint_that_takes_rows_away(
+    with_rows: bool, tmp_path: Path
+) -> None:
+    given = staged(tmp_path, 1, of(*CAME) if with_rows else [], "id", gone=of((9, None)))
+
+    commit(tmp_path, 1, None, given, "id")
+    commit(tmp_path, 2, 1, staged(tmp_path, 2, of((4, "d")), "id"), "id")
+
+    assert found(tmp_path) == of(*(CAME if with_rows else ()), (4, "d"))
+
+
+def test_a_made_table_that_was_dropped_before_its_first_commit_is_made_of_what_is_staged(
+    tmp_path: Path,
+) -> None:
+    given = staged(tmp_path, 1, of(*CAME), "id")
+    a_catalog(tmp_path).drop_table(TABLE)
+
+    commit(tmp_path, 1, None, given, "id")
+
+    assert found(tmp_path) == of(*CAME)
+
+
+def test_a_change_is_told_before_the_checkpoint_completes(tmp_path: Path) -> None:
+    table = a_table(tmp_path, SCHEMA_OF_CHANGES)
+    sink = a_sink(tmp_path)
+    sink.check(None, SCHEMA_OF_CHANGES, ())
+    required(table)
+
+    with pytest.raises(
+        ConfigurationError, match=r"'z' .* is required, and the rows have only id, v"
+    ):
+        sink.check(None, SCHEMA_OF_CHANGES, ())
+    with pytest.raises(ConfigurationError, match="has no column 'x'; add it"):
+        sink.check(
+            None, pa.schema([("id", pa.int32()), ("x", pa.string()), ("z", pa.string())]), ()
+        )
+
+
+def test_who_passes_over_overwrites_sees_no_row_twice_after_the_partitions_changed(
+    tmp_path: Path,
+) -> None:
+    """What stays of an older file is part of the overwrite, whatever partitions it goes to."""
+    a_table(tmp_path, SCHEMA_OF_CHANGES)
+    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), "id"), "id")
+    source = Source(TABLE, properties(tmp_path), skip_overwrites=True).open({}, None)
+    partitioned(loaded(tmp_path))
+
+    commit(tmp_path, 2, 1, staged(tmp_path, 2, of(*CAME), "id"), "id")
+
+    table = loaded(tmp_path)
+    operations = [one.summary.operation.value for one in table.metadata.snapshots if one.summary]
+    assert operations == ["append", "overwrite"]
+    barrier = source.plan((), max_records=None, parallelism=1)
+    assert [(row["id"], row["v"]) for row in rows_of(source, barrier)] == [*BEFORE]
+    assert found(tmp_path) == of(*all_of(("id",)))

@@ -14,8 +14,16 @@ from sluice.connectors.kafka.declared import AvroValue, KafkaTopic
 from sluice.connectors.kafka.sink import KafkaTarget
 from sluice.errors import ConfigurationError
 from sluice.store.open import StoreLocation
-from tests.contract.sink_case import SinkCase, open_staged
-from tests.contract.sink_rules import JOB, SCHEMA, publish, rows, seen, staged_rows
+from tests.contract.sink_case import (
+    JOB,
+    SCHEMA,
+    SinkCase,
+    open_staged,
+    publish,
+    rows,
+    seen,
+    staged_rows,
+)
 from tests.contract.test_kafka_sink import transactional
 from tests.kafka_cluster import Place, place
 

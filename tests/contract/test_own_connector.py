@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from sluice.store.open import StoreLocation
-from tests.contract.sink_rules import APPEND_RULES, Row, SinkCase
+from tests.contract.sink_case import Row, SinkCase
+from tests.contract.sink_rules import APPEND_RULES
 from tests.contract.source_rules import check_replay
 
 PAGE = Path(__file__).parents[2] / "docs" / "connectors" / "own.md"

@@ -20,8 +20,8 @@ from sluice.connectors.staged_sink import StagedSink
 from sluice.core.answers import Committable
 from sluice.errors import ConfigurationError
 from sluice.store.open import StoreLocation
-from tests.contract.sink_rules import JOB
-from tests.contract.test_postgres_sink import sink_of
+from tests.contract.sink_case import JOB
+from tests.contract.test_postgres_target import sink_of
 
 
 @pytest.fixture

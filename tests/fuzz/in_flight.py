@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.fuzz.plans import StagePlan
-from tests.fuzz.query_parts import EPOCH, q
+from tests.fuzz.queries import EPOCH, q
 
 if TYPE_CHECKING:
     from tests.fuzz.oracle import Oracle

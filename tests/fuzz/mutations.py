@@ -1,17 +1,623 @@
 """Faults planted in operators, state and output one at a time: proof that the fuzz would see them.
 
 To add one, name a function, a piece of its text, and what stands there instead.
+
+How a fault is planted: one piece of one function's text is another, and the function runs that.
+
+The function object stays, so modules that imported it run the fault, too.
+
+Faults on the way: reading, the shuffle, state, output, the coordinator's side of a stage.
+
+Faults in what operators compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from types import FunctionType
+from typing import Any
 
-from tests.fuzz.planted_operators import OPERATORS
-from tests.fuzz.planted_paths import PATHS
-from tests.fuzz.planting import Mutation
+from tests.fuzz.plans import Checkpoint, Plan, Restore
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """``place`` is ``module:function`` below ``sluice``; ``ops``: only plans with one of these can
+    see it, empty for any; and they need all of ``needs``.  See ``features``.
+    """
+
+    wrong: str
+    place: str
+    old: str
+    new: str
+    ops: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    def may_show_in(self, plan: Plan) -> bool:
+        found = features(plan)
+        return (not self.ops or bool(found & {*self.ops})) and found >= {*self.needs}
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        function = self._function()
+        code = function.__code__
+        function.__code__ = self._faulty(function).__code__
+        try:
+            yield
+        finally:
+            function.__code__ = code
+
+    def check(self) -> None:
+        """Raises AssertionError: the product is not what it was when the fault was thought of."""
+        self._faulty(self._function())
+
+    def _function(self) -> FunctionType:
+        module, _, path = self.place.partition(":")
+        found: Any = import_module(f"sluice.{module}")
+        for name in path.split("."):
+            found = inspect.getattr_static(found, name)
+        if isinstance(found, property):
+            found = found.fget
+        assert isinstance(found, FunctionType), f"{self.place} is no function"
+        return found
+
+    def _faulty(self, function: FunctionType) -> FunctionType:
+        text = textwrap.dedent(inspect.getsource(function))
+        assert self.old in text, f"{self.place} has no {self.old!r} any more: plant another fault"
+        lines = text.replace(self.old, self.new, 1).splitlines()
+        while lines[0].startswith("@"):
+            del lines[0]
+        made: dict[str, Any] = {}
+        source = "from __future__ import annotations\n" + "\n".join(lines)
+        exec(compile(source, f"<{self.place}>", "exec"), function.__globals__, made)  # noqa: S102
+        faulty = made[function.__name__]
+        assert isinstance(faulty, FunctionType)
+        return faulty
+
+
+def features(plan: Plan) -> set[str]:
+    """What a fault may hide in: operations, aggregates, windows, joins, sinks, acts."""
+    found = {stage.op for stage in plan.stages}
+    for stage in plan.stages:
+        found |= {one[0] for one in stage.args.get("aggregates", {}).values()}
+        found |= {str(stage.args[name]) for name in ("how", "keep") if name in stage.args}
+        found |= {stage.args["window"][0]} if "window" in stage.args else set()
+        found |= {name for name in ("ties", "lateness") if stage.args.get(name)}
+        found |= {"filtered"} if stage.where else set()
+        found |= {"behind"} if any(plan.source(i.producer) is None for i in stage.inputs) else set()
+    found |= {"chained"} if "behind" in found and plan.is_chained and plan.way == "plain" else set()
+    found |= {stage.args["lists"] for stage in plan.stages if "lists" in stage.args}
+    found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
+    found |= {"capped"} if plan.max_records else set()
+    found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}
+    found |= _unaligned(plan) if plan.unaligned else set()
+    found |= {"restore" for act in plan.acts if isinstance(act, Restore)}
+    rescaled = [act for act in plan.acts if isinstance(act, Restore) and act.parallelism]
+    found |= {"rescale"} if rescaled else set()
+    checkpoints = sum(isinstance(act, Checkpoint) for act in plan.acts)
+    found |= {"epochs"} if checkpoints > 1 else set()
+    return found
+
+
+def _unaligned(plan: Plan) -> set[str]:
+    """Rows come later the more stages are before them: ``uneven`` inputs differ in that, and one
+    of ``waiting_source`` is a source, whose rows cannot wait for the columns of the other.
+    """
+    depth = {source.uid: 0 for source in plan.sources}
+    found = {"unaligned", plan.unaligned}
+    for stage in plan.stages:
+        depths = {depth[given.producer] for given in stage.inputs}
+        depth[stage.uid] = 1 + max(depths)
+        if max(depths) > 1 and len(depths) > 1:
+            found.add("waiting_source" if 0 in depths else "uneven")
+    return found
+
+
+def _is_special(sink: Any) -> bool:
+    return bool(sink.changelog or sink.upsert_key)
+
+
+PATHS: dict[str, Mutation] = {
+    "deletes_are_lost": Mutation(
+        "what is taken back and not replaced stays in an upsert sink",
+        "subtask.output:_SinkFiles.add",
+        "if not self._key or not taken_back.height:",
+        "if True:",
+        needs=("upsert", "behind", "epochs"),
+    ),
+    "weights_are_lost": Mutation(
+        "rows that are taken back do not reach the stages behind",
+        "subtask.output:Output._emit",
+        "self._taken_back.add(revoked)",
+        "pass",
+        needs=("behind", "epochs"),
+    ),
+    "replaced_is_one_row": Mutation(
+        "a changelog has no row for what is replaced",
+        "subtask.output:_SinkFiles.add",
+        "changelog_of(rows, taken_back, self._replaced_by)",
+        "changelog_of(rows, taken_back.clear(), self._replaced_by)",
+        needs=("changelog", "epochs"),
+    ),
+    "filter_is_dropped": Mutation(
+        "where() behind a stage keeps every row",
+        "subtask.output:narrowed",
+        "for step in stage.steps:",
+        "for step in [s for s in stage.steps if not isinstance(s, Filter)]:",
+        needs=("filtered",),
+    ),
+    "any_condition": Mutation(
+        "of conditions in plain SQL one is enough",
+        "subtask.plain_sql:plain_condition",
+        "holds &= part.expression",
+        "holds |= part.expression",
+    ),
+    "null_is_any": Mutation(
+        "IS NOT NULL is IS NULL past the JVM",
+        "subtask.plain_sql:_comparison",
+        '~is_null if found["negated"] else is_null',
+        'is_null if found["negated"] else ~is_null',
+    ),
+    "no_task_no_ack": Mutation(
+        "a stage of whose rows Spark plans none gets no ack",
+        "spark.stage:_collected",
+        "if not done and chain[0].has_no_rows():",
+        "if False:",
+    ),
+    "no_task_before": Mutation(
+        "a stage fails behind one of whose rows Spark plans none",
+        "subtask.snapshot:KeyedSnapshot._read_clock",
+        "if clock.producer not in self.executions:",
+        "if False:",
+        needs=("chained",),
+    ),
+    "block_is_short": Mutation(
+        "the last row of a block is left out",
+        "subtask.exchange_blocks:Sender._blocks",
+        "enumerate(self._owners.split(rows))",
+        "enumerate(part[:-1] for part in self._owners.split(rows))",
+        needs=("plain", "parallel"),
+    ),
+    "reference_is_to_the_first": Mutation(
+        "rows that are sent by reference are read from the beginning of their file",
+        "subtask.block_files:read_block",
+        "mapped.seek(place.offset)",
+        "mapped.seek(0)",
+        needs=("plain", "parallel", "blocks_in_files"),
+    ),
+    "times_reach_one": Mutation(
+        "event times that readers measured reach the first subtask alone",
+        "subtask.exchange_blocks:Sender.to_all",
+        "for subtask in range(self._spec.task.parallelism):",
+        "for subtask in range(1):",
+        needs=("plain", "parallel", "epochs"),
+    ),
+    "chained_clock_stands": Mutation(
+        "a chained stage does not hear how far event time has come",
+        "subtask.chain:ChainedClock.read",
+        "combined_watermark([streams_ms], self.floor_ms)",
+        "self.floor_ms",
+        needs=("chained", "epochs"),
+    ),
+    "chained_ack_is_lost": Mutation(
+        "of the stage before it a chained stage believes the first ack alone",
+        "subtask.snapshot:KeyedSnapshot._read_clock",
+        "self.executions[clock.producer]]",
+        "self.executions[clock.producer][:1]]",
+        needs=("chained", "parallel", "epochs"),
+    ),
+    "chain_is_cut": Mutation(
+        "of what a chained stage yields the last block stays behind",
+        "subtask.chain:ChainedOutput.add",
+        "for block in self._sender.rows(0, to_frame(rows)):",
+        "for block in [*self._sender.rows(0, to_frame(rows))][:-1]:",
+        needs=("chained",),
+    ),
+    "times_of_one_reader": Mutation(
+        "of the event times of several readers the first count",
+        "subtask.carried_clock:times_of",
+        "max(last, most)",
+        "last",
+        needs=("plain", "parallel", "epochs"),
+    ),
+    "rescale_drops": Mutation(
+        "a segment that two subtasks have to read is read by none",
+        "epoch.assignment:assigned_state",
+        "for index in range(owner, end):",
+        "for index in range(owner, end if end - owner == 1 else owner):",
+        needs=("rescale", "epochs"),
+    ),
+    "oldest_wins": Mutation(
+        "of two versions of a row in the state the older one counts",
+        "subtask.state.keyed:KeyedState.find",
+        "reversed(self._sorted_runs)",
+        "list(self._sorted_runs)",
+        needs=("epochs",),
+    ),
+    "tombstones_go": Mutation(
+        "merging drops deletes that hide rows of older runs",
+        "subtask.state.merging:_swept",
+        "if drop_tombstones:",
+        "if True:",
+        needs=("epochs",),
+    ),
+    "due_is_all": Mutation(
+        "what waits for an event time is asked for once, and not in every run",
+        "subtask.state.keyed:KeyedState.due",
+        "for run in self._runs",
+        "for run in self._runs[-1:]",
+        needs=("epochs",),
+    ),
+    "buffer_forgets": Mutation(
+        "groups that were spilled and come again are not folded",
+        "subtask.exchange_blocks:received",
+        "for key, frames in pending.items():",
+        "for key, frames in [*pending.items()][1:]:",
+        needs=("plain",),
+    ),
+    "table_is_old": Mutation(
+        "a table source stays as it was first pinned",
+        "epoch.table_sources:write_table",
+        "if previous is not None and previous.checksum == digest:",
+        "if previous is not None:",
+        ("lookup",),
+        needs=("epochs",),
+    ),
+    "watermark_is_early": Mutation(
+        "a watermark does not wait for rows out of order",
+        "core.watermarks:source_watermark",
+        "- out_of_orderness_ms - 1",
+        "- 1",
+    ),
+    "watermark_goes_back": Mutation(
+        "a watermark may go back",
+        "core.watermarks:combined_watermark",
+        "max(floor, min(known)) if known else floor",
+        "min(known) if known else floor",
+        needs=("epochs",),
+    ),
+    "fastest_input": Mutation(
+        "the watermark is that of the fastest input",
+        "core.watermarks:combined_watermark",
+        "min(known)",
+        "max(known)",
+        needs=("epochs",),
+    ),
+    "no_roll_back": Mutation(
+        "after a restore a table goes on from what it showed",
+        "connectors.files_table.table:FilesTable.commit",
+        "parent=parent,",
+        "parent=max((v for v in self.versions() if v < checkpoint_id), default=None),",
+        needs=("restore", "epochs"),
+    ),
+    "cut_of_the_other": Mutation(
+        "a cap of records loses the row behind it",
+        "connectors.contracts.offsets:_slices",
+        "end=before[name].offset + end,",
+        "end=before[name].offset + end - (end > 1),",
+        needs=("epochs",),
+    ),
+    "unread_is_dropped": Mutation(
+        "what is in flight goes while a stage cannot read yet",
+        "epoch.lineage:_left",
+        "None if has_read else before",
+        "None",
+        needs=("uneven", "epochs"),
+    ),
+    "overtaken_drops": Mutation(
+        "what was in flight goes when its stage is overtaken",
+        "epoch.lineage:_in_flight",
+        "earlier.segments if earlier is not None else ()",
+        "()",
+        needs=("unaligned", "behind", "epochs"),
+    ),
+    "source_is_skipped": Mutation(
+        "a stage that reads a source and an unaligned stream leaves out what it cannot read yet",
+        "coordinator.participants:task_plan",
+        "is_possible and not _is_needed_now(job, uid, lineage)",
+        "is_possible",
+        needs=("waiting_source", "epochs"),
+    ),
+    "source_is_overtaken": Mutation(
+        "a stage that reads a source is overtaken with the stream that it reads, too",
+        "coordinator.participants:task_plan",
+        " and not _is_before_a_source(job, uid)",
+        "",
+        needs=("timeout", "waiting_source", "epochs"),
+    ),
+}
+
+_AT = "subtask.operators"
+
+OPERATORS: dict[str, Mutation] = {
+    "sum_forgets": Mutation(
+        "a sum forgets what it was before the epoch",
+        f"{_AT}.kernels:summed",
+        "pl.coalesce(state + before, state, before)",
+        "pl.coalesce(state, before)",
+        ("aggregate", "window"),
+        needs=("sum", "epochs"),
+    ),
+    "count_nulls": Mutation(
+        "count(column) counts nulls",
+        f"{_AT}.kernels:counted",
+        "count = argument.value.count()",
+        "count = pl.len()",
+        ("aggregate", "window"),
+        needs=("count",),
+    ),
+    "mean_of_nulls": Mutation(
+        "avg() divides by nulls as well",
+        f"{_AT}.kernels:averaged",
+        "value.count()",
+        "pl.len()",
+        ("aggregate", "window"),
+        needs=("avg",),
+    ),
+    "adds_what_is_taken_back": Mutation(
+        "a sum adds a row that is taken back",
+        f"{_AT}.kernels:weighed",
+        "then(-value)",
+        "then(value)",
+        ("aggregate",),
+        needs=("behind", "epochs"),
+    ),
+    "least_is_latest": Mutation(
+        "min() keeps the newer value",
+        f"{_AT}.value_kernels:extreme",
+        "state < before if smallest",
+        "state.is_not_null() if smallest",
+        ("aggregate", "window"),
+        needs=("min", "epochs"),
+    ),
+    "nan_is_missing": Mutation(
+        "max() passes NaN over",
+        f"{_AT}.value_kernels:_edge",
+        "column.nan_max() if dtype.is_float() else column.max()",
+        "column.max()",
+        ("aggregate", "window"),
+        needs=("max",),
+    ),
+    "last_ignores_ties": Mutation(
+        "of several first or last rows the one that came first wins",
+        f"{_AT}.value_kernels:outermost",
+        "((instant == instant_before) & wins_tie)",
+        "((instant == instant_before) & False)",
+        ("first", "last"),
+        needs=("epochs",),
+    ),
+    "distinct_repeats": Mutation(
+        "count_distinct() of a window counts a value of an earlier epoch again",
+        f"{_AT}.value_kernels:distinct_list",
+        ".list.unique()",
+        "",
+        ("window",),
+        needs=("count_distinct", "epochs"),
+    ),
+    "distinct_is_new": Mutation(
+        "a running count_distinct() takes every value for new",
+        f"{_AT}.aggregate_values:_NewValues.applied",
+        "new = values.filter(state.find(values)[HASH].is_null())",
+        "new = values",
+        ("aggregate",),
+        needs=("count_distinct", "epochs"),
+    ),
+    "collect_forgets": Mutation(
+        "collect() keeps the epoch's values alone",
+        f"{_AT}.value_kernels:collected",
+        "_together(before, state)",
+        "state",
+        ("collect", "percentile", "string_agg"),
+        needs=("epochs",),
+    ),
+    "empty_group_stays": Mutation(
+        "a group whose last row is taken back stays",
+        f"{_AT}.aggregate:KeyedAggregate._outcome",
+        "after[_ROW_COUNT] > 0",
+        "after[_ROW_COUNT] > -1",
+        ("aggregate",),
+        needs=("behind", "epochs"),
+    ),
+    "unchanged_is_lost": Mutation(
+        "state is written only where the result changed",
+        f"{_AT}.aggregate:KeyedAggregate._outcome",
+        "lives & is_changed",
+        "lives & is_news & known",
+        ("aggregate",),
+        needs=("epochs",),
+    ),
+    "late_is_live": Mutation(
+        "a row that comes at the very watermark is not late",
+        f"{_AT}.windows:AlignedWindow.partial",
+        "kept_until_ms > time.previous_watermark_ms",
+        "kept_until_ms >= time.previous_watermark_ms",
+        ("window",),
+    ),
+    "late_goes_unsaid": Mutation(
+        "late rows of a chunk are left out without a word",
+        "subtask.output:Output.add_late",
+        "self._add_to_side(LATE_OF_SIDE[side], frame)",
+        "pass",
+        ("window", "interval_join", "window_join"),
+        needs=("epochs",),
+    ),
+    "window_is_late_by_a_ms": Mutation(
+        "a window fires a millisecond too late",
+        f"{_AT}.panes:max_timestamp_ms",
+        '(end.dt.epoch("us") - 1)',
+        'end.dt.epoch("us")',
+        ("window", "window_top_n", "window_join"),
+    ),
+    "hops_once": Mutation(
+        "a row is only in the last of its hopping windows",
+        f"{_AT}.panes:Panes._earlier",
+        "if not panes:",
+        "if panes:",
+        ("hopping",),
+    ),
+    "never_again": Mutation(
+        "a row within the allowed lateness changes nothing",
+        f"{_AT}.windows:AlignedWindow._fired_again",
+        "if now.is_empty():",
+        "if True:",
+        ("window",),
+        needs=("lateness", "epochs"),
+    ),
+    "touching_is_apart": Mutation(
+        "sessions that touch are two",
+        f"{_AT}.sessions:SessionWindow._numbered",
+        "pl.col(WINDOW_START) > reached",
+        "pl.col(WINDOW_START) >= reached",
+        ("session",),
+    ),
+    "session_stays": Mutation(
+        "a session that is merged into another is not taken back",
+        f"{_AT}.sessions:SessionWindow.process",
+        "revoked = self._without(replaced.filter(_has_fired()), after.filter(is_repeated))",
+        "revoked = replaced.clear()",
+        ("window",),
+        needs=("session", "lateness", "epochs"),
+    ),
+    "latest_is_least": Mutation(
+        "latest() forgets the row that it had",
+        f"{_AT}.latest:Latest.process",
+        "pl.concat([rows, before.drop_nulls(HASH)])",
+        "rows",
+        ("latest",),
+        needs=("epochs",),
+    ),
+    "bag_never_empties": Mutation(
+        "a row that is taken back stays in the bag",
+        f"{_AT}.bag:Bag.changed",
+        "(before + deltas[COPIES])",
+        "(before + deltas[COPIES].abs())",
+        ("latest", "top_n", "aggregate"),
+        needs=("behind", "epochs"),
+    ),
+    "nobody_moves_up": Mutation(
+        "when a ranked row goes, nobody takes its place",
+        f"{_AT}.retractable_ranking:RetractableRanking.best",
+        "if short.is_empty():",
+        "if True:",
+        ("latest", "top_n"),
+        needs=("behind", "epochs"),
+    ),
+    "rank_forgets": Mutation(
+        "top_n() ranks the epoch's rows alone",
+        f"{_AT}.top_n:TopN.process",
+        "both = pl.concat([rows, before.select(rows.columns)])",
+        "both = rows",
+        ("top_n",),
+        needs=("epochs",),
+    ),
+    "rank_stays": Mutation(
+        "a rank that nobody has any more is not taken back",
+        f"{_AT}.top_n:TopN._outcome",
+        "if gone.height:",
+        "if False:",
+        ("top_n",),
+        needs=("behind", "epochs"),
+    ),
+    "ties_are_apart": Mutation(
+        "rows that share a rank have one each",
+        f"{_AT}.ranking:Ranking.ranked",
+        "if self.has_ties",
+        "if False",
+        ("window_top_n",),
+        needs=("ties",),
+    ),
+    "prunes_the_last": Mutation(
+        "a row that equals the n-th is passed over before rows are sorted",
+        f"{_AT}.ranking:Ranking._pruned",
+        "value >= value.top_k",
+        "value > value.top_k",
+        ("latest", "top_n", "window_top_n"),
+        needs=("prunes",),
+    ),
+    "first_again": Mutation(
+        "deduplicate() lets a key through in every epoch",
+        f"{_AT}.deduplicate:Deduplicate.process",
+        "rows.filter(is_new)",
+        "rows",
+        ("deduplicate",),
+        needs=("epochs",),
+    ),
+    "join_of_one_epoch": Mutation(
+        "a right row does not meet the left rows of earlier epochs",
+        f"{_AT}.interval_join:IntervalJoin.process",
+        "self._pairs(old_left, right)",
+        "self._pairs(old_left.clear(), right)",
+        ("interval_join",),
+        needs=("epochs",),
+    ),
+    "interval_is_open": Mutation(
+        "the upper end does not belong to the interval",
+        f"{_AT}.interval_pairs:interval_pairs",
+        "starts, ends, after_equals=True",
+        "starts, ends, after_equals=False",
+        ("interval_join",),
+    ),
+    "alone_twice": Mutation(
+        "a left row that found a partner in its last epoch is emitted without one, too",
+        f"{_AT}.interval_join:IntervalJoin.process",
+        'how="anti"',
+        'how="left"',
+        ("interval_join",),
+        needs=("left", "epochs"),
+    ),
+    "late_for_its_window": Mutation(
+        "a row is joined in windows that have ended",
+        f"{_AT}.window_join:WindowJoin.partial",
+        ".filter(pl.col(_MAX_TIMESTAMP_MS) > time.previous_watermark_ms)",
+        "",
+        ("window_join",),
+    ),
+    "state_is_lost": Mutation(
+        "the state of a key that is new is not kept",
+        f"{_AT}.process:Process.process",
+        "~is_null & ~is_same",
+        "~is_null & ~is_same & is_known",
+        ("process",),
+        needs=("epochs",),
+    ),
+    "timer_is_late": Mutation(
+        "the last of a key's timers does not fire",
+        f"{_AT}.keyed_timers:KeyTimers.next_due",
+        "while self._due:",
+        "while len(self._due) > 1:",
+        ("process_keyed",),
+    ),
+    "moved_elements_stay": Mutation(
+        "at another parallelism the elements of a list that have moved are not deleted",
+        f"{_AT}.operator_lists:OperatorLists.changes",
+        "deletes = [key for key in before if key not in now]",
+        "deletes = [key for key in before if key not in now and key[1] == self._subtask]",
+        ("union", "split"),
+        needs=("rescale", "epochs"),
+    ),
+    "list_of_one_restart": Mutation(
+        "a subtask gets what it had, though there are others now",
+        f"{_AT}.operator_lists:OperatorLists._is_settled",
+        "return kept.issuperset(",
+        "return True or kept.issuperset(",
+        ("union", "split"),
+        needs=("rescale", "epochs"),
+    ),
+    "union_of_ones_own": Mutation(
+        "of a union list a subtask reads its own elements alone",
+        f"{_AT}.operator_lists:OperatorLists.bind",
+        "self._all[table]",
+        "[*self._entries[table].current.values()]",
+        ("union",),
+        needs=("epochs", "parallel"),
+    ),
+}
 
 MUTATIONS: dict[str, Mutation] = {**OPERATORS, **PATHS}
 MAX_PLANS = 400  # Those that have nothing of what is concerned are not played, nor counted.

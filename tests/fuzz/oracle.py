@@ -20,7 +20,7 @@ from tests.fuzz.data import schema_of
 from tests.fuzz.in_flight import seen_by
 from tests.fuzz.past import MIN_WATERMARK, Past
 from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
-from tests.fuzz.query_parts import EPOCH, listed, q
+from tests.fuzz.queries import EPOCH, listed, q
 from tests.fuzz.session import duck
 
 
@@ -55,7 +55,7 @@ class Oracle:
         """The rows of the side outputs of late rows and of those without event time, by their uid;
         to be called behind ``sinks``.
         """
-        from tests.fuzz.query_sides import left_out
+        from tests.fuzz.queries import left_out
 
         return {
             side_output(stage.uid, name): self.sql.sql(text).to_arrow_table()

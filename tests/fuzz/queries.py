@@ -1,23 +1,25 @@
-"""Each operation as a batch query, over the input up to a barrier."""
+"""Each operation as a batch query, over the input up to a barrier.
+
+Pieces of queries: names, the two sides of a join, aggregates.
+
+What the side outputs must hold: the rows that a stage leaves out, late or without event time.
+
+What the queries say of event time: windows, sessions, who is late, when something fires.
+"""
 
 # ruff: noqa: S608 - queries are made of what a drawing named
+
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from tests.fuzz.in_flight import read_up_to, seen_by
+from tests.fuzz.past import MIN_WATERMARK
 from tests.fuzz.plans import StagePlan
-from tests.fuzz.query_parts import (
-    EPOCH,
-    aggregates_of,
-    join_columns,
-    keys_equal,
-    listed,
-    q,
-    sorted_by,
-)
-from tests.fuzz.query_times import fires, in_sessions, in_windows, now, on_time, remembered
 
 if TYPE_CHECKING:
     from tests.fuzz.oracle import Oracle
@@ -272,3 +274,261 @@ QUERIES: dict[str, Callable[[Any, StagePlan], str]] = {
     "process": process,
     "process_keyed": process_keyed,
 }
+
+EPOCH = "_epoch"
+INTEGERS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
+
+
+def q(name: str) -> str:
+    return '"' + name + '"'
+
+
+def listed(names: Iterable[str], prefix: str = "") -> str:
+    return ", ".join(prefix + q(name) for name in names)
+
+
+def sorted_by(columns: Mapping[str, str], names: Iterable[str], way: str) -> list[str]:
+    """Terms of an ORDER BY that takes a null within a struct or a list for the smallest value.
+
+    DuckDB takes it for the largest, whatever NULLS says.
+    """
+    return [f"{_ordered(name, columns[name])} {way}" for name in names]
+
+
+def _ordered(name: str, kind: str) -> str:
+    if kind.startswith("STRUCT"):
+        fields = re.findall(r"(\w+) \w+", kind)
+        of = ", ".join(f"'{f}_is': {q(name)}.{f} IS NOT NULL, '{f}': {q(name)}.{f}" for f in fields)
+        return f"CASE WHEN {q(name)} IS NOT NULL THEN {{{of}}} END"
+    if kind.endswith("[]"):
+        return f"list_transform({q(name)}, lambda x: {{'is': x IS NOT NULL, 'value': x}})"
+    return q(name)
+
+
+def keys_equal(stage: StagePlan) -> str:
+    pairs = zip(stage.inputs[0].keys, stage.inputs[1].keys, strict=True)
+    return " AND ".join(f"l.{q(left)} = r.{q(right)}" for left, right in pairs)
+
+
+def join_columns(
+    oracle: Oracle,
+    stage: StagePlan,
+    left: str,
+    right: str,
+    *,
+    apart: Sequence[str] = (),
+    nulls: bool = False,
+) -> str:
+    """Those of the left, then those of the right but keys that are called alike."""
+    keys = dict(zip(stage.inputs[1].keys, stage.inputs[0].keys, strict=True))
+    lefts = [f"l.{q(name)}" for name in oracle.of(left, apart)]
+    is_outer = stage.args.get("how") in ("right", "full") and stage.op == "join"
+    if is_outer:  # A key that is called alike is that of whichever side there is.
+        same = {name for name, other in keys.items() if name == other}
+        lefts = [
+            f"coalesce(l.{q(n)}, r.{q(n)}) AS {q(n)}" if n in same else f"l.{q(n)}"
+            for n in oracle.of(left, apart)
+        ]
+    rights = [
+        f"NULL::{kind} AS {q(name)}" if nulls else f"r.{q(name)}"
+        for name, kind in oracle.columns(right).items()
+        if name not in apart and keys.get(name) != name
+    ]
+    return ", ".join([*lefts, *rights])
+
+
+def aggregates_of(oracle: Oracle, stage: StagePlan, given: str) -> str:
+    types, at = oracle.columns(given), oracle.event_time(stage)
+    return ", ".join(
+        f"{_aggregated(kind, column, where, by or at, types)} AS {q(name)}"
+        for name, (kind, column, where, by) in stage.args["aggregates"].items()
+    )
+
+
+def _aggregated(
+    kind: str, column: str | None, where: str | None, by: str | None, types: dict[str, str]
+) -> str:
+    if column is None:
+        return f"count(*){f' FILTER (WHERE {where})' if where else ''}"
+    of, value = types[column], q(column)
+    if of == "DOUBLE":
+        value = f"({value} + 0.0::DOUBLE)"  # Of 0.0 and -0.0 there is one.
+    conditions = [f"{q(column)} IS NOT NULL", *([where] if where else [])]
+    if kind in ("first", "last"):
+        conditions.append(f"{q(by or '')} IS NOT NULL")
+    matching = f" FILTER (WHERE {' AND '.join(f'({c})' for c in conditions)})"
+    return _matching(kind, value, of, by, matching)
+
+
+def _matching(kind: str, value: str, of: str, by: str | None, matching: str) -> str:
+    match kind:
+        case "count":
+            return f"count({value}){matching}"
+        case "sum" if of == "DOUBLE":
+            return f"sum({value}){matching}"
+        case "sum":
+            wide = "BIGINT" if of in INTEGERS else f"DECIMAL(38, {of.split(',')[1].strip(' )')})"
+            return f"CAST(sum({value}){matching} AS {wide})"
+        case "min" | "max":
+            return f"{kind}({value}){matching}"
+        case "avg":
+            return f"CAST(sum({value}){matching} AS DOUBLE) / count({value}){matching}"
+        case "first" | "last":
+            way = "ASC" if kind == "first" else "DESC"
+            return f"first({value} ORDER BY {q(by or '')} {way}, {value} {way}){matching}"
+        case "count_distinct":
+            return f"count(DISTINCT {value}){matching}"
+        case "collect":
+            ordered = f"list({value} ORDER BY {value} ASC){matching}"
+            return f"coalesce({ordered}, CAST([] AS {of}[]))"
+        case "variance" | "stddev":
+            function = "var_samp" if kind == "variance" else "stddev_samp"
+            return f"{function}(CAST({value} AS DOUBLE)){matching}"
+        case "percentile":
+            return f"quantile_cont(CAST({value} AS DOUBLE), 0.3){matching}"
+        case "string_agg":
+            return f"string_agg({value}, ',' ORDER BY {value} ASC){matching}"
+        case _:
+            raise AssertionError(kind)
+
+
+LATE = ("late", "late_right")
+TIMED = ("window", "window_top_n", "interval_join", "window_join")
+
+
+def left_out(oracle: Oracle, stage: StagePlan) -> Iterator[tuple[str, str]]:
+    """The side outputs of a stage, each with its query, once the stage itself has been computed."""
+    if stage.op not in TIMED:
+        return
+    timeless = []
+    for side in range(len(stage.inputs)):
+        given, at = oracle.given(stage, side), oracle.event_time(stage, side)
+        if at is None:
+            continue
+        timeless.append(f"SELECT {side} AS _side FROM {q(given)} WHERE {q(at)} IS NULL")
+        yield LATE[side], _late(oracle, stage, side)
+    if timeless:
+        yield "no_event_time", " UNION ALL ".join(timeless)
+
+
+def _late(oracle: Oracle, stage: StagePlan, side: int) -> str:
+    given, at = f"{stage.uid}_in{side}", q(oracle.event_time(stage, side) or "")
+    kind, *lengths = stage.args.get("window", ("none",))
+    if kind == "session":
+        names = ", ".join(q(name) for name in oracle.columns(given))
+        in_time = f"(SELECT _row FROM {q(stage.uid + '_sessions')})"
+        return f"SELECT {names} FROM {q(stage.uid + '_rows')} WHERE _row NOT IN {in_time}"
+    if kind == "none":
+        until = f"epoch_us({at}) // 1000"
+    elif kind == "attached":
+        until = "(epoch_us(window_end) - 1) // 1000"
+    else:
+        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
+        until = f"(epoch_us({at}) // {slide} * {slide} + {size} - 1) // 1000"
+    lateness = stage.args.get("lateness", 0)
+    return (
+        f"SELECT x.* EXCLUDE ({EPOCH}) FROM {q(given)} x JOIN _watermarks w "
+        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} "
+        f"WHERE {at} IS NOT NULL AND {until} + {lateness} <= w.before"
+    )
+
+
+def now(stage: StagePlan) -> str:
+    return f"(SELECT max(now) FROM _watermarks WHERE stage = '{stage.uid}')"
+
+
+def fires(stage: StagePlan, at_ms: str) -> str:
+    """The first epoch whose barrier has come to that."""
+    watermarks = f"_watermarks w WHERE w.stage = '{stage.uid}'"
+    return f"(SELECT min(w.epoch) FROM {watermarks} AND w.now >= {at_ms})"
+
+
+def in_windows(
+    oracle: Oracle, stage: StagePlan, given: str, side: int = 0, *, lateness: int = 0
+) -> str:
+    """Each row once for each window that it is in and in time for; ``_over`` is when that ends."""
+    kind, *lengths = stage.args["window"]
+    if kind == "attached":
+        rows = (
+            f"SELECT *, (epoch_us(window_end) - 1) // 1000 AS _over FROM {q(given)} "
+            "WHERE window_start IS NOT NULL AND window_end IS NOT NULL"
+        )
+    else:
+        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
+        at = f"epoch_us({q(oracle.event_time(stage, side) or '')})"
+        starts = f"SELECT *, ({at} // {slide} - unnest(range({size // slide}))) * {slide} AS _start"
+        hidden = [n for n in ("window_start", "window_end") if n in oracle.columns(given)]
+        without = f" EXCLUDE ({listed(hidden)})" if hidden else ""
+        rows = (
+            f"SELECT *{without}, make_timestamptz(_start) AS window_start, "
+            f"make_timestamptz(_start + {size}) AS window_end, "
+            f"(_start + {size} - 1) // 1000 AS _over "
+            f"FROM ({starts} FROM {q(given)} WHERE {at} IS NOT NULL)"
+        )
+    return (
+        f"SELECT x.* FROM ({rows}) x JOIN _watermarks w "
+        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} AND x._over + {lateness} > w.before"
+    )
+
+
+def in_sessions(oracle: Oracle, stage: StagePlan, given: str, lateness: int) -> str:
+    """Each row in time, with the bounds of its session."""
+    from tests.fuzz.sessions import sessions_of
+
+    keys, at = listed(stage.inputs[0].keys), oracle.event_time(stage)
+    numbered = f"{stage.uid}_rows"
+    oracle.make(
+        numbered,
+        f"SELECT *, ROW_NUMBER() OVER () AS _row, dense_rank() OVER (ORDER BY {keys}) AS _key "
+        f"FROM {q(given)} WHERE {q(at or '')} IS NOT NULL",
+    )
+    rows = oracle.sql.execute(
+        f"SELECT _row, _key, epoch_us({q(at or '')}), {EPOCH} FROM {q(numbered)}"
+    ).fetchall()
+    gap_us = stage.args["window"][1] * 1_000
+    watermarks = [MIN_WATERMARK, *oracle.watermarks_of(stage.uid)]
+    found = [
+        (number, session.start, session.end, session.fired)
+        for session in sessions_of(rows, watermarks, gap_us=gap_us, lateness_ms=lateness)
+        for number in session.rows
+    ]
+    columns = list(zip(*found, strict=True)) or [(), (), (), ()]
+    names = ["_row", "_start", "_end", "_fired"]
+    table = pa.table([pa.array(column, pa.int64()) for column in columns], names=names)
+    oracle.sql.register("_given", table)
+    oracle.make(f"{stage.uid}_sessions", "SELECT * FROM _given")
+    oracle.sql.unregister("_given")
+    return (
+        f"SELECT *, make_timestamptz(_start) AS window_start, make_timestamptz(_end) AS window_end,"
+        f" (_end - 1) // 1000 AS _over "
+        f"FROM {q(numbered)} JOIN {q(stage.uid + '_sessions')} USING (_row) WHERE _fired > 0"
+    )
+
+
+def on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
+    given, at = oracle.given(stage, side), oracle.event_time(stage, side)
+    return (
+        f"(SELECT x.* FROM {q(given)} x JOIN _watermarks w ON w.stage = '{stage.uid}' "
+        f"AND w.epoch = x.{EPOCH} AND epoch_us(x.{q(at or '')}) // 1000 > w.before)"
+    )
+
+
+def remembered(oracle: Oracle, stage: StagePlan, given: str) -> str:
+    """The rows that state still knows: with a TTL, of a key that rested that long, those since."""
+    ttl = stage.args.get("ttl")
+    if ttl is None:
+        return q(given)
+    names = stage.inputs[0].keys
+    keys = listed(names)
+    times = ", ".join(f"({n}, {at})" for n, at in enumerate(oracle.past.barriers_ms(), start=1))
+    rests = (
+        f"SELECT {keys}, {EPOCH}, _at - lag(_at) OVER (PARTITION BY {keys} ORDER BY {EPOCH}) AS "
+        f"_rest FROM (SELECT DISTINCT {keys}, {EPOCH}, _at FROM {q(given)} "
+        f"JOIN (VALUES {times}) t(_epoch_of, _at) ON _epoch_of = {EPOCH})"
+    )
+    begins = (
+        f"SELECT {keys}, max({EPOCH}) AS _begin FROM ({rests}) "
+        f"WHERE _rest IS NULL OR _rest >= {ttl} GROUP BY {keys}"
+    )
+    same = " AND ".join(f"r.{q(name)} IS NOT DISTINCT FROM b.{q(name)}" for name in names)
+    return f"(SELECT r.* FROM {q(given)} r JOIN ({begins}) b ON {same} AND r.{EPOCH} >= b._begin)"

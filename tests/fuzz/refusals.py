@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tests.fuzz.drawing import Drawing, drawn
-from tests.fuzz.drawing_streams import KEYABLE, Stream
+from tests.fuzz.drawing import KEYABLE, Drawing, Stream, drawn
 from tests.fuzz.plans import (
     Checkpoint,
     Feed,

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.core.answers import Committable
 from tests.contract.conftest import environment_with_sluice
-from tests.contract.sink_rules import JOB, publish, rows, seen
+from tests.contract.sink_case import JOB, publish, rows, seen
 from tests.iceberg_catalog import case_in
 
 KILLED = """

@@ -29,9 +29,8 @@ from sluice.core.timeline import Recovery, Timeline
 from sluice.errors import FencedError, StoreUnavailable
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
-from tests.contract.sink_case import open_staged
-from tests.contract.sink_rules import JOB, RESTORED, publish, rows, seen, staged_rows
-from tests.contract.test_postgres_sink import COLUMNS, case_of, sink_of, target_of
+from tests.contract.sink_case import JOB, RESTORED, open_staged, publish, rows, seen, staged_rows
+from tests.contract.test_postgres_target import COLUMNS, case_of, sink_of, target_of
 
 
 @pytest.fixture

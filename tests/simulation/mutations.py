@@ -3,29 +3,106 @@
 To add one, write a function in one of the ``planted_...`` modules that patches the product, say in
 its docstring what is wrong, and name the invariants that may catch it.
 ``make sim`` remembers the seeds that catch them, so that a test run plays these before any other.
+
+Planted faults: a function that patches the product, and the invariant that should find it.
+
+Planted faults: objects that are overwritten, deleted, published or misread.
+
+Planted faults: subtasks that acknowledge too early, stages chained where they must not be.
+
+Planted faults: what a person asked of a running job is forgotten, or done to another one.
+
+Planted faults: rules of the coordinator that are broken.
+
+Planted faults: readers see something else than the job continues.
 """
+
+# ruff: noqa: SLF001 - faults are planted inside
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from tests.simulation import (  # noqa: F401 - they register theirs
-    planted_files,
-    planted_jobs,
-    planted_people,
-    planted_rules,
-    planted_tables,
+import pytest
+
+from sluice.connectors.files_table.log import Manifest
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.connectors.staged_files import MANIFESTS, LogEntryName, fence_key, name_of
+from sluice.coordinator import completion, failure, restore, restore_plan
+from sluice.coordinator import completion as coordinator_completion
+from sluice.coordinator import record as recording
+from sluice.coordinator import requests as timing_calls
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.planning import make_plan
+from sluice.coordinator.record import (
+    InUse,
+    discard_completed,
+    discard_pending,
+    files_in_use,
+    load_files_in_use,
+    record,
 )
-from tests.simulation.planting import MUTATIONS
-from tests.simulation.play import Failure, simulate, simulated
+from sluice.coordinator.requests import timeout_ms
+from sluice.coordinator.restore_plan import damage_of_owed_rows, observe
+from sluice.coordinator.savepoints import export_savepoint, require_free_name
+from sluice.coordinator.staged import abort_staged, require_shown
+from sluice.coordinator.tables import compare_tables_to_restore, compare_tables_to_submit, writer_of
+from sluice.coordinator.trigger import write_plan
+from sluice.core import coordinator, requests
+from sluice.core.answers import Ack, Committable
+from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
+from sluice.core.configuration import Timing
+from sluice.core.coordinator import step
+from sluice.core.decider import CheckpointRequest
+from sluice.core.events import (
+    CheckpointCompleted,
+    CheckpointFailed,
+    DeclineReceived,
+    Event,
+    JobRestored,
+    Transition,
+    Verdict,
+)
+from sluice.core.failures import CheckpointFailureReason
+from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
+from sluice.core.pending import AckResult, PendingCheckpoint
+from sluice.core.plan import CheckpointPlan, TaskPlan
+from sluice.core.requests import Admission, Examination, examine
+from sluice.core.restoring import Choice, Observed, Stop, choose
+from sluice.core.state import CoordinatorState
+from sluice.core.tables import TableComparison
+from sluice.core.timeline import Recovery, Timeline, Writer
+from sluice.declaration.checkpointing import milliseconds
+from sluice.declaration.places import Sink
+from sluice.errors import NotYetAcknowledged
+from sluice.job import stage_input
+from sluice.job.answers import acknowledged
+from sluice.job.job import Job
+from sluice.job.lineage import assigned_state, stage_state
+from sluice.job.places import open_sinks
+from sluice.job.stage_input import StageInput
+from sluice.protocol import records
+from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
+from sluice.store.checkpoints import AnswerStore
+from sluice.store.journal import Head, Journal
+from sluice.store.object_store import Created, CreateResult, ObjectStore
+from tests.simulation.play import (
+    Failure,
+    Plant,
+    a_new_life,
+    replace_everywhere,
+    simulate,
+    simulated,
+)
 from tests.simulation.seeds import pool_of, workers
-
-# Every one of MUTATIONS is registered here.
-__all__ = ["MUTATIONS", "Caught", "hunt", "hunt_all", "remember", "table"]
+from tests.simulation.spark_jobs import SparkJob, chained_acks
+from tests.simulation.subtasks import Execution
+from tests.simulation.world import World
 
 MAX_SEEDS = 5_000  # The rarest, sort_fences_by_version, needs 4,598; most a tenth of that.
 CAUGHT_AT = Path(__file__).with_name("caught_at.json")  # A hint: a seed plays otherwise tomorrow.
@@ -85,3 +162,764 @@ def table(hunted: dict[str, Caught | None]) -> str:
         seeds = f"none of {MAX_SEEDS}" if caught is None else caught.seed + 1
         lines.append(f"| {name} | {MUTATIONS[name].wrong} | {caught or '**nothing**'} | {seeds} |")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """``caught_by``: the invariants that may catch it; whichever is seen first does."""
+
+    plant: Plant
+    caught_by: frozenset[int]
+
+    @property
+    def wrong(self) -> str:
+        return (self.plant.__doc__ or "").strip().rstrip(".").replace("\n    ", " ")
+
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(*caught_by: int) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        MUTATIONS[plant.__name__] = Mutation(plant, frozenset(caught_by))
+        return plant
+
+    return register
+
+
+class OverwritingStore:
+    """Its ``create`` replaces what is there, as in a store that ignores ``If-None-Match``."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        self._store.put(key, body)
+        return Created()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@mutation(1)
+def overwrite_the_journal(patch: pytest.MonkeyPatch) -> None:
+    """Entries of the journal are put, not created."""
+
+    def create(self: Journal, seq: int, raw: bytes) -> bool:
+        self._store.put(self._paths.journal_entry(seq), raw)
+        return True
+
+    patch.setattr(Journal, "_create", create)
+
+
+@mutation(1)
+def ignore_the_lost_answer(patch: pytest.MonkeyPatch) -> None:
+    """An own entry that is found after a lost answer is taken for another coordinator's."""
+
+    def create(self: Journal, seq: int, raw: bytes) -> bool:
+        return isinstance(self._store.create(self._paths.journal_entry(seq), raw), Created)
+
+    patch.setattr(Journal, "_create", create)
+
+
+@mutation(1, 10)
+def append_without_a_reload(patch: pytest.MonkeyPatch) -> None:
+    """The loser of a race for a number writes the same entry under the next one."""
+
+    def append(
+        self: Journal,
+        decide: Callable[[CoordinatorState], Event],
+        *,
+        head: Head | None = None,
+    ) -> Transition:
+        head = head or self.load()
+        event = decide(head.state)
+        transition = step(head.state, event)
+        seq = head.seq + 1
+        entry = JournalEntry(
+            author="somebody", previous=head.author, event=event, state=transition.state
+        )
+        while transition.verdict.name == "APPLIED" and not self._create(seq, encode_entry(entry)):
+            seq += 1
+        return transition
+
+    patch.setattr(Journal, "append", append)
+
+
+@mutation(6)
+def overwrite_a_plan(patch: pytest.MonkeyPatch) -> None:
+    """Two coordinators that trigger at once overwrite each other's plan."""
+
+    def write(job: Job, *given: Any) -> object:
+        return write_plan(replace(job, store=OverwritingStore(job.store)), *given)
+
+    replace_everywhere(patch, write_plan, write)
+
+
+@mutation(7)
+def replace_the_first_ack(patch: pytest.MonkeyPatch) -> None:
+    """A second ack of the same subtask and attempt replaces the first."""
+
+    def write_ack(self: AnswerStore, ack: Ack) -> bytes:
+        key = self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt)
+        self._store.put(key, raw := encode_ack(ack))
+        return raw
+
+    patch.setattr(AnswerStore, "write_ack", write_ack)
+
+
+@mutation(7)
+def publish_whatever_is_staged(patch: pytest.MonkeyPatch) -> None:
+    """The commit publishes every staged file of the checkpoint, acknowledged or not."""
+    commit = ManifestTable.commit
+
+    def publish(
+        self: ManifestTable,
+        writer: Writer,
+        checkpoint_id: int,
+        parent: int | None,
+        committables: Sequence[Committable],
+    ) -> None:
+        staged = tuple(
+            Committable(sink=self.sink, file=found.key, rows=1, size_bytes=found.size_bytes)
+            for found in self.store.list(f"data/{checkpoint_id:020d}-")
+        )
+        commit(self, writer, checkpoint_id, parent, staged)
+
+    patch.setattr(ManifestTable, "commit", publish)
+
+
+@mutation(8, 11)
+def read_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
+    """A reader takes every version for part of the table, also those a restore left behind."""
+
+    def chain(self: ManifestTable, version: int | None = None) -> tuple[Manifest, ...]:
+        found = map(self._log.manifest, self.versions())
+        return tuple(manifest for manifest in found if manifest is not None)
+
+    patch.setattr(ManifestTable, "chain", chain)
+
+
+@mutation(8)
+def begin_behind_the_first_version(patch: pytest.MonkeyPatch) -> None:
+    """A reader that follows the table back stops before its beginning."""
+    whole = ManifestTable.chain
+
+    def chain(self: ManifestTable, version: int | None = None) -> tuple[Manifest, ...]:
+        found = whole(self, version)
+        return found[1:] or found
+
+    patch.setattr(ManifestTable, "chain", chain)
+
+
+@mutation(4)
+def delete_shared_files(patch: pytest.MonkeyPatch) -> None:
+    """All files of a subsumed checkpoint are deleted, also those that others name."""
+
+    def discard(job: Job, checkpoint: CompletedCheckpoint, _: list[CheckpointMetadata]) -> None:
+        discard_completed(job, checkpoint, [])
+
+    replace_everywhere(patch, discard_completed, discard)
+
+
+@mutation(4)
+def delete_what_can_be_taken_over(patch: pytest.MonkeyPatch) -> None:
+    """A subsumed checkpoint takes merged state with it that a record still hands out."""
+
+    def without_merged(job: Job, kept: Iterable[CheckpointMetadata], **_: object) -> Any:
+        return files_in_use(job, kept, doomed=())
+
+    patch.setattr(recording, "files_in_use", without_merged)
+
+
+@mutation(0, 5)
+def abort_what_is_shown_early(patch: pytest.MonkeyPatch) -> None:
+    """AT_LEAST_ONCE: an abort deletes files that are about to be shown; where others are damaged,
+    too, the job never comes back.
+    """
+
+    def abort(_: Job, checkpoint_id: CheckpointId, sinks: Mapping[str, Sink]) -> None:
+        for sink in sinks.values():
+            sink.abort(checkpoint_id)
+
+    replace_everywhere(patch, abort_staged, abort)
+
+
+@mutation(11)
+def complete_beside_what_is_shown(patch: pytest.MonkeyPatch) -> None:
+    """AT_LEAST_ONCE: a stage runs again, and its checkpoint names other rows than readers see."""
+    replace_everywhere(patch, require_shown, lambda *_: None)
+
+
+@mutation(4)
+def collect_what_is_retained(patch: pytest.MonkeyPatch) -> None:
+    """The garbage collector forgets what the retained checkpoints name."""
+    replace_everywhere(
+        patch, load_files_in_use, lambda job: replace(load_files_in_use(job), keys=frozenset())
+    )
+
+
+@mutation(2)
+def collect_what_is_pending(patch: pytest.MonkeyPatch) -> None:
+    """The garbage collector takes a pending checkpoint for one that is over."""
+    patch.setattr(InUse, "is_over", lambda *_: True)
+
+
+@mutation(1)
+def believe_a_stray(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that creates a deleted number again takes its entry for a valid one."""
+    patch.setattr(Journal, "_is_chained", lambda *_: True)
+
+
+@mutation(1)
+def truncate_the_newest(patch: pytest.MonkeyPatch) -> None:
+    """Truncation deletes the newest entries, not the oldest."""
+
+    def truncate(self: Journal, *, keep: int = 1) -> int:
+        keys = [listed.key for listed in self._store.list(self._paths.journal())]
+        self._store.delete(keys[keep:])
+        return 0
+
+    patch.setattr(Journal, "truncate", truncate)
+
+
+@mutation(4)
+def abort_more_than_was_pending(patch: pytest.MonkeyPatch) -> None:
+    """An abort discards the files of the completed checkpoint before it, too."""
+
+    def discard(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> None:
+        discard_pending(job, state, checkpoint_id)
+        if state.base is not None:
+            discard_pending(job, state, state.base)
+
+    replace_everywhere(patch, discard_pending, discard)
+
+
+@mutation(2)
+def discard_before_the_abort(patch: pytest.MonkeyPatch) -> None:
+    """An abort deletes the files first and is journaled then."""
+
+    def fail(job: Job, checkpoint_id: CheckpointId, *given: Any, **options: Any) -> object:
+        state = job.state()
+        if state.pending_checkpoint(checkpoint_id) is not None:
+            discard_pending(job, state, checkpoint_id)
+        return fail_checkpoint(job, checkpoint_id, *given, **options)
+
+    replace_everywhere(patch, fail_checkpoint, fail)
+
+
+@mutation(9)
+def discard_a_savepoint(patch: pytest.MonkeyPatch) -> None:
+    """A subsumed savepoint takes the copy with it that belongs to the user."""
+
+    def discard(
+        job: Job, checkpoint: CompletedCheckpoint, retained: list[CheckpointMetadata]
+    ) -> None:
+        discard_completed(job, checkpoint, retained)
+        savepoint = job.paths.savepoint(checkpoint.savepoint_name or "none")
+        job.store.delete([listed.key for listed in job.store.list(savepoint)])
+
+    replace_everywhere(patch, discard_completed, discard)
+
+
+@mutation(9)
+def overwrite_a_savepoint(patch: pytest.MonkeyPatch) -> None:
+    """A savepoint of a name that is taken replaces the old one."""
+
+    def export(job: Job, metadata: CheckpointMetadata, name: str) -> None:
+        export_savepoint(replace(job, store=OverwritingStore(job.store)), metadata, name)
+
+    replace_everywhere(patch, require_free_name, lambda *_, **__: None)
+    replace_everywhere(patch, export_savepoint, export)
+
+
+@mutation(0)
+def compare_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    """A restart that comes back to a checkpoint looks at names and sizes alone."""
+    patch.setattr(restore_plan, "checksums_of", lambda *_: None)
+
+
+@mutation(0, 1, 3, 4)
+def believe_any_record(patch: pytest.MonkeyPatch) -> None:
+    """A record whose bytes are not those that were written is read as it is."""
+    patch.setattr(records, "checksum", lambda _: "whole")
+
+
+@mutation(3)
+def acknowledge_from_within_the_task(patch: pytest.MonkeyPatch) -> None:
+    """A subtask writes its ack when its input has ended, also if Spark has cut that short."""
+    run = Execution.run
+
+    def runs(self: Execution, world: World, *, share: float, is_last: bool) -> None:
+        run(self, world, share=share, is_last=is_last)
+        if is_last:
+            self.job.answers.write_ack(self.ack())
+
+    patch.setattr(Execution, "run", runs)
+
+
+@mutation(12)
+def acknowledge_a_chain_from_the_front(patch: pytest.MonkeyPatch) -> None:
+    """The driver of a chain writes the acks of its first stage first."""
+    write_chain = AnswerStore.write_chain
+
+    def write(self: AnswerStore, stages: Sequence[Sequence[Ack]]) -> str | None:
+        return write_chain(self, stages[::-1])
+
+    patch.setattr(AnswerStore, "write_chain", write)
+
+
+@mutation(12)
+def acknowledge_before_the_chain_has_ended(patch: pytest.MonkeyPatch) -> None:
+    """The subtasks of a chained stage acknowledge as soon as they are done, as without a chain."""
+    advance = SparkJob.advance
+
+    def acknowledges(self: SparkJob, world: World) -> None:
+        advance(self, world)
+        done = 0
+        for stage in self.stages[:-1]:
+            done += len(stage)
+            if self.step == done:
+                for ack in chained_acks(stage):
+                    stage[0].job.answers.write_ack(ack)
+
+    patch.setattr(SparkJob, "advance", acknowledges)
+
+
+@mutation(3)
+def chain_what_has_something_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """A stage is chained though rows of an earlier epoch wait for it, or it may be overtaken."""
+    patch.setattr(stage_input, "_waits", lambda *_: True)
+
+
+@mutation(3)
+def read_the_stream_of_a_chained_stage(patch: pytest.MonkeyPatch) -> None:
+    """A stage that runs again reads its input from the bucket, where a chain has left none."""
+    patch.setattr(StageInput, "is_chained", property(lambda _: False))
+
+
+BY_USER = CheckpointFailureReason.CHECKPOINT_ABORTED_BY_USER
+
+
+@mutation(13)
+def forget_the_times_at_a_restore(patch: pytest.MonkeyPatch) -> None:
+    """A restore begins with the times, and without the pause, that were declared."""
+
+    def forgetting(state: CoordinatorState, event: Event) -> Transition:
+        transition = step(state, event)
+        if not isinstance(event, JobRestored) or transition.verdict is not Verdict.APPLIED:
+            return transition
+        return replace(transition, state=replace(transition.state, timing=Timing()))
+
+    replace_everywhere(patch, step, forgetting)
+
+
+def _held_back_by(patch: pytest.MonkeyPatch, other: Callable[[Timing], dict[str, object]]) -> None:
+    """Whether a periodic request is due is asked of *other* times."""
+    held_back = requests._held_back
+
+    def held_back_otherwise(state: CoordinatorState, now_ms: int) -> Examination | None:
+        timing = replace(state.timing, **other(state.timing))  # type: ignore[arg-type]
+        found = held_back(replace(state, timing=timing), now_ms)
+        return None if found is None else replace(found, after=state)
+
+    patch.setattr(requests, "_held_back", held_back_otherwise)
+
+
+@mutation(0, 13)
+def trigger_while_it_is_paused(patch: pytest.MonkeyPatch) -> None:
+    """A periodic checkpoint is taken although a person paused the job."""
+    _held_back_by(patch, lambda _: {"is_paused": False})
+
+
+@mutation(13)
+def ignore_the_changed_interval(patch: pytest.MonkeyPatch) -> None:
+    """A periodic checkpoint comes when the declared interval is over."""
+    _held_back_by(patch, lambda _: {"interval_ms": None})
+
+
+@mutation(0)
+def refuse_everything_while_it_is_paused(patch: pytest.MonkeyPatch) -> None:
+    """A paused job takes no checkpoint at all, also none that a person asks for."""
+
+    def examining(state: CoordinatorState, request: CheckpointRequest, now_ms: int) -> Examination:
+        if not state.timing.is_paused:
+            return examine(state, request, now_ms)
+        reason = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
+        return Examination(standing=Admission.REJECTED, after=state, reason=reason)
+
+    replace_everywhere(patch, examine, examining)
+
+
+@mutation(13)
+def change_what_was_read_before(patch: pytest.MonkeyPatch) -> None:
+    """A change writes all of the times as they were read before, over the change of another one."""
+    change = timing_calls._change
+
+    def changing(job: Job, wish: Callable[[Timing], Timing], by: str) -> CoordinatorState:
+        seen = job.state().timing
+        return change(job, lambda _: wish(seen), by)
+
+    patch.setattr(timing_calls, "_change", changing)
+
+
+@mutation(13)
+def keep_the_declared_timeout(patch: pytest.MonkeyPatch) -> None:
+    """A plan has the declared timeout, whatever a person changed it to."""
+
+    def declared(job: Job, _: CoordinatorState) -> int:
+        return milliseconds(job.pipeline.checkpointing.timeout)
+
+    replace_everywhere(patch, timeout_ms, declared)
+
+
+@mutation(13)
+def remember_the_timeout(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator goes on with the timeout that it saw first."""
+    seen: dict[int, tuple[Job, int]] = {}
+
+    def first(job: Job, state: CoordinatorState) -> int:
+        return seen.setdefault(id(job), (job, timeout_ms(job, state)))[1]
+
+    replace_everywhere(patch, timeout_ms, first)
+
+
+@mutation(13)
+def abort_the_oldest(patch: pytest.MonkeyPatch) -> None:
+    """A person who aborts a checkpoint ends the oldest that is pending by then."""
+
+    def recording(job: Job, decide: Callable[[CoordinatorState], Event]) -> Transition:
+        def oldest(state: CoordinatorState) -> Event:
+            event = decide(state)
+            if not isinstance(event, CheckpointFailed) or not state.pending:
+                return event
+            return replace(event, checkpoint_id=state.pending[0].checkpoint_id)
+
+        return record(job, oldest)
+
+    patch.setattr(failure, "record", recording)
+
+
+@mutation(13)
+def fail_over_for_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that a person aborts counts as a failure of the job."""
+
+    def counting(state: CoordinatorState, event: Any) -> Transition:
+        if isinstance(event, CheckpointFailed) and event.reason is BY_USER:
+            event = replace(event, reason=CheckpointFailureReason.CHECKPOINT_EXPIRED)
+        return step(state, event)
+
+    replace_everywhere(patch, step, counting)
+
+
+@mutation(2, 7)
+def accept_any_attempt(patch: pytest.MonkeyPatch) -> None:
+    """An ack of whatever execution attempt counts."""
+    real, read = PendingCheckpoint.acknowledge, AnswerStore.acks
+
+    def acknowledge(
+        self: PendingCheckpoint, acks: Iterable[Ack]
+    ) -> tuple[PendingCheckpoint, tuple[AckResult, ...]]:
+        return real(self, [replace(a, attempt=self.attempt_of(a.subtask.stage)) for a in acks])
+
+    def acks(self: AnswerStore, *given: Any, attempt: int, parallelism: int) -> list[Ack]:
+        found = {}
+        for each in range(attempt + 2, 0, -1):
+            for ack in read(self, *given, attempt=each, parallelism=parallelism):
+                found[ack.subtask] = ack
+        return [found[subtask] for subtask in sorted(found)]
+
+    patch.setattr(PendingCheckpoint, "acknowledge", acknowledge)
+    patch.setattr(AnswerStore, "acks", acks)
+
+
+@mutation(3)
+def keep_the_acks_behind_an_attempt(patch: pytest.MonkeyPatch) -> None:
+    """A stage that runs again leaves the acks of those that read its attempt before."""
+
+    def start_attempt(self: PendingCheckpoint, stage: str, attempt: int) -> PendingCheckpoint:
+        attempts = {**self.attempts, stage: attempt}
+        return replace(self, attempts=attempts, acks=self._acks_without({stage}))
+
+    patch.setattr(PendingCheckpoint, "start_attempt", start_attempt)
+
+
+@mutation(10)
+def skip_the_fence(patch: pytest.MonkeyPatch) -> None:
+    """An overtaken generation may still write."""
+    patch.setattr(coordinator, "_is_fenced", lambda *_: False)
+
+
+@mutation(10)
+def keep_the_generation(patch: pytest.MonkeyPatch) -> None:
+    """A restore continues under the generation it found."""
+    is_fenced = coordinator._is_fenced
+
+    def is_fenced_unless_restored(state: CoordinatorState, event: Event) -> bool:
+        return not isinstance(event, JobRestored) and is_fenced(state, event)
+
+    patch.setattr(restore, "next_generation", lambda state: state.generation or Generation(1))
+    patch.setattr(coordinator, "_is_fenced", is_fenced_unless_restored)
+
+
+@mutation(6)
+def reuse_an_id(patch: pytest.MonkeyPatch) -> None:
+    """The id of an aborted checkpoint is free again."""
+
+    def reusing(state: CoordinatorState, event: Event) -> Transition:
+        transition = step(state, event)
+        if transition.verdict is not Verdict.APPLIED or not state.pending:
+            return transition
+        if not isinstance(event, CheckpointFailed | DeclineReceived):
+            return transition
+        left = {pending.checkpoint_id for pending in transition.state.pending}
+        gone = [p.checkpoint_id for p in state.pending if p.checkpoint_id not in left]
+        if not gone:
+            return transition
+        ids = CheckpointIdCounter(next_id=min(gone))
+        again = replace(transition.state, ids=ids)
+        return replace(transition, state=again)
+
+    replace_everywhere(patch, step, reusing)
+
+
+@mutation(3)
+def restore_what_is_pending(patch: pytest.MonkeyPatch) -> None:
+    """The latest checkpoint is restored, even if it is only pending."""
+
+    def choose_pending(state: CoordinatorState, *given: Any) -> Choice | Stop:
+        if state.pending:
+            return Choice(checkpoint_id=state.pending[-1].checkpoint_id)
+        return choose(state, *given)
+
+    def look(job: Job, choice: Choice, *given: Any) -> Observed:
+        pending = job.state().pending_checkpoint(choice.checkpoint_id or 0)
+        return observe(job, choice, *given) if pending is None else Observed()
+
+    def restoring(state: CoordinatorState, event: Event) -> Transition:
+        if not isinstance(event, JobRestored) or event.checkpoint_id is None:
+            return step(state, event)
+        if state.pending_checkpoint(event.checkpoint_id) is None:
+            return step(state, event)
+        transition = step(state, replace(event, checkpoint_id=state.base))
+        if transition.verdict is not Verdict.APPLIED:
+            return transition
+        return replace(transition, state=replace(transition.state, base=event.checkpoint_id))
+
+    replace_everywhere(patch, choose, choose_pending)
+    replace_everywhere(patch, observe, look)
+    replace_everywhere(patch, step, restoring)
+
+
+@mutation(3)
+def continue_from_the_newest(patch: pytest.MonkeyPatch) -> None:
+    """The next epoch begins where the newest checkpoint ended, whichever was restored."""
+    base_metadata = Job.base_metadata
+
+    def newest(self: Job, state: CoordinatorState) -> CheckpointMetadata | None:
+        if state.base is None or not state.completed:
+            return base_metadata(self, state)
+        return self.metadata(state.completed[-1].checkpoint_id)
+
+    patch.setattr(Job, "base_metadata", newest)
+
+
+@mutation(3)
+def forget_the_hash_range(patch: pytest.MonkeyPatch) -> None:
+    """After a rescale every subtask owns all the rows of the state that it inherits."""
+
+    def whole(before: object, task: TaskPlan) -> tuple[tuple[object, ...], ...]:
+        shares = assigned_state(before, task)  # type: ignore[arg-type]
+        return tuple(
+            tuple(replace(h, first_hash=-(2**63), last_hash=2**63 - 1) for h in share)
+            for share in shares
+        )
+
+    replace_everywhere(patch, assigned_state, whole)
+
+
+@mutation(3, 5)
+def complete_before_the_parent(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is completed although the one that it continues is still pending."""
+
+    def completing(state: CoordinatorState, event: Event) -> Transition:
+        if not isinstance(event, CheckpointCompleted) or len(state.pending) < 2:
+            return step(state, event)
+        mine = state.pending_checkpoint(event.checkpoint_id)
+        if mine is None or mine is state.pending[0]:
+            return step(state, event)
+        alone = replace(state, pending=(replace(mine, parent=state.base),))
+        return step(alone, event)
+
+    patch.setattr(completion, "_after_parent", lambda _, head, __: head)
+    replace_everywhere(patch, step, completing)
+
+
+@mutation(3)
+def forget_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """The segments that a stage has not consumed are not kept in the checkpoint."""
+    replace_everywhere(
+        patch, stage_state, lambda *given: replace(stage_state(*given), in_flight=())
+    )
+
+
+@mutation(3)
+def overtake_a_source(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator acknowledges for any stage, also for one that reads the source itself."""
+    real = PendingCheckpoint.overtake
+
+    def overtake(self: PendingCheckpoint, stages: Iterable[str]) -> PendingCheckpoint:
+        tasks = tuple(replace(task, may_be_overtaken=True) for task in self.tasks)
+        return replace(real(replace(self, tasks=tasks), stages), tasks=self.tasks)
+
+    patch.setattr(PendingCheckpoint, "overtake", overtake)
+
+
+@mutation(9)
+def share_files_with_the_savepoint(patch: pytest.MonkeyPatch) -> None:
+    """The first checkpoint after a NO_CLAIM restore goes on naming the savepoint's files."""
+
+    def plan(*given: Any) -> object:
+        made = make_plan(*given)
+        return replace(made, is_full=False) if isinstance(made, CheckpointPlan) else made
+
+    replace_everywhere(patch, make_plan, plan)
+
+
+@mutation(5)
+def publish_before_it_is_completed(patch: pytest.MonkeyPatch) -> None:
+    """The sinks publish once the metadata is written, before it is journaled."""
+    write = coordinator_completion.write_metadata
+
+    def write_and_publish(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
+        written, state = write(job, metadata), job.state()
+        before = written.previous_tables if state.tables is None else state.tables
+        for uid, sink in open_sinks(job, state.configuration.params).items():
+            if written.tables.get(uid) == written.checkpoint_id:
+                mine = tuple(c for c in written.committables if c.sink == uid)
+                sink.commit(writer_of(state), written.checkpoint_id, before.get(uid), mine)
+        return written
+
+    patch.setattr(completion, "write_metadata", write_and_publish)
+
+
+@mutation(5)
+def restore_without_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """A restore does not replay an unfinished commit."""
+    patch.setattr(restore, "resume", lambda _, head: head)
+
+
+@mutation(0)
+def never_restart(patch: pytest.MonkeyPatch) -> None:
+    """The watchdog leaves a failed job to itself."""
+    patch.setattr(failure, "_restart", lambda *_: "nothing")
+
+
+@mutation(2)
+def finalize_without_an_ack(patch: pytest.MonkeyPatch) -> None:
+    """The last subtask's ack is not waited for."""
+
+    def nearly(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> PendingCheckpoint:
+        pending = acknowledged(job, state, checkpoint_id)
+        missing = pending.not_yet_acknowledged
+        if len(missing) > 1:
+            raise NotYetAcknowledged("too many acks are missing")
+        forged = [
+            Ack(
+                checkpoint_id=checkpoint_id,
+                subtask=subtask,
+                attempt=pending.attempt_of(subtask.stage),
+                watermark_ms=0,
+            )
+            for subtask in missing
+        ]
+        return pending.acknowledge(forged)[0]
+
+    patch.setattr(completion, "_fully_acknowledged", nearly)
+
+
+@mutation(11)
+def go_forward_over_a_hole(patch: pytest.MonkeyPatch) -> None:
+    """A restore continues a version whose rows an earlier one has rolled back."""
+    recovered = Timeline.recovered
+
+    def unasked(self: Timeline, writer: Writer, recovery: Recovery) -> Timeline | None:
+        return recovered(self, writer, replace(recovery, accepts=True))
+
+    patch.setattr(Timeline, "recovered", unasked)
+    patch.setattr(TableComparison, "problem", lambda *_, **__: None)
+
+
+@mutation(0, 11)
+def take_an_old_note_for_ones_own(patch: pytest.MonkeyPatch) -> None:
+    """Over an emptied root ids begin at 1, and the notes of an earlier life say they are there."""
+    replace_everywhere(patch, a_new_life, lambda: "always the same")
+    patch.setattr(Timeline, "_require_generation", lambda *_: None)
+    replace_everywhere(patch, compare_tables_to_submit, lambda *_: ())
+    replace_everywhere(patch, compare_tables_to_restore, lambda *_: ())
+
+
+@mutation(10)
+def wake_up_and_roll_back(patch: pytest.MonkeyPatch) -> None:
+    """A restore that was suspended in its roll back goes on after a later one."""
+    patch.setattr(Timeline, "_require_generation", lambda *_: None)
+
+
+@mutation(0)
+def fence_what_is_owed(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that was left behind before its commit is restored, and cannot be published."""
+    recovered = Timeline.recovered
+
+    def unowed(self: Timeline, writer: Writer, recovery: Recovery) -> Timeline | None:
+        return recovered(self, writer, replace(recovery, continues=None))
+
+    patch.setattr(Timeline, "recovered", unowed)
+
+
+@mutation(0, 11)
+def sort_fences_by_version(patch: pytest.MonkeyPatch) -> None:
+    """A second roll back of a table of files is a fence that sorts before the first."""
+
+    def key(through: int, generation: int, shown: int | None) -> str:
+        return f"{MANIFESTS}{through:020d}_{shown or 0:010d}_{generation:010d}.json"
+
+    def named(key: str) -> LogEntryName | None:
+        found = name_of(key)
+        if found is None or not found.is_fence:
+            return found
+        return replace(found, shown=found.generation or None, generation=found.shown or 0)
+
+    replace_everywhere(patch, fence_key, key)
+    replace_everywhere(patch, name_of, named)
+
+
+@mutation(11)
+def publish_over_a_hole(patch: pytest.MonkeyPatch) -> None:
+    """A commit does not ask whether readers see what it continues: a database was put back."""
+    publishing = Timeline.publishing
+
+    def unasked(
+        self: Timeline, writer: Writer, checkpoint_id: int, parent: int | None
+    ) -> Timeline | None:
+        return publishing(self, writer, checkpoint_id, None)
+
+    patch.setattr(Timeline, "publishing", unasked)
+
+
+@mutation(11)
+def publish_beside_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
+    """A database was put back to before a roll back, and shows its rows again."""
+    publishing = Timeline.publishing
+
+    def unaware(
+        self: Timeline, writer: Writer, checkpoint_id: int, parent: int | None
+    ) -> Timeline | None:
+        return publishing(self, replace(writer, recovered_by=0), checkpoint_id, parent)
+
+    patch.setattr(Timeline, "publishing", unaware)
+
+
+@mutation(0)
+def try_a_damaged_commit_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Rows whose commit is owed are never compared, so that no restart passes them over."""
+    replace_everywhere(patch, damage_of_owed_rows, lambda *_: [])

@@ -23,15 +23,6 @@ from sluice.protocol.keys import check_key
 
 # They register their acts.  A seed draws by their order: what is new goes last.
 # isort: off
-from tests.simulation import (  # noqa: F401
-    deploying,
-    compacting,
-    coordinators,
-    damage,
-    people,
-    timing,
-)
-
 # isort: on
 from tests.simulation.broken import Broken
 from tests.simulation.bucket import InlinePool, LossyStore

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.broken import INVARIANTS
-from tests.simulation.mutations import Caught, hunt_all
-from tests.simulation.planting import MUTATIONS
+from tests.simulation.mutations import MUTATIONS, Caught, hunt_all
 
 
 @pytest.fixture(scope="module")

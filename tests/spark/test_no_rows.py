@@ -1,21 +1,44 @@
 """Filters that contradict each other: Spark sees by itself that no row passes, and starts no task;
 the subtasks acknowledge all the same, and the next epoch goes on.
+
+A job's first checkpoint where no source has a record yet, and the one after it.
+
+What feeds a subtask fails in mid-epoch: Spark ends its input as if that were all of the rows.
+
+An unbounded job ends only when it is drained; then every window fires.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
+from harness.jobs import trigger_one
+from pipelines.ssh_threats import parse_sshd
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.submission import configure, submit
+from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.pending import FIRST_ATTEMPT
 from sluice.declaration import aggregates as agg
-from sluice.declaration.pipeline import Stream
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.job.job import open_job
+from sluice.job.places import open_result_table
+from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
+from sluice.spark.stage import run_stage
+from sluice.store.open import StoreLocation
+from sluice.surface.checkpoints import history
 from tests.spark.folder_job import FolderJob, stage_of
+from tests.spark.sshd_log import write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,3 +106,108 @@ def test_a_transform_with_fewer_partitions_is_told_so(spark: SparkSession, tmp_p
     job.write("1.parquet", ROWS)
 
     assert "without an ack of stage/1; a transform must not change the part" in job.failure()
+
+
+def lines_in(folder: Path) -> Files:
+    return Files(f"{folder}/", bounded=False)
+
+
+def json_in(folder: Path) -> Files:
+    return Files(f"{folder}/", format="json", schema="line string", bounded=False)
+
+
+def csv_in(folder: Path) -> Files:
+    return Files(f"{folder}/", format="csv", schema="line string", header=True, bounded=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (lines_in, "a\nb\na\n"),
+        (json_in, '{"line": "a"}\n{"line": "b"}\n{"line": "a"}\n'),
+        (csv_in, "line\na\nb\na\n"),
+    ],
+)
+def test_it_is_whole_and_the_records_behind_it_are_read(
+    spark: SparkSession, tmp_path: Path, source: Callable[[Path], Files], text: str
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    rows = job.pipeline.source("rows", source(job.files))
+    counts = rows.select("line AS k").key_by("k").aggregate("counts", n=agg.count())
+    counts.sink("out", FilesTable(upsert_key=("k",)))
+
+    plan = trigger_one(job.job, is_periodic=False)
+    for task in plan.tasks:
+        run_stage(job.job, spark, plan.checkpoint_id, task.uid, attempt=FIRST_ATTEMPT)
+    finalize(job.job, plan.checkpoint_id)
+    commit(job.job, plan.checkpoint_id)
+    before = job.table("out").height
+    (job.files / "some").write_text(text)
+    job.epoch()
+
+    assert before == 0
+    assert sorted(job.table("out").rows()) == [("a", 2), ("b", 1)]
+
+
+ROWS_OF_INPUT_CUT_SHORT = (
+    400_001  # Several of the batches in which Spark sends them to Python, in each subtask.
+)
+
+
+def failing_once(failed: Path) -> Callable[[DataFrame], DataFrame]:
+    """A transform that sends some of the rows, and then raises, when it runs first."""
+
+    def transform(rows: DataFrame) -> DataFrame:
+        return rows.mapInArrow(send, rows.schema)
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == 2 and not failed.exists():
+                failed.touch()
+                raise OSError("a service that the function asks is away for a moment")
+            yield batch
+
+    return transform
+
+
+def test_a_subtask_acknowledges_all_of_its_rows_or_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    failed = tmp_path / "failed"
+    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    rows.transform("sent", failing_once(failed)).sink("out", FilesTable())
+    job.write("rows.parquet", pl.DataFrame({"n": range(ROWS_OF_INPUT_CUT_SHORT)}))
+
+    job.epoch()
+
+    assert failed.exists(), "Spark has run a subtask again"
+    assert sorted(job.table("out")["n"]) == [*range(ROWS_OF_INPUT_CUT_SHORT)]
+
+
+def test_windows_wait_for_the_watermark_until_the_job_is_drained(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_log(tmp_path / "auth.log", lines=50, seed=2)
+    pipeline = Pipeline("unbounded", parallelism=1)
+    log = pipeline.source("log", Files(str(tmp_path / "auth.log"), bounded=False), event_time="at")
+    failures = (
+        log.transform("parse", parse_sshd, since="2015-03-01")
+        .key_by("source_ip")
+        .window("all_day", Tumbling(timedelta(days=1)), failed=agg.sum("failures"))
+    )
+    failures.sink("failures", FilesTable())
+    job = open_job(pipeline, StoreLocation(root=f"file://{tmp_path / 'root'}"))
+    submit(job, configure(pipeline, {}))
+
+    assert run_epochs(job, spark, epochs=None, drain=False, report=_ok) is JobStatus.RUNNING
+    assert open_result_table(job, {}).row_count() == 0
+    assert run_epochs(job, spark, epochs=None, drain=True, report=_ok) is JobStatus.FINISHED
+
+    assert open_result_table(job, {}).row_count() > 0
+    last = history(job)[-1]
+    assert (last.type, last.records) == (CheckpointType.SAVEPOINT_TERMINATE.value, 0)
+
+
+def _ok(epoch: object) -> None:
+    assert getattr(epoch, "failure", None) is None

@@ -1,8 +1,15 @@
-"""Columns of every type give the same rows past Spark's JVM and through it."""
+"""Columns of every type give the same rows past Spark's JVM and through it.
+
+A column may be called like any word of SQL: through filters, keys, windows, joins and state.
+
+``where`` and ``select`` apply in the order written, on a source and behind a stage.
+
+Streams of different kinds united: a source's rows and those of a stage.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +19,16 @@ import pyarrow as pa
 import pytest
 
 from sluice.declaration import aggregates as agg
+from sluice.declaration.expressions import LITERAL
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.errors import ConfigurationError
+from sluice.job.places import open_result_table, open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
 from tests.spark.folder_job import FolderJob
+from tests.sql_keywords import KEYWORDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,3 +103,139 @@ def test_a_list_of_a_stage_before_passes_through_the_jvm(
     job.epoch()
 
     assert job.table("out").to_dicts() == [{"k": 1, "spread": 2.0, "last": "a"}]
+
+
+AT_OF_ANY_NAME = datetime(2026, 1, 1, tzinfo=UTC)
+WORDS = [word for word in KEYWORDS if not LITERAL.fullmatch(word)] + ["now", "pi", "e"]
+
+
+def test_every_keyword_names_a_column_in_every_operator(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    folder = FolderJob(spark, tmp_path)
+    source = folder.pipeline.source(
+        "rows", Files(str(folder.files), format="parquet", bounded=False), event_time="at_"
+    )
+    all_there = " AND ".join(f"{word} = '{word}'" for word in WORDS)
+    as_read = source.where(all_there).select(*WORDS, "at_")
+    same = as_read.transform("same", lambda rows: rows).where(all_there).select(*WORDS, "at_")
+    keyed = same.key_by(*WORDS)
+    keyed.aggregate("totals", n_=agg.count(WORDS[0], where=f"{WORDS[1]} IS NOT NULL")).sink(
+        "totals_out", FilesTable(upsert_key=tuple(WORDS))
+    )
+    largest: dict[str, Any] = {f"{word}_": agg.max(word) for word in WORDS}
+    same.key_by(loud="upper(user)").window("hours", Tumbling(timedelta(hours=1)), **largest).sink(
+        "hours_out", FilesTable()
+    )
+    keyed.join("joined", as_read.select(*WORDS).key_by(*WORDS)).sink("joined_out", FilesTable())
+    row = {word: [word] * 2 for word in WORDS} | {
+        "at_": [AT_OF_ANY_NAME, AT_OF_ANY_NAME + timedelta(hours=3)]
+    }
+    folder.write("1.parquet", pl.DataFrame(row))
+
+    folder.epoch()
+
+    def published(sink: str) -> pl.DataFrame:
+        frame = pl.from_arrow(open_result_table(folder.job, {}, sink).read())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    assert published("totals_out").rows(named=True) == [{word: word for word in WORDS} | {"n_": 2}]
+    assert published("hours_out").select(f"{word}_" for word in WORDS).rows() == [tuple(WORDS)]
+    assert published("joined_out").select(WORDS).rows() == [tuple(WORDS)] * 4
+
+
+@pytest.mark.parametrize("condition", ["n >= 0", "abs(n) >= 0"])  # Past the JVM, and through it.
+def test_a_column_with_a_name_of_ours_is_lost_nowhere(
+    tmp_path: Path, spark: SparkSession, condition: str
+) -> None:
+    """Where sluice has a column of that name it is refused, and renamed it goes through."""
+    folder = FolderJob(spark, tmp_path)
+    rows = folder.pipeline.source("rows", Files(str(folder.files), format="parquet", bounded=False))
+    rows.where(condition).key_by("n").deduplicate("keyed").sink("keyed_out", FilesTable())
+    folder.write("1.parquet", pl.DataFrame({"n": [1], "_hash": ["mine"]}))
+
+    with pytest.raises(ConfigurationError, match="'keyed' reads a column '_hash' of 'rows', a nam"):
+        folder.epoch()
+
+    other = FolderJob(spark, tmp_path / "other")
+    rows = other.pipeline.source("rows", Files(str(other.files), format="parquet", bounded=False))
+    kept = rows.where(condition).select("n", "_hash AS hash_", "_deleted")
+    kept.transform("same", lambda found: found).sink("same_out", FilesTable())
+    kept.select("n", "hash_").key_by("n").deduplicate("keyed").sink("keyed_out", FilesTable())
+    other.write("1.parquet", pl.DataFrame({"n": [1], "_hash": ["mine"], "_deleted": [True]}))
+
+    assert "sink 'same_out' gets a column '_deleted' of 'same', by which" in other.failure()
+
+
+ROWS = pl.DataFrame({"k": [1, 2, 3], "v": [1, 2, 30], "user": ["a", "b", "c"]})
+
+
+@pytest.mark.parametrize("first", ["v AS w", "v + 0 AS w"])  # Without Spark's JVM, and through it.
+def test_the_steps_of_a_source_apply_in_the_order_written(
+    spark: SparkSession, tmp_path: Path, first: str
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    renamed = source.where("v < 30").select("k AS v", first, "user").where("v >= 2").select("*")
+    renamed.key_by("user").aggregate("sums", w=agg.sum("w"), n=agg.count()).sink(
+        "out", FilesTable(upsert_key=("user",))
+    )
+    job.write("1.parquet", ROWS)
+
+    job.epoch()
+
+    assert job.table("out").rows() == [("b", 2, 1)]
+
+
+def test_the_steps_behind_a_stage_apply_in_the_order_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    sums = source.key_by("user").aggregate("sums", v=agg.sum("v"))
+    sums.select("user", "v * 10 AS v").where("v >= 20").select("user", "v + 1 AS v").sink(
+        "out", FilesTable(upsert_key=("user",))
+    )
+    job.write("1.parquet", ROWS)
+
+    job.epoch()
+
+    assert sorted(job.table("out").rows()) == [("b", 21), ("c", 301)]
+
+
+def test_a_check_knows_the_columns_of_every_step(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("checked")
+    ROWS.write_parquet(tmp_path / "1.parquet")
+    source = pipeline.source("rows", Files(str(tmp_path), format="parquet"))
+    stream: Stream = source.select("*", "v * 2 AS twice").select("user", "twice")
+    stream.transform("same", lambda rows: rows).select("user", "twice > 3 AS dear")
+
+    result = check_pipeline(pipeline, spark, {}, None)["same"]
+
+    assert result.columns == pl.Schema({"user": pl.String(), "dear": pl.Boolean()})
+
+
+def test_a_stage_and_a_source_whose_rows_may_be_malformed_are_united(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    (tmp_path / "lines").mkdir()
+    files = Files(
+        str(tmp_path / "lines"), format="json", schema="k bigint, v string", bounded=False
+    )
+    lines = job.pipeline.source("lines", files)
+    first = source.key_by("k").deduplicate("first")
+    first.union("all_rows", lines, source).sink("out", FilesTable())
+    job.write("1.parquet", pl.DataFrame({"k": [1, 1], "v": ["a", "b"]}))
+    (tmp_path / "lines" / "1.json").write_text('{"k": 2, "v": "c"}\nno json\n')
+
+    job.epoch()
+
+    assert sorted(job.table("out").rows()) == [(1, "a"), (1, "a"), (1, "b"), (2, "c")]
+    malformed = open_side_table(job.job, "all_rows.malformed").read().to_pylist()
+    assert [(row["partition"], row["record_number"], row["line"]) for row in malformed] == [
+        ("1.json", 2, "no json")
+    ]
+    assert set(check_pipeline(job.pipeline, spark, {}, None)) == {"first", "all_rows"}

@@ -1,9 +1,17 @@
-"""Stop with a savepoint, change the pipeline, restore: what was counted before still counts."""
+"""Stop with a savepoint, change the pipeline, restore: what was counted before still counts.
+
+A native savepoint has the runs of state as they are, a canonical one a single run a table.
+
+A job goes on from a savepoint that was edited, and from one that Parquet was made into.
+"""
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -14,21 +22,26 @@ from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import configure, reconfigure, submit
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.ids import CheckpointId
 from sluice.core.restoring import RestoreOptions
 from sluice.declaration import aggregates as agg
+from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import RestoreError
 from sluice.job.job import Job, open_job
-from sluice.job.places import open_sinks
+from sluice.job.places import open_result_table, open_sinks, open_source
 from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
-from sluice.sources import Nexmark
+from sluice.sources import Files, Nexmark
 from sluice.spark.stage import run_stage
+from sluice.state_processor import SavepointWriter, open_state, state_tables
 from sluice.store.open import StoreLocation
+from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 EVENTS, EPOCH = 30_000, 10_000
 COLUMNS = ("bid_auction", "bidder", "price")
@@ -104,3 +117,188 @@ def test_state_survives_another_shape_of_the_pipeline(spark: SparkSession, tmp_p
     seen = counts.filter(pl.col("bid_auction").is_in(since.implode()))
     best = seen.group_by(lot=pl.col("bid_auction") % 3).agg(n=pl.col("n").max()).sort("lot")
     assert ranking.filter(pl.col("rank") == 1)["n"].to_list() == best["n"].to_list()
+
+
+EVENTS_OF_SAVEPOINT_FORMATS, EPOCH_OF_SAVEPOINT_FORMATS = (
+    200_000,
+    50_000,
+)  # So many groups a run that none is merged for being small.
+
+
+def a_job(root: Path) -> Job:
+    pipeline = Pipeline("bids", parallelism=1)
+    bids = Nexmark(EVENTS_OF_SAVEPOINT_FORMATS, columns=("bid_auction", "bidder", "price"))
+    events = pipeline.source("events", bids, induced=True)
+    counted = events.key_by("bid_auction", "bidder", "price").aggregate("count", n=agg.count())
+    counted.sink("counts", FilesTable(upsert_key=("bid_auction", "bidder", "price")))
+    job = open_job(pipeline, StoreLocation(root=f"file://{root}"))
+    submit(job, configure(pipeline, {}))
+    return job
+
+
+def take(job: Job, spark: SparkSession, until: int | None, **request: Any) -> None:
+    """One checkpoint of the events before *until*, or of none, and no compaction behind it."""
+    source = open_source(job, "events", {})
+    partition = source.plan((), max_records=1, parallelism=1).position[0].partition
+    barriers = {} if until is None else {"events": {partition: until}}
+    outcome = trigger(job, is_periodic=False, barriers=barriers, **request)
+    assert isinstance(outcome, Triggered)
+    checkpoint_id = outcome.plan.checkpoint_id
+    run_stage(job, spark, checkpoint_id, "count", attempt=1)
+    finalize(job, checkpoint_id)
+    commit(job, checkpoint_id)
+
+
+def a_savepoint(
+    job: Job, spark: SparkSession, until: int | None, name: str, **form: Any
+) -> CheckpointMetadata:
+    take(job, spark, until, type=CheckpointType.SAVEPOINT, savepoint_name=name, **form)
+    return job.savepoint_metadata(name)
+
+
+def runs_of(metadata: CheckpointMetadata) -> int:
+    stage = metadata.stage("count")
+    assert stage is not None
+    return max(len({handle.run for handle in subtask.state}) for subtask in stage.subtasks)
+
+
+def test_a_canonical_savepoint_has_one_run_and_gives_the_same_result(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = a_job(tmp_path)
+    take(job, spark, EPOCH_OF_SAVEPOINT_FORMATS)
+    take(job, spark, 2 * EPOCH_OF_SAVEPOINT_FORMATS)
+    native = a_savepoint(job, spark, 3 * EPOCH_OF_SAVEPOINT_FORMATS, "native")
+    canonical = a_savepoint(job, spark, None, "canonical", is_canonical=True)
+
+    restore(job, savepoint_target(job, "canonical"))
+    take(job, spark, EVENTS_OF_SAVEPOINT_FORMATS)
+    counted = open_result_table(job, {}).read()
+
+    assert [runs_of(one) for one in (native, canonical)] == [3, 1]
+    assert job.state().status is JobStatus.FINISHED
+    assert sum(counted["n"].to_pylist()) == EVENTS_OF_SAVEPOINT_FORMATS
+    assert counted.group_by(["bid_auction", "bidder", "price"]).aggregate([]).num_rows == len(
+        counted
+    )
+
+
+def test_a_full_checkpoint_has_files_of_its_own_and_the_same_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = a_job(tmp_path)
+    take(job, spark, EPOCH_OF_SAVEPOINT_FORMATS)
+    take(job, spark, 2 * EPOCH_OF_SAVEPOINT_FORMATS)
+
+    take(job, spark, 3 * EPOCH_OF_SAVEPOINT_FORMATS, is_full=True)
+    second, full = (job.metadata(CheckpointId(n)) for n in (2, 3))
+    take(job, spark, EVENTS_OF_SAVEPOINT_FORMATS)
+
+    files = [{handle.key for handle in one.files} for one in (second, full)]
+    assert files[0]
+    assert not files[0] & files[1]
+    assert runs_of(full) == 3
+    counted = open_result_table(job, {}).read()
+    assert sum(counted["n"].to_pylist()) == EVENTS_OF_SAVEPOINT_FORMATS
+
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SCHEMA = "word string, lot bigint, day date, n bigint, at timestamp"
+KEY = ["word", "lot", "day"]
+DAYS = [date(1969, 12, 31), date(2026, 1, 1), None]
+Totals = dict[tuple[Any, ...], int]
+
+
+def a_row(word: str | None, second: int, *, lot: int = 1, n: int = 1) -> dict[str, Any]:
+    day = DAYS[lot % 3]
+    return {
+        "word": word,
+        "lot": lot,
+        "day": None if day is None else day.isoformat(),
+        "n": n,
+        "at": (START + timedelta(seconds=second)).isoformat(),
+    }
+
+
+def positive(rows: DataFrame) -> DataFrame:
+    """What it yields, only Spark can tell."""
+    return rows.where("n > 0")
+
+
+@pytest.fixture(name="job")
+def _job(spark: SparkSession, tmp_path: Path) -> FolderJob:
+    """Totals for ever, and windows of ten seconds."""
+    job = FolderJob(spark, tmp_path)
+    files = Files(str(job.files), format="json", schema=SCHEMA, bounded=False)
+    rows = job.pipeline.source("rows", files, event_time="at").transform("positive", positive)
+    totals = rows.key_by(*KEY).aggregate("totals", n=agg.sum("n"), rows=agg.count())
+    totals.sink("totals_table", FilesTable(upsert_key=tuple(KEY)))
+    windows = rows.key_by("word").window("tens", Tumbling(timedelta(seconds=10)), n=agg.sum("n"))
+    windows.sink("tens_table", FilesTable())
+    return job
+
+
+def totals(frame: pl.DataFrame) -> Totals:
+    return {tuple(row[name] for name in KEY): row["n"] for row in frame.to_dicts()}
+
+
+def windows(job: FolderJob) -> list[tuple[str, int, int]]:
+    return sorted(
+        (row["word"], int((row["window_start"] - START).total_seconds()), row["n"])
+        for row in job.table("tens_table").to_dicts()
+    )
+
+
+def test_windows_and_totals_go_on_from_a_savepoint_that_was_edited(
+    spark: SparkSession, job: FolderJob
+) -> None:
+    first = [a_row("x", 1), a_row("y", 2), a_row("x", 11, n=5), a_row("y", 12, n=7), a_row("z", 13)]
+    job.append("a.json", first)
+    job.epoch()
+    writer = SavepointWriter.from_existing_savepoint(
+        job.job, "latest", session=lambda: nullcontext(spark)
+    )
+
+    (panes,) = writer.tables("tens")
+    writer.transform("tens", lambda rows: rows.filter(pl.col("word") != "x"), panes)
+    writer.transform("totals", lambda rows: rows.with_columns(pl.col("n") * 100))
+    writer.write("edited")
+    restore(job.job, savepoint_target(job.job, "edited"))
+    job.append("a.json", [a_row("x", 15, n=3), a_row("y", 16, n=30), a_row("y", 27)])
+    job.epoch()
+
+    assert windows(job) == [("x", 0, 1), ("x", 10, 3), ("y", 0, 1), ("y", 10, 37), ("z", 10, 1)]
+    edited = {("x", 1): 603, ("y", 1): 831, ("z", 1): 1}  # Of z nothing was read since then.
+    assert {key[:2]: n for key, n in totals(job.table("totals_table")).items()} == edited
+    kept = totals(open_state(job.job, "latest", "totals").frame())
+    assert {key[:2]: n for key, n in kept.items()} == edited | {("z", 1): 100}
+
+
+def test_totals_go_on_from_parquet_and_the_rows_behind_a_start(
+    spark: SparkSession, job: FolderJob, tmp_path: Path
+) -> None:
+    old: Totals = {(f"word {n}", n, DAYS[n % 3]): 1_000 * n for n in range(500)}
+    old[None, 1, DAYS[1]] = 7
+    rows = [dict(zip(KEY, key, strict=True)) | {"n": n, "rows": 1} for key, n in old.items()]
+    (schema,) = state_tables(job.job, ["totals"], session=lambda: nullcontext(spark))[
+        "totals"
+    ].values()
+    pl.DataFrame(rows, schema=schema.columns).write_parquet(tmp_path / "totals.parquet")
+    behind = [a_row(f"word {n}", n, lot=n) for n in range(0, 600, 2)] + [a_row(None, 1)]
+    before = [a_row("word 3", 0, lot=3, n=999_999), a_row("word 5", 0, lot=5, n=999_999)]
+    job.append("a.json", [*before, *behind])
+    skipped = sum(len(f"{json.dumps(row)}\n") for row in before)
+
+    writer = SavepointWriter.new_savepoint(
+        job.job,
+        starts={"rows": {"a.json": skipped}},
+        session=lambda: nullcontext(spark),
+    )
+    writer.bootstrap("totals", tmp_path / "totals.parquet").write("made")
+    restore(job.job, savepoint_target(job.job, "made"))
+    job.epoch()
+
+    news = {(row["word"], row["lot"], DAYS[row["lot"] % 3]): 1 for row in behind}
+    every = old | {key: n + old.get(key, 0) for key, n in news.items()}
+    assert totals(job.table("totals_table")) == {key: every[key] for key in news}
+    assert totals(open_state(job.job, "latest", "totals").frame()) == every

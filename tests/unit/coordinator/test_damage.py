@@ -1,4 +1,7 @@
-"""Bytes that are not what was written: found by verify, by savepoints, and by a restart."""
+"""Bytes that are not what was written: found by verify, by savepoints, and by a restart.
+
+A commit that is owed and can never be made, as what it needs is damaged: a restart, no loop.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, watch
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import RestoredJob, restore, savepoint_target
-from sluice.coordinator.restore_plan import plan_restore
+from sluice.coordinator.restore_plan import give_up, plan_restore
 from sluice.coordinator.savepoints import copy_savepoint, savepoint_names
 from sluice.coordinator.tables import writer_of
 from sluice.coordinator.trigger import NotTriggered, trigger
@@ -24,7 +27,13 @@ from sluice.core.handles import SegmentHandle, checksum
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreApproval, RestoreOptions, Stop
 from sluice.declaration.places import RollBack
-from sluice.errors import CorruptSegment, ProtocolViolation, RestoreError
+from sluice.errors import (
+    CorruptSegment,
+    ProtocolViolation,
+    RestoreError,
+    SluiceError,
+    StoreUnavailable,
+)
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
 from sluice.sinks import FilesTable
@@ -393,3 +402,114 @@ def test_rows_that_a_place_outside_shows_already_are_not_missed() -> None:
 
     assert sink.damage_of(mine) != []
     assert isinstance(plan_restore(job, Latest()), RestoreApproval)
+
+
+def a_job_that_owes(policy: DamagedCheckpoint, table: NotedTable | None = None) -> Job:
+    """Checkpoint 1 is published; 2 is completed, and its staged rows are not."""
+    pipeline = a_pipeline(sink=table or NotedTable(), on_damaged_checkpoint=policy)
+    job = a_running_job(pipeline, clock=ManualClock())
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    return job
+
+
+def staged_key(job: Job) -> str:
+    name = job.metadata(CheckpointId(2)).committables[0].file
+    return next(one.key for one in job.store.list("") if one.key.endswith(name))
+
+
+def flip_of_damaged_commit(job: Job, key: str) -> None:
+    raw = bytearray(job.store.get(key) or b"")
+    raw[len(raw) // 2] ^= 1
+    job.store.put(key, bytes(raw))
+
+
+def later(job: Job) -> None:
+    clock = job.clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(LATER_MS)
+
+
+def watched(job: Job, looks: int) -> list[str]:
+    said: list[str] = []
+    for _ in range(looks):
+        later(job)
+        said += watch(job).actions
+    return said
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["other bytes", "gone"])
+@pytest.mark.parametrize("what", ["staged", "metadata"])
+def test_the_watchdog_goes_on_from_the_next_older_one(what: str, is_gone: bool) -> None:
+    table = NotedTable()
+    job = a_job_that_owes(DamagedCheckpoint.OLDER, table)
+    key = staged_key(job) if what == "staged" else job.paths.metadata(2)
+    if is_gone:
+        job.store.delete([key])
+    else:
+        flip_of_damaged_commit(job, key)
+
+    said = watched(job, looks=5)
+
+    state = job.state()
+    assert (state.status, state.base) == (JobStatus.RUNNING, 1), said
+    assert "restored the job from checkpoint 1, past damaged checkpoint 2" in said
+    assert any(one.startswith("failed the job over: checkpoint 2 is damaged: ") for one in said)
+    take_checkpoint(job)
+    assert table.place.records == list(range(20))
+
+
+def test_the_trigger_fails_it_over_too_and_it_stops_with_the_file_s_name() -> None:
+    job = a_job_that_owes(DamagedCheckpoint.STOP)
+    key = staged_key(job)
+    flip_of_damaged_commit(job, key)
+
+    with pytest.raises(ProtocolViolation, match="is damaged: checksum"):
+        trigger(job)
+    assert job.state().status is JobStatus.RESTARTING
+    watched(job, looks=4)
+
+    state = job.state()
+    assert state.status is JobStatus.FAILED
+    assert key in state.stopped_because
+    assert "checkpoint 1 is whole: 'sluice restore auctions --checkpoint 1" in state.stopped_because
+    assert isinstance(trigger(job), NotTriggered)
+
+
+def test_a_job_that_failed_for_another_reason_publishes_what_it_owes() -> None:
+    table = NotedTable()
+    job = a_job_that_owes(DamagedCheckpoint.STOP, table)
+    give_up(job, job.state(), "too many restarts")
+
+    assert isinstance(trigger(job), NotTriggered)
+
+    assert table.place.records == list(range(20))
+    assert job.state().status is JobStatus.FAILED
+
+
+def test_a_place_that_takes_nothing_back_was_shown_nothing_of_it() -> None:
+    job = a_job_that_owes(DamagedCheckpoint.OLDER, NotedTable(rolls_back=RollBack.NEVER))
+    flip_of_damaged_commit(job, staged_key(job))
+
+    watched(job, looks=5)
+
+    assert (job.state().status, job.state().base) == (JobStatus.RUNNING, 1)
+
+
+def test_a_place_that_does_not_answer_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = NotedTable()
+    job = a_job_that_owes(DamagedCheckpoint.OLDER, table)
+    monkeypatch.setattr("tests.noted_target.NotedTable.publish", _is_away)
+
+    later(job)
+    for act in (trigger, watch):
+        with pytest.raises(SluiceError, match="it is away"):
+            act(job)
+
+    assert job.state().status is JobStatus.RUNNING
+
+
+def _is_away(*_: object) -> None:
+    raise StoreUnavailable("it is away")

@@ -1,33 +1,59 @@
-"""Hooks, sources and sinks are told how each checkpoint ended; what they raise changes nothing."""
+"""Hooks, sources and sinks are told how each checkpoint ended; what they raise changes nothing.
+
+The records after a retained checkpoint are held at the source, and released with it.
+
+Master hooks: the outside world is told of every checkpoint, and put back with every restore.
+
+A hook has a bounded time; one that hangs does not hold up what called it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
-from harness.jobs import a_pipeline, a_running_job, published_records, trigger_one
+from harness.jobs import (
+    ManualClock,
+    a_pipeline,
+    a_running_job,
+    keys_of,
+    published_records,
+    trigger_one,
+)
 from sluice.connectors.nexmark.source import NexmarkSource
 from sluice.connectors.staged_files import StagedFiles
 from sluice.connectors.staged_sink import StagedSink
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.failure import fail_checkpoint, watch
+from sluice.coordinator.garbage import collect_garbage
+from sluice.coordinator.notifications import call_hook
 from sluice.coordinator.publication import commit
-from sluice.coordinator.trigger import NotTriggered, trigger
-from sluice.core.configuration import JobStatus
+from sluice.coordinator.restore import restore, savepoint_target
+from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
+from sluice.core.restart import RestartStrategy, RestartType
+from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ValueState
+from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline, Stream
-from sluice.declaration.places import CheckpointListener
+from sluice.declaration.places import CheckpointListener, SourcePosition
+from sluice.errors import ConfigurationError, RestoreError, StoreUnavailable
 from sluice.job.job import Job
+from sluice.state_processor import SavepointWriter
 from sluice.store.memory import InMemoryStore
 from tests.hooked import Crash, crashing
-from tests.subtasks import acknowledge, take_checkpoint
+from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
 
 ONE = CheckpointId(1)
 
@@ -251,3 +277,473 @@ def test_the_target_of_a_staged_sink_hears_if_it_listens() -> None:
         sink.notify_checkpoint_aborted(2)
 
     assert told.calls == [("copy", "complete", 1), ("copy", "aborted", 2)]
+
+
+class Place:
+    """The place of the source's records, which all processes share."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}
+        self.told: dict[str, int] = {}
+        self.is_down = False
+
+    def answer(self) -> None:
+        if self.is_down:
+            raise StoreUnavailable("nobody answers")
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingSource(NexmarkSource):
+    place: Place | None = None
+
+    def hold(self, name: str, position: SourcePosition) -> None:
+        assert self.place is not None
+        self.place.answer()
+        self.place.held.setdefault(name, position[0].offset)
+
+    def release(self, name: str) -> None:
+        assert self.place is not None
+        self.place.answer()
+        self.place.held.pop(name, None)
+
+    def held(self, prefix: str) -> tuple[str, ...]:
+        assert self.place is not None
+        self.place.answer()
+        return tuple(name for name in self.place.held if name.startswith(prefix))
+
+    def notify_complete(self, group: str, position: SourcePosition) -> None:
+        assert self.place is not None
+        self.place.answer()
+        self.place.told[group] = position[0].offset
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    spec: HoldingSource
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return ()
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> HoldingSource:
+        return self.spec
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+def job(place: Place) -> Job:
+    pipeline: Pipeline = a_pipeline()
+    node = pipeline.sources["events"]
+    opened = node.spec.open({}, None)
+    assert isinstance(opened, NexmarkSource)
+    spec = Holding(HoldingSource(opened.events, place=place))
+    pipeline.sources["events"] = replace(node, spec=spec, out_of_orderness_ms=0, is_table=False)
+    return a_running_job(pipeline)
+
+
+def held(place: Place) -> dict[str, int]:
+    return {name.removeprefix("sluice-auctions-events-"): at for name, at in place.held.items()}
+
+
+def test_a_retained_checkpoint_holds_its_position_and_a_subsumed_one_does_not(
+    job: Job, place: Place
+) -> None:
+    for _ in range(4):
+        take_checkpoint(job)
+
+    assert held(place) == {"2": 20, "3": 30, "4": 40}
+
+
+def test_a_checkpoint_holds_before_it_is_pending_and_lets_go_when_it_is_aborted(
+    job: Job, place: Place
+) -> None:
+    plan = trigger_one(job)
+    assert held(place) == {"1": 10}
+
+    fail_checkpoint(job, plan.checkpoint_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+
+    assert held(place) == {}
+
+
+def test_a_savepoint_holds_until_it_is_deleted(job: Job, place: Place) -> None:
+    a_savepoint(job, "mine")
+    for _ in range(4):
+        take_checkpoint(job)
+    assert held(place) == {"savepoint-mine": 10, "3": 30, "4": 40, "5": 50}
+
+    job.store.delete([one.key for one in job.store.list(job.paths.savepoint("mine"))])
+    collect_garbage(job, grace_ms=0)
+
+    assert held(place) == {"3": 30, "4": 40, "5": 50}
+
+
+def test_a_savepoint_that_is_being_written_is_no_orphan(job: Job, place: Place) -> None:
+    plan = trigger_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    place.held["sluice-auctions-events-savepoint-mine"] = 10  # As its commit does, which then dies.
+
+    collect_garbage(job, grace_ms=0)
+
+    assert held(place) == {"1": 10, "savepoint-mine": 10}
+
+
+def test_a_claimed_savepoint_lets_go_when_the_job_deletes_it(job: Job, place: Place) -> None:
+    a_savepoint(job, "mine")
+
+    restore(job, savepoint_target(job, "mine"), RestoreOptions(claim_mode=ClaimMode.CLAIM))
+    for _ in range(4):  # Each leaves one segment of all its state: none of the savepoint's.
+        plan = trigger_one(job)
+        acknowledge(job, plan, compacts=True)
+        finalize(job, plan.checkpoint_id)
+        commit(job, plan.checkpoint_id)
+
+    assert job.state().claimed_savepoints == ()
+    assert held(place) == {"3": 30, "4": 40, "5": 50}
+
+
+def test_what_a_crash_left_held_the_garbage_collector_lets_go(job: Job, place: Place) -> None:
+    take_checkpoint(job)
+    take_checkpoint(job)
+    place.held |= {"sluice-auctions-events-0": 0, "sluice-auctions-events-9": 90, "else": 1}
+    place.held["sluice-auctions-events-savepoint-gone"] = 5
+
+    collect_garbage(job, grace_ms=0)
+
+    assert held(place) == {"1": 10, "2": 20, "9": 90, "else": 1}  # 9 may be about to be pending.
+
+
+def test_a_place_that_is_down_holds_nothing_up_but_the_trigger(job: Job, place: Place) -> None:
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    place.is_down = True
+
+    fail_checkpoint(job, plan.checkpoint_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+    collect_garbage(job, grace_ms=0)
+    restore(job, Latest())
+    with pytest.raises(StoreUnavailable):
+        trigger_one(job)
+
+    place.is_down = False
+    collect_garbage(job, grace_ms=0)
+    assert held(place) == {"1": 10}
+
+
+def test_the_source_is_told_of_what_is_published(job: Job, place: Place) -> None:
+    take_checkpoint(job)
+    assert place.told == {"sluice-auctions-events": 10}
+
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+    place.is_down = True
+    commit(job, plan.checkpoint_id)
+
+    assert place.told == {"sluice-auctions-events": 10}
+    assert job.state().completed[-1].is_committed
+
+
+def test_a_savepoint_that_is_made_of_another_one_holds_the_same_position(
+    job: Job, place: Place
+) -> None:
+    a_savepoint(job)
+    SavepointWriter.from_existing_savepoint(job, "mine").write("copy")
+
+    collect_garbage(job)
+
+    assert held(place)["savepoint-copy"] == held(place)["savepoint-mine"] == 10
+
+
+def test_a_place_that_does_not_answer_keeps_it_from_becoming_one(job: Job, place: Place) -> None:
+    a_savepoint(job)
+    place.is_down = True
+
+    with pytest.raises(StoreUnavailable, match="nobody answers"):
+        SavepointWriter.from_existing_savepoint(job, "mine").write("copy")
+
+    assert job.store.get(job.paths.savepoint_metadata("copy")) is None
+
+
+class World:
+    """The calls of a job's hooks; ``broken`` names those that fail."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.broken: set[str] = set()
+
+    def declare(self, pipeline: Pipeline, *uids: str) -> Pipeline:
+        for uid in uids:
+            pipeline.hook(uid, trigger=self.trigger_of(uid), restore=self.restore_of(uid))
+        return pipeline
+
+    def trigger_of(self, uid: str) -> Any:
+        def on_trigger(checkpoint_id: int, timestamp_ms: int) -> str | None:
+            self._call(uid, "trigger", checkpoint_id, timestamp_ms)
+            return None if uid == "silent" else f"{uid} as of {checkpoint_id}"
+
+        return on_trigger
+
+    def restore_of(self, uid: str) -> Any:
+        return lambda checkpoint_id, state: self._call(uid, "restore", checkpoint_id, state)
+
+    def _call(self, uid: str, act: str, *given: object) -> None:
+        self.calls.append((uid, act, *given))
+        if uid in self.broken:
+            raise OSError("the outside does not answer")
+
+    def taken(self) -> list[tuple[Any, ...]]:
+        calls, self.calls = self.calls, []
+        return calls
+
+
+def a_hooked_job(**checkpointing: Any) -> tuple[Job, World]:
+    delay = RestartStrategy(type=RestartType.FIXED_DELAY, delay_ms=0)
+    world = World()
+    pipeline = a_pipeline(**{"restart_strategy": delay} | checkpointing)
+    return a_running_job(world.declare(pipeline, "flags", "silent")), world
+
+
+def test_hooks_are_called_in_order_before_the_checkpoint_is_true_and_their_states_are_kept() -> (
+    None
+):
+    job, world = a_hooked_job()
+    assert isinstance(job.clock, ManualClock)
+
+    plan = trigger_one(job)
+
+    now_ms = job.clock.now_ms
+    assert world.taken() == [("flags", "trigger", 1, now_ms), ("silent", "trigger", 1, now_ms)]
+    assert plan.master_states == {"flags": "flags as of 1", "silent": None}
+    acknowledge(job, plan)
+    finalize(job, ONE)
+    commit(job, ONE)
+    assert job.metadata(ONE).master_states == plan.master_states
+    assert world.taken() == []
+
+
+def test_hooks_are_restored_in_order_with_what_they_answered() -> None:
+    job, world = a_hooked_job()
+    take_checkpoint(job)
+    take_checkpoint(job)
+    world.taken()
+
+    restore(job, FromCheckpoint(ONE))
+
+    assert world.taken() == [
+        ("flags", "restore", 1, "flags as of 1"),
+        ("silent", "restore", 1, None),
+    ]
+    assert not job.state().must_restore_hooks
+
+
+def test_hooks_get_back_what_a_savepoint_kept() -> None:
+    job, world = a_hooked_job()
+    a_savepoint(job)
+    take_checkpoint(job)
+    world.taken()
+
+    restore(job, savepoint_target(job, "mine"))
+
+    assert world.taken()[0] == ("flags", "restore", 1, "flags as of 1")
+
+
+def test_a_job_that_starts_from_empty_tells_its_hooks_so() -> None:
+    job, world = a_hooked_job()
+
+    restore(job, Latest())
+
+    assert world.taken() == [("flags", "restore", None, None), ("silent", "restore", None, None)]
+
+
+def test_a_hook_that_is_new_has_nothing_to_get_back() -> None:
+    job, world = a_hooked_job()
+    take_checkpoint(job)
+    world.declare(job.pipeline, "new")
+
+    restore(job, Latest())
+
+    assert world.taken()[-1] == ("new", "restore", 1, None)
+
+
+def test_a_restore_of_a_job_without_hooks_owes_nothing() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+
+    assert not restore(job, Latest()).state.must_restore_hooks
+
+
+def test_a_failing_restore_hook_fails_the_job_over() -> None:
+    job, world = a_hooked_job()
+    take_checkpoint(job)
+    world.taken()
+    world.broken = {"flags"}
+
+    with pytest.raises(RestoreError, match="hook 'flags' could not be restored: the outside does"):
+        restore(job, Latest())
+
+    state = job.state()
+    assert (state.status, state.must_restore_hooks) == (JobStatus.RESTARTING, True)
+    assert world.taken() == [("flags", "restore", 1, "flags as of 1")]
+    world.broken = set()
+    assert watch(job).actions == ("restored the job from checkpoint 1",)
+    assert job.state().status is JobStatus.RUNNING
+    assert not job.state().must_restore_hooks
+
+
+def test_a_failing_restore_hook_uses_up_the_restarts() -> None:
+    once = RestartStrategy(type=RestartType.FIXED_DELAY, attempts=1, delay_ms=0)
+    job, world = a_hooked_job(restart_strategy=once)
+    world.broken = {"flags"}
+
+    for status in (JobStatus.RESTARTING, JobStatus.FAILED):
+        with pytest.raises(RestoreError):
+            restore(job, Latest())
+        assert job.state().status is status
+
+
+def a_job_whose_restorer_died(monkeypatch: pytest.MonkeyPatch) -> tuple[Job, World]:
+    """The fence is journaled; nothing behind it happened."""
+    job, world = a_hooked_job()
+    take_checkpoint(job)
+    world.taken()
+
+    class Killed(BaseException):
+        pass
+
+    def dies(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr("sluice.coordinator.restore.resume", dies)
+    with pytest.raises(Killed):
+        restore(job, Latest())
+    monkeypatch.undo()
+    assert (job.state().generation, world.taken()) == (2, [])
+    return job, world
+
+
+def test_a_crash_between_the_fence_and_the_hooks_is_made_up_for_by_the_next_trigger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, world = a_job_whose_restorer_died(monkeypatch)
+
+    trigger_one(job)
+
+    acts = [call[:3] for call in world.taken()]
+    assert acts == [
+        ("flags", "restore", 1),
+        ("silent", "restore", 1),
+        ("flags", "trigger", 2),
+        ("silent", "trigger", 2),
+    ]
+    assert not job.state().must_restore_hooks
+
+
+def test_nothing_is_triggered_while_a_hook_cannot_be_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, world = a_job_whose_restorer_died(monkeypatch)
+    world.broken = {"silent"}
+
+    with pytest.raises(RestoreError, match="hook 'silent' could not be restored"):
+        trigger(job)
+
+    assert (job.state().status, job.state().pending) == (JobStatus.RESTARTING, ())
+
+
+def test_a_failing_trigger_hook_drops_the_request_and_the_job_goes_on() -> None:
+    job, world = a_hooked_job()
+    world.broken = {"silent"}
+
+    assert trigger(job) == NotTriggered(
+        reason=Reason.TRIGGER_CHECKPOINT_FAILURE,
+        message="master hook 'silent' failed: the outside does not answer",
+    )
+    assert keys_of(job, "auctions/checkpoints/") == []
+    assert job.state().status is JobStatus.RUNNING
+    world.broken = set()
+    assert take_checkpoint(job) == 1
+
+
+def test_a_queued_request_whose_hook_fails_leaves_the_queue() -> None:
+    job, world = a_hooked_job(tolerable_failed_checkpoints=1)
+    trigger_one(job)
+    assert isinstance(trigger(job, request_id="mine"), Queued)
+    fail_checkpoint(job, ONE, Reason.CHECKPOINT_EXPIRED, "too slow")
+    world.broken = {"flags"}
+
+    outcome = trigger(job, request_id="mine")
+
+    assert isinstance(outcome, NotTriggered)
+    assert (outcome.reason, job.state().queue) == (Reason.TRIGGER_CHECKPOINT_FAILURE, ())
+    world.broken = set()
+    assert isinstance(trigger(job, request_id="another"), Triggered)
+
+
+SOON, LATE = timedelta(milliseconds=20), timedelta(minutes=1)
+WHO = ContextVar("WHO", default="")
+
+
+@pytest.fixture(name="never")
+def _never() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()  # Who waits for it goes.
+
+
+def test_what_a_hook_returns_or_raises_is_passed_on() -> None:
+    def breaks() -> None:
+        raise LookupError("no such flag")
+
+    WHO.set("ada")
+    assert call_hook(WHO.get, LATE) == "ada"
+    with pytest.raises(LookupError, match="no such flag"):
+        call_hook(breaks, LATE)
+
+
+def test_one_that_hangs_has_failed(never: threading.Event) -> None:
+    with pytest.raises(TimeoutError, match=r"it did not return within 0\.02 s"):
+        call_hook(never.wait, SOON)
+
+
+def test_a_hook_that_hangs_fails_the_request_and_a_listener_that_does_changes_nothing(
+    never: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hears(checkpoint_id: int) -> None:
+        never.wait()
+
+    hangs = {1: True}
+    pipeline = a_pipeline()
+    pipeline.hook(
+        "flags",
+        trigger=lambda checkpoint_id, timestamp_ms: str(hangs.pop(1, None) and never.wait()),
+        restore=lambda checkpoint_id, state: None,
+        notify_checkpoint_complete=hears,
+        timeout=SOON,
+    )
+    job = a_running_job(pipeline)
+
+    outcome = trigger(job)
+    taken = take_checkpoint(job)
+
+    assert outcome == NotTriggered(
+        reason=Reason.TRIGGER_CHECKPOINT_FAILURE,
+        message="master hook 'flags' failed: it did not return within 0.02 s",
+    )
+    latest = job.state().latest_completed
+    assert latest is not None
+    assert (latest.checkpoint_id, latest.is_committed) == (taken, True)
+    assert "uid=flags: it did not return within 0.02 s" in caplog.text
+
+
+def test_a_hook_without_any_time_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="hook 'flags' has timeout 0:00:00; give it some"):
+        a_pipeline().hook(
+            "flags",
+            trigger=lambda checkpoint_id, timestamp_ms: None,
+            restore=lambda checkpoint_id, state: None,
+            timeout=timedelta(0),
+        )

@@ -1,6 +1,22 @@
-"""Savepoints: copies that a person owns, and what is restored from them."""
+"""Savepoints: copies that a person owns, and what is restored from them.
+
+CLAIM gives a savepoint to the job, which deletes it when no checkpoint reads it any more.
+
+A person disposes of a savepoint: what belongs to it goes, unless the job needs it.
+
+Restored from elsewhere: a savepoint, or a checkpoint or savepoint of another root.
+
+The table of docs/explanation/semantics.md, what each kind of snapshot can do, cell by cell.
+"""
 
 from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,24 +31,43 @@ from harness.jobs import (
 )
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.garbage import Orphans, collect_garbage
 from sluice.coordinator.publication import commit
-from sluice.coordinator.restore import restore, savepoint_target, stop
-from sluice.coordinator.savepoints import savepoint_names
+from sluice.coordinator.record import discard_claimed
+from sluice.coordinator.restore import (
+    RestoreRequest,
+    foreign_target,
+    resolve,
+    restore,
+    savepoint_target,
+    stop,
+)
+from sluice.coordinator.savepoints import copy_savepoint, dispose, savepoint_names
 from sluice.coordinator.submission import configure, submit
-from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.coordinator.trigger import trigger
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus, Retention
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.restoring import Latest, RestoreOptions
+from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.declaration import aggregates as agg
 from sluice.declaration.params import param
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, RestoreError, TableMismatch
 from sluice.job.job import Job
 from sluice.protocol.keys import check_savepoint_name
 from sluice.sinks import FilesTable
-from sluice.sources import Nexmark
-from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
+from sluice.sources import Files, Nexmark
+from tests.begun import begun, copied
+from tests.hooked import Crash, crashing, hooked
+from tests.subtasks import (
+    a_savepoint,
+    acknowledge,
+    in_flight_records,
+    state_records,
+    take_checkpoint,
+)
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 EXPIRED, TASK_FAILURE = Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE
@@ -165,3 +200,802 @@ def test_restoring_a_suspending_savepoint_whose_commit_died_resumes_the_job() ->
     finalize(job, ONE)
 
     assert restore(job, Latest()).state.status is JobStatus.RUNNING
+
+
+CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
+
+
+def a_claiming_job(**checkpointing: Any) -> Job:
+    job = a_running_job(a_pipeline(**{"num_retained": 1, **checkpointing}))
+    take_checkpoint(job)
+    a_savepoint(job)
+    restore(job, savepoint_target(job, "mine"), CLAIM)
+    return job
+
+
+def take_compacting_checkpoint(job: Job) -> None:
+    """Take a checkpoint whose state shares no file with the one before."""
+    plan = trigger_one(job)
+    acknowledge(job, plan, compacts=True)
+    finish(job, plan.checkpoint_id)
+
+
+def finish(job: Job, checkpoint_id: CheckpointId) -> None:
+    finalize(job, checkpoint_id)
+    commit(job, checkpoint_id)
+
+
+def files_of(job: Job, name: str = "mine") -> list[str]:
+    return keys_of(job, job.paths.savepoint(name))
+
+
+def test_it_stays_whole_as_long_as_a_retained_checkpoint_reads_a_file_of_it() -> None:
+    job = a_claiming_job()
+    before = files_of(job)
+
+    for _ in range(3):
+        take_checkpoint(job)
+
+    assert files_of(job) == before
+    assert job.state().claimed_savepoints == ("mine",)
+    newest = job.state().completed[-1].checkpoint_id
+    assert state_records(job, job.metadata(newest), STAGES[0]) == list(range(50))
+
+
+def test_it_goes_with_the_last_checkpoint_that_reads_it_and_the_journal_says_so() -> None:
+    job = a_claiming_job(num_retained=2)
+    take_checkpoint(job)
+    take_compacting_checkpoint(job)
+    assert files_of(job) != []
+
+    take_compacting_checkpoint(job)
+
+    assert files_of(job) == []
+    assert job.state().claimed_savepoints == ()
+    newest = job.state().completed[-1].checkpoint_id
+    assert state_records(job, job.metadata(newest), STAGES[0]) == list(range(50))
+
+
+def test_it_stays_until_the_first_checkpoint_for_a_failure_goes_back_to_it() -> None:
+    job = a_claiming_job()
+
+    assert discard_claimed(job) == ()
+    collect_garbage(job, grace_ms=0)
+    restore(job, Latest())
+    take_compacting_checkpoint(job)
+
+    assert files_of(job) == []
+
+
+def test_one_that_was_not_claimed_is_never_deleted() -> None:
+    job = a_running_job(a_pipeline(num_retained=1))
+    take_checkpoint(job)
+    a_savepoint(job)
+    a_savepoint(job, "other")
+    before = files_of(job)
+    restore(job, savepoint_target(job, "mine"))
+    take_checkpoint(job)
+    restore(job, savepoint_target(job, "other"), CLAIM)
+    take_compacting_checkpoint(job)
+    take_compacting_checkpoint(job)
+
+    assert files_of(job) == before
+    assert savepoint_names(job) == ["mine"]
+
+
+def test_going_back_to_a_checkpoint_of_its_own_frees_the_job_of_it() -> None:
+    job = a_claiming_job(num_retained=3)
+    first = job.state().completed[0].checkpoint_id
+    restore(job, FromCheckpoint(first))
+
+    take_checkpoint(job)
+
+    assert (files_of(job), job.state().claimed_savepoints) == ([], ())
+    assert job.state().status is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("writes", range(7))
+def test_a_crash_never_leaves_one_that_looks_complete_and_is_not(writes: int) -> None:
+    job = a_claiming_job()
+    plan = trigger_one(job)
+    acknowledge(job, plan, compacts=True)
+    finish_without_cleaning(job, plan.checkpoint_id)
+    whole = files_of(job)
+
+    with pytest.raises(Crash):
+        discard_claimed(crashing(job, writes))
+
+    deletes = max(0, writes - 1)  # The first write journals the release.
+    assert savepoint_names(job) == ([] if deletes else ["mine"])
+    assert len(files_of(job)) == max(0, len(whole) - deletes)
+    assert job.state().claimed_savepoints == ("mine",)
+    assert collect_garbage(job, grace_ms=0) == Orphans(), "neither garbage nor incomplete"
+    assert (files_of(job), job.state().claimed_savepoints) == ([], ())
+
+
+def finish_without_cleaning(job: Job, checkpoint_id: CheckpointId) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.coordinator.publication.discard_claimed", lambda job: ())
+        finish(job, checkpoint_id)
+
+
+def test_an_unreadable_checkpoint_keeps_it_and_does_not_hold_up_the_job() -> None:
+    job = a_claiming_job()
+    plan = trigger_one(job)
+    acknowledge(job, plan, compacts=True)
+    finish_without_cleaning(job, plan.checkpoint_id)
+    job.store.put(job.paths.metadata(plan.checkpoint_id), b"{}")
+
+    assert discard_claimed(job) == ()
+    assert files_of(job) != []
+
+
+def test_its_name_is_not_free_until_it_is_gone() -> None:
+    job = a_claiming_job()
+    take_checkpoint(job)
+    job.store.delete([job.paths.savepoint_metadata("mine")])
+
+    with pytest.raises(ConfigurationError, match="was claimed by the job and is not deleted yet"):
+        trigger(job, savepoint_name="mine", is_periodic=False)
+
+
+def test_a_new_life_of_the_job_deletes_it_when_the_old_one_is_over() -> None:
+    job = a_claiming_job()
+    take_checkpoint(job)
+    stop(job, JobStatus.CANCELED)
+    submit(job, job.state().configuration)
+    assert files_of(job) != []
+
+    take_checkpoint(job)
+
+    assert files_of(job) == []
+
+
+MINE = "auctions/savepoints/mine/"
+
+
+@begun
+def a_job_with_two_savepoints() -> Job:
+    """``mine`` and ``mine-2``, whose name begins as that of the other one."""
+    job = a_running_job()
+    a_savepoint(job, "mine")
+    a_savepoint(job, "mine-2")
+    return job
+
+
+def beside(keys: list[str]) -> list[str]:
+    return [key for key in keys if not key.startswith(MINE) and "/journal/" not in key]
+
+
+def dispose_again(job: Job) -> None:
+    assert dispose(job, "mine")
+
+
+def collect(job: Job) -> None:
+    collect_garbage(job, grace_ms=0)
+
+
+def die_at(number: int, seen: list[str]) -> Callable[[str, str], None]:
+    def before(verb: str, key: str) -> None:
+        if len(seen) == number:
+            raise Crash
+        seen.append(f"{verb} {key}")
+
+    return before
+
+
+def test_what_belongs_to_it_goes_and_nothing_else() -> None:
+    job = a_job_with_two_savepoints()
+    before = keys_of(job)
+
+    assert dispose(job, "mine")
+
+    assert beside(keys_of(job)) == beside(before)
+    assert keys_of(job, MINE) == []
+    assert savepoint_names(job) == ["mine-2"]
+    assert (job.state().claimed_savepoints, job.state().releasing_savepoints) == ((), ())
+    restore(job, Latest())
+    take_checkpoint(job)
+    assert published_records(job) == list(range(30))
+    a_savepoint(job, "mine")  # The name is free again.
+
+
+def test_it_may_be_repeated_and_is_no_error_where_nothing_is() -> None:
+    job = a_job_with_two_savepoints()
+    dispose(job, "mine")
+    before = keys_of(job)
+
+    assert not dispose(job, "mine")
+    assert not dispose(job, "never-taken")
+    assert keys_of(job) == before
+    with pytest.raises(ConfigurationError, match="is not usable"):
+        dispose(job, "../checkpoints")
+
+
+def test_it_is_refused_while_the_job_has_begun_from_it_and_completed_nothing() -> None:
+    job = a_job_with_two_savepoints()
+    restore(job, savepoint_target(job, "mine"))
+    before = keys_of(job)
+
+    with pytest.raises(ConfigurationError, match="was restored from it, and has completed no"):
+        dispose(job, "mine")
+    trigger_one(job)
+    with pytest.raises(ConfigurationError, match="was restored from it, and has completed no"):
+        dispose(job, "mine")
+    assert [key for key in before if "/savepoints/" in key] == keys_of(job, "auctions/savepoints/")
+    fail_checkpoint(job, job.state().pending[0].checkpoint_id, Reason.CHECKPOINT_EXPIRED, "slow")
+    restore(job, Latest())
+    take_checkpoint(job)
+
+    assert dispose(job, "mine")
+    restore(job, Latest())
+    take_checkpoint(job)
+    assert published_records(job) == list(range(30))
+
+
+def test_a_claimed_one_is_the_jobs_to_delete() -> None:
+    job = a_running_job(a_pipeline(num_retained=1))
+    a_savepoint(job, "mine")
+    restore(job, savepoint_target(job, "mine"), CLAIM)
+    take_checkpoint(job)
+
+    with pytest.raises(ConfigurationError, match="claimed it, and deletes it when no retained"):
+        dispose(job, "mine")
+
+
+def test_one_that_is_being_taken_is_left_alone() -> None:
+    job = a_running_job()
+    plan = trigger_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
+    acknowledge(job, plan)
+    finalize(job, plan.checkpoint_id)
+
+    with pytest.raises(ConfigurationError, match="it is being taken; wait for its end"):
+        dispose(job, "mine")
+    commit(job, plan.checkpoint_id)
+    assert savepoint_names(job) == ["mine"]
+
+
+def test_nothing_goes_while_a_retained_checkpoint_cannot_be_read_or_reads_it() -> None:
+    """The second is a root that a hand left so."""
+    job = a_job_with_two_savepoints()
+    files = keys_of(job, MINE)
+    key = job.paths.metadata(2)
+    whole = job.store.get(key)
+    assert whole is not None
+    job.store.delete([key])
+
+    with pytest.raises(RestoreError):
+        dispose(job, "mine")
+    theirs = job.store.get(job.paths.savepoint_metadata("mine"))
+    assert theirs is not None
+    job.store.put(key, theirs)
+    with pytest.raises(ConfigurationError, match="checkpoint 2 reads its files, and is retained"):
+        dispose(job, "mine")
+    job.store.put(key, whole)
+
+    assert keys_of(job, MINE) == files
+    assert dispose(job, "mine")
+
+
+@pytest.mark.parametrize("ends", [dispose_again, collect], ids=["again", "garbage collector"])
+def test_a_crash_at_any_request_is_finished_later(ends: Callable[[Job], None]) -> None:
+    """Until all of it is gone it cannot be restored, and its name is not free."""
+    for requests in range(100):
+        job = a_job_with_two_savepoints()
+        seen: list[str] = []
+        try:
+            dispose(hooked(job, die_at(requests, seen)), "mine")
+        except Crash:
+            released = "mine" in job.state().releasing_savepoints
+            whole, files = "mine" in savepoint_names(job), keys_of(job, MINE)
+            assert released or whole or not files
+            if released:
+                with pytest.raises(ConfigurationError, match="choose another name"):
+                    a_savepoint(job, "mine")
+                ends(job)
+                assert keys_of(job, MINE) == []
+            assert job.state().claimed_savepoints == ()
+        else:
+            break
+    assert 5 < requests < 100
+
+
+def test_a_job_that_ended_or_was_never_submitted_here_loses_its_savepoints_as_asked() -> None:
+    ended = a_job_with_two_savepoints()
+    stop(ended, JobStatus.CANCELED)
+    assert dispose(ended, "mine")
+    other = a_job(root="memory://copies-of-savepoints")
+    copy_savepoint(ended, "mine-2", other.store.root)
+
+    assert dispose(other, "mine-2")
+
+    assert savepoint_names(other) == []
+    submit(other, configure(other.pipeline, {}))
+    take_checkpoint(other)
+    assert discard_claimed(other) == ()
+    assert other.metadata(CheckpointId(1)).checkpoint_id == 1
+
+
+NO_OPTIONS = RestoreOptions()
+ACCEPT = RestoreOptions(accept_tables=True)
+
+
+@pytest.fixture(params=["memory", "file"])
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
+    """A cancelled job of another root: checkpoints 1 and 3, and savepoint "mine", which is 2."""
+    root = None if request.param == "memory" else f"file://{tmp_path}/elsewhere"
+    job = a_job(root=root)
+    restore(job, Latest(), configuration=configure(job.pipeline, {}))
+    take_checkpoint(job)
+    a_savepoint(job)
+    take_checkpoint(job)
+    stop(job, JobStatus.CANCELED)
+    return job
+
+
+def moved(job: Job, elsewhere: Job, *, options: RestoreOptions = NO_OPTIONS, **target: Any) -> Job:
+    """*job* restored from the root of the other."""
+    found = foreign_target(job, elsewhere.location.root, **target)
+    restore(job, found, options, configuration=configure(job.pipeline, {}))
+    return job
+
+
+def absorbed(job: Job, checkpoint_id: CheckpointId) -> list[list[int]]:
+    return [state_records(job, job.metadata(checkpoint_id), stage) for stage in STAGES]
+
+
+@pytest.mark.parametrize(
+    ("target", "continued"),
+    [({}, 3), ({"checkpoint_id": ONE}, 1), ({"savepoint": "mine"}, 2)],
+    ids=["latest", "numbered", "savepoint"],
+)
+def test_a_job_goes_on_in_another_root(
+    elsewhere: Job, target: dict[str, Any], continued: int
+) -> None:
+    bytes_before = {key: elsewhere.store.get(key) for key in keys_of(elsewhere)}
+
+    job = moved(a_job(), elsewhere, **target)
+    first = take_checkpoint(job)
+    second = take_checkpoint(job)
+
+    assert (first, job.metadata(first).parent) == (continued + 1, continued)
+    assert job.metadata(first).origin == SnapshotOrigin(
+        checkpoint_id=CheckpointId(continued),
+        savepoint=target.get("savepoint"),
+        root=elsewhere.location.root,
+        pipeline="auctions",
+    )
+    assert all(handle.root == "" for handle in job.metadata(first).files)
+    assert job.metadata(second).origin is None
+    assert absorbed(job, second) == [list(range(10 * continued + 20))] * 2
+    # The rows before are in the other root's table; this one's begins with the restore.
+    assert published_records(job) == list(range(10 * continued, 10 * continued + 20))
+    assert {key: elsewhere.store.get(key) for key in keys_of(elsewhere)} == bytes_before
+
+
+def test_the_other_root_is_not_needed_after_the_first_checkpoint(elsewhere: Job) -> None:
+    job = moved(a_job(), elsewhere)
+    take_checkpoint(job)
+    elsewhere.store.delete(keys_of(elsewhere))
+
+    restore(job, Latest())
+
+    assert absorbed(job, take_checkpoint(job)) == [list(range(50))] * 2
+    assert published_records(job) == list(range(30, 50))
+
+
+def test_until_then_a_failure_starts_from_the_other_root_again(elsewhere: Job) -> None:
+    job = moved(a_job(), elsewhere)
+    acknowledge(job, trigger_one(job))
+    fail_checkpoint(job, CheckpointId(4), Reason.TASK_FAILURE, "lost", is_task_failure=True)
+
+    restored = restore(job, Latest())
+
+    assert restored.origin is not None
+    assert restored.origin.root == elsewhere.location.root
+    assert absorbed(job, take_checkpoint(job)) == [list(range(40))] * 2
+
+
+def test_a_savepoint_taken_first_after_the_move_is_self_contained(elsewhere: Job) -> None:
+    job = moved(a_job(), elsewhere)
+
+    a_savepoint(job, "here")
+
+    files = job.savepoint_metadata("here").files
+    assert files
+    assert {handle.root for handle in files} == {""}
+    assert all(handle.key.startswith("auctions/savepoints/here/") for handle in files)
+
+
+def test_a_table_that_is_kept_outside_of_both_roots_goes_on(elsewhere: Job) -> None:
+    outside = a_pipeline(location=f"memory://{secrets.token_hex(6)}")
+    there = moved(a_job(outside), elsewhere, checkpoint_id=ONE)
+    take_checkpoint(there)
+    stop(there, JobStatus.CANCELED)
+
+    with pytest.raises(RestoreError, match=r"'results' shows checkpoint 2, which life '"):
+        moved(a_job(outside), there)
+    here = moved(a_job(outside), there, options=ACCEPT)
+    take_checkpoint(here)
+
+    assert published_records(here) == list(range(10, 30))
+    there_again = restore(there, Latest()).state
+    with pytest.raises(TableMismatch, match=f"belongs to life {here.state().life!r}"):
+        take_checkpoint(there)
+    assert there_again.base == 2
+
+
+def test_a_pipeline_may_go_on_under_another_name(elsewhere: Job) -> None:
+    renamed = a_pipeline()
+    renamed.uid = "auctions_two"
+
+    job = moved(a_job(renamed), elsewhere, pipeline="auctions")
+
+    assert absorbed(job, take_checkpoint(job)) == [list(range(40))] * 2
+
+
+def test_all_tables_begin_anew_whatever_generation_the_other_job_had(elsewhere: Job) -> None:
+    """Both are of generation 1: it says nothing about whose lineage this is."""
+    job = moved(a_job(), elsewhere)
+
+    first = job.metadata(take_checkpoint(job))
+
+    assert first.generation == elsewhere.metadata(CheckpointId(3)).generation
+    assert set(first.tables.values()) == {4}
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ({"savepoint": "nobodys"}, r"savepoints/nobodys/_metadata does not exist"),
+        ({"checkpoint_id": CheckpointId(7)}, r"0000000007/_metadata does not exist"),
+        ({"pipeline": "bids"}, r"job 'bids' has no completed checkpoint in "),
+    ],
+)
+def test_what_is_not_there_is_named(elsewhere: Job, target: dict[str, Any], problem: str) -> None:
+    job = a_job()
+
+    with pytest.raises(RestoreError, match=problem):
+        moved(job, elsewhere, **target)
+    assert keys_of(job) == []
+
+
+def test_a_file_that_is_missing_there_is_named(elsewhere: Job) -> None:
+    lost = elsewhere.metadata(ONE).files[0].key
+    elsewhere.store.delete([lost])
+
+    with pytest.raises(RestoreError, match=f"{lost} is missing"):
+        moved(a_job(), elsewhere)
+
+
+def test_what_lies_in_another_root_cannot_be_claimed(elsewhere: Job) -> None:
+    job = a_job()
+    target = foreign_target(job, elsewhere.location.root)
+
+    with pytest.raises(RestoreError, match=r"checkpoint 3 of .* cannot be claimed; restore it w"):
+        restore(job, target, CLAIM, configuration=configure(job.pipeline, {}))
+
+
+def test_several_jobs_go_on_from_one_savepoint() -> None:
+    first = a_running_job()
+    take_checkpoint(first)
+    a_savepoint(first)
+    before = {key: first.store.get(key) for key in keys_of(first, "auctions/savepoints/")}
+
+    others = [moved(a_job(), first, savepoint="mine") for _ in range(2)]
+    for job in (first, *others):
+        if job is first:
+            restore(job, savepoint_target(job, "mine"))
+        take_checkpoint(job)
+        assert absorbed(job, take_checkpoint(job)) == [list(range(40))] * 2
+        assert not [
+            handle
+            for completed in job.state().completed[-2:]
+            for handle in job.metadata(completed.checkpoint_id).files
+            if "/savepoints/" in handle.key or handle.root
+        ]
+
+    assert {key: first.store.get(key) for key in keys_of(first, "auctions/savepoints/")} == before
+
+
+def test_the_first_checkpoint_is_taken_even_without_new_records(tmp_path: Path) -> None:
+    """Only then can the owner of the savepoint delete it."""
+    (tmp_path / "names.txt").write_text("ann\nbob\n")
+    pipeline = Pipeline("auctions")
+    lines = pipeline.source("lines", Files(str(tmp_path / "names.txt"), bounded=False))
+    lines.key_by("line").aggregate("count_bids", n=agg.count()).sink(
+        "results", FilesTable(changelog=True)
+    )
+    job = a_running_job(pipeline)
+    a_savepoint(job)
+    restore(job, savepoint_target(job, "mine"))
+
+    first = trigger_one(job)
+
+    assert (first.records, first.is_full) == (0, True)
+
+
+def test_a_claimed_savepoint_is_shared_in_place() -> None:
+    job = a_running_job()
+    a_savepoint(job)
+
+    restore(job, savepoint_target(job, "mine"), CLAIM)
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    restore(job, Latest())  # Nothing has completed: it is still claimed.
+    taken = take_checkpoint(job)
+
+    assert not plan.is_full
+    assert job.state().claimed_savepoints == ("mine",)
+    assert [h for h in job.metadata(taken).files if h.key.startswith("auctions/savepoints/mine/")]
+    assert absorbed(job, taken) == [list(range(20))] * 2
+
+
+def a_table(job: Job, checkpoint_id: CheckpointId) -> Any:
+    cut = job.metadata(checkpoint_id).source("names")
+    assert cut is not None
+    return cut.table
+
+
+@pytest.fixture
+def pinning_job(tmp_path: Path) -> Job:
+    (tmp_path / "names.txt").write_text("ann\nbob\n")
+    pipeline = a_pipeline()
+    pipeline.source("names", Files(str(tmp_path / "names.txt")), table=True)
+    return a_running_job(pipeline)
+
+
+def append_to(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("ann\nbob\ncid\n")
+
+
+def test_a_table_source_is_pinned_at_every_barrier_and_kept_while_it_does_not_change(
+    pinning_job: Job, tmp_path: Path
+) -> None:
+    one, two = take_checkpoint(pinning_job), take_checkpoint(pinning_job)
+    append_to(tmp_path)
+    three = take_checkpoint(pinning_job)
+
+    tables = [a_table(pinning_job, taken) for taken in (one, two, three)]
+    assert tables[0] == tables[1]
+    assert [table.rows for table in tables] == [2, 2, 3]
+
+
+@pytest.mark.parametrize("options", [RestoreOptions(), CLAIM], ids=["NO_CLAIM", "CLAIM"])
+def test_a_pinned_table_is_written_anew_unless_the_savepoint_is_claimed(
+    pinning_job: Job, options: RestoreOptions
+) -> None:
+    a_savepoint(pinning_job)
+    restore(pinning_job, savepoint_target(pinning_job, "mine"), options)
+
+    table = a_table(pinning_job, take_checkpoint(pinning_job))
+
+    is_claimed = options.claim_mode is ClaimMode.CLAIM
+    assert table.key.startswith("auctions/savepoints/") == is_claimed
+    assert table.rows == 2
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "semantics.md"
+HEADING = "## What each kind of snapshot can do"
+COUNT, RANK = STAGES
+DROP = RestoreOptions(allow_non_restored_state=True)
+RECORDS = 30  # Before the snapshot, which is the third checkpoint; ten come with the next one.
+
+KINDS: dict[str, dict[str, bool]] = {
+    "aligned checkpoint": {},
+    "unaligned checkpoint": {"unaligned": True},
+    "native savepoint": {"is_canonical": False},
+    "canonical savepoint": {"is_canonical": True},
+}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A snapshot of a job that goes on; ``name`` is that of a savepoint."""
+
+    job: Job
+    checkpoint_id: CheckpointId
+    name: str | None
+    checkpointing: dict[str, Any]
+
+    @property
+    def metadata(self) -> CheckpointMetadata:
+        if self.name is None:
+            return self.job.metadata(self.checkpoint_id)
+        return self.job.savepoint_metadata(self.name)
+
+    @property
+    def folder(self) -> str:
+        paths = self.job.paths
+        return paths.checkpoint(self.checkpoint_id) if not self.name else paths.savepoint(self.name)
+
+    def changed(self, *stages: str) -> Job:
+        """The job, as a process sees it whose declaration has other stages."""
+        return replace(self.job, pipeline=a_pipeline(stages=stages, **self.checkpointing))
+
+    def request(self, **given: Any) -> RestoreRequest:
+        named = {"savepoint": self.name} if self.name else {"checkpoint": self.checkpoint_id}
+        return RestoreRequest(**named | given)
+
+
+def taken(kind: str, **checkpointing: Any) -> Taken:
+    form = KINDS[kind]
+    checkpointing |= {name: value for name, value in form.items() if name == "unaligned"}
+    name = "mine" if "is_canonical" in form else None
+    return Taken(after_three(kind=kind, **checkpointing), CheckpointId(3), name, checkpointing)
+
+
+@begun
+def after_three(*, kind: str, **checkpointing: Any) -> Job:
+    job = a_running_job(a_pipeline(**checkpointing))
+    take_checkpoint(job)
+    take_checkpoint(job)
+    if "is_canonical" in KINDS[kind]:
+        a_savepoint(job, "mine", **KINDS[kind])
+    else:
+        take_checkpoint(job)
+    return job
+
+
+def goes_on(job: Job, request: RestoreRequest, *stages: str) -> bool:
+    """Whether the job is restored as asked, and has each record once in the state of *stages*, or
+    in flight to them, behind its next checkpoint.
+    """
+    resolved = resolve(job, job.state(), request)
+    restore(job, resolved.target, resolved.options, configuration=resolved.configuration)
+    metadata = job.metadata(take_checkpoint(job))
+    for stage in stages or STAGES:
+        records = state_records(job, metadata, stage) + in_flight_records(job, metadata, stage)
+        assert sorted(records) == list(range(RECORDS + 10)), stage
+    return True
+
+
+def elsewhere_of_snapshot_capabilities(snapshot: Taken, root: str) -> bool:
+    """Whether a job of a new root goes on from the snapshot where it lies below *root*."""
+    job = a_job(snapshot.job.pipeline)
+    where = {"savepoint": snapshot.name} if snapshot.name else {}
+    here = foreign_target(job, root, checkpoint_id=snapshot.checkpoint_id, **where)
+    restore(job, here, configuration=configure(job.pipeline, {}))
+    return job.metadata(take_checkpoint(job)).origin is not None
+
+
+def in_its_own_root(kind: str) -> bool:
+    snapshot = taken(kind)
+    return goes_on(snapshot.job, snapshot.request())
+
+
+def in_another_root(kind: str) -> bool:
+    snapshot = taken(kind)
+    return elsewhere_of_snapshot_capabilities(snapshot, snapshot.job.location.root)
+
+
+def by_its_path(kind: str) -> bool:
+    snapshot = taken(kind)
+    return goes_on(snapshot.job, RestoreRequest(pointer=f"{snapshot.folder}_metadata"))
+
+
+def with_another_parallelism(kind: str) -> bool:
+    snapshot = taken(kind)
+    return goes_on(snapshot.job, snapshot.request(parallelism=("3",)))
+
+
+def with_a_stage_behind(kind: str) -> bool:
+    snapshot = taken(kind)
+    return goes_on(snapshot.changed(COUNT, RANK, "more"), snapshot.request())
+
+
+def with_a_stage_between(kind: str) -> bool:
+    snapshot = taken(kind)
+    return goes_on(snapshot.changed(COUNT, "between", RANK), snapshot.request())
+
+
+def without_a_stage(kind: str) -> bool:
+    snapshot = taken(kind)
+    with pytest.raises(RestoreError, match="'rank_bids' has state"):
+        goes_on(snapshot.changed(COUNT), snapshot.request(), COUNT)
+    return goes_on(snapshot.changed(COUNT), snapshot.request(options=DROP), COUNT)
+
+
+def as_its_folder_alone(kind: str) -> bool:
+    snapshot = taken(kind)
+    return elsewhere_of_snapshot_capabilities(
+        snapshot, copied(snapshot.job, snapshot.folder).location.root
+    )
+
+
+def with_its_whole_root(kind: str) -> bool:
+    snapshot = taken(kind)
+    return goes_on(copied(snapshot.job), snapshot.request())
+
+
+def claimed(kind: str) -> bool:
+    snapshot = taken(kind)
+    goes_on(snapshot.job, snapshot.request(options=CLAIM))
+    return snapshot.job.state().claimed_savepoints == (snapshot.name,)
+
+
+def after_newer_ones_and_the_end(kind: str) -> bool:
+    """Each alone would end a checkpoint, so each is asked."""
+    newer = taken(kind, num_retained=1)
+    take_checkpoint(newer.job)
+    ended = taken(kind, externalized_checkpoint_retention=Retention.NEVER_RETAIN_AFTER_TERMINATION)
+    stop(ended.job, JobStatus.CANCELED)
+    stays = [happens(partial(goes_on, one.job, one.request()), GONE) for one in (newer, ended)]
+    assert len({*stays}) == 1
+    return all(stays)
+
+
+def incrementally(kind: str) -> bool:
+    snapshot = taken(kind)
+    before = {one.key for one in snapshot.job.metadata(CheckpointId(2)).files}
+    return any(one.key in before for one in snapshot.metadata.files)
+
+
+PLAYS: dict[str, Callable[[str], bool]] = {
+    "Restored in its own root": in_its_own_root,
+    "Restored in another root, read where it lies": in_another_root,
+    "Restored by its path": by_its_path,
+    "Restored with another parallelism": with_another_parallelism,
+    "A new stage behind the others": with_a_stage_behind,
+    "A new stage between two others": with_a_stage_between,
+    "State of a stage that is gone is dropped, if asked": without_a_stage,
+    "Self-contained: its folder alone, copied elsewhere": as_its_folder_alone,
+    "Relocatable with its whole root": with_its_whole_root,
+    "Given to the job (CLAIM)": claimed,
+    "Stays when newer ones come, and when the job ends": after_newer_ones_and_the_end,
+    "Incremental: shares files with the one before": incrementally,
+}
+
+GONE = "is not retained"
+REFUSALS = {
+    "A new stage between two others": "'rank_bids' has rows in flight",
+    "Self-contained: its folder alone, copied elsewhere": "is missing, expected",
+    "Given to the job (CLAIM)": "only a savepoint can be claimed",
+}
+
+
+def happens(play: Callable[[], bool], refusal: str | None) -> bool:
+    """Whether it is done; only its own *refusal* says that it cannot be."""
+    try:
+        return play()
+    except (ConfigurationError, RestoreError) as error:
+        if refusal is None or refusal not in str(error):
+            raise
+        return False
+
+
+def the_table() -> dict[str, dict[str, str]]:
+    """The page's cells, by row and kind."""
+    lines = PAGE.read_text().split(HEADING)[1].split("\n## ")[0].splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith("|")
+    ]
+    (_, *kinds), _, *cells = rows
+    return {name: dict(zip(kinds, row, strict=True)) for name, *row in cells}
+
+
+def test_the_page_has_the_kinds_and_the_rows_that_are_played() -> None:
+    table = the_table()
+
+    assert [*table] == [*PLAYS]
+    assert all([*row] == [*KINDS] for row in table.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", PLAYS)
+def test_a_cell_says_what_happens(what: str, kind: str) -> None:
+    happened = happens(partial(PLAYS[what], kind), REFUSALS.get(what))
+
+    assert the_table()[what][kind] == ("yes" if happened else "no")
+
+
+def test_a_stage_goes_between_where_rows_in_flight_may_be_lost() -> None:
+    snapshot = taken("unaligned checkpoint")
+    assert in_flight_records(snapshot.job, snapshot.metadata, RANK)
+
+    with pytest.raises(RestoreError, match="'rank_bids' has rows in flight"):
+        with_a_stage_between("unaligned checkpoint")
+    changed = snapshot.changed(COUNT, "between", RANK)
+    assert goes_on(changed, snapshot.request(options=DROP), COUNT)

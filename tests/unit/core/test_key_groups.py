@@ -1,4 +1,7 @@
-"""Key groups: Flink's vectors, and the agreement of hash, key group, subtask and hash range."""
+"""Key groups: Flink's vectors, and the agreement of hash, key group, subtask and hash range.
+
+Operator lists are dealt out as Flink's RoundRobinOperatorStateRepartitioner does.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from sluice.core.handles import MAX_HASH, MIN_HASH
 from sluice.core.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
     check_parallelism,
+    dealt_out,
     default_max_parallelism,
     hash_range,
     key_group_range,
@@ -151,3 +155,33 @@ def test_an_impossible_parallelism_is_refused_with_the_stage(
 
     with pytest.raises(ConfigurationError, match=message):
         check_parallelism("parse", parallelism, maximum)
+
+
+@pytest.mark.parametrize(
+    ("elements", "parallelism", "parts"),
+    [
+        ({"a": 10}, 3, {"a": [(0, 4), (4, 7), (7, 10)]}),
+        ({"a": 1}, 2, {"a": [(0, 1), (1, 1)]}),
+        ({"a": 0}, 2, {"a": [(0, 0), (0, 0)]}),
+        # The odd one of the second list goes to the subtask behind that of the first.
+        ({"a": 1, "b": 3}, 2, {"a": [(0, 1), (1, 1)], "b": [(2, 3), (0, 2)]}),
+    ],
+)
+def test_elements_are_dealt_out_in_turn(
+    elements: dict[str, int], parallelism: int, parts: dict[str, list[tuple[int, int]]]
+) -> None:
+    assert dealt_out(elements, parallelism) == parts
+
+
+@given(st.dictionaries(st.text(max_size=2), st.integers(0, 30)), st.integers(1, 9))
+def test_each_element_goes_to_one_subtask_and_none_has_two_more_than_another(
+    elements: dict[str, int], parallelism: int
+) -> None:
+    found = dealt_out(elements, parallelism)
+
+    totals = [0] * parallelism
+    for name, parts in found.items():
+        covered = sorted(place for start, end in parts for place in range(start, end))
+        assert covered == list(range(elements[name]))
+        totals = [total + end - start for total, (start, end) in zip(totals, parts, strict=True)]
+    assert max(totals) - min(totals) <= 1

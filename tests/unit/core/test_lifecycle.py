@@ -1,11 +1,18 @@
-"""The job's own life: submitted, failed over, stopped; ``test_restored`` has how it goes on."""
+"""The job's own life: submitted, failed over, stopped; ``test_restored`` has how it goes on.
+
+The ends of a checkpoint, completed or failed, and the job's state after each.
+
+A job that was restored: where it continues, what it forgets, what it owes first.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import (
     CheckpointType,
     ClaimMode,
@@ -14,18 +21,21 @@ from sluice.core.configuration import (
     Retention,
 )
 from sluice.core.coordinator import step
-from sluice.core.events import DiscardCompleted, DiscardPending, Event, Verdict
+from sluice.core.events import CheckpointCommitted, DiscardCompleted, DiscardPending, Event, Verdict
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.lifecycle import next_generation
+from sluice.core.plan import SnapshotOrigin
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.core.state import CoordinatorState, RejectedRequest
-from sluice.core.tables import TableRecovery
+from sluice.core.state import REMEMBERED_FAILURES, CoordinatorState, RejectedRequest
+from sluice.core.tables import TableDecision, TableRecovery
 from tests.builders import (
     a_checkpoint,
     a_request,
     a_submitted,
     after,
+    committed,
+    completed,
     declined,
     failed,
     ids_of,
@@ -35,8 +45,12 @@ from tests.builders import (
     triggered,
 )
 from tests.core_events import (
+    discarded,
+    hooks_restored,
     job_failed,
+    released,
     requested,
+    with_backlog,
 )
 
 NO_RESTART = RestartStrategy(type=RestartType.NONE)
@@ -240,3 +254,477 @@ def test_only_an_ended_or_suspended_job_is_terminal(status: JobStatus) -> None:
     ended = {JobStatus.CANCELED, JobStatus.FAILED, JobStatus.FINISHED}
     assert status.is_globally_terminal is (status in ended)
     assert status.is_terminal is (status in ended | {JobStatus.SUSPENDED})
+
+
+SUSPEND = CheckpointType.SAVEPOINT_SUSPEND
+TERMINATE = CheckpointType.SAVEPOINT_TERMINATE
+
+
+def committed_and(checkpoint_id: int, *gone: int) -> CheckpointCommitted:
+    return replace(committed(checkpoint_id), discarded=tuple(map(CheckpointId, gone)))
+
+
+def a_failing() -> CoordinatorState:
+    """Checkpoint 1 is completed, not committed; then the job failed for good."""
+    return after(a_submitted(restart=NO_RESTART), triggered(1), completed(1), job_failed())
+
+
+def test_completing_makes_the_base_and_owes_a_commit() -> None:
+    state = after(a_submitted(), triggered(1, savepoint="s", cause="me"))
+
+    transition = step(state, completed(at_ms=9))
+
+    state = transition.state
+    assert transition.verdict is Verdict.APPLIED
+    assert transition.commands == ()
+    assert state.latest_completed is not None
+    assert not state.latest_completed.is_committed
+    assert state.pending == ()
+    assert (state.base, state.origin, state.last_completed_at_ms) == (1, None, 9)
+    assert state.completed == (
+        CompletedCheckpoint(
+            checkpoint_id=CheckpointId(1),
+            generation=Generation(1),
+            parent=None,
+            type=CheckpointType.CHECKPOINT,
+            triggered_at_ms=1_000,
+            completed_at_ms=9,
+            drains=False,
+            records=10,
+            checkpointed_bytes=100,
+            full_bytes=200,
+            savepoint_name="s",
+            cause="me",
+        ),
+    )
+    assert state.latest_completed == state.completed[0]
+
+
+def test_a_success_resets_the_failure_count() -> None:
+    state = after(a_submitted(tolerable_failed_checkpoints=1), triggered(1), failed(1))
+
+    state = after(state, *a_checkpoint(2), triggered(3, parent=2), failed(3))
+
+    assert (state.status, state.failure_count.continuous) == (JobStatus.RUNNING, 1)
+
+
+def test_a_checkpoint_completes_after_its_parent_and_after_that_was_committed() -> None:
+    chain = after(a_submitted(max_concurrent=2), triggered(1), triggered(2, parent=1))
+
+    before_its_parent = step(chain, completed(2))
+    before_the_commit = step(after(chain, completed(1)), completed(2))
+    in_order = step(after(chain, completed(1), committed(1)), completed(2))
+
+    assert before_its_parent.verdict is before_the_commit.verdict is Verdict.REFUSED
+    assert before_its_parent.state == chain
+    assert in_order.verdict is Verdict.APPLIED
+    assert (in_order.state.base, in_order.state.completed[-1].parent) == (2, 1)
+
+
+def test_a_completion_leaves_the_checkpoints_that_continue_it_pending() -> None:
+    chain = after(a_submitted(max_concurrent=2), triggered(1), triggered(2, parent=1))
+
+    state = after(chain, completed(1))
+
+    assert [(p.checkpoint_id, p.parent) for p in state.pending] == [(2, 1)]
+    assert (state.base, state.tip) == (1, 2)
+
+
+def test_the_subsumed_is_listed_to_be_discarded_until_a_commit_did_it() -> None:
+    state = after(a_submitted(num_retained=2), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+
+    transition = step(after(state, triggered(3, parent=2)), completed(3))
+
+    state = transition.state
+    assert transition.commands == ()
+    assert (ids_of(state.completed), ids_of(state.discarding)) == ([2, 3], [1])
+    assert ids_of(after(state, committed(3)).discarding) == [1]
+    assert ids_of(after(state, committed_and(3, 1)).discarding) == []
+
+
+def test_what_was_deleted_outside_of_a_commit_is_taken_off_the_list() -> None:
+    state = after(a_submitted(num_retained=1), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+
+    transition = step(state, discarded(1, 2))
+
+    assert (transition.verdict, transition.state.discarding) == (Verdict.APPLIED, ())
+    assert ids_of(transition.state.completed) == [2]
+    assert step(transition.state, discarded(1)).verdict is Verdict.IGNORED
+
+
+@pytest.mark.parametrize("event", [completed(1), committed(1), failed(1), declined()])
+def test_what_concerns_an_unknown_checkpoint_is_ignored(event: Event) -> None:
+    state = a_submitted()
+
+    transition = step(state, event)
+
+    assert (transition.verdict, transition.state) == (Verdict.IGNORED, state)
+    assert transition.commands == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(completed(), failed()), (failed(), completed()), (completed(), completed()),
+     (failed(), failed()), (failed(), declined())],
+)  # fmt: skip
+def test_a_checkpoint_ends_once(first: Event, second: Event) -> None:
+    state = after(a_submitted(tolerable_failed_checkpoints=9), triggered(), first)
+
+    transition = step(state, second)
+
+    assert (transition.verdict, transition.state) == (Verdict.IGNORED, state)
+
+
+def test_committing_is_remembered_once() -> None:
+    state = after(a_submitted(), triggered(), completed())
+
+    transition = step(state, committed())
+
+    assert transition.verdict is Verdict.APPLIED
+    assert transition.state.completed[0].is_committed
+    assert transition.state.status is JobStatus.RUNNING
+    assert step(transition.state, committed()).verdict is Verdict.IGNORED
+
+
+@pytest.mark.parametrize(
+    ("plan", "status"),
+    [
+        ({"drains": True}, JobStatus.FINISHED),
+        ({"type": TERMINATE}, JobStatus.FINISHED),
+        ({"type": SUSPEND}, JobStatus.SUSPENDED),
+        ({"type": SUSPEND, "drains": True}, JobStatus.FINISHED),
+        ({"type": CheckpointType.SAVEPOINT}, JobStatus.RUNNING),
+    ],
+)
+def test_a_stopping_checkpoint_ends_the_job_when_it_is_committed(
+    plan: dict[str, Any], status: JobStatus
+) -> None:
+    state = after(a_submitted(), triggered(1, **plan), completed())
+    assert state.status is JobStatus.RUNNING
+
+    assert after(state, committed()).status is status
+
+
+def test_what_is_pending_when_the_job_ends_is_aborted() -> None:
+    state = after(a_submitted(), triggered(1, drains=True), completed(), triggered(2, parent=1))
+
+    transition = step(state, committed())
+
+    assert transition.state.status is JobStatus.FINISHED
+    assert transition.state.pending == ()
+    assert DiscardPending(checkpoint_id=CheckpointId(2)) in transition.commands
+
+
+@pytest.mark.parametrize("retention", list(Retention))
+def test_a_finished_job_discards_its_checkpoints_and_keeps_its_savepoints(
+    retention: Retention,
+) -> None:
+    savepoint = a_checkpoint(2, parent=1, type=CheckpointType.SAVEPOINT)
+    state = after(a_submitted(retention=retention), *a_checkpoint(1), *savepoint)
+    state = after(state, triggered(3, parent=2, drains=True), completed(3))
+
+    transition = step(state, committed(3))
+
+    state = transition.state
+    assert state.status is JobStatus.FINISHED
+    assert (ids_of(state.completed), ids_of(state.discarding)) == ([2], [1, 3])
+    assert transition.commands == tuple(DiscardCompleted(checkpoint=c) for c in state.discarding)
+    assert (state.base, state.latest_completed) == (None, None)
+
+
+@pytest.mark.parametrize("ended", [JobStatus.CANCELED, JobStatus.FAILED])
+def test_a_late_commit_does_not_revive_a_job_that_ended(ended: JobStatus) -> None:
+    state = after(a_submitted(), triggered(1, drains=True), completed(), stopped(ended))
+
+    transition = step(state, committed())
+
+    assert transition.verdict is Verdict.APPLIED
+    assert transition.state.completed[0].is_committed
+    assert transition.state.status is ended
+
+
+def test_a_late_commit_does_not_suspend_a_job_that_was_resumed() -> None:
+    state = after(a_submitted(), triggered(1, type=SUSPEND), completed(), restored(1))
+
+    assert after(state, committed(generation=2)).status is JobStatus.RUNNING
+
+
+def test_the_replayed_commit_of_the_last_epoch_finishes_the_resumed_job() -> None:
+    state = after(a_submitted(), triggered(1, drains=True), completed(), restored(1))
+
+    assert after(state, committed(generation=2)).status is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize(
+    "next_life",
+    [
+        [restored(1, tables=TableDecision())],
+        [restored(2, savepoint="of another job")],
+        [stopped(JobStatus.CANCELED), submitted(generation=2)],
+    ],
+    ids=["an older checkpoint", "a savepoint", "resubmitted"],
+)
+def test_a_late_commit_does_not_finish_a_job_that_continues_from_elsewhere(
+    next_life: list[Event],
+) -> None:
+    drained: list[Event] = [triggered(2, parent=1, drains=True), completed(2)]
+    state = after(a_submitted(), *a_checkpoint(1), *drained, *next_life)
+
+    state = after(state, committed(2, generation=2))
+
+    assert state.completed[-1].is_committed
+    assert state.status is JobStatus.RUNNING
+
+
+def test_a_job_that_failed_for_good_is_failing_until_its_last_checkpoint_is_committed() -> None:
+    state = a_failing()
+    assert (state.status, state.restart_at_ms) == (JobStatus.FAILING, None)
+
+    state = after(state, committed(1))
+
+    assert (state.status, state.base) == (JobStatus.FAILED, 1)
+    assert state.completed[0].is_committed
+
+
+def test_a_failing_job_triggers_nothing_fails_no_more_and_is_not_submitted_again() -> None:
+    state = a_failing()
+
+    assert step(state, triggered(2, parent=1)).verdict is Verdict.REFUSED
+    assert step(state, submitted(generation=2)).verdict is Verdict.REFUSED
+    assert step(state, job_failed()).verdict is Verdict.IGNORED
+    assert after(state, stopped(JobStatus.CANCELED)).status is JobStatus.CANCELED
+    assert after(state, restored(1)).status is JobStatus.RUNNING
+
+
+def test_a_savepoint_is_not_aborted_as_subsumed() -> None:
+    state = after(a_submitted(), triggered(1, type=CheckpointType.SAVEPOINT))
+
+    transition = step(state, failed(1, Reason.CHECKPOINT_SUBSUMED))
+
+    assert (transition.verdict, transition.state) == (Verdict.REFUSED, state)
+    assert transition.commands == ()
+    assert step(state, failed(1)).verdict is Verdict.APPLIED
+
+
+def test_only_the_newest_failures_are_remembered() -> None:
+    state = a_submitted(tolerable_failed_checkpoints=100)
+
+    for checkpoint_id in range(1, REMEMBERED_FAILURES + 3):
+        state = after(state, triggered(checkpoint_id), failed(checkpoint_id))
+
+    assert [f.checkpoint_id for f in state.failed] == [*range(3, REMEMBERED_FAILURES + 3)]
+    assert state.failed_checkpoint(2) is None
+    assert state.failed_checkpoint(3) == state.failed[0]
+
+
+@pytest.mark.parametrize(
+    ("event", "because"),
+    [
+        (stopped(JobStatus.CANCELED), "the job was stopped and is CANCELED"),
+        (
+            replace(stopped(JobStatus.FAILED), message="its checkpoint is damaged"),
+            "its checkpoint is damaged",
+        ),
+        (restored(None), "the job was restored from the empty state"),
+        (restored(7, savepoint="mine"), "the job was restored from savepoint mine"),
+        (job_failed(), "the job failed over: a hook failed"),
+    ],
+)
+def test_whatever_takes_a_checkpoint_along_says_why(event: Event, because: str) -> None:
+    ended = after(a_submitted(), triggered(1), event)
+
+    assert [one.message for one in ended.failed] == [because]
+
+
+def test_a_checkpoint_that_fails_the_job_takes_others_along_by_name() -> None:
+    state = after(a_submitted(max_concurrent=2), triggered(1), triggered(2, parent=1))
+
+    ended = after(state, failed(2, Reason.TASK_FAILURE, is_task_failure=True))
+
+    assert [(one.checkpoint_id, one.message) for one in ended.failed] == [
+        (2, "because"),
+        (1, "the job failed over: checkpoint 2 was aborted, TASK_FAILURE"),
+    ]
+
+
+def test_a_restore_takes_the_next_generation_and_aborts_what_is_pending() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+    state = after(state, triggered(3, parent=2), requested(a_request("waits")))
+
+    transition = step(state, restored(1, tables=TableDecision()))
+
+    state = transition.state
+    assert transition.verdict is Verdict.APPLIED
+    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(3)),)
+    assert (state.status, state.generation, state.base) == (JobStatus.RUNNING, 2, 1)
+    assert (state.next_checkpoint_id, state.num_restarts) == (4, 1)
+    assert ids_of(state.completed) == [1, 2]
+    assert state.failed[0].reason is Reason.JOB_FAILOVER_REGION
+    assert state.rejection("waits") is Reason.JOB_FAILOVER_REGION
+
+
+def test_a_restore_ends_the_pause_of_a_restarting_job_and_forgets_the_backlog() -> None:
+    state = after(a_submitted(), triggered(sources=with_backlog()), failed(is_task_failure=True))
+    assert state.is_backlog
+
+    state = after(state, restored(None))
+
+    assert (state.status, state.restart_at_ms, state.base) == (JobStatus.RUNNING, None, None)
+    assert not state.is_backlog
+
+
+def test_a_restore_to_an_unknown_checkpoint_is_refused() -> None:
+    state = after(a_submitted(), *a_checkpoint(1))
+
+    transition = step(state, restored(7))
+
+    assert (transition.verdict, transition.state) == (Verdict.REFUSED, state)
+
+
+def test_a_restore_from_a_savepoint_continues_its_id() -> None:
+    origin = SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint="moved-here")
+    state = after(CoordinatorState(), restored(7, generation=1, savepoint="moved-here"))
+    assert (state.base, state.origin, state.next_checkpoint_id) == (7, origin, 8)
+    assert state.latest_completed is None
+
+    state = after(state, *a_checkpoint(8, parent=7, origin=origin))
+
+    assert (state.origin, state.latest_completed) == (None, state.completed[0])
+
+
+def test_a_restore_from_an_older_snapshot_does_not_turn_ids_back() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), *a_checkpoint(2, parent=1))
+
+    assert after(state, restored(1, savepoint="older")).next_checkpoint_id == 3
+    assert after(state, restored(1, tables=TableDecision())).next_checkpoint_id == 3
+    assert after(state, restored(None)).next_checkpoint_id == 3
+
+
+def test_a_restore_may_bring_another_configuration() -> None:
+    wider = JobConfiguration(parallelism=8)
+
+    assert after(a_submitted(), restored(None, configuration=wider)).configuration == wider
+    assert after(a_submitted(num_retained=9), restored(None)).configuration.num_retained == 9
+
+
+def test_dropped_in_flight_data_is_dropped_until_a_checkpoint_without_it_completed() -> None:
+    state = after(a_submitted(), *a_checkpoint(1), restored(1, ignores_in_flight=True))
+    assert state.ignores_in_flight
+
+    state = after(state, triggered(2, parent=1, generation=2), completed(2, generation=2))
+
+    assert not state.ignores_in_flight
+
+
+@pytest.mark.parametrize(
+    ("claim_mode", "claimed"), [(ClaimMode.CLAIM, ("theirs",)), (ClaimMode.NO_CLAIM, ())]
+)
+def test_a_claimed_savepoint_is_ours_until_it_is_deleted(
+    claim_mode: ClaimMode, claimed: tuple[str, ...]
+) -> None:
+    again = restored(7, savepoint="theirs", generation=3, claim_mode=claim_mode)
+    state = after(a_submitted(), restored(7, savepoint="theirs", claim_mode=claim_mode), again)
+    assert (state.claimed_savepoints, state.claim_mode) == (claimed, claim_mode)
+
+    transition = step(state, discarded(savepoints=("theirs",), generation=3))
+
+    assert transition.state.claimed_savepoints == ()
+    assert transition.verdict is (Verdict.APPLIED if claimed else Verdict.IGNORED)
+
+
+def test_a_checkpoint_of_another_root_has_nothing_to_claim() -> None:
+    origin = SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other", pipeline="auctions")
+
+    state = after(a_submitted(), restored(7, origin=origin, claim_mode=ClaimMode.CLAIM))
+
+    assert state.claimed_savepoints == ()
+
+
+def test_hooks_are_restored_once_and_by_the_generation_that_restored() -> None:
+    state = after(a_submitted(), restored(None, has_hooks=True))
+    assert state.must_restore_hooks
+
+    transition = step(state, hooks_restored())
+
+    assert transition.state == replace(state, must_restore_hooks=False)
+    assert step(transition.state, hooks_restored()).verdict is Verdict.IGNORED
+    assert step(state, hooks_restored(generation=1)).verdict is Verdict.FENCED
+
+
+def test_a_restore_of_the_latest_is_refused_when_another_completed_meanwhile() -> None:
+    """Its coordinator may be about to publish it: its rows would be published again."""
+    chosen = after(a_submitted(), *a_checkpoint(1))
+    meanwhile = after(chosen, triggered(2, parent=1), completed(2))
+
+    assert step(meanwhile, restored(1, is_latest=True)).verdict is Verdict.REFUSED
+    decided = TableDecision()
+    is_latest = step(meanwhile, restored(1, is_latest=True, tables=decided))
+    assert is_latest.verdict is Verdict.REFUSED
+    assert step(meanwhile, restored(1, tables=decided)).verdict is Verdict.APPLIED
+    assert step(chosen, restored(1, is_latest=True)).verdict is Verdict.APPLIED
+
+
+def test_nothing_is_restored_from_a_claimed_savepoint_that_is_being_deleted() -> None:
+    claimed = after(a_submitted(), restored(7, savepoint="theirs", claim_mode=ClaimMode.CLAIM))
+
+    in_use = step(claimed, released("theirs", generation=2))
+    free = after(claimed, *a_checkpoint(8, parent=7, generation=2, origin=claimed.origin))
+    releasing = after(free, released("theirs", "not ours", generation=2))
+    again = step(releasing, released("theirs", generation=2))
+    restoring = step(releasing, restored(7, savepoint="theirs", generation=3))
+    gone = after(releasing, discarded(savepoints=("theirs",), generation=2))
+
+    assert in_use.verdict is Verdict.IGNORED
+    assert releasing.releasing_savepoints == ("theirs",)
+    assert (again.verdict, restoring.verdict) == (Verdict.IGNORED, Verdict.REFUSED)
+    assert (gone.claimed_savepoints, gone.releasing_savepoints) == ((), ())
+
+
+def test_an_owner_disposes_of_a_savepoint_that_the_job_does_not_need() -> None:
+    """It is the job's to delete from then on, and no restore begins from it."""
+    state = after(a_submitted(), *a_checkpoint(1))
+
+    disposed = step(state, released("theirs", "theirs", is_disposal=True))
+    restoring = step(disposed.state, restored(7, savepoint="theirs"))
+    again = step(disposed.state, released("theirs", is_disposal=True))
+    gone = after(disposed.state, discarded(savepoints=("theirs",)))
+
+    assert disposed.state == replace(
+        state, claimed_savepoints=("theirs",), releasing_savepoints=("theirs",)
+    )
+    assert (restoring.verdict, again.verdict) == (Verdict.REFUSED, Verdict.IGNORED)
+    assert gone == state
+
+
+def test_no_savepoint_is_disposed_of_that_is_restored_claimed_or_being_taken() -> None:
+    running = after(a_submitted(), *a_checkpoint(1))
+    of = CheckpointType.SAVEPOINT
+    pending = after(running, triggered(2, parent=1, savepoint="theirs", type=of))
+    busy = after(running, triggered(2, parent=1))
+    used = {
+        "restored": after(running, restored(7, savepoint="theirs")),
+        "claimed": after(
+            running,
+            restored(7, savepoint="theirs", claim_mode=ClaimMode.CLAIM),
+            restored(1, generation=3, tables=TableDecision()),
+        ),
+        "pending": pending,
+        "not committed": after(pending, completed(2)),
+        "queued": after(busy, requested(a_request("b", type=of, savepoint_name="theirs"))),
+    }
+
+    for state in used.values():
+        named, other = (
+            released(name, generation=state.generation, is_disposal=True)
+            for name in ("theirs", "other")
+        )
+        assert step(state, named).verdict is Verdict.IGNORED
+        assert step(state, other).verdict is Verdict.APPLIED
+
+
+def test_a_start_from_empty_is_refused_once_a_checkpoint_has_completed() -> None:
+    """A restore finds none, and before it is journaled another coordinator completes one."""
+    transition = step(after(a_submitted(), *a_checkpoint(1)), restored(None))
+
+    assert transition.verdict is Verdict.REFUSED
+    assert transition.state.base == 1

@@ -1,11 +1,17 @@
-"""Every record survives encoding and decoding, and other bytes are refused by name."""
+"""Every record survives encoding and decoding, and other bytes are refused by name.
+
+Slices travel as columns, and arrive as they were.
+
+Statistics survive their bytes; their keys survive their names.
+"""
 
 from __future__ import annotations
 
 import json
 import typing
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,25 +24,30 @@ from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.events import AcksReceived, Event
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
-from sluice.core.plan import SnapshotOrigin
+from sluice.core.plan import Slice, SnapshotOrigin, SourceCut
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableDecision
 from sluice.errors import ProtocolViolation
+from sluice.figures.record import CheckpointStatistics
+from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import (
     FORMAT_VERSION,
     JournalEntry,
+    SliceColumns,
     decode_ack,
     decode_decline,
     decode_entry,
     decode_metadata,
     decode_plan,
     decode_stage_acks,
+    decode_statistics,
     encode_ack,
     encode_decline,
     encode_entry,
     encode_metadata,
     encode_plan,
     encode_stage_acks,
+    encode_statistics,
 )
 from tests.builders import (
     a_checkpoint,
@@ -307,3 +318,92 @@ def test_a_field_that_came_later_is_overread() -> None:
     envelope["body"]["mood"] = "sad"
 
     assert decode_decline(resealed(envelope), KEY) == A_DECLINE
+
+
+def a_slice(
+    partition: str, start: int, length: int, first_record: int, records: int, version: str = ""
+) -> Slice:
+    return Slice(
+        partition=partition,
+        start=start,
+        end=start + length,
+        first_record=first_record,
+        records=records,
+        version=version,
+    )
+
+
+numbers = st.integers(0, 2**60)
+slices = st.builds(
+    a_slice,
+    st.sampled_from("abc"),
+    numbers,
+    st.integers(1, 2**60),
+    numbers,
+    st.integers(1, 2**60),
+    st.sampled_from(["", "mark-1", "mark-2"]),
+)
+
+
+@given(st.lists(slices, max_size=8))
+def test_any_slices_come_back_in_their_order(given_slices: list[Slice]) -> None:
+    assert [*SliceColumns.of_slices(given_slices).slices()] == given_slices
+
+
+def test_every_field_of_a_slice_travels() -> None:
+    """A new field of ``Slice`` needs a column, and a value in ``slices`` above."""
+    assert [field.name for field in fields(Slice)] == [
+        *("partition", "start", "end", "first_record", "records", "version"),
+    ]
+
+
+def test_a_plan_of_10000_slices_of_no_regular_length_is_below_50_kb() -> None:
+    random, start, record, pieces = Random(1), 0, 0, []
+    for _ in range(10_000):
+        records = random.randint(300, 320)
+        length = 100 * records + random.randint(0, 3_000)
+        name = "day=2026-01-01/hour=07/part-000000001.log"
+        pieces.append(a_slice(name, start, length, record, records))
+        start, record = start + length, record + records
+    cut = SourceCut(uid="events", position=(), slices=tuple(pieces))
+    plan = replace(a_plan(), sources=(cut,))
+
+    raw = encode_plan(plan)
+
+    assert len(raw) < 50_000
+    assert decode_plan(raw, "plan") == plan
+
+
+def test_columns_that_contradict_each_other_are_refused_by_name() -> None:
+    raw = encode_plan(a_plan())
+    assert raw.count(b'"lengths":[') == 1
+
+    with pytest.raises(ProtocolViolation, match="checkpoints/1/plan cannot be read as a plan"):
+        decode_plan(resealed(raw.replace(b'"lengths":[', b'"lengths":[1,')), "checkpoints/1/plan")
+
+
+PATHS = PipelinePaths("auctions")
+
+
+@given(st.from_type(CheckpointStatistics))
+def test_statistics_survive_their_bytes(statistics: CheckpointStatistics) -> None:
+    assert decode_statistics(encode_statistics(statistics), "key") == statistics
+
+
+def test_other_bytes_are_refused_by_name() -> None:
+    with pytest.raises(ProtocolViolation, match="key is a plan, not a checkpoint statistics"):
+        decode_statistics(encode_plan(a_plan()), "key")
+
+
+@given(st.integers(1, 10**10 - 1))
+def test_a_key_names_its_checkpoint(number: int) -> None:
+    key = PATHS.statistics(number)
+
+    assert PATHS.is_statistics(key)
+    assert PATHS.statistics_of(key) == CheckpointId(number)
+    assert PATHS.checkpoint_of(key) is None  # No garbage by its id.
+
+
+@pytest.mark.parametrize("key", ["auctions/statistics/7", "other/statistics/0000000007", "x"])
+def test_other_names_are_foreign(key: str) -> None:
+    assert not PATHS.is_statistics(key)

@@ -28,13 +28,7 @@ from sluice.state.cache import SegmentCache
 from sluice.state.key_hash import key_hash
 from sluice.state.segments import HASH, StateSchema, to_frame
 from sluice.state_processor import SavepointWriter, open_state, state_tables
-from tests.unit.state_processor.jobs import (
-    STAGE,
-    TABLE,
-    a_job_of_two_epochs,
-    a_pipeline,
-    counted,
-)
+from tests.unit.state_processor.jobs import STAGE, TABLE, a_job_of_two_epochs, a_pipeline, counted
 
 KEYS = [None, *range(-50, 150)]
 ROWS = pl.DataFrame({"bid_auction": KEYS, "bids": [*range(len(KEYS))]})

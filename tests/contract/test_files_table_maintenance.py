@@ -1,0 +1,455 @@
+"""Merging and vacuum, on every store: no version changes, and what is kept can be read.
+
+``_latest`` follows the manifests, whichever process writes it, and in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from harness.counting_store import CountingStore
+from sluice.connectors.files_table.maintenance import LATEST
+from sluice.connectors.files_table.table import ManifestTable
+from sluice.core.timeline import Recovery
+from sluice.declaration.places import Sink
+from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
+from sluice.store.memory import InMemoryStore
+from sluice.store.object_store import ObjectStore
+from tests.contract.sink_case import (
+    JOB,
+    RESTORED,
+    RESTORED_AGAIN,
+    Row,
+    publish,
+    rows,
+    stage,
+    stage_deletes,
+)
+
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"format": "json"},
+    {"partition_by": ("name",)},
+    {"upsert_key": ("id",)},
+    {"upsert_key": ("id",), "partition_by": ("name",), "format": "json"},
+]
+each_form = pytest.mark.parametrize("form", FORMS, ids=str)
+
+
+def filled(store: ObjectStore, versions: int, **form: Any) -> ManifestTable:
+    table = ManifestTable("alerts", store, **form)
+    for version in range(1, versions + 1):
+        publish(table, version, version - 1 or None, rows(version, version + 100))
+    return table
+
+
+def shown(table: ManifestTable, version: int | None = None) -> Counter[str]:
+    return counted(table.read(version).to_pylist())
+
+
+def counted(found: list[Row]) -> Counter[str]:
+    return Counter(f"{row['id']} {row['name']} {row['price']} {row['at']}" for row in found)
+
+
+@each_form
+def test_no_version_changes_when_files_are_merged(store: ObjectStore, form: dict[str, Any]) -> None:
+    table = filled(store, 6, **form)
+    if "upsert_key" in form:
+        table.commit(JOB, 7, 6, [stage_deletes(table, 7, rows(2, 3))])
+    before = {version: shown(table, version) for version in table.versions()}
+
+    for version in (3, None, None):
+        table.compact(version)
+
+    assert {version: shown(table, version) for version in table.versions()} == before
+    assert len(table.chain()) == 1
+    assert table.unpublished().staged == ()
+    publish(table, 9, table.versions()[-1], rows(9))
+    assert shown(table) == before[table.versions()[-2]] + counted(rows(9))
+    assert table.standing(JOB.life, 4).ahead == table.versions()[4:]
+
+
+@each_form
+def test_after_a_vacuum_what_is_kept_is_as_it_was(store: ObjectStore, form: dict[str, Any]) -> None:
+    table = filled(store, 6, **form)
+    for version, parent in ((8, 4), (9, 8)):  # 5 and 6 are rolled back.
+        publish(table, version, parent, rows(version))
+    before = {version: shown(table, version) for version in (8, 9)}
+
+    freed = table.vacuum(8, grace_ms=0)
+
+    assert freed.versions == (1, 2, 3, 4, 5, 6)
+    assert {version: shown(table, version) for version in table.versions()} == before
+    assert table.unpublished().staged == ()
+    if "partition_by" not in form:  # A partition's only file is not written again.
+        assert not [one.key for one in store.list("data/") if one.key < f"data/{8:020d}"]
+    with pytest.raises(ConfigurationError, match="has no version 4; it has 8, 9"):
+        table.read(4)
+    assert table.standing(JOB.life, 4).lacks
+    with pytest.raises(TableMismatch, match="does not show checkpoint 4, which the job continues"):
+        table.recover(RESTORED, Recovery(version=4, through=9, roll_back=True))
+    assert table.standing(JOB.life, None).ahead == (8, 9)
+    assert table.vacuum(8, grace_ms=0).versions == ()
+    publish(table, 10, 9, rows(10))
+    assert shown(table) == before[9] + counted(rows(10))
+
+
+def test_versions_of_another_branch_are_kept_when_they_are_new_enough(store: ObjectStore) -> None:
+    table = filled(store, 4)
+    publish(table, 5, 2, rows(5))
+    before = {version: shown(table, version) for version in (3, 4, 5)}
+
+    assert table.vacuum(3, grace_ms=0).versions == ()
+
+    table.vacuum(3, grace_ms=0)
+    assert {version: shown(table, version) for version in (3, 4, 5)} == before
+
+
+def test_merged_files_that_are_young_are_not_relied_upon(store: ObjectStore) -> None:
+    table = filled(store, 4)
+    table.compact()
+
+    assert table.vacuum(4).versions == ()
+    assert shown(table, 1) == counted(rows(1, 101))
+
+
+def test_the_table_is_never_emptied(store: ObjectStore) -> None:
+    table = ManifestTable("alerts", store)
+    assert table.vacuum(1).versions == ()
+    publish(table, 2, None, rows(2))
+
+    with pytest.raises(ConfigurationError, match="no version 3 or later; the newest is 2"):
+        table.vacuum(3, grace_ms=0)
+    assert shown(table) == counted(rows(2))
+
+
+def test_large_files_are_not_written_again(store: ObjectStore) -> None:
+    table = filled(store, 4)
+    (file,) = table.chain()[0].files
+
+    record = table.compact(target_bytes=file.size_bytes)
+
+    assert record is not None
+    assert [one.file for one in record.files] == [one.key for one in store.list("data/")]
+    assert not [*store.list("compacted/")]
+
+
+@pytest.mark.parametrize("form", [{}, {"partition_by": ("name",)}], ids=str)
+def test_a_file_that_only_a_record_names_is_nobodys_garbage(
+    store: ObjectStore, form: dict[str, Any]
+) -> None:
+    table = filled(store, 4, **form)
+    before = shown(table)
+    table.compact(4, target_bytes=1)  # Every file is large.
+    table.vacuum(4, grace_ms=0)
+    assert table.versions() == (4,)
+
+    left = [one.file for one in table.unpublished().staged]
+    for version in (1, 2, 3):
+        table.abort(version)
+    table.discard(one.key for one in store.list("data/"))
+
+    assert left == []
+    assert shown(table) == before
+
+
+def test_merged_files_reach_the_target_and_no_more(store: ObjectStore) -> None:
+    table = filled(store, 40)
+    (file,) = table.chain()[0].files
+
+    record = table.compact(target_bytes=10 * file.size_bytes)
+
+    assert record is not None
+    assert 4 <= len(record.files) <= 5
+    assert sum(one.rows for one in record.files) == 80
+
+
+def test_who_loses_the_race_deletes_his_files(store: ObjectStore) -> None:
+    table = filled(store, 3)
+
+    class Overtaken(InMemoryStore):
+        root = store.root
+        get, list, put, delete = store.get, store.list, store.put, store.delete
+
+        def create(self, key: str, body: bytes) -> Any:
+            assert table.compact() is not None
+            return store.create(key, body)
+
+    assert ManifestTable("alerts", Overtaken()).compact() is None
+    assert len([*store.list("compacted/")]) == 1
+    assert shown(table) == counted(rows(1, 2, 3, 101, 102, 103))
+
+
+def test_what_a_crash_leaves_is_listed_and_a_record_protects_what_it_names(
+    store: ObjectStore,
+) -> None:
+    table = filled(store, 3)
+
+    class Crashing(InMemoryStore):
+        root = store.root
+        get, list, put, delete = store.get, store.list, store.put, store.delete
+
+        def create(self, key: str, body: bytes) -> Any:
+            raise OSError(key)
+
+    with pytest.raises(OSError, match="_compacted/"):
+        ManifestTable("alerts", Crashing()).compact()
+
+    (left,) = table.unpublished().staged
+    assert left.checkpoint_id == 3
+    table.compact()
+    (kept,) = {one.key for one in store.list("compacted/")} - {left.file}
+    table.discard([left.file, kept])
+    assert [one.key for one in store.list("compacted/")] == [kept]
+
+
+def test_without_its_merged_files_a_table_is_read_from_those_they_replace(
+    store: ObjectStore,
+) -> None:
+    table = filled(store, 3)
+    table.compact()
+    store.delete([one.key for one in store.list("compacted/")])
+
+    assert shown(table) == counted(rows(1, 2, 3, 101, 102, 103))
+    table.vacuum(3, grace_ms=0)
+    assert shown(table, 1) == counted(rows(1, 101))
+
+
+def test_a_failed_merge_does_not_fail_the_commit(store: ObjectStore, caplog: Any) -> None:
+    table = ManifestTable("alerts", store, compact_when_files=2)
+    publish(table, 1, None, rows(1))
+    (file,) = table.chain()[0].files
+    body = store.get(file.file)
+    store.put(file.file, b"broken")
+
+    publish(table, 2, 1, rows(2))
+
+    assert "table not compacted" in caplog.text
+    with pytest.raises(ProtocolViolation):
+        table.read()
+    store.put(file.file, body or b"")
+    assert shown(table) == counted(rows(1, 2))
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_a_commit_costs_the_same_however_long_the_table_is(latest: bool) -> None:
+    store = CountingStore(InMemoryStore())
+    table = ManifestTable("alerts", store, latest=latest)
+    costs = []
+    for version in range(1, 301):
+        staged = stage(table, version, rows(version))
+        with store.counted() as asked:
+            table.commit(JOB, version, version - 1 or None, [staged] if staged else [])
+        costs.append(asked.total())
+
+    assert len({*costs[1:]}) == 1
+    assert costs[-1] <= (11 if latest else 2)
+
+
+def test_readers_of_a_merged_table_ask_for_what_came_later_only() -> None:
+    store = CountingStore(InMemoryStore())
+    table = filled(store, 300)
+    with store.counted() as before:
+        table.chain()
+    table.compact()
+    publish(table, 301, 300, rows(301))
+    with store.counted() as after:
+        table.chain()
+
+    assert before.total() > 300
+    assert after.total() <= 6
+
+
+def test_it_merges_by_itself_at_about_so_many_files() -> None:
+    sink: Sink = ManifestTable("alerts", InMemoryStore(), compact_when_files=40)
+    table: Any = sink
+    most = 0
+    for version in range(1, 131):
+        publish(table, version, version - 1 or None, rows(version))
+        most = max(most, len(table.chain()))
+
+    assert 39 <= most <= 41
+    assert table.read().num_rows == 130
+
+
+def test_a_vacuum_that_dies_at_any_request_leaves_a_readable_table() -> None:
+    class Dying(InMemoryStore):
+        left = 10**9
+
+        def delete(self, keys: Any) -> None:
+            for key in keys:
+                if not Dying.left:
+                    raise OSError("killed")
+                Dying.left -= 1
+                super().delete([key])
+
+    died = 0
+    for allowed in range(30):
+        Dying.left = 10**9
+        table = filled(Dying(), 6)
+        before = shown(table)
+        Dying.left = allowed
+        try:
+            table.vacuum(5, grace_ms=0)
+        except OSError:
+            died += 1
+        Dying.left = 10**9
+        assert shown(table) == before
+        table.vacuum(5, grace_ms=0)
+        assert shown(table) == before
+        assert table.versions() == (5, 6)
+        table.discard(one.file for one in table.unpublished().staged)
+        assert shown(table) == before
+        assert len([*table.store.list("data/")]) == 1
+    assert died > 5
+
+
+def latest_of(store: ObjectStore) -> tuple[dict[str, Any], list[str]]:
+    header, *lines = (store.get(LATEST) or b"").decode().splitlines()
+    return json.loads(header.removeprefix("# ")), lines
+
+
+def expected(table: ManifestTable) -> list[str]:
+    root = table.store.root.removeprefix("file://")
+    return [f"{root}/{file.file}" for manifest in table.chain() for file in manifest.files]
+
+
+def test_it_lists_what_a_reader_reads(store: ObjectStore) -> None:
+    table = ManifestTable("alerts", store, latest=True, upsert_key=("id",))
+    for version in (1, 2, 3):
+        publish(table, version, version - 1 or None, rows(version))
+
+    header, lines = latest_of(store)
+
+    assert lines == expected(table)
+    assert (header["checkpoint_id"], header["upsert_key"]) == (3, ["id"])
+    assert (header["files"], header["rows"], header["compacted"]) == (3, 3, None)
+    assert header["size_bytes"] == sum(one.size_bytes for one in store.list("data/"))
+    table.compact()
+    header, lines = latest_of(store)
+    assert (len(lines), header["compacted"], header["rows"]) == (1, 3, 3)
+
+
+def test_it_goes_back_with_the_table(store: ObjectStore) -> None:
+    table = ManifestTable("alerts", store, latest=True)
+    for version in (1, 2, 3):
+        publish(table, version, version - 1 or None, rows(version))
+
+    table.recover(RESTORED, Recovery(version=1, through=3, roll_back=True))
+
+    assert latest_of(store)[1] == expected(table)
+    assert len(expected(table)) == 1
+    publish(table, 4, 1, rows(4), RESTORED)
+    assert latest_of(store)[1] == expected(table)
+    table.recover(RESTORED_AGAIN, Recovery(version=None, through=4, roll_back=True))
+    assert latest_of(store)[1] == []
+    assert latest_of(store)[0]["checkpoint_id"] is None
+    publish(table, 5, None, rows(5), RESTORED_AGAIN)
+    assert latest_of(store)[1] == expected(table)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"# {}\n", b"\xff", "cut", "copied"])
+def test_it_is_made_anew_when_it_is_lost_or_not_ours(store: ObjectStore, damage: Any) -> None:
+    table = ManifestTable("alerts", store, latest=True)
+    for version in (1, 2, 3):
+        publish(table, version, version - 1 or None, rows(version))
+    body = store.get(LATEST) or b""
+    store.delete([LATEST])
+    if damage == "cut":
+        store.put(LATEST, body[: body.rindex(b"data/")])
+    elif damage == "copied":
+        store.put(LATEST, body.replace(store.root.encode(), b"file:///elsewhere"))
+    elif damage is not None:
+        store.put(LATEST, damage)
+
+    publish(table, 4, 3, rows(4))
+
+    assert latest_of(store)[1] == expected(table)
+    assert len(expected(table)) == 4
+
+
+def test_a_repeated_commit_writes_what_a_crash_left_out(store: ObjectStore) -> None:
+    quiet = ManifestTable("alerts", store)
+    publish(ManifestTable("alerts", store, latest=True), 1, None, rows(1))
+    publish(quiet, 2, 1, rows(2))
+    assert len(latest_of(store)[1]) == 1
+
+    publish(ManifestTable("alerts", store, latest=True), 2, 1, rows(2))
+
+    assert latest_of(store)[1] == expected(quiet)
+
+
+def test_a_late_commit_does_not_show_itself(store: ObjectStore) -> None:
+    table = ManifestTable("alerts", store, latest=True)
+    publish(table, 1, None, rows(1))
+    publish(table, 3, 1, rows(3))
+
+    with pytest.raises(FencedError, match="checkpoint 2 was left behind"):
+        publish(table, 2, 1, rows(2))
+
+    assert latest_of(store)[1] == expected(table)
+    assert table.read().num_rows == 2
+
+
+def test_who_is_overtaken_while_writing_looks_again() -> None:
+    """The put of version 1 arrives after version 2 was committed and shown."""
+
+    class Slow(InMemoryStore):
+        meanwhile: Any = None
+
+        def put(self, key: str, body: bytes) -> None:
+            if key == LATEST and self.meanwhile is not None:
+                act, self.meanwhile = self.meanwhile, None
+                act()
+            super().put(key, body)
+
+    store = Slow()
+    table = ManifestTable("alerts", store, latest=True)
+    store.meanwhile = lambda: publish(table, 2, 1, rows(2))
+
+    publish(table, 1, None, rows(1))
+
+    assert latest_of(store)[1] == expected(table)
+    assert len(expected(table)) == 2
+
+
+def test_a_paused_writer_is_healed_by_the_next_commit() -> None:
+    store = InMemoryStore()
+    table = ManifestTable("alerts", store, latest=True)
+    publish(table, 1, None, rows(1))
+    old = store.get(LATEST) or b""
+    publish(table, 2, 1, rows(2))
+    store.put(LATEST, old)
+
+    publish(table, 3, 2, rows(3))
+
+    assert latest_of(store)[1] == expected(table)
+    assert len(expected(table)) == 3
+
+
+def test_coordinators_at_once_leave_the_newest(store: ObjectStore) -> None:
+    for version in range(1, 9):
+        threads = [
+            threading.Thread(
+                target=publish,
+                args=(
+                    ManifestTable("alerts", store, latest=True, compact_when_files=3),
+                    version,
+                    version - 1 or None,
+                    rows(version),
+                ),
+            )
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert latest_of(store)[0]["checkpoint_id"] == 8
+    assert ManifestTable("alerts", store).read().num_rows == 8

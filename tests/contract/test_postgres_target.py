@@ -1,0 +1,613 @@
+"""A PostgreSQL table keeps every sink's promises, and those of one transaction per checkpoint.
+
+A PostgreSQL table that people change: what no longer fits is refused, and nothing is lost.
+
+The ledger in a PostgreSQL database: the notes of published checkpoints.
+"""
+
+# ruff: noqa: S608 - the names of tables are the tests' own
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from harness.postgres_database import Database
+from sluice.connectors.postgres.declared_sink import PostgresTable
+from sluice.connectors.postgres.target import PostgresTarget
+from sluice.connectors.staged_sink import StagedSink
+from sluice.core.timeline import Recovery, Timeline, TimelineComparison
+from sluice.declaration.places import RollBack, Sink
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
+from sluice.store.open import StoreLocation
+from tests.contract.sink_case import (
+    JOB,
+    RESTORED,
+    RESTORED_AGAIN,
+    SCHEMA,
+    SinkCase,
+    publish,
+    rows,
+    seen,
+    stage,
+    stage_deletes,
+    staged_rows,
+)
+from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES
+
+COLUMNS = "id bigint NOT NULL, name text, price double precision, at timestamptz"
+
+
+@pytest.fixture
+def table(database: Database) -> str:
+    return f"{database.new_schema()}.orders"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> StoreLocation:
+    return StoreLocation(root=f"file://{tmp_path}/staged")
+
+
+def case_of(database: Database, table: str, root: StoreLocation, **options: Any) -> SinkCase:
+    spec = PostgresTable(database.dsn, table, **options)
+    return SinkCase(
+        lambda: spec.open("orders", {}, root),
+        lambda: database.rows(f"SELECT id, name, price, at FROM {table}"),
+    )
+
+
+def sink_of(database: Database, table: str, root: StoreLocation, **options: Any) -> StagedSink:
+    return PostgresTable(database.dsn, table, **options).open("orders", {}, root)
+
+
+def target_of(sink: Sink) -> PostgresTarget:
+    assert isinstance(sink, StagedSink)
+    assert isinstance(sink.target, PostgresTarget)
+    return sink.target
+
+
+@pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
+def test_appended_with_a_checkpoint_column(
+    rule: Callable[[SinkCase], None], database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS}, epoch bigint)")
+    rule(case_of(database, table, root, checkpoint_column="epoch"))
+
+
+@pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
+def test_appended(
+    rule: Callable[[SinkCase], None], database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    rule(case_of(database, table, root))
+
+
+@pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
+def test_upserted(
+    rule: Callable[[SinkCase], None], database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS}, PRIMARY KEY (id))")
+    rule(case_of(database, table, root, upsert_key=("id",)))
+
+
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["appended", "upserted"])
+def test_a_missing_table_is_made_when_that_is_declared(
+    key: tuple[str, ...], database: Database, table: str, root: StoreLocation
+) -> None:
+    case = case_of(database, table, root, upsert_key=key, create=True, checkpoint_column="epoch")
+
+    publish(case.open(), 1, None, rows(1, 7))
+    publish(case.open(), 2, 1, rows(2))
+
+    assert seen(case) == rows(1, 2, 7)
+    assert database.run(f"SELECT id, epoch FROM {table} ORDER BY id") == [(1, 1), (2, 2), (7, 1)]
+
+
+def test_coordinators_that_make_ledger_and_table_at_once_do_not_disturb_each_other(
+    database: Database, root: StoreLocation
+) -> None:
+    schema = database.new_schema()
+    problems: list[BaseException] = []
+    go = threading.Barrier(6)
+
+    def begin(number: int) -> None:
+        sink = sink_of(database, f"{schema}.t{number % 3}", root.below(str(number)), create=True)
+        staged = staged_rows(sink, 1, number)
+        go.wait()
+        try:
+            sink.commit(JOB, 1, None, [staged])
+        except BaseException as error:  # noqa: BLE001 - whatever a thread raises is a problem
+            problems.append(error)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert problems == []
+    for number in range(3):
+        found = database.run(f"SELECT id FROM {schema}.t{number} ORDER BY id")
+        assert found == [(number,), (number + 3,)]
+
+
+def test_a_roll_back_leaves_rows_of_nobody_and_refuses_a_table_that_two_sinks_write(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS}, epoch bigint)")
+    database.run(f"INSERT INTO {table} (id) VALUES (0)")
+    case = case_of(database, table, root, checkpoint_column="epoch")
+    for checkpoint_id in (1, 2):
+        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+    assert case.open().rolls_back is RollBack.ON_REQUEST
+
+    case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
+
+    assert [row["id"] for row in seen(case)] == [0, 1]
+    other = case_of(database, table, root, checkpoint_column="epoch", ledger_name="another")
+    publish(other.open(), 1, None, rows(8))
+    publish(case.open(), 3, 1, rows(3), RESTORED)
+    with pytest.raises(ConfigurationError, match="cannot be rolled back: 'another' writes it"):
+        case.open().recover(RESTORED_AGAIN, Recovery(version=1, through=3, roll_back=True))
+    assert [row["id"] for row in seen(case)] == [0, 1, 3, 8]
+
+
+def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    sink = case.open()
+    whole = staged_rows(sink, 1, 1)
+    staged = [whole, replace(whole, file="data/gone.parquet")]
+
+    with pytest.raises(ProtocolViolation, match="missing"):
+        sink.commit(JOB, 1, None, staged)
+
+    assert (seen(case), sink.is_published(1)) == ([], False)
+
+
+NUMBERS = pa.table({"id": pa.array([1], pa.int64()), "price": pa.array([1.5])})
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ("id bigint", {}, "has no column 'price'.*it has id; add it .double precision"),
+        (
+            "id integer, price float8",
+            {},
+            "column 'id' of table .* is integer, and the rows have int64.*goes into bigint",
+        ),
+        ("id bigint, price real", {}, "'price' .* is real, and the rows have double"),
+        ("id numeric(18), price float8", {}, r"'id' .* is numeric\(18,0\), and .* int64"),
+        (
+            "id bigint, price float8, shop text NOT NULL",
+            {},
+            r"column 'shop' \(text\) .* is NOT NULL without a default",
+        ),
+        (
+            "id bigint GENERATED ALWAYS AS IDENTITY, price float8",
+            {},
+            "'id' .* is GENERATED ALWAYS",
+        ),
+        ("id bigint, price float8", {"upsert_key": ("id",)}, r"no unique index on exactly \(id\)"),
+        (
+            "id bigint UNIQUE, price float8",
+            {"upsert_key": ("id",)},
+            "'id' .* may be null.*SET NOT NULL",
+        ),
+        (
+            "id bigint, price float8",
+            {"checkpoint_column": "epoch"},
+            "no bigint column 'epoch'",
+        ),
+        (
+            "id bigint, price float8",
+            {"checkpoint_column": "price"},
+            "no bigint column 'price'|already",
+        ),
+        ("id bigint CHECK (id > 5), price float8", {}, r"refuses \(23514\)"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_by_column_and_type(
+    columns: str,
+    options: dict[str, Any],
+    words: str,
+    database: Database,
+    table: str,
+    root: StoreLocation,
+) -> None:
+    database.run(f"CREATE TABLE {table} ({columns})")
+    sink = sink_of(database, table, root, **options)
+    staged = sink.stage(NUMBERS, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
+    assert staged is not None
+
+    with pytest.raises(ConfigurationError, match=words):
+        sink.commit(JOB, 1, None, [staged])
+
+    assert database.run(f"SELECT count(*) FROM {table}") == [(0,)]
+    assert not sink.is_published(1)
+
+
+def test_a_column_with_a_default_and_a_wider_one_are_fine(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(
+        f"CREATE TABLE {table} (price numeric, id numeric(30, 2), made timestamptz NOT NULL"
+        " DEFAULT now(), number bigint GENERATED ALWAYS AS IDENTITY)"
+    )
+    sink = sink_of(database, table, root)
+    given = NUMBERS.set_column(1, "price", pa.array(["1.25"]).cast(pa.decimal128(10, 4)))
+    staged = sink.stage(given, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
+    assert staged is not None
+    sink.commit(JOB, 1, None, [staged])
+
+    assert database.run(f"SELECT id::text, price::text, number FROM {table}") == [
+        ("1.00", "1.2500", 1)
+    ]
+
+
+def test_a_missing_table_and_a_missing_privilege_name_the_fix(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    sink = sink_of(database, table, root)
+    with pytest.raises(ConfigurationError, match=r"no table .*; make it, or declare create=True"):
+        publish(sink, 1, None, rows(1))
+
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    database.run(f"GRANT USAGE ON SCHEMA {table.partition('.')[0]} TO guest")
+    guest = PostgresTable(database.guest_dsn, table).open("orders", {}, root.below("guest"))
+    with pytest.raises(ConfigurationError, match=r"\(42501\).*GRANT"):
+        publish(guest, 1, None, rows(1))
+
+
+def test_a_guest_with_the_documented_privileges_can_write(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    schema = table.partition(".")[0]
+    database.run(f"CREATE TABLE {table} ({COLUMNS}, PRIMARY KEY (id))")
+    publish(sink_of(database, table, root.below("owner")), 1, None, [])  # Makes the ledger.
+    database.run(f"GRANT USAGE ON SCHEMA {schema} TO guest")
+    database.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO guest")
+    for name in ("sluice_ledger", "sluice_sinks"):
+        database.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.{name} TO guest")
+
+    guest = PostgresTable(database.guest_dsn, table, upsert_key=("id",))
+    publish(guest.open("orders", {}, root), 1, None, rows(1))
+    publish(guest.open("orders", {}, root), 2, 1, rows(1, 2, name="new"))
+
+    assert seen(case_of(database, table, root)) == rows(1, 2, name="new")
+
+
+def test_no_message_shows_a_password(database: Database, table: str, root: StoreLocation) -> None:
+    secret = f"hush{secrets.token_hex(8)}"
+    said = []
+    for dsn in (
+        f"postgresql://airflow:{secret}@127.0.0.1:{database.port}/airflow",
+        f"host=127.0.0.1 port={database.port} dbname=airflow user=airflow password={secret}",
+        f"postgres//airflow:{secret}@127.0.0.1/airflow",
+        f"postgresql://airflow:{secret}@127.0.0.1:1/airflow",
+    ):
+        sink = PostgresTable(dsn, table).open("orders", {}, root)
+        with pytest.raises((ConfigurationError, StoreUnavailable)) as raised:
+            sink.is_published(1)
+        said += [type(raised.value), str(raised.value), repr(sink)]
+        assert raised.value.__cause__ is None
+
+    assert [one for one in said if isinstance(one, type)] == [
+        ConfigurationError,
+        ConfigurationError,
+        ConfigurationError,
+        StoreUnavailable,
+    ]
+    assert not [one for one in said if secret in str(one)]
+
+
+def test_a_look_at_a_table_that_was_never_written_makes_nothing(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    sink = sink_of(database, table, root)
+
+    assert (sink.is_published(1), sink.standing(JOB.life, None)) == (False, TimelineComparison())
+    with closing(database.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass(%s)", [f"{table.partition('.')[0]}.sluice_ledger"])
+        assert cursor.fetchone() == (None,)
+
+
+def test_sinks_of_one_schema_keep_their_notes_apart(
+    database: Database, root: StoreLocation
+) -> None:
+    schema = database.new_schema()
+    first, second = (
+        case_of(database, f"{schema}.{name}", root.below(name), create=True)
+        for name in ("first", "second")
+    )
+    publish(first.open(), 1, None, rows(1))
+    publish(first.open(), 5, 1, rows(5))
+    publish(second.open(), 2, None, rows(2))
+
+    assert first.open().standing(JOB.life, None).ahead == (1, 5)
+    assert second.open().standing(JOB.life, None).ahead == (2,)
+    assert [row_ids(one) for one in (first, second)] == [[1, 5], [2]]
+
+
+def row_ids(case: SinkCase) -> list[int]:
+    return [row["id"] for row in seen(case)]
+
+
+# A change of the table, the error's message, and the fix.
+CHANGES = {
+    "a column renamed": (
+        "ALTER TABLE {0} RENAME price TO amount",
+        "has no column 'price', and the rows do; it has id, name, amount, at; add it",
+        "ALTER TABLE {0} RENAME amount TO price",
+    ),
+    "a column dropped": (
+        "ALTER TABLE {0} DROP price",
+        r"has no column 'price', .* add it \(double precision\) or select without it",
+        "ALTER TABLE {0} ADD price double precision",
+    ),
+    "a type changed": (
+        "ALTER TABLE {0} ALTER id TYPE integer",
+        "column 'id' of table .* is integer, and the rows have int64, which goes into bigint; cast",
+        "ALTER TABLE {0} ALTER id TYPE bigint",
+    ),
+    "a column that nobody fills": (
+        """ALTER TABLE {0} ADD shop text DEFAULT '' NOT NULL;
+        ALTER TABLE {0} ALTER shop DROP DEFAULT""",
+        r"column 'shop' \(text\) of table .* is NOT NULL without a default, .* give it a default",
+        "ALTER TABLE {0} ALTER shop SET DEFAULT ''",
+    ),
+    "the table gone": (
+        "ALTER TABLE {0} RENAME TO elsewhere",
+        "there is no table .*; make it, or declare create=True",
+        "ALTER TABLE {1}.elsewhere RENAME TO orders",
+    ),
+}
+CHANGES_OF_A_KEY = {
+    "its column renamed": (
+        "ALTER TABLE {0} RENAME id TO number",
+        "has no column 'id', by which the sink upserts; .* give it its name back",
+        "ALTER TABLE {0} RENAME number TO id",
+    ),
+    "its index dropped": (
+        "DROP INDEX {1}.by_id",
+        r"no unique index on exactly \(id\), .*; CREATE UNIQUE INDEX",
+        "CREATE UNIQUE INDEX by_id ON {0} (id)",
+    ),
+    "its column may be null": (
+        "ALTER TABLE {0} ALTER id DROP NOT NULL",
+        "'id' of table .* may be null, .* SET NOT NULL",
+        "ALTER TABLE {0} ALTER id SET NOT NULL",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        *((key, change) for key in ((), ("id",)) for change in CHANGES.values()),
+        *((("id",), change) for change in CHANGES_OF_A_KEY.values()),
+    ],
+    ids=[
+        *(f"{kind}: {name}" for kind in ("appended", "upserted") for name in CHANGES),
+        *CHANGES_OF_A_KEY,
+    ],
+)
+def test_a_table_changed_after_rows_were_staged_is_refused_and_published_when_mended(
+    key: tuple[str, ...],
+    change: tuple[str, str, str],
+    database: Database,
+    table: str,
+    root: StoreLocation,
+) -> None:
+    does, says, mends = (
+        one if one is says_ else one.format(table, table.partition(".")[0])
+        for says_ in [change[1]]
+        for one in change
+    )
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    database.run(f"CREATE UNIQUE INDEX by_id ON {table} (id)")
+    case = case_of(database, table, root, upsert_key=key)
+    sink = case.open()
+    sink.check(None, SCHEMA, ())
+    publish(sink, 1, None, rows(1))
+    staged = staged_rows(sink, 2, 2, 3)
+    database.run(does)
+
+    with pytest.raises(ConfigurationError, match=says):
+        case.open().check(1, SCHEMA, ())  # What a checkpoint is told that is not complete yet.
+    for _ in range(2):  # And what is owed: it is tried again.
+        with pytest.raises(ConfigurationError, match=says):
+            case.open().commit(JOB, 2, 1, [staged])
+        assert not case.open().is_published(2)
+    database.run(mends)
+    case.open().commit(JOB, 2, 1, [staged])
+
+    ids = [row["id"] for row in database.rows(f"SELECT id FROM {table} ORDER BY id")]
+    assert ids == [1, 2, 3]
+    assert case.open().is_published(2)
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["alone", "with rows"])
+def test_a_table_is_made_by_a_first_checkpoint_that_takes_rows_away(
+    is_empty: bool, database: Database, table: str, root: StoreLocation
+) -> None:
+    case = case_of(database, table, root, upsert_key=("id",), create=True)
+    sink = case.open()
+    staged = [stage_deletes(sink, 1, rows(7))]
+    written = stage(sink, 1, rows(1, 2), subtask=1) if is_empty else None
+    sink.check(None, SCHEMA, ())
+
+    sink.commit(JOB, 1, None, [*staged, *([written] if written is not None else [])])
+    publish(sink, 2, 1, rows(3))
+
+    assert seen(case) == rows(*([1, 2, 3] if is_empty else [3]))
+
+
+def test_a_table_that_was_made_and_is_gone_is_not_made_anew_over_the_loss(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    case = case_of(database, table, root, create=True)
+    publish(case.open(), 1, None, rows(1, 2))
+    staged = staged_rows(case.open(), 2, 3)
+    database.run(f"DROP TABLE {table}")
+
+    with pytest.raises(ConfigurationError, match=r"is gone, and 2 rows of earlier .*; put it back"):
+        case.open().commit(JOB, 2, 1, [staged])
+    with pytest.raises(ConfigurationError, match=r"is gone, and 2 rows of earlier .*; put it back"):
+        case.open().check(1, SCHEMA, ())
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case.open().commit(JOB, 2, 1, [staged])
+
+    assert seen(case) == rows(3)
+
+
+NESTED = {
+    "bytes": (pa.struct([("b", pa.binary())]), {"b": b"\x00\xffhi"}),
+    "no number": (
+        pa.list_(pa.struct([("f", pa.float64())])),
+        [{"f": float("nan")}, {"f": float("-inf")}, {"f": 1.5}, None],
+    ),
+    "a map": (pa.map_(pa.string(), pa.binary()), [("k", b"\x01"), ("l", None)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("bytes", {"b": "\\x00ff6869"}),
+        ("no number", [{"f": "NaN"}, {"f": "-Infinity"}, {"f": 1.5}, None]),
+        ("a map", [["k", "\\x01"], ["l", None]]),
+    ],
+    ids=[*NESTED],
+)
+def test_nested_values_are_in_jsonb_as_postgresql_says_them(
+    kind: str, expected: object, database: Database, table: str, root: StoreLocation
+) -> None:
+    type_, value = NESTED[kind]
+    database.run(f"CREATE TABLE {table} (j jsonb)")
+    sink = sink_of(database, table, root)
+    given = pa.table({"j": pa.array([value, None], type_)})
+    staged = sink.stage(given, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
+    assert staged is not None
+
+    sink.commit(JOB, 1, None, [staged])
+
+    assert database.run(f"SELECT j FROM {table}") == [(expected,), (None,)]
+
+
+def test_a_database_that_was_put_back_while_its_commit_is_owed_is_told_again(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    """The journal does not say *committed* yet, so what was staged is still there."""
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    publish(case.open(), 1, None, rows(1))
+    schema = table.partition(".")[0]
+    names = ("orders", "sluice_ledger", "sluice_sinks")
+    for name in names:
+        database.run(f"CREATE TABLE {schema}.backup_{name} AS TABLE {schema}.{name}")
+    staged = staged_rows(case.open(), 2, 2)
+    case.open().commit(JOB, 2, 1, [staged])
+    for name in names:
+        database.run(f"TRUNCATE {schema}.{name}")
+        database.run(f"INSERT INTO {schema}.{name} TABLE {schema}.backup_{name}")
+    assert seen(case) == rows(1)
+
+    case.open().commit(JOB, 2, 1, [staged])
+
+    assert seen(case) == rows(1, 2)
+
+
+def test_a_database_that_was_put_back_is_not_published_to(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    schema = table.partition(".")[0]
+    names = (table, f"{schema}.sluice_ledger", f"{schema}.sluice_sinks")
+    for checkpoint_id in (1, 2, 3, 4):
+        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+        if checkpoint_id == 2:
+            for name in names:
+                database.run(f"CREATE TABLE {name}_backup AS TABLE {name}")
+    for name in names:
+        database.run(f"TRUNCATE {name}")
+        database.run(f"INSERT INTO {name} SELECT * FROM {name}_backup")
+
+    with pytest.raises(
+        TableMismatch,
+        match=rf"PostgreSQL table {table}: checkpoint 5 continues checkpoint 4, .* newest is 2",
+    ):
+        publish(case.open(), 5, 4, rows(5))
+    assert row_ids(case) == [1, 2]
+    case.open().recover(RESTORED, Recovery(version=2, through=5))
+    publish(case.open(), 6, 2, rows(3, 4, 5, 6), RESTORED)
+    assert row_ids(case) == [1, 2, 3, 4, 5, 6]
+
+
+def test_each_checkpoint_is_a_row_that_says_who_published_it(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    case = case_of(database, table, root)
+    publish(case.open(), 1, None, rows(1))
+    case.open().recover(RESTORED, Recovery(version=1, through=2, continues=2))
+    publish(case.open(), 2, 1, rows(2, 3), RESTORED)
+    case.open().recover(RESTORED_AGAIN, Recovery(version=1, through=4))
+    schema = table.partition(".")[0]
+
+    ledger = f"SELECT checkpoint_id, rows, life, generation FROM {schema}.sluice_ledger ORDER BY 1"
+    assert database.run(ledger) == [(1, 1, JOB.life, 1), (2, 2, JOB.life, 2)]
+    sinks = (
+        f"SELECT life, generation, fenced_by, through, continues, past FROM {schema}.sluice_sinks"
+    )
+    assert database.run(sinks) == [(JOB.life, 3, 3, 4, None, [])]
+    assert target_of(case.open()).timeline() == Timeline(
+        life=JOB.life, generation=3, fenced_by=3, through=4, published=((1, 2),)
+    )
+
+
+def test_a_long_time_line_is_not_read_whole_to_publish(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    publish(sink_of(database, table, root), 1, None, rows(1))
+    target = target_of(sink_of(database, table, root))
+    database.run(
+        f"INSERT INTO {table.partition('.')[0]}.sluice_ledger SELECT sink, one, 0, life, 1"
+        f" FROM {table.partition('.')[0]}.sluice_sinks, generate_series(3, 300000, 2) AS one"
+    )
+
+    with target.server.session(read_only=True) as connection:
+        for since, spans, is_cut in ((299_997, 2, True), (400_000, 1, True), (0, 150_000, False)):
+            timeline = target.ledger.timeline(connection, since)
+            assert (timeline.newest, timeline.is_cut) == (299_999, is_cut)
+            assert len(timeline.published) == spans
+
+
+def test_notes_that_another_coordinator_has_just_made_are_not_those_of_an_older_sluice(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    """Names are looked up as of now, and columns as of the statement's beginning: what was made
+    in between has a name, and no columns yet.
+    """
+    ledger = target_of(sink_of(database, table, root)).ledger
+    with psycopg.connect(database.dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT 1")  # All later statements see the columns of this moment.
+        with psycopg.connect(database.dsn) as other:
+            ledger.create(other)
+
+        assert ledger.exists(connection)

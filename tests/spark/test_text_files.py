@@ -1,0 +1,388 @@
+"""CSV by real Spark: what is a row, what is malformed, and with which file and line.
+
+Lines of JSON that Python decodes hold what Spark reads of them, and all others are Spark's.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from sluice.connectors.files.json import END, UndecidedError, decoded_lines, plain_schema
+from sluice.coordinator.submission import configure, submit
+from sluice.core.completed import CheckpointMetadata
+from sluice.declaration import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import MALFORMED_COLUMN, TextDecoding
+from sluice.exchange.reading import SOURCE
+from sluice.job.job import open_job
+from sluice.job.places import open_side_table
+from sluice.local.driver import EpochDriver
+from sluice.sources import Files
+from sluice.spark.frames import decoded_text, read_slices
+from sluice.store.open import StoreLocation
+from tests.spark.test_exchange import checksums
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+DDL = "id int, name string, price double"
+
+
+def rows_of(spark: SparkSession, files: Files) -> list[Row]:
+    source = files.open({}, None)
+    assert source.decoding is not None
+    barrier = source.plan((), max_records=None, parallelism=3)
+    lines = read_slices(spark, source, barrier.slices, 3)
+    rows = decoded_text(lines, source.decoding).collect()
+    return sorted(rows, key=lambda row: (row["_source"].partition, row["_source"].record))
+
+
+def good(rows: list[Row]) -> list[tuple[Any, ...]]:
+    return [(row.id, row.name, row.price) for row in rows if row["_malformed"] is None]
+
+
+def bad(rows: list[Row]) -> list[tuple[str, int, str]]:
+    """File, line (from 1), and what was there."""
+    return [
+        (row["_source"].partition, row["_source"].record + 1, row["_raw"])
+        for row in rows
+        if row["_malformed"] is not None
+    ]
+
+
+def test_rows_are_decoded_and_wrong_ones_are_malformed(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "id,name,price\r\n"
+        '1,"a ""quoted"", name",2.5\r\n'
+        "\r\n"
+        "2,too few\r\n"
+        "3,too,4,many\r\n"
+        "   \r\n"
+        "x,not a number,1\r\n"
+        "4,,\r\n"
+        "5,NA,nor a price\r\n"
+        "#6,no comment,1\r\n"
+        "7,NA,NA"
+    )
+    (tmp_path / "b.csv").write_text("ID,Name,Price\n8,second file,1\nid,name,price\n")
+
+    rows = rows_of(
+        spark, Files(str(tmp_path), format="csv", schema=DDL, header=True, null_value="NA")
+    )
+
+    assert good(rows) == [
+        (1, 'a "quoted", name', 2.5),
+        (4, None, None),
+        (7, None, None),
+        (8, "second file", 1.0),
+    ]
+    assert bad(rows) == [
+        ("a.csv", 4, "2,too few"),
+        ("a.csv", 5, "3,too,4,many"),
+        ("a.csv", 7, "x,not a number,1"),
+        ("a.csv", 9, "5,NA,nor a price"),
+        ("a.csv", 10, "#6,no comment,1"),
+        ("b.csv", 3, "id,name,price"),
+    ]
+
+
+def test_a_field_with_a_line_break_is_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('1,"two\nlines",3\n2,one,4\n')
+
+    rows = rows_of(spark, Files(str(tmp_path), format="csv", schema=DDL))
+
+    assert good(rows) == [(2, "one", 4.0)]
+    assert bad(rows) == [("a.csv", 1, '1,"two'), ("a.csv", 2, 'lines",3')]
+
+
+def test_a_quote_that_is_open_at_the_end_is_malformed_in_the_last_column_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text('1,"two\nlines"\n2,"one"\n3,"a\n')
+
+    rows = rows_of(spark, Files(str(tmp_path), format="csv", schema="id int, name string"))
+
+    assert [(row.id, row.name) for row in rows if row["_malformed"] is None] == [(2, "one")]
+    assert bad(rows) == [
+        ("a.csv", 1, '1,"two'),
+        ("a.csv", 2, 'lines"'),
+        ("a.csv", 4, '3,"a'),
+    ]
+
+
+@pytest.mark.parametrize(("delimiter", "line"), [(" ", "  "), ("\t", "\t\t"), ("||", "||||")])
+def test_a_line_of_nothing_but_delimiters_is_a_row(
+    spark: SparkSession, tmp_path: Path, delimiter: str, line: str
+) -> None:
+    full = delimiter.join(["1", "x", "2.5"])
+    (tmp_path / "a.csv").write_text(f"{line}\n\n{full}\n")
+
+    rows = rows_of(spark, Files(str(tmp_path), format="csv", schema=DDL, delimiter=delimiter))
+
+    assert good(rows) == [(None, None, None), (1, "x", 2.5)]
+    assert bad(rows) == []
+
+
+def test_the_options_of_a_declaration_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("1\t'a\tb'\t24.12.2026\n")
+    (tmp_path / "b.tsv").write_text("2\tc\t2026-12-24\n")
+    files = Files(
+        str(tmp_path),
+        format="csv",
+        schema="id int, name string, price date",
+        delimiter="\t",
+        quote="'",
+        options={"dateFormat": "dd.MM.yyyy"},
+    )
+
+    rows = rows_of(spark, files)
+
+    assert [(row.id, row.name, str(row.price)) for row in rows if not row["_malformed"]] == [
+        (1, "a\tb", "2026-12-24")
+    ]
+    assert bad(rows) == [("b.tsv", 1, "2\tc\t2026-12-24")]
+
+
+def test_files_that_spark_wrote_are_read_with_its_escape(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    name = 'a "quoted", name'
+    table = spark.createDataFrame([(1, name, 2.5)], DDL)
+    table.write.csv(str(tmp_path / "out"), header=True, compression="gzip")
+
+    files = Files(str(tmp_path / "out"), format="csv", schema=DDL, header=True, escape="\\")
+
+    assert good(rows_of(spark, files)) == [(1, name, 2.5)]
+
+
+def test_wrong_json_keeps_its_file_and_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"id": 1}\n{"id": "x"}\n\nno json\n{"id": 2, "other": 1}\n')
+
+    rows = rows_of(spark, Files(str(tmp_path), format="json", schema=DDL))
+
+    assert good(rows) == [(1, None, None), (2, None, None)]
+    assert bad(rows) == [("a.json", 2, '{"id": "x"}'), ("a.json", 4, "no json")]
+
+
+def test_a_line_of_json_is_one_object_or_malformed_and_nothing_behind_it_is_lost(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    wrong = [
+        '{"id": 1}{"id": 2}',
+        '{"id": 3} garbage',
+        '{"id": 4},',
+        '{"id": 5}}',
+        '{"id": 6}, "sluice_end_9b1fd3c5a7": "sluice_end_9b1fd3c5a7"} {"id": 7}',
+        '{"id": 8}\r{"id": 9}',
+        '[{"id": 10}]',
+        '[{"id": 11}, {"id": 12}]',
+        "null",
+        '"text"',
+        "13",
+    ]
+    right = ['{"id": 20}', ' {"id": 21, "name": "{}}"} ', "{}", '{"id":22,"more":[{}]}']
+    (tmp_path / "a.json").write_bytes("\n".join([*wrong, "\t ", *right]).encode())
+
+    rows = rows_of(spark, Files(str(tmp_path), format="json", schema=DDL))
+
+    assert bad(rows) == [("a.json", line, text) for line, text in enumerate(wrong, 1)]
+    assert good(rows) == [
+        (20, None, None),
+        (21, "{}}", None),
+        (None, None, None),
+        (22, None, None),
+    ]
+
+
+def test_options_of_json_hold_within_a_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{'id': 1} // one\n{id: 2} /* two */\n{id: 3} /* open\n")
+    options = {"allowComments": "true", "allowUnquotedFieldNames": "true"}
+
+    rows = rows_of(spark, Files(str(tmp_path), format="json", schema=DDL, options=options))
+
+    assert good(rows) == [(1, None, None), (2, None, None)]
+    assert bad(rows) == [("a.json", 3, "{id: 3} /* open")]
+
+
+SEED = 20261123
+SCHEMA = "a bigint, d double, s string, b boolean, i int, t struct<x: bigint, y: string>"
+HOW = TextDecoding(format="json", schema=SCHEMA)
+
+VALUES = [
+    *("0", "-0", "1", "-1.0", "1e2", "1E400", "1e-400", "0.1", "-0.0", "-0e5", "01", "+1", ".5"),
+    *("2147483648", "9223372036854775807", "9223372036854775808", "1" * 30, "1" * 1_001, "1.", "-"),
+    *("null", "true", "false", "True", "NaN", "-Infinity", "Inf", "INF", "nil", "undefined", ""),
+    *(
+        '""',
+        '"x"',
+        '"1"',
+        '"NaN"',
+        '"é日😀"',
+        '"\\u00e9"',
+        '"\\ud83d\\ude00"',
+        '"\\ud800"',
+        '"\\x"',
+    ),
+    *(
+        '"\\/\\b\\n\\t\\""',
+        '"a\tb"',
+        '"\x7f"',
+        '"\\u0000"',
+        "'x'",
+        '"x',
+        '": NaN"',
+        '"{\\"a\\":1}"',
+    ),
+    *("{}", '{"x":1}', '{"x":1,"x":2}', '{"x":"1"}', '{"y":null,"z":[{}]}', "[]", "[1]", "[[1,]]"),
+    *('{"y":"q"}', "[" * 400 + "]" * 400, "[" * 1_100 + "]" * 1_100, f'"{END}"', "/*c*/1", "1 2"),
+]
+GOOD_SHAPES = ['{"%s":%s}', '{"%s" : %s ,"z":{"a":[1]}}', '{"a":1,"%s":%s}']
+SHAPES = [
+    ' {"%s":%s}',
+    '{"%s":%s} ',
+    '{"%s":%s}}',
+    '{"%s":%s},',
+    '{"%s":%s}{}',
+    '{"%s":%s} x',
+    '{"%s":%s',
+    '\xa0{"%s":%s}',
+]
+OTHERS = ["", " ", "null", "[]", '[{"a":1}]', "1", '"x"', "{}", "{}{}", "{,}", '{"a"}', "\ufeff{}"]
+
+
+def test_a_line_that_is_decoded_holds_what_spark_reads_of_it(spark: SparkSession) -> None:
+    schema = plain_schema(HOW)
+    assert schema is not None
+    lines = hostile_lines()
+    expected = by_spark(spark, lines)
+
+    decided = 0
+    for number, line in enumerate(lines):
+        try:
+            found = decoded_lines(line.encode(), 1, schema).to_pylist()
+        except UndecidedError:
+            continue
+        decided += 1
+        # As text, for a number may be a zero with a sign.
+        assert repr(found) == repr(expected.get(number, [])), line
+
+    assert 400 < decided < len(lines) - 400
+
+
+def test_lines_are_decoded_together_or_not_at_all() -> None:
+    schema = pa.schema([("a", pa.int64())])
+
+    assert decoded_lines(b'\xef\xbb\xbf{"a":1}\r\n\n{"b":"}{"}', 0, schema)["a"].to_pylist() == [
+        1,
+        None,
+    ]
+    assert decoded_lines(b"", 0, schema).num_rows == 0
+    # Two objects in one line, and one over two lines: as many objects as lines.
+    for text in (b'{"a":1}{"a":2}\n{"a":[{}\n]}', b'{"a":1}\nx', b'{"a":1}\n{"b":"\xff"}', b"{\0}"):
+        with pytest.raises(UndecidedError):
+            decoded_lines(text, 1, schema)
+
+
+@pytest.mark.parametrize(
+    "schema", ["a decimal(9, 2)", "a timestamp", "a array<int>", "a string COLLATE UTF8_LCASE"]
+)
+def test_columns_of_other_types_are_left_to_spark(schema: str) -> None:
+    assert plain_schema(TextDecoding(format="json", schema=schema)) is None
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_both_ways_leave_the_same_state_and_report_the_same_lines(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    parallelism: int,
+) -> None:
+    caplog.set_level("INFO", "sluice.spark.stage")
+    (tmp_path / "events").mkdir()
+    lines = [f'{{"id":{n % 7},"price":{n},"at":{10**12 + n * 40}}}' for n in range(300)]
+    for epoch, wrong in enumerate([[], ['{"id":1', '{"id":1,"price":5}'], []]):
+        body = "\n".join([*lines[epoch * 100 : (epoch + 1) * 100], *wrong, ""])
+        (tmp_path / "events" / f"{epoch}.json").write_text(body)
+
+    in_columns = played(spark, tmp_path / "columns", tmp_path / "events", parallelism)
+    left = [line for line in caplog.messages if line.startswith("lines are left to Spark")]
+    monkeypatch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
+    in_rows = played(spark, tmp_path / "rows", tmp_path / "events", parallelism)
+
+    assert left == ["lines are left to Spark checkpoint_id=2 stage=windows"]
+    assert len(in_columns[0]) == 4
+    assert checksums(in_columns[0]) == checksums(in_rows[0])
+    assert in_columns[1:] == in_rows[1:]
+    assert in_columns[1:] == ([('{"id":1', 101)], [(1, 5, 102)])
+
+
+def played(
+    spark: SparkSession, root: Path, events: Path, parallelism: int
+) -> tuple[list[CheckpointMetadata], list[tuple[str, int]], list[tuple[int, int, int]]]:
+    """The checkpoints, and what became of the two wrong lines."""
+    pipeline = Pipeline("both_ways", checkpointing=Checkpointing(interval=None))
+    files = Files(
+        str(events), format="json", schema="id bigint, price bigint, at bigint", bounded=False
+    )
+    source = pipeline.source("events", files, event_time="t", out_of_orderness=timedelta(0))
+    bids = source.select("id", "price", "timestamp_millis(at) AS t").where("id >= 1")
+    bids.key_by("id").window(
+        "windows", Tumbling(timedelta(seconds=1)), dear=agg.max("price")
+    ).key_by("window_start").aggregate("per_window", ids=agg.count())
+    job = open_job(pipeline, StoreLocation(root=f"file://{root}"))
+    submit(job, configure(pipeline, {}, parallelism=parallelism, max_records_per_epoch=102))
+    completed = []
+    with EpochDriver(job, spark) as driver:
+        while driver.begin(drain=True):
+            epoch = driver.end_oldest()
+            assert epoch.completed is not None, epoch.failure
+            completed.append(job.metadata(epoch.completed.checkpoint_id))
+    malformed, timeless = (
+        open_side_table(job, f"windows.{name}").read().to_pylist()
+        for name in ("malformed", "no_event_time")
+    )
+    return (
+        completed,
+        [(row["line"], row["record_number"]) for row in malformed],
+        [(row["id"], row["price"], row["record_number"]) for row in timeless],
+    )
+
+
+def hostile_lines() -> list[str]:
+    names = ["a", "d", "s", "b", "i", "t", "z", "A", "\\u0061", ""]
+    whole, doubtful = (
+        [shape % (name, value) for shape in shapes for name in names for value in VALUES]
+        for shapes in (GOOD_SHAPES, SHAPES)
+    )
+    random = Random(SEED)
+    broken = []
+    for line in random.sample(whole, 1_000):
+        at = random.randrange(len(line))
+        broken.append(
+            line[:at] + random.choice(['"', "{", "}", ",", "e", "-", ""]) + line[at + 1 :]
+        )
+    return [*OTHERS, *whole, *random.sample(doubtful, 1_000), *broken]
+
+
+def by_spark(spark: SparkSession, lines: list[str]) -> dict[int, list[dict[str, object]]]:
+    """The row of each line that Spark takes for a good one."""
+    rows = pa.table({"line": pa.array(lines, pa.string()), "number": pa.array(range(len(lines)))})
+    origin = f"struct('f' AS partition, number AS record) AS {SOURCE}"
+    read = decoded_text(spark.createDataFrame(rows).selectExpr("line", origin), HOW)
+    good = pl.from_arrow(
+        read.where(f"{MALFORMED_COLUMN} IS NULL")
+        .selectExpr(f"{SOURCE}.record AS number", "a", "d", "s", "b", "i", "t")
+        .toArrow()
+    )
+    assert isinstance(good, pl.DataFrame)
+    return {row.pop("number"): [row] for row in good.to_dicts()}

@@ -1,0 +1,146 @@
+"""Lines of gzip files: whole when they appear, the same ever after.
+
+Zstandard files: any cut, several frames, damaged ones.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource
+from sluice.core.plan import PartitionOffset, Slice
+from sluice.declaration.places import Barrier, SourcePosition
+from sluice.errors import ConfigurationError
+from tests.contract.source_rules import check_replay
+
+
+def rows_of(source: FilesSource, pieces: tuple[Slice, ...]) -> list[tuple[str, str, int]]:
+    return [
+        (row["file"], row["line"], row["line_number"])
+        for piece in pieces
+        for batch in source.read(piece)
+        for row in batch.to_pylist()
+    ]
+
+
+def places(position: SourcePosition) -> SourcePosition:
+    """Without what the files are known by."""
+    return tuple(replace(one, version="") for one in position)
+
+
+def plan_all(source: FilesSource, position: SourcePosition = ()) -> Barrier:
+    return source.plan(position, max_records=None, parallelism=2)
+
+
+def test_a_compressed_file_ends_also_in_an_unbounded_source(tmp_path: Path) -> None:
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"one\ntwo\nthree", mtime=0))
+    source = FilesSource(str(tmp_path), bounded=False)
+
+    first = source.plan((), max_records=1, parallelism=1)
+    second = source.plan(first.position, max_records=2, parallelism=1)
+
+    assert places(first.position) == (PartitionOffset(partition="log.gz", offset=4, records=1),)
+    assert (first.is_backlog, second.is_backlog) == (True, False)
+    assert places(second.position) == (
+        PartitionOffset(partition="log.gz", offset=13, records=3, sealed=True),
+    )
+    assert rows_of(source, second.slices) == [("log.gz", "two", 2), ("log.gz", "three", 3)]
+    assert plan_all(source, second.position).slices == ()
+
+
+def test_a_barrier_from_outside_may_lie_in_a_compressed_file(tmp_path: Path) -> None:
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"one\ntwo\nthree", mtime=0))
+    source = FilesSource(str(tmp_path))
+
+    first = source.plan((), max_records=None, parallelism=1, until={"log.gz": 8})
+    second = source.plan(first.position, max_records=None, parallelism=1, until={"log.gz": 13})
+
+    assert [first.records, second.records] == [2, 1]
+    assert (first.exhausted, second.exhausted) == (False, True)
+    with pytest.raises(ConfigurationError, match="to 13, what can be read"):
+        source.plan(first.position, max_records=None, parallelism=1, until={"log.gz": 14})
+
+
+def test_a_compressed_file_that_changed_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n", mtime=0))
+    source = FilesSource(str(tmp_path), bounded=False)
+    position = source.plan((), max_records=1, parallelism=1).position
+    whole = source.plan((), max_records=None, parallelism=1)
+
+    path.write_bytes(gzip.compress(b"one\ntwo\n", mtime=0) * 2)
+
+    for begun in (position, whole.position):
+        with pytest.raises(ConfigurationError, match=r"log.gz of .* may not change"):
+            plan_all(source, begun)
+    path.write_bytes(gzip.compress(b"one\n", mtime=0))
+    with pytest.raises(ConfigurationError, match="was replaced after this epoch was planned"):
+        rows_of(source, whole.slices)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (gzip.compress(b"one\n" * 99, mtime=0)[:-9], "ends in the middle of its text"),
+        (b"one\n", "is not a gzip file"),
+        (gzip.compress(b"one\n", mtime=0) + b"two\n", "is not a gzip file"),
+    ],
+)
+def test_a_file_that_cannot_be_decompressed_is_named(
+    tmp_path: Path, body: bytes, sentence: str
+) -> None:
+    (tmp_path / "log.gz").write_bytes(body)
+
+    with pytest.raises(ConfigurationError, match=rf"log\.gz of file://{tmp_path} {sentence}"):
+        plan_all(FilesSource(str(tmp_path)))
+
+
+def test_a_compressed_table_is_refused_by_the_size_of_its_text(tmp_path: Path) -> None:
+    (tmp_path / "small.gz").write_bytes(gzip.compress(b"10.0.0.1\n", mtime=0))
+    (tmp_path / "big.gz").write_bytes(gzip.compress(bytes(MAX_TABLE_BYTES + 1), 1))
+
+    assert FilesSource(str(tmp_path / "small.gz")).snapshot()[1]["line"].to_pylist() == ["10.0.0.1"]
+    with pytest.raises(ConfigurationError, match="more bytes when it is decompressed"):
+        FilesSource(str(tmp_path / "big.gz")).snapshot()
+
+
+def frames(*texts: bytes) -> bytes:
+    return b"".join(zstandard.compress(text) for text in texts)
+
+
+@pytest.mark.parametrize("cuts", [[], [(1, 1)] * 9, [(2, 2)] * 3, [(4, 3)]])
+def test_every_cut_of_several_frames_gives_the_same_lines(
+    tmp_path: Path, cuts: list[tuple[int | None, int]]
+) -> None:
+    (tmp_path / "a.zst").write_bytes(frames(b"1\n2", b"2\n", b"", b"3\nlast"))
+    (tmp_path / "b.zstd").write_bytes(frames(b""))
+    (tmp_path / "c.zst").write_bytes(b"")
+    expected = [
+        {"line": line, "file": "a.zst", "line_number": number}
+        for number, line in enumerate(["1", "22", "3", "last"], 1)
+    ]
+
+    check_replay(FilesSource(str(tmp_path)), cuts, expected, files=3)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (frames(b"one\n" * 99)[:-3], "ends in the middle of its text"),
+        (frames(b"one\n") + frames(b"two\n")[:3], "ends in the middle of its text"),
+        (b"one\n" * 9, "is not a zstd file"),
+        (frames(b"one\n") + b"two\n" * 9, "is not a zstd file"),
+    ],
+)
+def test_a_file_that_cannot_be_decompressed_is_named_in_files_zstd(
+    tmp_path: Path, body: bytes, sentence: str
+) -> None:
+    (tmp_path / "log.zst").write_bytes(body)
+
+    with pytest.raises(ConfigurationError, match=rf"log\.zst of file://{tmp_path} {sentence}"):
+        FilesSource(str(tmp_path)).plan((), max_records=None, parallelism=1)

@@ -1,0 +1,875 @@
+"""Lines of files as a source: exact cuts, exact line numbers, nothing lost and nothing twice.
+
+Files that changed after they were read: found by any process, by the position alone.
+
+Files that are still being written: read when they are whole, and not waited for in vain.
+
+Files that wait behind a barrier: which they are, and their first records.
+
+Names that only grow: small positions and short listings, and nothing read twice or missed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sluice.connectors.files import lines as files_lines
+from sluice.connectors.files import source as files_source
+from sluice.connectors.files import text as files
+from sluice.connectors.files.avro import AvroSource
+from sluice.connectors.files.file_set import TAIL_BYTES
+from sluice.connectors.files.lines import BYTE_ORDER_MARK
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.source import COUNTED, SEALED_KEPT
+from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource
+from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.declaration.places import Barrier, SourcePosition
+from sluice.errors import ConfigurationError
+from sluice.store.folder import FileStore
+from sluice.store.memory import InMemoryStore, named_store
+from sluice.store.object_store import Listed
+from tests.examples import examples
+
+Row = tuple[str, str, int]
+
+
+def rows_of(source: FilesSource, pieces: tuple[Slice, ...]) -> list[Row]:
+    batches = [batch for piece in pieces for batch in source.read(piece)]
+    assert all(batch.schema == source.schema() for batch in batches)
+    return [
+        (row["file"], row["line"], row["line_number"])
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+def places(position: SourcePosition) -> SourcePosition:
+    """Without what the files are known by."""
+    return tuple(replace(one, version="") for one in position)
+
+
+def plan_all(source: FilesSource, position: SourcePosition = ()) -> Barrier:
+    return source.plan(position, max_records=None, parallelism=2)
+
+
+def an_empty_epoch(position: SourcePosition, *, exhausted: bool) -> Barrier:
+    nothing = Unread(records=0, size_bytes=0)
+    return Barrier(position=position, slices=(), exhausted=exhausted, unread=nothing, size_bytes=0)
+
+
+def a_folder(tmp_path: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, newline="")
+    return tmp_path
+
+
+def test_lines_of_all_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    source = FilesSource(str(a_folder(tmp_path, b="three\n", a="one\n\ntwo")))
+
+    barrier = plan_all(source)
+
+    assert rows_of(source, barrier.slices) == [
+        ("a", "one", 1),
+        ("a", "", 2),
+        ("a", "two", 3),
+        ("b", "three", 1),
+    ]
+    assert barrier.exhausted
+    assert places(barrier.position) == (
+        PartitionOffset(partition="a", offset=8, records=3, sealed=True),
+        PartitionOffset(partition="b", offset=6, records=1, sealed=True),
+    )
+
+
+def test_an_epoch_without_records_keeps_its_position(tmp_path: Path) -> None:
+    source = FilesSource(str(a_folder(tmp_path, a="one\n")))
+    first = plan_all(source)
+
+    second = plan_all(source, first.position)
+
+    assert second == an_empty_epoch(first.position, exhausted=True)
+
+
+def test_the_cap_is_kept_to_the_line_and_filled_file_by_file(tmp_path: Path) -> None:
+    source = FilesSource(str(a_folder(tmp_path, a="1\n2\n3\n", b="4\n5\n")))
+
+    barrier = source.plan((), max_records=4, parallelism=4)
+
+    assert [row[1] for row in rows_of(source, barrier.slices)] == ["1", "2", "3", "4"]
+    assert [piece.records for piece in barrier.slices] == [1, 1, 1, 1]
+    assert not barrier.exhausted
+    assert source.plan(barrier.position, max_records=1, parallelism=1).exhausted
+
+
+def test_a_line_still_being_written_is_left_until_its_newline_arrives(tmp_path: Path) -> None:
+    path = a_folder(tmp_path, log="one\ntw") / "log"
+    source = FilesSource(str(tmp_path), bounded=False)
+
+    first = plan_all(source)
+    unchanged = plan_all(source, first.position)
+    with path.open("a") as file:
+        file.write("o\nthree")
+    second = plan_all(source, first.position)
+
+    assert rows_of(source, first.slices) == [("log", "one", 1)]
+    assert unchanged == an_empty_epoch(first.position, exhausted=False)
+    assert rows_of(source, second.slices) == [("log", "two", 2)]
+
+
+def test_windows_line_ends_and_invalid_bytes_do_not_lose_a_line(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"a\r\n\r\r\nb\xff\xe2\x82\nc\rd\n\xe2\x82\xac\r")
+    source = FilesSource(str(tmp_path / "log"))
+
+    rows = rows_of(source, plan_all(source).slices)
+
+    lines = ["a", "\r", "b\\xff\\xe2\\x82", "c\rd", "\u20ac"]
+    assert rows == [("log", line, number) for number, line in enumerate(lines, 1)]
+
+
+def test_hidden_files_are_not_read_and_folders_are_entered(tmp_path: Path) -> None:
+    for name in ["x/y/deep", "x-y", ".hidden", "_SUCCESS", ".git/config", "x/_temporary/part"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    source = FilesSource(f"file://{tmp_path}")
+
+    assert [row[0] for row in rows_of(source, plan_all(source).slices)] == ["x-y", "x/y/deep"]
+
+
+def test_a_missing_location_is_named_and_an_empty_folder_is_fine(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"no file and no folder at file://{tmp_path}/no"):
+        plan_all(FilesSource(str(tmp_path / "no")))
+    with pytest.raises(ConfigurationError, match="with a slash at its end"):
+        plan_all(FilesSource("memory://empty-place/logs"))
+
+    assert plan_all(FilesSource(str(tmp_path))) == an_empty_epoch((), exhausted=True)
+    assert plan_all(FilesSource("memory://empty-place/logs/")).slices == ()
+
+
+def test_a_file_that_shrank_is_named_with_its_offset_and_size(tmp_path: Path) -> None:
+    source = FilesSource(str(a_folder(tmp_path, log="one\ntwo\n")), bounded=False)
+    position = plan_all(source).position
+    a_folder(tmp_path, log="one\n")
+
+    with pytest.raises(ConfigurationError, match=r"log of .* to byte 8 and has shrunk to 4 bytes"):
+        plan_all(source, position)
+
+
+def test_a_file_that_vanished_half_read_stops_a_bounded_source(tmp_path: Path) -> None:
+    source = FilesSource(str(a_folder(tmp_path, a="one\ntwo\n", b="")))
+    position = source.plan((), max_records=1, parallelism=1).position
+    (tmp_path / "a").unlink()
+
+    with pytest.raises(ConfigurationError, match=r"a of .* read to byte 4 and is gone"):
+        plan_all(source, position)
+    assert plan_all(FilesSource(str(tmp_path), bounded=False), position).position == position
+
+
+def test_a_slice_of_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
+    source = FilesSource(str(a_folder(tmp_path, log="one\ntwo\n")))
+    barrier = source.plan((), max_records=None, parallelism=1)
+    a_folder(tmp_path, log="one two\n")
+
+    with pytest.raises(ConfigurationError, match="was replaced after this epoch was planned"):
+        rows_of(source, barrier.slices)
+
+
+def test_a_file_whose_name_is_not_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log-\udcff").write_text("line")
+
+    with pytest.raises(ConfigurationError, match="is not UTF-8; rename the file"):
+        plan_all(FilesSource(str(tmp_path)))
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="use 'text'"):
+        FilesSource("/tmp", format="xml")
+
+
+@pytest.mark.parametrize(
+    "location", ["memory://bucket-of-one/logs/a.log", "memory://bucket-of-one"]
+)
+def test_a_location_is_one_object_or_all_below_it(location: str) -> None:
+    named_store("bucket-of-one").put("logs/a.log", b"one\n")
+    source = FilesSource(location)
+
+    [(file, line, number)] = rows_of(source, plan_all(source).slices)
+
+    assert (file.endswith("a.log"), line, number) == (True, "one", 1)
+
+
+def test_a_table_has_a_version_that_follows_its_bytes(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, a="# allowed\n\n10.0.0.1\n")
+    version, table = FilesSource(str(folder)).snapshot()
+    again, _ = FilesSource(str(folder)).snapshot()
+    a_folder(tmp_path, a="# allowed\n\n10.0.0.2\n")
+    changed, _ = FilesSource(str(folder)).snapshot()
+
+    assert table["line"].to_pylist() == ["# allowed", "", "10.0.0.1"]
+    assert table["line_number"].to_pylist() == [1, 2, 3]
+    assert version == again != changed
+
+
+def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(MAX_TABLE_BYTES + 1)
+
+    with pytest.raises(ConfigurationError, match="read it as a stream"):
+        FilesSource(str(tmp_path)).snapshot()
+
+
+def test_a_table_has_no_line_of_a_file_that_is_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(BYTE_ORDER_MARK)
+    (tmp_path / "b").write_bytes(BYTE_ORDER_MARK + b"x\n")
+
+    _, table = FilesSource(str(tmp_path)).snapshot()
+
+    assert table["line"].to_pylist() == ["x"]
+
+
+def test_slices_of_many_lines_are_nearly_equal() -> None:
+    blocks = [b"x\n" * 50_000] * 4
+    before = PartitionOffset(partition="f", offset=0, records=7)
+
+    cut = files_lines.scan_lines(blocks, before, size=400_000, max_records=None, bounded=True)
+    pieces = files_lines.slices_of([cut], 7)
+
+    assert len(pieces) == 7
+    assert sum(piece.records for piece in pieces) == 200_000
+    assert max(piece.records for piece in pieces) < 200_000 / 7 * 1.01
+    assert all(piece.end - piece.start == 2 * piece.records for piece in pieces)
+
+
+@pytest.mark.parametrize("most", [None, 299_999, 250_000, 3])
+def test_a_cut_does_not_depend_on_how_a_store_hands_out_the_bytes(most: int | None) -> None:
+    """Some lines are longer than a piece, most are short; the text is longer than its beginning."""
+    lines = [b"x" * (number % 50) for number in range(300_000)]
+    lines[::20_000] = [b"y" * (files_lines.PIECE_BYTES + 1)] * len(lines[::20_000])
+    text = b"\n".join(lines)
+    before = PartitionOffset(partition="f", offset=0, records=0)
+
+    def a_cut(block_bytes: int) -> files_lines.FileCut:
+        blocks = (text[at : at + block_bytes] for at in range(0, len(text), block_bytes))
+        return files_lines.scan_lines(
+            blocks, before, size=len(text), max_records=most, bounded=True
+        )
+
+    cut = a_cut(files_lines.BLOCK_BYTES)
+
+    assert len(text) > files_lines.TO_THE_LINE_BYTES
+    assert cut == a_cut(100_003) == a_cut(len(text))
+    assert cut.records == (most or len(lines))
+    assert all(text[:end].count(b"\n") == upto for upto, end in cut.marks[::100])
+    pieces = files_lines.slices_of([cut], 7)
+    assert sum(piece.records for piece in pieces) == cut.records
+
+
+line = st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b"")) | st.sampled_from(
+    [b"", b"\r", b"long" * 20]
+)
+contents = st.lists(line, max_size=12).map(b"\n".join)
+cuts = st.lists(
+    st.tuples(st.none() | st.integers(1, 7), st.integers(1, 5)), min_size=1, max_size=30
+)
+
+
+class Sizes(NamedTuple):
+    block: int
+    piece: int
+    pieces_to_the_line: int
+    marks: int
+
+
+SMALLEST = Sizes(block=1, piece=1, pieces_to_the_line=0, marks=2)
+sizes = st.builds(
+    Sizes, st.integers(1, 20), st.integers(1, 9), st.integers(0, 4), st.integers(2, 8)
+)
+
+
+@examples(150)
+@example(files=[(BYTE_ORDER_MARK, False)], cuts=[(None, 1)], sizes=SMALLEST)
+@example(files=[(BYTE_ORDER_MARK, True)], cuts=[(1, 1)], sizes=SMALLEST)
+@example(files=[(BYTE_ORDER_MARK + b"\n", False)], cuts=[(None, 1)], sizes=SMALLEST)
+@given(
+    files=st.lists(st.tuples(contents, st.booleans()), max_size=4),
+    cuts=cuts,
+    sizes=sizes,
+)
+def test_any_sequence_of_cuts_covers_every_line_exactly_once(
+    files: list[tuple[bytes, bool]],
+    cuts: list[tuple[int | None, int]],
+    sizes: Sizes,
+) -> None:
+    store = named_store("covers-every-line")
+    store.delete([listed.key for listed in store.list("")])
+    expected: list[Row] = []
+    for number, (content, is_compressed) in enumerate(files):
+        name = f"file-{number}.gz" if is_compressed else f"file-{number}"
+        store.put(name, gzip.compress(content, mtime=0) if is_compressed else content)
+        expected += [
+            (name, text, line_number)
+            for line_number, text in lines_of(content.removeprefix(BYTE_ORDER_MARK))
+        ]
+    source = FilesSource("memory://covers-every-line/")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files_lines, "BLOCK_BYTES", sizes.block)
+        patch.setattr(files_lines, "PIECE_BYTES", sizes.piece)
+        patch.setattr(files_lines, "TO_THE_LINE_BYTES", sizes.pieces_to_the_line * sizes.piece)
+        patch.setattr(files_lines, "MAX_MARKS", sizes.marks)
+
+        rows: list[Row] = []
+        for barrier, max_records, parallelism in epochs(source, cuts):
+            read = rows_of(source, barrier.slices)
+            assert len(read) == barrier.records
+            assert max_records is None or len(read) <= max_records
+            assert len(barrier.slices) <= parallelism + len(files)
+            rows += read
+
+    assert rows == expected
+
+
+def epochs(
+    source: FilesSource, cuts: list[tuple[int | None, int]]
+) -> Iterator[tuple[Barrier, int | None, int]]:
+    """Plan until the source is exhausted: the given cuts, and then one of all that is left."""
+    position: SourcePosition = ()
+    for max_records, parallelism in [*cuts, (None, 3)]:
+        barrier = source.plan(position, max_records=max_records, parallelism=parallelism)
+        yield barrier, max_records, parallelism
+        if barrier.exhausted:
+            return
+        position = barrier.position
+    pytest.fail("a cut without a cap leaves nothing")
+
+
+def lines_of(content: bytes) -> Iterator[tuple[int, str]]:
+    lines = content.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    for number, raw in enumerate(lines, 1):
+        yield number, raw.decode("utf-8", "backslashreplace").removesuffix("\r")
+
+
+def test_a_store_without_a_name_is_its_own() -> None:
+    InMemoryStore().put("a", b"x")
+
+    assert InMemoryStore().get("a") is None
+
+
+def plan_all_of_files_changes(
+    source: FilesSource | ParquetSource, position: SourcePosition = ()
+) -> Barrier:
+    return source.plan(position, max_records=None, parallelism=1)
+
+
+def touch(path: Path, seconds: int = 60) -> None:
+    later = path.stat().st_mtime + seconds
+    os.utime(path, (later, later))
+
+
+def write_parquet(path: Path, first: int) -> None:
+    table = pa.table({"n": pa.array(range(first, first + 5))})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+
+
+@pytest.fixture(name="reads")
+def _reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """The ranges that are read of files, but for the empty one that asks whether there is one."""
+    reads: list[tuple[str, int, int]] = []
+    read = FileStore.get_range
+
+    def counted(store: FileStore, key: str, start: int, end: int) -> bytes | None:
+        if end > start:
+            reads.append((key, start, end))
+        return read(store, key, start, end)
+
+    monkeypatch.setattr(FileStore, "get_range", counted)
+    return reads
+
+
+def test_a_log_that_was_rewritten_longer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("one\ntwo\n")
+    source = FilesSource(str(tmp_path), bounded=False)
+    position = plan_all_of_files_changes(source).position
+    (tmp_path / "log").write_text("ONE\ntwo\nthree\n")
+
+    with pytest.raises(
+        ConfigurationError, match=r"log of .* is not what was read to byte 8: the checksum of the 8"
+    ):
+        plan_all_of_files_changes(source, position)
+
+
+def test_growing_by_many_small_lines_is_verified_as_far_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {n}\n" for n in range(1000)))
+    source = FilesSource(str(tmp_path), bounded=False)
+    position = plan_all_of_files_changes(source).position
+    for _ in range(3):
+        with path.open("a") as file:
+            file.write("x\n")
+        position = plan_all_of_files_changes(source, position).position
+    body = bytearray(path.read_bytes())
+    body[-TAIL_BYTES + 10] ^= 1
+    path.write_bytes(body + b"more\n")
+
+    with pytest.raises(ConfigurationError, match=f"the {TAIL_BYTES} bytes before"):
+        plan_all_of_files_changes(source, position)
+
+
+def test_a_file_that_was_only_touched_or_copied_is_the_same(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "a", tmp_path / "b"
+    folder.mkdir()
+    (folder / "log").write_text("one\ntwo")
+    (folder / "log.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    position = plan_all_of_files_changes(FilesSource(str(folder), bounded=False)).position
+    for name in ("log", "log.gz"):
+        touch(folder / name)
+    folder.rename(copy)
+    (copy / "log").write_text("one\ntwo\n")
+
+    after = plan_all_of_files_changes(FilesSource(str(copy), bounded=False), position)
+
+    assert [(piece.partition, piece.start) for piece in after.slices] == [("log", 4)]
+
+
+def test_a_parquet_file_of_the_same_size_with_other_rows_is_refused(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a", 0)
+    source = ParquetSource(str(tmp_path), bounded=False)
+    position = plan_all_of_files_changes(source).position
+    size = (tmp_path / "a").stat().st_size
+    touch(tmp_path / "a")
+    assert plan_all_of_files_changes(source, position).slices == ()
+    write_parquet(tmp_path / "a", 7)
+    assert (tmp_path / "a").stat().st_size == size
+
+    with pytest.raises(ConfigurationError, match=r"a of .* is not what was read to row 5"):
+        plan_all_of_files_changes(source, position)
+
+
+def test_what_did_not_change_is_not_read_and_what_grew_is_read_once(
+    tmp_path: Path, reads: list[tuple[str, int, int]]
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("0123456\n" * 1000)
+    (tmp_path / "z.gz").write_bytes(gzip.compress(b"one\n"))
+    source = FilesSource(str(tmp_path), bounded=False)
+    position = plan_all_of_files_changes(source).position
+    reads.clear()
+
+    same = plan_all_of_files_changes(source, position)
+    with (tmp_path / "b").open("a") as file:
+        file.write("new\n" * 2000)
+    grown = plan_all_of_files_changes(source, position)
+
+    assert (same.position, same.slices) == (position, ())
+    assert reads == [("b", 8000 - TAIL_BYTES, 8000), ("b", 8000, 16000)]
+    assert grown.records == 2000
+
+
+def test_a_bounded_file_that_grew_behind_its_end_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "log").write_text("one\n")
+    source = FilesSource(str(tmp_path))
+    position = plan_all_of_files_changes(source).position
+    (tmp_path / "log").write_text("one\ntwo\n")
+
+    with caplog.at_level(logging.WARNING):
+        after = plan_all_of_files_changes(source, position)
+        plan_all_of_files_changes(source, after.position)
+
+    assert (after.slices, after.exhausted) == ((), True)
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            "file grew after it was read to its end, the rest is not read file=log read_bytes=4 "
+            f"size_bytes=8 location=file://{tmp_path}"
+        )
+    ]
+
+
+def test_a_bounded_file_that_was_edited_after_it_was_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    (tmp_path / "b").write_text("two\n")
+    source = FilesSource(str(tmp_path))
+    position = source.plan((), max_records=1, parallelism=1).position
+    (tmp_path / "a").write_text("ONE\n")
+    touch(tmp_path / "a")
+
+    with pytest.raises(ConfigurationError, match=r"a of .* is not what was read to byte 4"):
+        plan_all_of_files_changes(source, position)
+
+
+def test_a_position_of_an_older_version_learns_what_its_files_are(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("one\n")
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    source = FilesSource(str(tmp_path), bounded=False)
+    position = tuple(
+        replace(one, version="", sealed=False)
+        for one in source.plan((), max_records=2, parallelism=1).position
+    )
+
+    learned = plan_all_of_files_changes(source, position)
+
+    assert all(one.version for one in learned.position)
+    (tmp_path / "log").write_text("ONE\nmore\n")
+    with pytest.raises(ConfigurationError, match="is not what was read to byte 4"):
+        plan_all_of_files_changes(source, learned.position)
+
+
+NUMBERS = range(2000)
+
+KnownSource = ParquetSource | AvroSource | FilesSource
+
+
+def a_parquet_file() -> bytes:
+    body = io.BytesIO()
+    pq.write_table(pa.table({"n": pa.array(NUMBERS)}), body)
+    return body.getvalue()
+
+
+def an_avro_file() -> bytes:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}
+    body = io.BytesIO()
+    fastavro.writer(body, schema, [{"n": n} for n in NUMBERS], sync_interval=1000)
+    return body.getvalue()
+
+
+TEXT = b"".join(b"%d\n" % n for n in NUMBERS)
+KINDS: dict[str, tuple[Callable[..., KnownSource], bytes]] = {
+    "a.parquet": (ParquetSource, a_parquet_file()),
+    "a.avro": (AvroSource, an_avro_file()),
+    "a.gz": (FilesSource, gzip.compress(TEXT)),
+    "a.zst": (FilesSource, zstandard.compress(TEXT)),
+}
+
+
+def plan_all_of_files_half_written(source: KnownSource, position: SourcePosition = ()) -> Barrier:
+    return source.plan(position, max_records=None, parallelism=1)
+
+
+def silent_for(path: Path, seconds: int) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("cut", [2, 0.4, 0.95])
+def test_an_unbounded_source_waits_for_the_whole_file(
+    tmp_path: Path, name: str, cut: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind, body = KINDS[name]
+    source = kind(str(tmp_path), bounded=False)
+    size = int(cut * len(body)) if cut < 1 else int(cut)
+    (tmp_path / name).write_bytes(body[:size])
+
+    with caplog.at_level(logging.INFO):
+        first = source.plan((), max_records=5, parallelism=1)
+    (tmp_path / name).write_bytes(body)
+    second = source.plan(first.position, max_records=5, parallelism=1)
+    third = plan_all_of_files_half_written(source, second.position)
+
+    assert (first.slices, first.is_backlog, first.exhausted) == ((), False, False)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"file is not whole yet, left for a later epoch file={name} size_bytes={size}"
+    ]
+    assert (second.records, third.records) == (5, len(NUMBERS) - 5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_bounded_source_and_one_out_of_patience_name_the_file(tmp_path: Path, name: str) -> None:
+    kind, body = KINDS[name]
+    path = tmp_path / name
+    path.write_bytes(body[: len(body) // 2])
+
+    with pytest.raises(ConfigurationError, match=f"{name} of .* when it is whole"):
+        plan_all_of_files_half_written(kind(str(tmp_path)))
+    silent_for(path, 3590)
+    assert plan_all_of_files_half_written(kind(str(tmp_path), bounded=False)).slices == ()
+    silent_for(path, 3610)
+    with pytest.raises(ConfigurationError, match=f"{name} of .*; it was not written to .* 3600 s"):
+        plan_all_of_files_half_written(kind(str(tmp_path), bounded=False))
+    with pytest.raises(ConfigurationError, match="it was not written to for 0 s"):
+        plan_all_of_files_half_written(kind(str(tmp_path), bounded=False, give_up_after_s=0))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_files_behind_a_half_written_one_are_read(tmp_path: Path, name: str) -> None:
+    kind, body = KINDS[name]
+    (tmp_path / name).write_bytes(body[:-7])
+    (tmp_path / f"b-{name}").write_bytes(body)
+    source = kind(str(tmp_path), bounded=False)
+
+    assert {piece.partition for piece in plan_all_of_files_half_written(source).slices} == {
+        f"b-{name}"
+    }
+    assert source.schema().names in (["n"], ["line", "file", "line_number"])
+
+
+def test_a_compressed_file_that_somebody_has_just_opened_is_not_taken_for_empty(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.gz"
+    path.touch()
+    source = FilesSource(str(tmp_path), bounded=False)
+    first = plan_all_of_files_half_written(source)
+    path.write_bytes(gzip.compress(TEXT))
+    whole = plan_all_of_files_half_written(source, first.position)
+    path.write_bytes(b"")
+    silent_for(path, 3610)
+    given_up = plan_all_of_files_half_written(source)
+
+    assert [one.sealed for one in first.position] == [False]
+    assert whole.records == len(NUMBERS)
+    assert [one.sealed for one in given_up.position] == [True]
+
+
+def test_a_file_of_another_format_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("not at all what was declared, by no means")
+    for kind in (ParquetSource, AvroSource):
+        with pytest.raises(ConfigurationError, match=r"notes of .* is not a whole"):
+            plan_all_of_files_half_written(kind(str(tmp_path), bounded=False))
+
+
+def lines(count: int) -> str:
+    return "".join(f"line {number}\n" for number in range(count))
+
+
+def read(source: FilesSource, name: str) -> list[str]:
+    [piece] = source.heads([name])
+    return [line for batch in source.read(piece) for line in batch.column("line").to_pylist()]
+
+
+def test_a_file_of_which_the_cap_left_lines_waits_and_half_a_line_does_not(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n2\n3")
+    (tmp_path / "b").write_text("1\n2\n")
+    (tmp_path / "c").write_text("")
+    source = FilesSource(str(tmp_path), bounded=False)
+
+    barriers: list[Barrier] = []
+    for most in (1, 1, 1, None):
+        position = barriers[-1].position if barriers else ()
+        barriers.append(source.plan(position, max_records=most, parallelism=1))
+
+    assert [barrier.waiting for barrier in barriers] == [("a", "b"), ("a", "b"), ("b",), ()]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_the_head_of_a_file_is_its_first_records_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
+) -> None:
+    monkeypatch.setattr(files, "HEAD_RECORDS", 3)
+    name = "a.gz" if is_packed else "a"
+    text = lines(10).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if is_packed else text)
+
+    assert read(FilesSource(str(tmp_path)), name) == ["line 0", "line 1", "line 2"]
+
+
+def test_a_head_of_long_lines_is_what_is_whole_of_its_first_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "HEAD_BYTES", 16)
+    (tmp_path / "a").write_text(lines(10))
+    (tmp_path / "b").write_text("x" * 100)
+    (tmp_path / "c").write_text("no newline")
+    source = FilesSource(str(tmp_path))
+
+    assert read(source, "a") == ["line 0", "line 1"]
+    assert source.heads(["b", "gone"]) == ()
+    assert read(source, "c") == ["no newline"]
+    assert FilesSource(str(tmp_path), bounded=False).heads(["c"]) == ()
+
+
+def test_the_head_of_a_parquet_file_is_its_first_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": range(5_000)}), tmp_path / "a", row_group_size=10)
+    pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "b")
+    (tmp_path / "c").write_bytes(b"PAR1 half")
+    source = ParquetSource(str(tmp_path), bounded=False)
+
+    [piece] = source.heads(["a", "b", "c"])
+
+    assert (piece.partition, piece.start, piece.end) == ("a", 0, files_source.HEAD_RECORDS)
+    assert sum(batch.num_rows for batch in source.read(piece)) == files_source.HEAD_RECORDS
+
+
+def a_source(root: Path | str) -> FilesSource:
+    return FilesSource(str(root), bounded=False, ordered=True)
+
+
+def write(folder: Path, number: int, text: str) -> None:
+    (folder / f"log-{number:06d}").write_text(text)
+
+
+def lines_of_of_files_ordered(source: FilesSource, barrier: Barrier) -> list[str]:
+    return [
+        line
+        for piece in barrier.slices
+        for batch in source.read(piece)
+        for line in batch.column("line").to_pylist()
+    ]
+
+
+def names(position: SourcePosition) -> list[int]:
+    return [int(one.partition.rpartition("-")[2]) for one in position]
+
+
+def test_the_position_forgets_what_is_read(tmp_path: Path) -> None:
+    for number in range(100):
+        write(tmp_path, number, "one\n")
+    source = a_source(tmp_path)
+
+    first = source.plan((), max_records=None, parallelism=1)
+    second = source.plan(first.position, max_records=None, parallelism=1)
+    for number in range(100, 103):
+        write(tmp_path, number, "two\n")
+    third = source.plan(second.position, max_records=None, parallelism=1)
+
+    assert first.records == 100
+    assert [one.sealed for one in first.position] == [True] * 99 + [False]
+    assert names(second.position) == list(range(83, 100))
+    assert third.records == 3
+    assert names(third.position) == list(range(84, 103))
+    assert [
+        name - 86
+        for name in names(source.plan(third.position, max_records=None, parallelism=1).position)
+    ] == list(range(17))
+
+
+def test_a_long_backlog_is_listed_no_further_than_the_epoch_and_what_is_counted_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = named_store("long-backlog")
+    for number in range(3 * COUNTED):
+        store.put(f"log-{number:06d}", b"1\n2\n")
+    listed: list[str] = []
+    real = InMemoryStore.list
+
+    def counted(store: InMemoryStore, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        for found in real(store, prefix, start_after=start_after):
+            listed.append(found.key)
+            yield found
+
+    monkeypatch.setattr(InMemoryStore, "list", counted)
+    source = a_source("memory://long-backlog/")
+    position: SourcePosition = ()
+    for _ in range(10):
+        barrier = source.plan(position, max_records=10, parallelism=2)
+        position = barrier.position
+        assert (barrier.records, barrier.is_backlog) == (10, True)
+        assert barrier.unread is not None
+        assert barrier.unread.is_least
+        assert barrier.unread.partitions >= COUNTED
+        assert len(position) <= SEALED_KEPT + 7
+
+    assert len(listed) <= 10 * (COUNTED + SEALED_KEPT + 12)
+
+
+def test_the_last_line_of_a_file_is_a_record_when_the_next_file_is_there(tmp_path: Path) -> None:
+    write(tmp_path, 1, "one\ntwo")
+    source = a_source(tmp_path)
+    first = source.plan((), max_records=None, parallelism=1)
+    write(tmp_path, 2, "three\nfour")
+    second = source.plan(first.position, max_records=None, parallelism=1)
+
+    assert lines_of_of_files_ordered(source, first) == ["one"]
+    assert lines_of_of_files_ordered(source, second) == ["two", "three"]
+    assert [one.sealed for one in second.position] == [True, False]
+
+
+def test_a_file_that_came_late_by_a_few_names_is_read_and_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (*range(30), 31, 32):
+        write(tmp_path, number, "one\n")
+    source = a_source(tmp_path)
+    position = source.plan((), max_records=None, parallelism=1).position
+    position = source.plan(position, max_records=None, parallelism=1).position
+    write(tmp_path, 30, "late\n")
+
+    with caplog.at_level(logging.WARNING):
+        barrier = source.plan(position, max_records=None, parallelism=1)
+
+    assert lines_of_of_files_ordered(source, barrier) == ["late"]
+    assert ["file came out of order" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_file_that_grew_after_the_next_one_appeared_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, 1, "one\n")
+    write(tmp_path, 2, "two\n")
+    source = a_source(tmp_path)
+    position = source.plan((), max_records=None, parallelism=1).position
+    write(tmp_path, 1, "one\nlate\n")
+
+    with caplog.at_level(logging.WARNING):
+        source.plan(position, max_records=None, parallelism=1)
+
+    assert "grew after it was read to its end" in caplog.text
+
+
+def test_files_that_vanished_do_not_hold_the_floor(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path, number, "one\n" * 3)
+    source = a_source(tmp_path)
+    position = source.plan((), max_records=2, parallelism=1).position
+    for number in range(2):
+        (tmp_path / f"log-{number:06d}").unlink()
+
+    after = source.plan(position, max_records=None, parallelism=1)
+
+    assert [(one.sealed, one.offset) for one in after.position] == [
+        (True, 8),
+        (False, 12),
+    ]
+
+
+def test_rows_of_ordered_parquet_files_stay_known_in_the_epoch_that_reads_them(
+    tmp_path: Path,
+) -> None:
+    for number in range(40):
+        pq.write_table(pa.table({"n": [number]}), tmp_path / f"part-{number:03d}")
+    source = ParquetSource(str(tmp_path), bounded=False, ordered=True)
+    position: SourcePosition = ()
+    rows: list[int] = []
+    while True:
+        barrier = source.plan(position, max_records=7, parallelism=2)
+        if not barrier.slices:
+            break
+        known = {one.partition: one.sealed for one in barrier.position}
+        assert all(known[piece.partition] for piece in barrier.slices)
+        assert len(barrier.position) <= SEALED_KEPT + 8
+        for piece in barrier.slices:
+            rows += [n for batch in source.read(piece) for n in batch.column("n").to_pylist()]
+        position = barrier.position
+
+    assert rows == list(range(40))
+    assert source.schema().names == ["n"]
+
+
+def test_a_folder_that_is_gone_is_reported_behind_a_floor_too(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for number in range(2 * SEALED_KEPT):
+        write(folder, number, "one\n")
+    source = a_source(folder)
+    position = source.plan((), max_records=None, parallelism=1).position
+    folder.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(ConfigurationError, match="no file and no folder"):
+        source.plan(position, max_records=None, parallelism=1)

@@ -1,0 +1,130 @@
+"""A stage's rows have the columns that it was started for, or it fails and names the one.
+
+Names that some layer would take for other columns are refused, by name.
+
+A value that a place can never hold is refused before it is staged, by its column.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sluice.connectors.columns import OURS, check_announced, check_names, narrowed_schema
+from sluice.connectors.kafka.declared import AvroValue
+from sluice.connectors.staged_sink import StagedSink
+from sluice.errors import ConfigurationError
+from sluice.sinks import KafkaTopic, PostgresTable
+from sluice.store.open import StoreLocation
+
+BID = pa.struct([("price", pa.int64()), ("at", pa.int64()), ("name", pa.string())])
+ANNOUNCED = pa.schema([("a", pa.int32()), ("b", pa.int32()), ("bid", BID), ("x.y", pa.int32())])
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ([("b", "int32"), ("a", "int32")], r"columns of t/0 are b, a, .*, and were a, b, bid"),
+        ([("a", "int32"), ("c", "int32")], r"'b' of t/0 is no such column, and was int32 when"),
+        ([("a", "int64"), ("b", "int32")], r"column 'a' of t/0 is int64, and was int32 when"),
+        ([("a", "int32"), ("b", "int32"), ("c", "int32")], r"'c' of t/0 is int32, and was no such"),
+        ([("a", "int32"), ("b", "int32"), ("b", "int32")], r"column 'b' of t/0 is no such column"),
+    ],
+)
+def test_other_columns_are_refused_by_name(found: list[tuple[str, str]], words: str) -> None:
+    rest = [ANNOUNCED.field(2), ANNOUNCED.field(3)]
+    fields = [pa.field(name, pa.type_for_alias(kind)) for name, kind in found]
+
+    with pytest.raises(ConfigurationError, match=words):
+        check_announced(pa.schema([*fields, *rest]), ANNOUNCED, "t/0")
+
+
+def test_the_same_columns_are_taken_and_what_is_read_of_them_is_known() -> None:
+    check_announced(pa.schema([*ANNOUNCED]), ANNOUNCED, "t/0")
+
+    some = narrowed_schema(ANNOUNCED, ["bid.name", "a", "bid.price"])
+
+    bid = pa.struct([("price", pa.int64()), ("name", pa.string())])
+    assert some == pa.schema([("a", pa.int32()), ("bid", bid)])
+    assert narrowed_schema(ANNOUNCED, ["bid", "bid.price"]) == pa.schema([("bid", BID)])
+
+
+@pytest.mark.parametrize("name", [*OURS, "_MALFORMED", "_Source"])
+def test_a_name_of_ours_is_refused_in_upper_and_lower_case(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"a.parquet has a column '{name}', a name that"):
+        check_names(["n", name], "a.parquet")
+
+
+@pytest.mark.parametrize("name", ["*", "^n$", "^.*$", "^\n$"])
+def test_a_name_that_is_a_pattern_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="which looks like a pattern of names; rename it"):
+        check_names(["n", name], "a.parquet")
+
+
+def test_other_names_are_taken_once_each() -> None:
+    check_names(["n", "N", "a.b", "`", "^n", "n$", "**", "", " "], "a.parquet")
+    with pytest.raises(ConfigurationError, match=r"a\.parquet has two columns 'n'"):
+        check_names(["n", "m", "n"], "a.parquet")
+
+
+DAY_10000 = pa.array([2_932_897], pa.int32()).cast(pa.date32())
+SCHEMA = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
+
+
+def stage(sink: StagedSink, rows: pa.Table) -> object:
+    return sink.stage(rows, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (pa.array(["a", "a\0b"]), r"text with the character U\+0000, which PostgreSQL cannot hold"),
+        (pa.array(["a\0"]).dictionary_encode(), r"with the character U\+0000"),
+        (pa.array([["a", "a\0b"]]), r"U\+0000, which PostgreSQL's json cannot hold"),
+        (DAY_10000, "times outside of the years 1 to 9999"),
+        (pa.array([2**63 - 1], pa.timestamp("us", "UTC")), "times outside of the years 1 to 9999"),
+        (pa.array([1], pa.timestamp("ns")), "has nanoseconds, and PostgreSQL keeps microseconds"),
+    ],
+    ids=["text", "coded", "nested", "date", "never", "nanoseconds"],
+)
+def test_what_postgresql_can_never_hold(column: pa.Array, says: str, tmp_path: Path) -> None:
+    spec = PostgresTable("postgresql://nobody@127.0.0.1:9/none", "shop.orders")
+    sink = spec.open("orders", {}, StoreLocation(root=f"file://{tmp_path}"))
+
+    with pytest.raises(ConfigurationError, match=f"column 'c' .*{says}"):
+        stage(sink, pa.table({"c": column}))
+    assert [*sink.files.listed()] == []
+
+
+def test_text_that_only_looks_like_it_is_fine(tmp_path: Path) -> None:
+    spec = PostgresTable("postgresql://nobody@127.0.0.1:9/none", "shop.orders")
+    sink = spec.open("orders", {}, StoreLocation(root=f"file://{tmp_path}"))
+
+    assert stage(sink, pa.table({"c": [["\\u0000", "\\\\u0000"], None], "d": ["\\u0000", None]}))
+
+
+@pytest.mark.parametrize(
+    ("value", "column", "says"),
+    [
+        (
+            AvroValue(SCHEMA),
+            pa.array([1, None]),
+            "a row does not fit the Avro schema of a Kafka sink",
+        ),
+        (AvroValue(SCHEMA), pa.array(["x"]), "a row does not fit the Avro schema of a Kafka sink"),
+        ("json", DAY_10000, "column 'n' has times outside of the years 1 to 9999"),
+    ],
+    ids=["null", "text", "date"],
+)
+def test_what_makes_no_message(value: object, column: pa.Array, says: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {} if value == "json" else {"value": value}
+    spec = KafkaTopic("127.0.0.1:9", "orders", **options)
+    sink = spec.open("orders", {}, StoreLocation(root=f"file://{tmp_path}"))
+
+    with pytest.raises(ConfigurationError, match=says):
+        stage(sink, pa.table({"n": column}))
+    assert [*sink.files.listed()] == []

@@ -1,0 +1,973 @@
+"""Failure and restore: what is chosen, what is verified, what is fenced, what rolls back.
+
+``RestoreRequest``: the same for all callers, parsed where it enters and resolved once.
+
+The dry run of a restore: what it would do and every file it needs; it writes nothing.
+
+The aligned checkpoint timeout: a late stage is overtaken, catches up, and loses no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.counting_store import CountingStore
+from harness.jobs import (
+    STAGES,
+    ManualClock,
+    a_job,
+    a_pipeline,
+    a_running_job,
+    keys_of,
+    published_records,
+    results,
+    trigger_one,
+)
+from sluice.coordinator import duties
+from sluice.coordinator import restore as coordinator_restore
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint, overtake, watch
+from sluice.coordinator.publication import commit
+from sluice.coordinator.requests import NewTimes, retime
+from sluice.coordinator.restore import (
+    RestoreRequest,
+    foreign_target,
+    plan,
+    pointed_at,
+    resolve,
+    restore,
+    savepoint_target,
+    stop,
+)
+from sluice.coordinator.restore_plan import plan_restore
+from sluice.coordinator.submission import configure, submit
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import (
+    CheckpointingMode,
+    CheckpointType,
+    ClaimMode,
+    JobStatus,
+    Retention,
+)
+from sluice.core.events import AttemptStarted
+from sluice.core.failures import CheckpointFailureReason as Reason
+from sluice.core.ids import CheckpointId
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.restart import RestartStrategy, RestartType
+from sluice.core.restoring import (
+    FromCheckpoint,
+    FromOrigin,
+    Latest,
+    RestoreApproval,
+    RestoreOptions,
+    RestoreTarget,
+    Stop,
+)
+from sluice.declaration import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing, fixed_delay
+from sluice.declaration.pipeline import Pipeline
+from sluice.errors import ConfigurationError, FencedError, RestoreError
+from sluice.job.job import Job, open_job
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice.store.checkpoints import AnswerStore
+from sluice.store.journal import Head, Journal
+from sluice.store.memory import InMemoryStore
+from sluice.store.open import StoreLocation
+from tests.builders import SUBTASKS
+from tests.in_flight import (
+    COUNT,
+    ONE,
+    RANK,
+    THREE_STAGES,
+    TIMEOUT_MS,
+    TOP,
+    TWO,
+    a_patient_job,
+    absorbed,
+    an_overtaken_checkpoint,
+    an_unaligned_job,
+    complete,
+    in_flight,
+    is_one_cut,
+    last_stage_first,
+)
+from tests.subtasks import a_savepoint, acknowledge, decline, state_records, take_checkpoint
+
+ONE_OF_RECOVERY, TWO_OF_RECOVERY = CheckpointId(1), CheckpointId(2)
+EXPIRED, TASK_FAILURE = Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE
+SAVEPOINT = CheckpointType.SAVEPOINT
+
+
+def read_from(job: Job, checkpoint_id: CheckpointId) -> list[int]:
+    return state_records(job, job.metadata(checkpoint_id), STAGES[0])
+
+
+def test_a_failed_stage_is_restored_from_the_latest_completed_checkpoint() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    acknowledge(job, plan, STAGES[0])
+    state = fail_checkpoint(job, TWO_OF_RECOVERY, TASK_FAILURE, "worker lost", is_task_failure=True)
+    assert state.status is JobStatus.RESTARTING
+
+    restored = restore(job, Latest(), only_generation=state.generation)
+
+    assert (restored.checkpoint_id, restored.origin) == (1, None)
+    assert (restored.state.status, restored.state.generation) == (JobStatus.RUNNING, 2)
+    again = take_checkpoint(job)
+    assert again == 3
+    assert read_from(job, again) == list(range(20))
+    assert published_records(job) == list(range(20))
+
+
+def test_without_a_completed_checkpoint_the_job_starts_from_empty() -> None:
+    job = a_running_job()
+    trigger_one(job)
+    fail_checkpoint(job, ONE_OF_RECOVERY, TASK_FAILURE, "worker lost", is_task_failure=True)
+
+    restored = restore(job, Latest())
+
+    assert restored.checkpoint_id is None
+    assert read_from(job, take_checkpoint(job)) == list(range(10))
+
+
+def test_a_job_that_was_never_submitted_is_not_restored_without_its_parameters() -> None:
+    job = a_job()
+
+    with pytest.raises(RestoreError, match=r"'auctions' was never submitted .*; submit it first"):
+        restore(job, Latest())
+    assert keys_of(job) == []
+    restored = restore(job, Latest(), configuration=configure(job.pipeline, {}))
+    assert restored.state.configuration.max_records_per_epoch == 10
+
+
+def test_the_table_rolls_back_with_a_restore_to_an_older_checkpoint() -> None:
+    job = a_running_job(a_pipeline(max_records_per_epoch=10))
+    for _ in range(3):
+        take_checkpoint(job)
+    assert published_records(job) == list(range(30))
+
+    restore(job, FromCheckpoint(ONE_OF_RECOVERY))
+    fourth = take_checkpoint(job)
+
+    assert job.metadata(fourth).parent == 1
+    assert job.metadata(fourth).previous_tables["results"] == 1
+    assert published_records(job) == list(range(20))
+    assert results(job).versions() == (1, 2, 3, 4)
+    assert read_from(job, fourth) == list(range(20))
+
+
+def test_a_checkpoint_that_is_not_retained_is_refused_with_those_that_are() -> None:
+    job = a_running_job(a_pipeline(num_retained=2))
+    for _ in range(3):
+        take_checkpoint(job)
+
+    with pytest.raises(RestoreError, match="checkpoint 1 is not retained; retained are: 2, 3"):
+        restore(job, FromCheckpoint(ONE_OF_RECOVERY))
+    with pytest.raises(RestoreError, match="retained are: none"):
+        restore(a_running_job(), FromCheckpoint(ONE_OF_RECOVERY))
+
+
+def test_every_missing_or_damaged_file_is_named() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    first, second = [handle.key for handle in job.metadata(ONE_OF_RECOVERY).files][:2]
+    job.store.delete([first])
+    job.store.put(second, b"short")
+    before = job.state()
+
+    with pytest.raises(RestoreError) as caught:
+        restore(job, Latest())
+
+    assert f"{first} is missing, expected" in str(caught.value)
+    assert f"{second} has 5 bytes, expected" in str(caught.value)
+    assert job.state() == before
+
+
+def test_missing_metadata_is_named_with_what_to_do() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    job.store.delete([job.paths.metadata(ONE_OF_RECOVERY)])
+
+    with pytest.raises(RestoreError, match=r"_metadata does not exist; .*'sluice checkpoints list"):
+        restore(job, Latest())
+    with pytest.raises(RestoreError, match=r"savepoints/nobodys/_metadata does not exist"):
+        savepoint_target(job, "nobodys")
+
+
+def test_state_of_a_removed_stage_is_refused_unless_it_may_be_dropped() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    smaller = replace(job, pipeline=a_pipeline(stages=STAGES[:1]))
+
+    with pytest.raises(RestoreError, match="stage 'rank_bids' has state but is not in the pipel"):
+        restore(smaller, Latest())
+    restore(smaller, Latest(), RestoreOptions(allow_non_restored_state=True))
+
+    assert read_from(smaller, take_checkpoint(smaller)) == list(range(20))
+
+
+def test_a_removed_stage_without_state_is_skipped() -> None:
+    job = a_running_job()
+    plan = trigger_one(job)
+    acknowledge(job, plan, STAGES[0])
+    acknowledge(job, plan, STAGES[1], writes_state=False)
+    finalize(job, ONE_OF_RECOVERY)
+    commit(job, ONE_OF_RECOVERY)
+
+    restore(replace(job, pipeline=a_pipeline(stages=STAGES[:1])), Latest())
+
+    assert job.state().generation == 2
+
+
+def test_a_restore_for_a_generation_that_is_over_changes_nothing() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    restore(job, Latest(), only_generation=1)
+    before = job.state()
+
+    with pytest.raises(FencedError, match=r"is of generation 2 already.*was for generation 1"):
+        restore(job, Latest(), only_generation=1)
+    assert job.state() == before
+
+
+def test_who_was_fenced_by_a_restore_cannot_finalize() -> None:
+    job = a_running_job()
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    restore(job, Latest())
+
+    with pytest.raises(FencedError, match="checkpoint 1 was aborted, JOB_FAILOVER_REGION"):
+        finalize(job, ONE_OF_RECOVERY)
+    assert results(job).versions() == ()
+
+
+def test_an_unfinished_commit_is_replayed_by_the_restore() -> None:
+    job = a_running_job()
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+    finalize(job, ONE_OF_RECOVERY)
+
+    restored = restore(job, Latest())
+
+    assert published_records(job) == list(range(10))
+    assert restored.state.completed[0].is_committed
+
+
+def test_a_restore_may_change_the_parallelism_and_the_state_is_cut_anew() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+
+    restore(job, Latest(), configuration=configure(job.pipeline, {}, parallelism=3))
+    wide = take_checkpoint(job)
+
+    assert [task.parallelism for task in job.metadata(wide).stages] == [3, 3]
+    assert read_from(job, wide) == list(range(20))
+    restore(job, Latest(), configuration=configure(job.pipeline, {}, parallelism=1))
+    assert read_from(job, take_checkpoint(job)) == list(range(30))
+    with pytest.raises(RestoreError, match=r"parallelism 200, which exceeds its max parallelism"):
+        restore(job, Latest(), configuration=configure(job.pipeline, {}, parallelism=200))
+
+
+def test_a_max_parallelism_is_fixed_for_life() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    job.pipeline.max_parallelism = 64
+
+    with pytest.raises(RestoreError, match=r"'count_bids' declares max parallelism 64, but its st"):
+        restore(job, Latest())
+    job.pipeline.max_parallelism = 128
+    restore(job, Latest())
+
+    assert {stage.max_parallelism for stage in job.metadata(take_checkpoint(job)).stages} == {128}
+
+
+def test_a_resubmitted_job_reads_from_the_start_and_its_ids_go_on() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    stop(job, JobStatus.CANCELED)
+
+    submit(job, configure(job.pipeline, {}))
+    second = take_checkpoint(job)
+
+    assert second == 2
+    assert read_from(job, second) == list(range(10))
+    assert published_records(job) == list(range(10))
+
+
+def test_a_decline_is_the_better_reason() -> None:
+    job = a_running_job(a_pipeline(tolerable_failed_checkpoints=1))
+    trigger_one(job)
+    decline(job, 1, SUBTASKS[0])
+
+    state = fail_checkpoint(job, ONE_OF_RECOVERY, EXPIRED, "too slow")
+
+    (failed,) = state.failed
+    assert failed.reason is Reason.CHECKPOINT_DECLINED
+    assert failed.message == "count_bids/0: the input is odd"
+
+
+def test_a_decline_names_its_reason_and_one_that_counts_goes_before_one_that_does_not() -> None:
+    job = a_running_job(a_pipeline(tolerable_failed_checkpoints=1))
+    trigger_one(job)
+    decline(job, 1, SUBTASKS[0], reason=Reason.CHECKPOINT_DECLINED_TASK_CLOSING)
+
+    once = fail_checkpoint(job, ONE_OF_RECOVERY, EXPIRED, "too slow")
+    trigger_one(job)
+    decline(job, 2, SUBTASKS[0], reason=Reason.CHECKPOINT_DECLINED_TASK_CLOSING)
+    decline(job, 2, SUBTASKS[1])
+    twice = fail_checkpoint(job, TWO_OF_RECOVERY, EXPIRED, "too slow")
+
+    assert [f.reason for f in once.failed] == [Reason.CHECKPOINT_DECLINED_TASK_CLOSING]
+    assert once.failure_count.continuous == 0
+    assert twice.failed[-1].reason is Reason.CHECKPOINT_DECLINED
+    assert twice.failure_count.continuous == 1
+
+
+def test_a_task_failure_is_told_in_the_words_of_the_subtask_that_declined() -> None:
+    job = a_running_job()
+    trigger_one(job)
+    decline(job, 1, SUBTASKS[0])
+
+    state = fail_checkpoint(job, ONE_OF_RECOVERY, TASK_FAILURE, "Spark says", is_task_failure=True)
+
+    assert state.status is JobStatus.RESTARTING
+    assert [(f.reason, f.message) for f in state.failed] == [
+        (TASK_FAILURE, "count_bids/0: the input is odd")
+    ]
+
+
+def test_a_decline_of_an_overtaken_attempt_does_not_keep_the_checkpoint_alive() -> None:
+    job = a_running_job(a_pipeline(tolerable_failed_checkpoints=1))
+    trigger_one(job)
+    decline(job, 1, SUBTASKS[0])
+    job.journal.append(
+        lambda state: AttemptStarted(
+            generation=state.generation, checkpoint_id=ONE_OF_RECOVERY, stage=STAGES[0], attempt=2
+        )
+    )
+
+    state = fail_checkpoint(job, ONE_OF_RECOVERY, EXPIRED, "too slow")
+
+    assert [(f.reason, f.message) for f in state.failed] == [(EXPIRED, "too slow")]
+
+
+def test_a_job_without_restarts_left_fails_and_can_be_restored_by_a_person() -> None:
+    never = RestartStrategy(type=RestartType.NONE)
+    job = a_running_job(a_pipeline(restart_strategy=never, timeout=timedelta(minutes=1)))
+    take_checkpoint(job)
+    trigger_one(job)
+
+    state = fail_checkpoint(job, TWO_OF_RECOVERY, EXPIRED, "too slow")
+
+    assert state.status is JobStatus.FAILED
+    assert restore(job, Latest()).state.status is JobStatus.RUNNING
+    assert isinstance(job.clock, ManualClock)
+
+
+def test_a_restore_that_another_one_overtakes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would report a checkpoint whose commit was not replayed."""
+    job = a_running_job()
+    take_checkpoint(job)
+    resume = duties.resume
+
+    def meanwhile(job: Job, head: Head) -> Head:
+        monkeypatch.setattr(coordinator_restore, "resume", resume)
+        restore(job, Latest())
+        return resume(job, job.journal.load())
+
+    monkeypatch.setattr(coordinator_restore, "resume", meanwhile)
+
+    with pytest.raises(FencedError, match="another coordinator restored job 'auctions' meanwhile"):
+        restore(job, Latest())
+    assert job.state().generation == 3
+
+
+ONE_OF_REQUEST = CheckpointId(1)
+CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"checkpoint": ONE_OF_REQUEST, "savepoint": "mine"},
+            "checkpoint 1 and savepoint 'mine' exclude one another; give one",
+        ),
+        ({"pipeline": "bids"}, "pipeline 'bids' needs the root where its checkpoints are"),
+        (
+            {"pointer": "auctions/checkpoints/1", "savepoint": "mine"},
+            "'auctions/checkpoints/1' says which snapshot is restored, and savepoint 'mine' says",
+        ),
+        ({"options": CLAIM}, "CLAIM is given with the latest one, but only a savepoint"),
+        (
+            {"options": CLAIM, "checkpoint": ONE_OF_REQUEST},
+            "CLAIM is given with checkpoint 1, but only",
+        ),
+    ],
+)
+def test_a_request_that_contradicts_itself_is_refused_where_it_enters(
+    fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        RestoreRequest(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "target"),
+    [
+        ({}, Latest()),
+        ({"checkpoint": ONE_OF_REQUEST}, FromCheckpoint(ONE_OF_REQUEST)),
+        (
+            {"savepoint": "mine"},
+            FromOrigin(SnapshotOrigin(checkpoint_id=ONE_OF_REQUEST, savepoint="mine")),
+        ),
+        ({"root": "own"}, Latest()),
+        (
+            {"root": "own", "pipeline": "auctions", "checkpoint": ONE_OF_REQUEST},
+            FromCheckpoint(ONE_OF_REQUEST),
+        ),
+        ({"pointer": "auctions/checkpoints/1"}, FromCheckpoint(ONE_OF_REQUEST)),
+        (
+            {"pointer": "auctions/savepoints/mine/_metadata"},
+            FromOrigin(SnapshotOrigin(checkpoint_id=ONE_OF_REQUEST, savepoint="mine")),
+        ),
+    ],
+)
+def test_a_request_names_what_it_says_and_the_jobs_own_root_is_not_another_one(
+    fields: dict[str, Any], target: RestoreTarget
+) -> None:
+    job = a_running_job()
+    a_savepoint(job, "mine")
+    if "root" in fields:
+        fields = fields | {"root": job.store.root}
+
+    resolved = resolve(job, job.state(), RestoreRequest(**fields))
+
+    assert (resolved.target, resolved.configuration) == (target, None)
+
+
+def test_parallelism_replaces_the_jobs() -> None:
+    job = a_running_job()
+    request = RestoreRequest(parallelism=("4", "rank_bids=8"))
+
+    configuration = resolve(job, job.state(), request).configuration
+
+    assert configuration is not None
+    assert (configuration.parallelism, configuration.stage_parallelism) == (4, {"rank_bids": 8})
+
+
+def test_a_job_that_was_never_submitted_begins_by_a_form_alone() -> None:
+    location = StoreLocation(root="memory://never-submitted")
+    job = open_job(a_pipeline(), location, store=InMemoryStore("never-submitted"))
+
+    with pytest.raises(ConfigurationError, match="was never submitted in memory://never-submitted"):
+        resolve(job, job.state(), RestoreRequest())
+    assert resolve(job, job.state(), RestoreRequest(may_submit=True)).configuration is not None
+
+
+def test_a_restart_for_a_generation_that_is_over_plans_nothing() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    resolved = resolve(job, job.state(), RestoreRequest(only_generation=7))
+
+    with pytest.raises(FencedError, match=r"is of generation 1 already; .* was for generation 7"):
+        plan(job, job.state(), resolved)
+
+
+EVERY_OPTION: dict[str, Any] = {
+    "num_retained": 9,
+    "mode": CheckpointingMode.AT_LEAST_ONCE,
+    "externalized_checkpoint_retention": Retention.RETAIN_ON_FAILURE,
+    "min_pause": timedelta(seconds=5),
+    "tolerable_failed_checkpoints": 2,
+    "max_records_per_epoch": 20,
+    "restart_strategy": fixed_delay(attempts=7),
+}
+
+
+def test_a_persons_restore_takes_the_options_that_are_declared_now() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    changed = replace(job, pipeline=a_pipeline(**EVERY_OPTION))
+
+    resolved = resolve(changed, job.state(), RestoreRequest())
+    restore(changed, resolved.target, configuration=resolved.configuration)
+
+    assert resolved.configuration == configure(changed.pipeline, {})
+    assert job.state().configuration == configure(changed.pipeline, {})
+    assert job.state().configuration.num_retained == 9
+    assert job.state().configuration.restart.attempts == 7
+    assert resolve(changed, job.state(), RestoreRequest()).configuration is None
+
+
+def test_a_failures_own_restart_goes_on_with_the_options_that_failed() -> None:
+    job = a_running_job()
+    changed = replace(job, pipeline=a_pipeline(**EVERY_OPTION))
+
+    restart = RestoreRequest(only_generation=1)
+
+    assert resolve(changed, job.state(), restart).configuration is None
+
+
+def test_what_a_person_gave_or_changed_is_not_replaced_by_what_is_declared() -> None:
+    job = a_job()
+    submit(job, configure(job.pipeline, {}, parallelism=3, max_records_per_epoch=7))
+    retime(job, NewTimes(min_pause=timedelta(seconds=1)), by="ada")
+    changed = replace(job, pipeline=a_pipeline(**EVERY_OPTION))
+
+    resolved = resolve(changed, job.state(), RestoreRequest(parallelism=("rank_bids=8",)))
+    restore(changed, resolved.target, configuration=resolved.configuration)
+
+    after = job.state()
+    given = after.configuration
+    assert (given.parallelism, given.stage_parallelism) == (3, {"rank_bids": 8})
+    assert (given.max_records_per_epoch, given.num_retained) == (7, 9)
+    assert (given.min_pause_ms, after.min_pause_ms) == (5_000, 1_000)
+
+
+CHECKPOINT = FromOrigin(SnapshotOrigin(checkpoint_id=ONE_OF_REQUEST, pipeline="auctions"))
+SAVEPOINT_OF_REQUEST = FromOrigin(
+    SnapshotOrigin(checkpoint_id=ONE_OF_REQUEST, savepoint="mine", pipeline="auctions")
+)
+
+
+@pytest.mark.parametrize("end", ["", "/", "/_metadata"])
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [("checkpoints/0000000001", CHECKPOINT), ("savepoints/mine", SAVEPOINT_OF_REQUEST)],
+)
+def test_a_path_names_a_snapshot_of_any_root_by_its_folder_or_its_metadata(
+    tmp_path: Path, path: str, target: FromOrigin, end: str
+) -> None:
+    """Flink's resolveCheckpoint: with a scheme, absolute without one, or below the job's root."""
+    job = a_job(root=f"file://{tmp_path}/backup")
+    submit(job, configure(job.pipeline, {}))
+    a_savepoint(job, "mine")
+    other = a_job(root=f"file://{tmp_path}")
+    there = replace(target.origin, root=f"file://{tmp_path}/backup")
+    submit(other, configure(other.pipeline, {}))
+
+    for begin in (f"file://{tmp_path}/backup/", f"{tmp_path}/backup/", "backup/"):
+        request = RestoreRequest(pointer=f"{begin}auctions/{path}{end}")
+        assert resolve(other, other.state(), request).target == FromOrigin(there)
+    restored = restore(other, FromOrigin(there), RestoreOptions(accept_tables=True))
+    assert restored.origin == there
+
+
+def test_a_path_in_a_bucket_or_at_the_top_of_a_file_system_has_its_root() -> None:
+    job = a_job()
+    found = {
+        path: pointed_at(job, path).root
+        for path in (
+            "s3://bucket/auctions/checkpoints/0000000007/_metadata",
+            "s3://bucket/a/b/auctions/savepoints/before-2.0",
+            "/auctions/checkpoints/7",
+            "file:///auctions/checkpoints/7",
+            "auctions_of_old/checkpoints/7",
+        )
+    }
+
+    assert [*found.values()] == [
+        "s3://bucket", "s3://bucket/a/b", "file:///", "file:///", job.store.root
+    ]  # fmt: skip
+    assert pointed_at(job, "auctions_of_old/checkpoints/7").pipeline == "auctions_of_old"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "mine",
+        "s3://bucket/auctions",
+        "s3://bucket/auctions/checkpoints",
+        "s3://bucket/auctions/checkpoints/0",
+        "s3://bucket/auctions/checkpoints/latest",
+        "s3://bucket/auctions/checkpoints/7/plan",
+        "s3://bucket/auctions/savepoints/mine/_metadata/",
+        "s3://bucket/Auctions/savepoints/mine",
+        "s3://bucket/savepoint-1a2b/_metadata",
+    ],
+)
+def test_another_path_is_refused_with_the_form_it_has_to_have(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="ROOT/PIPELINE/checkpoints/ID or ROOT/PIPELINE/s"):
+        pointed_at(a_job(), path)
+
+
+def test_a_savepoint_that_a_path_names_can_be_claimed_and_a_checkpoint_cannot() -> None:
+    job = a_running_job()
+    a_savepoint(job, "mine")
+    own = f"{job.store.root}/auctions"
+
+    claimed = resolve(
+        job, job.state(), RestoreRequest(pointer=f"{own}/savepoints/mine", options=CLAIM)
+    )
+    restore(job, claimed.target, claimed.options)
+
+    assert job.state().claimed_savepoints == ("mine",)
+    with pytest.raises(ConfigurationError, match="CLAIM is given with checkpoint 1"):
+        resolve(job, job.state(), RestoreRequest(pointer=f"{own}/checkpoints/1", options=CLAIM))
+
+
+ONE_OF_DRY_RUN, TWO_OF_DRY_RUN = CheckpointId(1), CheckpointId(2)
+
+
+def counting(job: Job) -> tuple[Job, CountingStore]:
+    store = CountingStore(job.store)
+    journal, answers = Journal(store, job.paths), AnswerStore(store, job.paths)
+    return replace(job, store=store, journal=journal, answers=answers), store
+
+
+def latest(_: Job) -> RestoreTarget:
+    return Latest()
+
+
+def older(_: Job) -> RestoreTarget:
+    return FromCheckpoint(ONE_OF_DRY_RUN)
+
+
+def a_savepoint_of_it(job: Job) -> RestoreTarget:
+    return savepoint_target(job, "mine")
+
+
+def of_job(checkpoint_id: int) -> Callable[[Job], CheckpointMetadata]:
+    return lambda job: job.metadata(CheckpointId(checkpoint_id))
+
+
+def of_savepoint(job: Job) -> CheckpointMetadata:
+    return job.savepoint_metadata("mine")
+
+
+@pytest.mark.parametrize(
+    ("target", "metadata"),
+    [(latest, of_job(3)), (older, of_job(1)), (a_savepoint_of_it, of_savepoint)],
+    ids=["latest", "older", "savepoint"],
+)
+def test_it_names_every_file_and_writes_nothing(
+    target: Callable[[Job], RestoreTarget], metadata: Callable[[Job], CheckpointMetadata]
+) -> None:
+    job, store = counting(a_running_job())
+    take_checkpoint(job)
+    a_savepoint(job)
+    take_checkpoint(job)
+    trigger_one(job)
+    before, wanted = keys_of(job), target(job)
+
+    with store.counted() as asked:
+        decision = plan_restore(job, wanted)
+
+    assert isinstance(decision, RestoreApproval)
+    assert decision.files == metadata(job).files != ()
+    assert {handle.key for handle in decision.files} <= set(before)
+    assert set(asked) == {"get", "list"}
+    assert keys_of(job) == before
+
+
+def test_of_another_root_it_names_the_files_there() -> None:
+    there = a_running_job()
+    take_checkpoint(there)
+    here, store = counting(a_job())
+    target = foreign_target(here, there.location.root)
+
+    decision = plan_restore(here, target, configuration=configure(here.pipeline, {}))
+
+    assert isinstance(decision, RestoreApproval)
+    assert [handle.key for handle in decision.files] == [
+        handle.key for handle in there.metadata(ONE_OF_DRY_RUN).files
+    ]
+    assert {handle.root for handle in decision.files} == {there.location.root}
+    assert not store.requests["put"] + store.requests["create"] + store.requests["delete"]
+    assert keys_of(here) == []
+
+
+def test_of_a_job_that_has_nothing_it_starts_from_empty() -> None:
+    decision = plan_restore(a_running_job(), Latest())
+
+    assert isinstance(decision, RestoreApproval)
+    assert (decision.choice.checkpoint_id, decision.files) == (None, ())
+
+
+def test_it_tells_what_is_published_dropped_and_lost() -> None:
+    job = a_patient_job()
+    take_checkpoint(job)
+    an_overtaken_checkpoint(job)
+    acknowledge(job, trigger_one(job))
+    finalize(job, CheckpointId(3))
+    smaller = replace(job, pipeline=a_pipeline(stages=STAGES[:1]))
+
+    plain = plan_restore(job, Latest())
+    lossy = plan_restore(
+        job, FromCheckpoint(TWO_OF_DRY_RUN), RestoreOptions(ignore_in_flight_of=TWO_OF_DRY_RUN)
+    )
+    dropping = plan_restore(smaller, Latest(), RestoreOptions(allow_non_restored_state=True))
+
+    assert isinstance(plain, RestoreApproval)
+    assert isinstance(lossy, RestoreApproval)
+    assert isinstance(dropping, RestoreApproval)
+    assert (plain.replays_commit, plain.ignores_in_flight) == (True, False)
+    assert (lossy.replays_commit, lossy.ignores_in_flight) == (False, True)
+    assert dropping.dropped_stages == ("rank_bids",)
+
+
+def test_every_problem_is_told_at_once() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    missing, short, *_ = (handle.key for handle in job.metadata(ONE_OF_DRY_RUN).files)
+    job.store.delete([missing])
+    job.store.put(short, b"short")
+    other = a_pipeline(stages=STAGES[:1])
+    other.max_parallelism = 64
+    before = keys_of(job)
+
+    decision = plan_restore(replace(job, pipeline=other), Latest())
+
+    assert isinstance(decision, Stop)
+    for number, problem in enumerate(
+        [
+            "stage 'rank_bids' has state but is not in the pipeline any more",
+            "stage 'count_bids' declares max parallelism 64, but its state has 128",
+            f"{missing} is missing",
+            f"{short} has 5 bytes",
+        ]
+    ):
+        assert decision.problems[number].startswith(problem)
+    assert keys_of(job) == before
+
+
+def test_a_stage_that_is_behind_is_overtaken_and_what_it_has_not_read_stays_in_flight() -> None:
+    clock = ManualClock()
+    job = a_patient_job(clock)
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    assert [(t.is_unaligned, t.may_be_overtaken) for t in plan.tasks] == [
+        (False, False),
+        (False, True),
+    ]
+    acknowledge(job, plan, COUNT)
+    clock.advance(TIMEOUT_MS - 1)
+    assert watch(job).actions == ()
+
+    clock.advance(1)
+
+    assert watch(job).actions == ("made checkpoint 2 unaligned: rank_bids is behind",)
+    assert watch(job).actions == ()
+    complete(job, plan)
+    assert (absorbed(job, TWO), in_flight(job, TWO)) == ([*range(10)], [*range(10, 20)])
+    assert published_records(job) == list(range(10))
+
+
+def test_what_an_overtaken_stage_answers_late_changes_nothing() -> None:
+    job = a_patient_job()
+    plan = trigger_one(job)
+    acknowledge(job, plan, COUNT)
+    acknowledge(job, plan, RANK, only=[0])
+    overtake(job, ONE, [RANK])
+
+    acknowledge(job, plan, RANK)
+    decline(job, 1, plan.task(RANK).subtasks[0])
+    complete(job, plan)
+
+    assert (absorbed(job, ONE), in_flight(job, ONE)) == ([], list(range(10)))
+    assert published_records(job) == []
+
+
+def test_a_decline_of_an_overtaken_stage_does_not_keep_the_checkpoint_alive() -> None:
+    job = a_patient_job()
+    plan = trigger_one(job)
+    overtake(job, ONE, [RANK])
+    decline(job, 1, plan.task(RANK).subtasks[0])
+
+    state = fail_checkpoint(job, ONE, Reason.CHECKPOINT_EXPIRED, "too slow")
+
+    assert [(f.reason, f.message) for f in state.failed] == [
+        (Reason.CHECKPOINT_EXPIRED, "too slow")
+    ]
+
+
+def test_who_reads_a_source_and_who_has_answered_is_not_overtaken() -> None:
+    job = a_patient_job()
+    plan = trigger_one(job)
+    acknowledge(job, plan)
+
+    assert overtake(job, ONE, [COUNT]).pending[0].overtaken == ()
+    assert watch(job).actions == ()
+    assert overtake(job, CheckpointId(9), [RANK]) == job.state()
+
+
+def test_who_has_a_reader_of_a_source_behind_it_is_not_overtaken() -> None:
+    """That one would be overtaken with it, and its source's records of the epoch are read once."""
+    timeout = timedelta(milliseconds=TIMEOUT_MS)
+    checkpointing = Checkpointing(
+        unaligned=True, aligned_checkpoint_timeout=timeout, max_records_per_epoch=10
+    )
+    pipeline = Pipeline("auctions", checkpointing=checkpointing)
+    bids = pipeline.source("bids", Nexmark())
+    counted = bids.key_by("bid_auction").aggregate("counted", n=agg.count())
+    per_count = counted.key_by("n").aggregate("per_count", auctions=agg.count())
+    others = pipeline.source("others", Nexmark()).key_by(n="bid_auction")
+    joined = per_count.key_by("n").join("joined", others, how="anti")
+    joined.key_by("auctions").aggregate("behind", n=agg.count()).sink(
+        "out", FilesTable(changelog=True)
+    )
+    job = a_running_job(pipeline)
+    take_checkpoint(job)  # Behind it the columns of every stream are known.
+    plan = trigger_one(job)
+
+    state = overtake(job, plan.checkpoint_id, ["per_count"])
+
+    assert state.pending[0].overtaken == ()
+    assert [task.uid for task in plan.tasks if task.may_be_overtaken] == ["behind"]
+
+
+def test_who_was_overtaken_catches_up_first_and_then_takes_part_again() -> None:
+    """A stage that is late in every epoch it may be late in, still advances."""
+    job = a_patient_job()
+    may_be_overtaken: list[bool] = []
+    for _ in range(6):
+        plan = trigger_one(job)
+        task = plan.task(RANK)
+        may_be_overtaken.append(task.may_be_overtaken)
+        acknowledge(job, plan, COUNT)
+        if task.may_be_overtaken:
+            overtake(job, plan.checkpoint_id, [RANK])
+        else:
+            acknowledge(job, plan, RANK)
+        taken = complete(job, plan)
+        assert is_one_cut(job, taken)
+
+    assert may_be_overtaken == [True, False] * 3
+    assert absorbed(job, taken) == list(range(50))
+    assert published_records(job) == list(range(50))
+
+
+@pytest.mark.parametrize("first", [an_overtaken_checkpoint, take_checkpoint])
+@pytest.mark.parametrize("second", [an_overtaken_checkpoint, take_checkpoint, a_savepoint])
+def test_whatever_was_overtaken_every_row_arrives_once(
+    first: Callable[[Job], CheckpointId], second: Callable[[Job], CheckpointId]
+) -> None:
+    job = a_patient_job()
+    first(job)
+    if first is an_overtaken_checkpoint and second is an_overtaken_checkpoint:
+        take_checkpoint(job)  # A stage that was overtaken is not overtaken again.
+    second(job)
+    restore(job, Latest())
+    take_checkpoint(job)
+
+    last = a_savepoint(job, "last")
+
+    read = job.metadata(last).sources[0].position[0].offset
+    assert absorbed(job, last) == list(range(read))
+    assert published_records(job) == list(range(read))
+
+
+def test_two_stages_in_a_row_may_be_overtaken() -> None:
+    job = a_patient_job(stages=THREE_STAGES)
+    take_checkpoint(job)
+    plan = trigger_one(job)
+    acknowledge(job, plan, COUNT)
+    overtake(job, TWO, [RANK, TOP])
+    complete(job, plan)
+    assert is_one_cut(job, TWO)
+    watermark_ms = job.metadata(TWO).stages[2].watermark_ms
+
+    third = last_stage_first(job)
+
+    assert is_one_cut(job, third)
+    assert [len(absorbed(job, third, uid)) for uid in THREE_STAGES] == [30, 20, 10]
+    assert job.metadata(third).stages[2].watermark_ms >= watermark_ms
+    last = a_savepoint(job)
+    assert published_records(job) == absorbed(job, last, TOP) == list(range(40))
+
+
+def test_ignoring_in_flight_data_drops_exactly_those_rows() -> None:
+    job = a_patient_job()
+    take_checkpoint(job)
+    lost = in_flight(job, an_overtaken_checkpoint(job))
+    assert lost == list(range(10, 20))
+
+    restore(job, Latest(), RestoreOptions(ignore_in_flight_of=TWO))
+    plan = trigger_one(job)
+    fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "too slow")
+    take_checkpoint(job)
+    last = a_savepoint(job)
+
+    kept = [record for record in range(40) if record not in lost]
+    assert absorbed(job, last) == kept
+    assert published_records(job) == kept
+    assert absorbed(job, last, COUNT) == list(range(40))
+
+
+def test_a_failure_before_the_first_checkpoint_does_not_bring_the_dropped_rows_back() -> None:
+    job = a_patient_job()
+    take_checkpoint(job)
+    an_overtaken_checkpoint(job)
+    restore(job, Latest(), RestoreOptions(ignore_in_flight_of=TWO))
+    fail_checkpoint(
+        job, trigger_one(job).checkpoint_id, Reason.TASK_FAILURE, "lost", is_task_failure=True
+    )
+
+    restore(job, Latest())
+    last = take_checkpoint(job)
+
+    assert (absorbed(job, last), in_flight(job, last)) == ([*range(10)], [*range(20, 30)])
+    restore(job, FromCheckpoint(TWO))
+    assert absorbed(job, a_savepoint(job)) == list(range(30))  # A person chose anew.
+
+
+def test_the_in_flight_data_of_another_checkpoint_cannot_be_ignored() -> None:
+    job = a_patient_job()
+    take_checkpoint(job)
+    an_overtaken_checkpoint(job)
+
+    with pytest.raises(RestoreError, match="of checkpoint 1 cannot be ignored: checkpoint 2 is re"):
+        restore(job, FromCheckpoint(TWO), RestoreOptions(ignore_in_flight_of=ONE))
+
+    restore(job, FromCheckpoint(TWO))
+    assert absorbed(job, a_savepoint(job)) == list(range(30))
+
+
+def test_rows_in_flight_survive_the_checkpoint_of_their_producer_and_go_when_they_arrived() -> None:
+    job = a_patient_job(num_retained=1)
+    take_checkpoint(job)
+    an_overtaken_checkpoint(job)
+    files = {handle.key for handle in job.metadata(TWO).stages[1].in_flight_segments}
+    assert files
+
+    plan = trigger_one(job)
+    acknowledge(job, plan, COUNT)
+    assert files <= set(keys_of(job))  # TWO is retained: RANK is about to read them.
+    acknowledge(job, plan, RANK)
+    third = complete(job, plan)
+    assert not keys_of(job, job.paths.checkpoint(TWO))
+    assert not files & set(keys_of(job))
+
+    of_third = {handle.key for handle in job.metadata(third).stages[1].in_flight_segments}
+    assert of_third <= set(keys_of(job))
+    take_checkpoint(job)
+    assert not of_third & set(keys_of(job))
+
+
+def test_rows_in_flight_outlive_the_checkpoint_that_first_named_them() -> None:
+    """Unaligned from the start, then aligned: the stage is overtaken with rows of two epochs."""
+    job = an_unaligned_job(COUNT, RANK, num_retained=1)
+    last_stage_first(job)
+    of_first = {handle.key for handle in job.metadata(ONE).stages[1].in_flight_segments}
+    patient = replace(job, pipeline=a_patient_job(num_retained=1).pipeline)
+    restore(patient, Latest(), configuration=configure(patient.pipeline, {}))
+
+    second = an_overtaken_checkpoint(patient)
+
+    assert in_flight(job, second) == list(range(20))
+    assert not keys_of(job, job.paths.checkpoint(ONE))
+    assert of_first <= set(keys_of(job))
+    third = take_checkpoint(patient)
+    assert absorbed(job, third) == list(range(20))
+    assert not of_first & set(keys_of(job))
+    assert published_records(job) == list(range(20))

@@ -1,0 +1,181 @@
+"""The words of a SQL text that are columns, and not Spark's keywords.
+
+The columns that a source's steps read: never fewer than they name.
+
+A schema as Spark writes it, read without Spark.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from sluice.declaration.expressions import (
+    LITERAL,
+    ColumnType,
+    Filter,
+    Projection,
+    Step,
+    columns_read,
+    row_schema,
+    unknown_column,
+)
+from sluice.errors import ConfigurationError
+from sluice.operators.expressions import applied
+from sluice.sources import Files
+from tests.sql_keywords import KEYWORDS
+
+NAMES = ["a", "at", "b", "price"]
+
+
+def test_a_column_of_any_name_is_filtered_and_selected() -> None:
+    for word in KEYWORDS:
+        if not LITERAL.fullmatch(word):
+            check_filtered_and_selected(word)
+
+
+def check_filtered_and_selected(word: str) -> None:
+    rows = pl.DataFrame({word: ["ann", "x", None], "b": [1, 2, 3]})
+    columns = (word, f"upper({word}) AS loud", f"CASE WHEN {word} IS NULL THEN b END AS gone")
+
+    kept = applied(Filter(f"b > 0 AND {word} = 'ann'"), rows)
+    there = applied(Filter(f"{word} IS NOT NULL"), rows)
+    selected = applied(Projection((*columns, f"b + 1 AS {word}2")), rows)
+    renamed = applied(Projection((f"b AS {word}",)), rows.select("b"))
+
+    assert kept.rows() == [("ann", 1)], word
+    assert there.height == 2, word
+    expected = [("ann", "ANN", None, 2), ("x", "X", None, 3), (None, None, 3, 4)]
+    assert selected.rows() == expected, word
+    assert renamed.columns == [word]
+
+
+@pytest.mark.parametrize("word", ["true", "false", "null"])
+def test_a_literal_stays_one_unless_it_is_quoted(word: str) -> None:
+    rows = pl.DataFrame({word: ["ann", "x"]})
+
+    assert applied(Filter(f"\"{word}\" = 'ann'"), rows).rows() == [("ann",)]
+    assert applied(Filter(f"{word} IS NOT NULL"), rows).height == (0 if word == "null" else 2)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "a > 1 AND b IS NOT NULL",
+        "A > 1",
+        "CASE WHEN a THEN b ELSE price END",
+        "CAST(a AS date) = DATE '2026-01-01'",
+        "extract(year FROM at)",
+        "timestampdiff(HOUR, at, now())",
+        "interval 5 days + at",
+        "current_date > at AND user = b",
+        "exists(tags, x -> x > 1)",
+        "f(width => 3)",
+        "at + INTERVAL '1' DAY",
+        "a::int = 1 OR a.b.c = 1",
+        "trim(BOTH 'x' FROM a)",
+        "substring(a FROM 2)",
+        "a IS DISTINCT FROM b",
+        "struct(a AS x, b AS y)",
+        "NOT (a NOT IN (1, 2))",
+        "-- nothing\n a = /* nothing */ 'text'",
+        "`strange` = 1",
+    ],
+)
+def test_what_may_be_right_is_no_mistake(sql: str) -> None:
+    assert unknown_column(sql, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "name"),
+    [
+        ("coalesce(a, bb)", "bb"),
+        ("NOT aa", "aa"),
+        ("a LIKE 'x' OR bbb = 1", "bbb"),
+        ("a BETWEEN 1 AND pric", "pric"),
+        ("-aa", "aa"),
+        ("date_trunc('hour', att)", "att"),
+        ("bidd.price > 3", "bidd"),
+        ("CASE WHEN a THEN bb END", "bb"),
+    ],
+)
+def test_a_misspelt_column_is_found(sql: str, name: str) -> None:
+    assert unknown_column(sql, NAMES) == name
+
+
+NAMES_OF_STEPS = ["id", "price", "name", "größe", "of`f"]
+ALWAYS = ["größe", "of`f"]  # Names that SQL may spell in more than one way.
+
+
+@pytest.mark.parametrize(
+    ("steps", "read"),
+    [
+        ([Projection(("price * 2 AS double",))], ["price", *ALWAYS]),
+        ([Filter("ID > 1"), Projection(("`name`",)), Filter("x")], ["id", "name", *ALWAYS]),
+        ([Projection(("price AS p",)), Projection(("p * id",))], ["price", *ALWAYS]),
+        ([Projection(("1 AS one",))], ALWAYS),
+        ([Projection(("*", "1 AS one")), Projection(("name",))], ["name", *ALWAYS]),
+        ([Projection(("/* all */ *",))], None),
+        ([Projection(("struct( * ) AS all",))], None),
+        ([Projection(("* EXCEPT (id)",))], None),
+        ([Filter("id > 1")], None),
+        ([], None),
+    ],
+)
+def test_a_select_without_a_star_says_which_columns_are_read(
+    steps: list[Step], read: list[str] | None
+) -> None:
+    assert columns_read(steps, NAMES_OF_STEPS) == read
+
+
+def test_what_is_looked_at_behind_the_steps_is_read_with_what_they_name() -> None:
+    steps = [Filter("id > 1")]
+
+    assert columns_read(steps, NAMES_OF_STEPS, ["price"]) == ["id", "price", *ALWAYS]
+
+
+def test_every_form_of_a_type_is_read() -> None:
+    text = (
+        "a string COLLATE UTF8_LCASE, b array<struct<x: int, y decimal(10, 2)>> COMMENT 'it, s', "
+        "`c d` map<string, long> NOT NULL, e interval day to second, f dec, g timestamp_ltz, "
+        "h struct<>"
+    )
+
+    columns = row_schema("Files('x')", text)
+
+    inner = (("x", ColumnType("int")), ("y", ColumnType("decimal", (10, 2))))
+    assert columns == {
+        "a": ColumnType("string"),
+        "b": ColumnType("array", (), (("", ColumnType("struct", (), inner)),)),
+        "c d": ColumnType("map", (), (("", ColumnType("string")), ("", ColumnType("bigint")))),
+        "e": ColumnType("interval"),
+        "f": ColumnType("decimal"),
+        "g": ColumnType("timestamp"),
+        "h": ColumnType("struct"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        (
+            "type strng",
+            "gives 'type' the type 'strng', which Spark does not have (did you mean 'string'?)",
+        ),
+        ("a string b int", "lacks a comma before 'b'"),
+        ("a", "lacks a type of 'a' at its end"),
+        ("a int,", "lacks a column's name at its end"),
+        ("a int, A int", "names the column 'A' twice"),
+        ("a decimal(x)", "has 'x' where a number belongs"),
+        ("a array<int", "lacks '>' at its end"),
+        ("a int, = b", "lacks a column's name before '='"),
+    ],
+)
+def test_a_mistake_is_one_sentence_when_the_source_is_declared(text: str, mistake: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        Files("x.csv", format="csv", schema=text)
+
+    assert str(error.value) == (
+        f"Files('x.csv') has the schema {text!r}, which {mistake}; write it as 'name string, "
+        "n bigint'"
+    )

@@ -1,0 +1,241 @@
+"""Rows that are grouped before they are sent are hashed as groups, and counted as rows.
+
+Inputs of a stage that read the same slices share one pass over them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from polars.testing import assert_frame_equal
+
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.text import FilesSource
+from sluice.core.event_time import MIN_WATERMARK
+from sluice.core.key_groups import hash_range, key_group_range
+from sluice.core.plan import Slice, TaskPlan
+from sluice.declaration import aggregates as agg
+from sluice.declaration.operations import Session, Tumbling
+from sluice.declaration.pipeline import Pipeline
+from sluice.exchange.blocks import BlockKind, ExchangeSpec, Owners, Received, Sender, received, send
+from sluice.exchange.reading import Feed, JsonRows, ParquetRows, StreamRows
+from sluice.operators.build import build_operator, hashes_groups
+from sluice.operators.operator import ROW_COUNT, EpochTime
+from sluice.sources import Files
+from sluice.state.key_hash import with_hash
+from sluice.state.segments import HASH
+from sluice.store.open import StoreLocation
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+PARALLELISM = 3
+TASK = TaskPlan(uid="stage", parallelism=PARALLELISM, max_parallelism=8)
+# Everything before the fifth second is late.
+_MS = int((START + 5 * SECOND).timestamp() * 1000)
+TIME = EpochTime(previous_watermark_ms=_MS, watermark_ms=_MS)
+
+STAGES: dict[str, Callable[[Any], object]] = {
+    "sums": lambda rows: rows.aggregate("stage", n=agg.count(), s=agg.sum("v")),
+    "values": lambda rows: rows.aggregate("stage", d=agg.count_distinct("v")),
+    "windows": lambda rows: rows.window("stage", Tumbling(SECOND), s=agg.sum("v")),
+    "sessions": lambda rows: rows.window("stage", Session(SECOND), s=agg.sum("v")),
+}
+
+
+def the_rows(count: int, keys: int) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "k": [n * 7919 % keys for n in range(count)],
+            "name": [None if n % 5 == 0 else f"name {n % keys}" for n in range(count)],
+            "v": [n % 11 for n in range(count)],
+            "at": [START + n % 10 * SECOND for n in range(count)],
+        },
+        schema_overrides={"at": pl.Datetime("us", "UTC")},
+    )
+
+
+def a_spec(stage: str, rows: pl.DataFrame, key: str) -> ExchangeSpec:
+    pipeline = Pipeline("grouped")
+    source = pipeline.source("rows", Files("/nowhere", format="text"), event_time="at")
+    STAGES[stage](source.key_by(key))
+    node = pipeline.stages["stage"]
+    body = rows.to_arrow().schema.serialize().to_pybytes()
+    nothing = StreamRows(StoreLocation("memory://grouped"), ((),), body)
+    feed = Feed(rows=nothing, schema=body, given=node.inputs[0], hashed=(key,))
+    return ExchangeSpec(
+        stage=node,
+        task=TASK,
+        feeds=(feed.narrowed(feed.prepared_schema.names()),),
+        epoch_time=TIME,
+        pre_aggregates=True,
+    )
+
+
+@pytest.mark.parametrize("key", ["k", "name"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_groups_are_those_of_rows_that_were_hashed_before(stage: str, key: str) -> None:
+    rows = the_rows(200, 9)
+    spec = a_spec(stage, rows, key)
+    operator = build_operator(spec.stage, [spec.feeds[0].prepared_schema])
+    assert hashes_groups(operator)
+
+    of_rows = operator.partial(rows, TIME)
+    of_hashed = operator.partial(with_hash(rows, [key]), TIME)
+
+    assert_frame_equal(of_rows.late, of_hashed.late)
+    for name, groups in of_hashed.groups.items():
+        assert_frame_equal(of_rows.groups[name], groups, check_row_order=False)
+    assert of_rows.counted is not None
+    assert of_rows.counted[ROW_COUNT].sum() + of_rows.late.height == 200
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_subtask_hears_how_many_rows_its_groups_were(stage: str) -> None:
+    rows = the_rows(200, 9)
+    found = sent(a_spec(stage, rows, "k"), rows)
+
+    expected = Owners(TASK).count(with_hash(rows, ["k"]))
+    assert [sum(part.input_rows for part in mine) for mine in found] == list(expected)
+    assert {part.kind for mine in found for part in mine} <= {BlockKind.GROUPS, BlockKind.LATE}
+
+
+def test_chunks_of_few_rows_per_group_are_sent_as_they_are() -> None:
+    """The first is grouped, and shows that it does not help; the other is sent as rows, hashed."""
+    first, then = the_rows(60, 50), the_rows(80, 50)
+    found = sent(a_spec("sums", first, "k"), first, then)
+
+    rows = [part for mine in found for part in mine if part.kind is BlockKind.ROWS]
+    groups = [part for mine in found for part in mine if part.kind is BlockKind.GROUPS]
+    assert sum(part.input_rows for part in groups) == 60
+    assert sum(part.rows.height for part in groups) == 50
+    assert sum(part.input_rows for part in rows) == sum(part.rows.height for part in rows) == 80
+    together = pl.concat([part.rows for part in rows])
+    assert_frame_equal(
+        together, with_hash(then, ["k"]).select(together.columns), check_row_order=False
+    )
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 4, 5, 8])
+def test_rows_go_to_the_subtask_that_owns_their_hash(parallelism: int) -> None:
+    task = TaskPlan(uid="stage", parallelism=parallelism, max_parallelism=8)
+    ranges = [hash_range(8, key_group_range(8, parallelism, n)) for n in range(parallelism)]
+    edges = [edge for mine in ranges for edge in mine]
+    hashes = [*edges, *np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 100), *edges]
+    rows = pl.DataFrame({"n": range(len(hashes)), HASH: pl.Series(hashes, dtype=pl.Int64)})
+
+    parts = Owners(task).split(rows)
+
+    for part, (first, last) in zip(parts, ranges, strict=True):
+        mine = [n for n, found in enumerate(hashes) if first <= found <= last]
+        assert part["n"].to_list() == mine
+    assert [part.height for part in parts] == list(Owners(task).count(rows))
+    assert [part["n"].sum() for part in parts] == list(Owners(task).count(rows, "n"))
+
+
+def sent(spec: ExchangeSpec, *chunks: pl.DataFrame) -> list[list[Received]]:
+    """What each subtask receives of *chunks*."""
+    sender = Sender(spec, 0)
+    blocks = [block for chunk in chunks for block in sender.rows(0, chunk)]
+    owners = [block.column(0)[0].as_py() for block in blocks]
+    of_each: list[list[pa.RecordBatch]] = [[] for _ in range(PARALLELISM)]
+    for owner, block in zip(owners, blocks, strict=True):
+        of_each[owner].append(block)
+    return [list(received(mine)) for mine in of_each]
+
+
+READ: Counter[tuple[str, ...]] = Counter()
+
+
+@dataclass(frozen=True, slots=True)
+class CountedSource(ParquetSource):
+    """A source that notes which columns it was asked for."""
+
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        READ[tuple(columns or ())] += 1
+        return ParquetSource.read(self, piece, columns)
+
+
+@pytest.fixture(name="pipeline")
+def _pipeline(tmp_path: Path) -> Pipeline:
+    """A join of two inputs of one source, which filter and select differently."""
+    pipeline = Pipeline("shared")
+    rows = pipeline.source(
+        "rows",
+        Files(str(tmp_path), format="json", schema="kind bigint, a bigint, b bigint, c bigint"),
+    )
+    left = rows.where("kind = 0").select("a AS id", "b").key_by("id")
+    left.join("joined", rows.where("kind = 1").select("a AS key").key_by("key"))
+    return pipeline
+
+
+def test_slices_are_read_once_with_the_columns_of_all_inputs(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    table = pl.DataFrame({"kind": [0, 1, 1], "a": [5, 6, 7], "b": [1, 2, 3], "c": [0, 0, 0]})
+    table.write_parquet(tmp_path / "a.parquet")
+    source = CountedSource(str(tmp_path))
+    slices = source.plan((), max_records=None, parallelism=1).slices
+    READ.clear()
+
+    found = sent_of_shared_reading(pipeline, ParquetRows(source, (slices,), schema_of(table)))
+
+    assert READ == {("kind", "a", "b"): 1}
+    assert {part.name: part.rows.drop("_hash").rows() for part in found} == {
+        "0": [(5, 1)],
+        "1": [(6,), (7,)],
+    }
+
+
+def test_a_line_in_doubt_reaches_every_subtask(pipeline: Pipeline, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"kind":0,"a":5,"b":1}\n{"kind":1\n')
+    source = FilesSource(str(tmp_path))
+    slices = source.plan((), max_records=None, parallelism=1).slices
+    schema = pl.DataFrame({"kind": [0], "a": [0], "b": [0], "c": [0]})
+
+    found = sent_of_shared_reading(
+        pipeline, JsonRows(source, (slices,), schema_of(schema)), parallelism=3
+    )
+
+    assert [part.kind for part in found] == [BlockKind.UNDECIDED] * 3
+
+
+def sent_of_shared_reading(
+    pipeline: Pipeline, rows: ParquetRows | JsonRows, parallelism: int = 1
+) -> list[Received]:
+    node = pipeline.stages["joined"]
+    feeds = [
+        Feed(rows=rows, schema=rows.schema, given=given, hashed=given.keys)
+        for given in node.shuffled
+    ]
+    spec = ExchangeSpec(
+        stage=node,
+        task=TaskPlan(uid="joined", parallelism=parallelism, max_parallelism=8),
+        feeds=tuple(feed.narrowed(feed.prepared_schema.names()) for feed in feeds),
+        epoch_time=EpochTime(
+            checkpoint_id=1,
+            previous_watermark_ms=MIN_WATERMARK,
+            watermark_ms=MIN_WATERMARK,
+            processing_time_ms=0,
+        ),
+        pre_aggregates=False,
+    )
+    blocks = list(send(spec, [pa.RecordBatch.from_pydict({"id": [0]})]))
+    of_subtasks = [
+        [block for block in blocks if block.column(0)[0].as_py() == subtask]
+        for subtask in range(parallelism)
+    ]
+    return [part for mine in of_subtasks for part in received(mine)]
+
+
+def schema_of(rows: pl.DataFrame) -> bytes:
+    body: bytes = rows.to_arrow().schema.serialize().to_pybytes()
+    return body

@@ -1,0 +1,150 @@
+"""Event times that come with the rows: every subtask computes the same watermark of them.
+
+Batches on their way to Spark are bounded by bytes as well as by rows.
+
+What is read of an input is found out once for all epochs of a stage, and anew for any other.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from sluice.core.event_time import SourceClock, StageClock
+from sluice.core.handles import SegmentHandle
+from sluice.core.plan import PartitionOffset, Slice, SourceCut
+from sluice.declaration.expressions import Filter, Projection
+from sluice.declaration.nodes import Input
+from sluice.exchange import reading
+from sluice.exchange.reading import (
+    CarriedClock,
+    Feed,
+    StreamRows,
+    bounded,
+    decisive_times,
+    times_frame,
+    times_of,
+)
+from sluice.operators.expressions import Computed
+from sluice.operators.operator import EpochTime
+from sluice.state.segments import HASH, to_table
+from sluice.store.open import StoreLocation
+
+CUT = SourceCut(
+    uid="events",
+    position=tuple(PartitionOffset(partition=name, offset=1, records=1) for name in ("a", "b")),
+    slices=(Slice(partition="a", start=0, end=1, first_record=0, records=1),),
+    waiting=("b",),
+    heads=(Slice(partition="b", start=0, end=1, first_record=0, records=1),),
+)
+SOURCE = SourceClock(
+    uid="events",
+    cut=CUT,
+    before_ms={},
+    out_of_orderness_ms=0,
+    drains=False,
+    has_event_time=True,
+)
+CLOCK = CarriedClock(
+    stage=StageClock(sources=(SOURCE,), streams_ms=None),
+    sources={0: "events", 1: "events"},
+    heads={0: frozenset({"b"}), 1: frozenset({"b"})},
+)
+
+
+def test_times_of_several_readers_are_put_together() -> None:
+    one, other = {"a": (3, 9), "b": (7, 8)}, {"a": (1, 5)}
+
+    together = times_of(pl.concat([times_frame(one), times_frame(other)]))
+
+    assert together == {"a": (1, 9), "b": (7, 8)}
+    assert decisive_times(together, frozenset({"b"})) == {"a": 9, "b": 7}
+
+
+def test_the_latest_of_two_inputs_of_one_source_counts() -> None:
+    seen = {0: times_frame({"a": (1, 9), "b": (4, 8)}), 1: times_frame({"a": (2, 6)})}
+
+    measured = CLOCK.measured_ms(seen)
+
+    assert measured == {"events/a": 9, "events/b": 4}
+    time = CLOCK.read(EpochTime(checkpoint_id=7, processing_time_ms=5), measured)
+    assert time == EpochTime(checkpoint_id=7, processing_time_ms=5, watermark_ms=3)
+
+
+def test_a_clock_stands_still_where_no_row_came() -> None:
+    assert CLOCK.read(EpochTime(), CLOCK.measured_ms({})) == EpochTime()
+
+
+def test_a_batch_of_wide_rows_is_cut_and_a_small_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1_000)
+    wide = pa.RecordBatch.from_pydict({"doc": ["x" * 400] * 7})
+    small = pa.RecordBatch.from_pydict({"n": [1, 2]})
+
+    found = list(bounded([wide, small]))
+
+    assert [batch.num_rows for batch in found] == [3, 3, 1, 2]
+    assert pa.Table.from_batches(found[:3]).equals(pa.Table.from_batches([wide]))
+
+
+def test_a_batch_of_many_rows_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BATCH_ROWS", 2)
+
+    assert [
+        batch.num_rows for batch in bounded([pa.RecordBatch.from_pydict({"n": [1, 2, 3]})])
+    ] == [
+        2,
+        1,
+    ]
+
+
+ROWS = pl.DataFrame({"k": [1, 2, 2], "n": [5, 6, 7], "m": [0, 1, 2]})
+SCHEMA = to_table(ROWS).schema.serialize().to_pybytes()
+WIDER = to_table(ROWS.with_columns(o=pl.col("m"))).schema.serialize().to_pybytes()
+PLACE = StoreLocation("memory://plain")
+STREAM = StreamRows(PLACE, ((),), SCHEMA)
+SEGMENT = SegmentHandle(key="streams/rows/2/a", size_bytes=1, rows=1, checksum="0")
+
+GIVEN = Input(producer="rows", steps=(Filter("n > 5"),), keys=("k",))
+FEED = Feed(rows=STREAM, schema=SCHEMA, given=GIVEN, hashed=("k",), columns=("k", "n", HASH))
+OTHERS = {
+    "columns": replace(FEED, columns=("k", "m", HASH)),
+    "all columns": replace(FEED, columns=None),
+    "hash": replace(FEED, hashed=("m",)),
+    "argument": replace(FEED, wanted=(Computed("x", "n > 6", is_condition=True),)),
+    "filter": replace(FEED, given=replace(GIVEN, steps=(Filter("n > 6"),))),
+    "projection": replace(FEED, given=replace(GIVEN, steps=(Projection(("k", "m AS n")),))),
+    "renamed": replace(FEED, given=replace(GIVEN, renames={"m": "n", "n": "m"})),
+    "key": replace(FEED, given=replace(GIVEN, key_expressions={"e": "m"})),
+    "schema": replace(FEED, schema=WIDER),
+}
+
+
+def test_the_next_epoch_knows_what_is_read() -> None:
+    read = pickle.loads(pickle.dumps(FEED))  # noqa: S301 - as a worker gets it
+    following = replace(read, rows=replace(STREAM, shares=((SEGMENT,),)))
+
+    assert following.plain is read.plain is FEED.plain
+    assert following.plain.paths == ["k", "n"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_other_input_is_looked_at_anew(name: str) -> None:
+    other = OTHERS[name]
+
+    assert other.plain is not FEED.plain
+    answers = (other.plain.paths, other.plain.prepared(ROWS).rows(), other.prepared_schema)
+    mine = (FEED.plain.paths, FEED.plain.prepared(ROWS).rows(), FEED.prepared_schema)
+    assert answers != mine or other.hashed != FEED.hashed or other.schema != FEED.schema
+
+
+def test_what_only_spark_can_compute_is_no_plain_input_however_often_it_is_asked() -> None:
+    feed = replace(FEED, given=replace(GIVEN, steps=(Filter("n > rand()"),)))
+
+    assert [feed.plain.is_possible, feed.plain.is_possible] == [False, False]
+    assert FEED.plain.is_possible

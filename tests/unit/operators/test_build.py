@@ -1,0 +1,148 @@
+"""Declared columns that do not fit the input are refused by name, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+
+from sluice.declaration import aggregates as agg
+from sluice.declaration import operations as ops
+from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
+from sluice.errors import ConfigurationError
+from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.ranking import (
+    DeduplicateOperator,
+    LatestOperator,
+    TopNOperator,
+    WindowTopNOperator,
+)
+from sluice.operators.sessions import SessionWindow
+from sluice.operators.windows import AlignedWindow
+from tests.property.operators.played import a_stage
+
+SECOND = timedelta(seconds=1)
+INPUT = pl.Schema(
+    {
+        "id": pl.Int64(),
+        "name": pl.String(),
+        "tags": pl.List(pl.String()),
+        "at": pl.Datetime("us", "UTC"),
+    }
+)
+
+Declare = Callable[[], object]
+
+
+def an_aggregate(*keys: str, **aggregates: agg.Aggregate) -> Declare:
+    stage = a_stage(ops.KeyedAggregate(aggregates=aggregates), keys=keys, event_time=None)
+    return lambda: KeyedAggregateOperator(stage, INPUT)
+
+
+def a_window(window: Window, event_time: str | None = "at", **aggregates: agg.Aggregate) -> Declare:
+    operation = ops.WindowAggregate(window=window, aggregates=aggregates)
+    stage = a_stage(operation, keys=["id"], event_time=event_time)
+    operator = SessionWindow if isinstance(window, Session) else AlignedWindow
+    return lambda: operator(stage, INPUT)
+
+
+def a_top_n(by: str, n: int, **columns: Any) -> Declare:
+    operation = ops.TopN(n=n, by=by, **columns)
+    stage = a_stage(operation, keys=["id"])
+    return lambda: TopNOperator(stage, INPUT)
+
+
+def a_latest(*by: str) -> Declare:
+    return lambda: LatestOperator(a_stage(ops.Latest(by=by), keys=["id"]), INPUT)
+
+
+def a_deduplicate(**given: Any) -> Declare:
+    return lambda: DeduplicateOperator(a_stage(ops.Deduplicate(), keys=["id"], **given), INPUT)
+
+
+def a_window_top_n(window: Window, by: str, n: int) -> Declare:
+    stage = a_stage(ops.WindowTopN(window=window, n=n, by=by), keys=[])
+    return lambda: WindowTopNOperator(stage, INPUT)
+
+
+UNKNOWN = (
+    r"stage 'stage' has no column 'nmae' for min\(\) as 'm'; did you mean 'name'\? "
+    "its columns are: id, name, tags, at"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "declare"),
+    [
+        (UNKNOWN, an_aggregate("id", m=agg.min("nmae"))),
+        ("'stage' has no column 'xyz' for its key; its columns are", an_aggregate("xyz")),
+        (
+            r"cannot use column 'name' of type String for sum\(\)",
+            an_aggregate("id", s=agg.sum("name")),
+        ),
+        (r"cannot use column 'at' .* for avg\(\) as 's'", an_aggregate("id", s=agg.avg("at"))),
+        (r"cannot use column 'tags' of .* for max\(\)", an_aggregate("id", s=agg.max("tags"))),
+        ("would have a column 'id' that is there twice", an_aggregate("id", id=agg.count())),
+        (
+            "would have a column '_count_n' that is there twice",
+            an_aggregate("id", n=agg.avg("id"), _count_n=agg.count()),
+        ),
+        (
+            "would have a column '_deleted' that is reserved",
+            an_aggregate("id", _deleted=agg.count()),
+        ),
+        ("would have a column '_rows' that is reserved", an_aggregate("id", _rows=agg.count())),
+        (
+            "would have a column '_written_ms' that is reserved",
+            an_aggregate("id", _written_ms=agg.count()),
+        ),
+        ("'stage' needs at least one key column", an_aggregate()),
+        (
+            r"event time, by which first\(\) as 'f' could be ordered; name a column: first",
+            an_aggregate("id", f=agg.first("name")),
+        ),
+        (
+            r"no column 'when' to order last\(\) as 'l' by",
+            an_aggregate("id", l=agg.last("name", by="when")),
+        ),
+        (
+            r"cannot use column 'id' of type Int64 for string_agg\(\) as 's'",
+            an_aggregate("id", s=agg.string_agg("id")),
+        ),
+        (
+            r"cannot use column 'name' of type String for percentile\(\) as 'p'",
+            an_aggregate("id", p=agg.percentile("name", 0.5)),
+        ),
+        (
+            "'stage' cannot use column 'name' of type String as event time",
+            a_window(Tumbling(SECOND), "name"),
+        ),
+        ("no column 'att' for its event time; did you mean 'at'", a_window(Session(SECOND), "att")),
+        (
+            r"without event time, by which it could be cut .* event_time='column'",
+            a_window(Hopping(SECOND, SECOND), None),
+        ),
+        ("no column 'window_start' of an attached window", a_window(Attached())),
+        (
+            "column 'window_end' that is there twice",
+            a_window(Tumbling(SECOND), window_end=agg.count()),
+        ),
+        ("'stage' needs n of 1 or more, not 0", a_top_n("at", 0)),
+        ("'stage' has no column 'score' to rank by", a_top_n("score", 1)),
+        (r"cannot use column 'tags' of type List.* to rank by", a_top_n("tags", 1)),
+        ("no column 'score' to rank equal ones by", a_top_n("at", 1, ties_by=("score",))),
+        ("no column 'score' to make its rows unique", a_top_n("at", 1, unique=("score",))),
+        ("needs a column by which one row is later than another", a_latest()),
+        ("no column 'score' to tell which row is the latest", a_latest("at", "score")),
+        ("no column 'score' to tell which row is the first", a_deduplicate(event_time="score")),
+        ("and a deduplication cannot take a row back", a_deduplicate(reads_updates=True)),
+        ("no column 'score' to rank by", a_window_top_n(Tumbling(SECOND), "score", 1)),
+        ("needs n of 1 or more, not -1", a_window_top_n(Tumbling(SECOND), "id", -1)),
+    ],
+)
+def test_a_declaration_the_input_cannot_satisfy_is_refused(message: str, declare: Declare) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        declare()

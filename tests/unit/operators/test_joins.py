@@ -1,0 +1,403 @@
+"""The rules that the joins document, one by one.
+
+The declarations that the joins refuse, by name, and what they tell about themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from sluice.declaration import operations as ops
+from sluice.declaration.nodes import Input, StageNode
+from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
+from sluice.errors import ConfigurationError
+from sluice.operators.build import build_operator
+from sluice.operators.joins import RegularJoinOperator
+from sluice.operators.operator import EpochTime
+from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator
+from tests.property.operators.subtask import Subtask
+from tests.unit.operators.auctions import INSTANT, LEFT, MS, RIGHT, Played, a_stage, after, interval
+
+# --- regular --------------------------------------------------------------------------------------
+
+
+def test_equal_rows_are_as_many_pairs() -> None:
+    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT))
+    left, right = (1, after(0), None), (1, after(1), 10)
+
+    played.epoch([left, left], [], 0)
+    outcome = played.epoch([], [right, right], 0)
+
+    assert outcome.output.rows() == [(*left, *right)] * 4
+    assert outcome.output.columns == ["id", "at", "until", "item", "seen", "price"]
+
+
+def test_a_key_column_of_one_name_comes_once_and_others_stay() -> None:
+    right = RIGHT.copy()
+    right["id"] = right.pop("item")
+    operator = RegularJoinOperator(a_stage(ops.RegularJoin(), keys=("id",)), LEFT, right)
+
+    assert operator.output_schema.names() == ["id", "at", "until", "seen", "price"]
+
+
+def test_a_semi_join_keeps_of_the_left_what_waits_and_of_the_right_its_keys() -> None:
+    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin(how="semi")), LEFT, RIGHT))
+    played.epoch([(1, after(0), None), (2, after(0), None)], [(1, after(0), 5)], 0)
+
+    known = played.epoch([(1, after(9), None)], [(1, after(1), 6), (1, after(1), 6)], 0)
+    before = (played.kept("left"), played.kept("right"))
+    released = played.epoch([], [(2, after(1), 7)], 0)
+
+    assert known.output.rows() == [(1, after(9), None)]
+    assert known.changes["right"].upserts.is_empty()
+    assert before == (1, 1)
+    assert released.output.rows() == [(2, after(0), None)]
+    assert (played.kept("left"), played.kept("right")) == (0, 2)
+
+
+def test_a_null_key_equals_nothing_and_is_not_kept() -> None:
+    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT))
+
+    outcome = played.epoch([(None, after(0), None)], [(None, after(0), 5)], 0)
+
+    assert outcome.output.is_empty()
+    assert (played.kept("left"), played.kept("right")) == (0, 0)
+
+
+def test_a_row_is_forgotten_when_its_ttl_has_passed() -> None:
+    stage = a_stage(ops.RegularJoin())
+    with_ttl = StageNode(uid="bids", operation=stage.operation, inputs=stage.inputs, ttl_ms=100)
+    played = Played(RegularJoinOperator(with_ttl, LEFT, RIGHT))
+    played.epoch([(1, after(0), None)], [], 0, at_ms=1_000)
+
+    in_time = played.epoch([], [(1, after(0), 5)], 0, at_ms=1_099)
+    too_late = played.epoch([], [(1, after(0), 6)], 0, at_ms=1_100)
+
+    assert in_time.output.height == 1
+    assert too_late.output.is_empty()
+
+
+# --- regular, of which rows are taken back --------------------------------------------------------
+
+
+def an_outer_join(how: str, ttl_ms: int | None = None) -> Played:
+    stage = a_stage(ops.RegularJoin(how=how))  # type: ignore[arg-type]
+    with_ttl = StageNode(uid="bids", operation=stage.operation, inputs=stage.inputs, ttl_ms=ttl_ms)
+    return Played(build_operator(with_ttl, [LEFT, RIGHT]))
+
+
+def test_a_row_that_stood_alone_is_taken_back_when_its_partner_comes() -> None:
+    played = an_outer_join("full")
+    left, right = (1, after(0), None), (1, after(1), 10)
+
+    alone = played.epoch([left], [], 0)
+    matched = played.epoch([], [right], 0)
+
+    assert alone.output.rows() == [(*left, None, None, None)]
+    assert matched.output.rows() == [(*left, *right)]
+    assert matched.retracted is not None
+    assert matched.retracted.rows() == [(*left, None, None, None)]
+    assert matched.output.schema == {**LEFT, **RIGHT}
+
+
+def test_a_partner_of_the_same_epoch_takes_nothing_back() -> None:
+    for how in ("left", "right", "full", "anti"):
+        outcome = an_outer_join(how).epoch([(1, after(0), None)], [(1, after(1), 10)], 0)
+
+        assert outcome.retracted is not None
+        assert outcome.retracted.is_empty()
+        assert outcome.output.height == (0 if how == "anti" else 1)
+
+
+def test_null_keys_stand_alone_on_the_outer_sides_and_are_not_kept() -> None:
+    left, right = (None, after(0), None), (None, after(0), 5)
+    expected = {
+        "left": [(*left, None, None, None)],
+        "right": [(None, None, None, *right)],
+        "anti": [left],
+    }
+    for how, rows in expected.items():
+        played = an_outer_join(how)
+
+        outcome = played.epoch([left], [right], 0)
+
+        assert outcome.output.rows() == rows
+        assert (played.kept("left"), played.kept("right")) == (0, 0)
+
+
+def test_what_went_out_of_a_row_stays_when_its_ttl_has_passed() -> None:
+    played = an_outer_join("left", ttl_ms=100)
+    played.epoch([(1, after(0), None)], [], 0, at_ms=1_000)
+
+    too_late = played.epoch([], [(1, after(0), 6)], 0, at_ms=1_100)
+
+    assert too_late.output.is_empty()
+    assert too_late.retracted is not None
+    assert too_late.retracted.is_empty()
+
+
+# --- interval -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset", "fits"), [(-5, True), (-5.001, False), (3, True), (3.001, False)]
+)
+def test_both_ends_of_an_interval_belong_to_it(offset: float, *, fits: bool) -> None:
+    played = Played(interval(-5, 3))
+
+    outcome = played.epoch([(1, after(10), None)], [(1, after(10 + offset), 7)], 20)
+
+    assert (outcome.output.height == 1) is fits
+
+
+def test_rows_go_when_no_partner_can_come_any_more() -> None:
+    played = Played(interval(-5, 3))
+    played.epoch([(1, after(10), None)], [(1, after(10), 7)], 12)
+    before = (played.kept("left"), played.kept("right"))
+
+    played.epoch([], [], 13)
+    between = (played.kept("left"), played.kept("right"))
+    played.epoch([], [], 15)
+
+    assert before == (1, 1)
+    assert between == (0, 1)
+    assert (played.kept("left"), played.kept("right")) == (0, 0)
+
+
+def test_a_left_join_emits_a_lonely_row_when_it_goes_and_a_matched_one_never_again() -> None:
+    played = Played(interval(0, 5, how="left"))
+    lonely, matched = (1, after(10), None), (2, after(10), None)
+
+    pairs = played.epoch([lonely, matched], [(2, after(12), 7)], 11)
+    nobody = played.epoch([], [(2, after(13), 8)], 14)
+    alone = played.epoch([], [], 15)
+
+    assert pairs.output.rows() == [(*matched, 2, after(12), 7)]
+    assert nobody.output.rows() == [(*matched, 2, after(13), 8)]
+    assert alone.output.rows() == [(*lonely, None, None, None)]
+    assert played.kept("left") == 0
+
+
+def test_a_left_join_knows_who_was_matched_in_the_epoch_in_which_it_goes() -> None:
+    played = Played(interval(0, 5, how="left"))
+    matched, missed = (1, after(10), None), (2, after(10), None)
+    played.epoch([matched, missed], [], 11)
+
+    outcome = played.epoch([], [(1, after(12), 7), (2, after(16), 8)], 16)
+
+    assert outcome.output.rows() == [
+        (*missed, None, None, None),  # By hash: even keys first.
+        (*matched, 1, after(12), 7),
+    ]
+
+
+def test_a_left_row_without_a_key_stays_alone() -> None:
+    played = Played(interval(0, 5, how="left"))
+
+    outcome = played.epoch([(None, after(10), None)], [(None, after(10), 7)], 15)
+
+    assert outcome.output.rows() == [(None, after(10), None, None, None, None)]
+
+
+def test_the_interval_may_end_at_an_instant_in_a_column() -> None:
+    played = Played(interval(0, 0, upper_column="until", how="left"))
+    left = [(1, after(10), after(20)), (1, after(11), None), (1, after(12), after(5))]
+
+    outcome = played.epoch(left, [(1, after(20), 7), (1, after(21), 8)], 19)
+    afterwards = played.epoch([], [], 20)
+
+    # A null end, or one before the start, makes the interval empty.
+    alone = [(*row, None, None, None) for row in left[1:]]
+    assert outcome.output.rows() == [(*left[0], 1, after(20), 7), *alone]
+    assert afterwards.output.is_empty()
+    assert played.kept("left") == 0
+
+
+def test_a_row_is_late_by_its_own_time_whoever_waits_for_it() -> None:
+    played = Played(interval(-10, 10))
+    played.epoch([(1, after(10), None)], [(1, after(10), 7)], 5)
+    left, right = [(1, after(5), None), (1, None, None)], [(1, after(4), 8)]
+
+    outcome = played.epoch(left, right, 6)
+
+    assert outcome.output.is_empty()
+    assert outcome.late[0].rows() == left
+    assert outcome.late[1].rows() == right
+
+
+# --- window ---------------------------------------------------------------------------------------
+
+
+def test_a_window_join_emits_at_the_end_of_the_window_and_leaves_no_state() -> None:
+    operator = WindowJoinOperator(
+        a_stage(ops.WindowJoin(window=Tumbling(10 * MS), how="inner")), LEFT, RIGHT
+    )
+    played = Played(operator)
+    left, right = (1, after(1), None), (1, after(9), 7)
+
+    early = played.epoch([left], [right, (1, after(10), 8)], 8)
+    fired = played.epoch([], [], 9)
+
+    assert early.output.is_empty()
+    assert fired.output.rows() == [(*left, *right, after(0), after(10))]
+    assert fired.output.columns[-2:] == ["window_start", "window_end"]
+    assert (played.kept("left"), played.kept("right")) == (0, 1)
+
+
+def test_a_row_that_missed_some_of_its_windows_is_in_the_others() -> None:
+    window = Hopping(10 * MS, 5 * MS)
+    operator = WindowJoinOperator(a_stage(ops.WindowJoin(window=window, how="anti")), LEFT, RIGHT)
+    played = Played(operator)
+    played.epoch([], [], 9)
+    row, late = (1, after(7), None), (1, after(4), None)
+
+    outcome = played.epoch([row, late], [], 14)
+
+    assert outcome.output.rows() == [(*row, after(5), after(15))]
+    assert outcome.late[0].rows() == [late]
+
+
+def test_an_anti_join_emits_rows_without_a_key_and_a_semi_join_does_not_deduplicate() -> None:
+    window = Tumbling(10 * MS)
+    anti, semi = (
+        Played(WindowJoinOperator(a_stage(ops.WindowJoin(window=window, how=how)), LEFT, RIGHT))
+        for how in ("anti", "semi")
+    )
+    left = [(None, after(1), None), (1, after(1), None), (1, after(1), None)]
+    right = [(1, after(2), 7), (1, after(3), 8), (None, after(2), 7)]
+
+    without, having = (played.epoch(left, right, 20) for played in (anti, semi))
+
+    bounds = (after(0), after(10))
+    assert without.output.rows() == [(*left[0], *bounds)]
+    assert having.output.rows() == [(*left[1], *bounds)] * 2
+
+
+def test_a_semi_join_keeps_a_key_of_the_right_once_per_window() -> None:
+    declared = ops.WindowJoin(window=Tumbling(10 * MS), how="semi")
+    played = Played(WindowJoinOperator(a_stage(declared), LEFT, RIGHT))
+    played.epoch([], [(1, after(2), 7), (1, after(3), 8), (1, after(13), 8)], 0)
+
+    outcome = played.epoch([], [(1, after(4), 9)], 0)
+
+    assert played.kept("right") == 2
+    assert outcome.changes["right"].upserts.is_empty()
+
+
+def refuses(message: str, build: Any, *arguments: Any) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        build(*arguments)
+
+
+def test_keys_of_other_types_never_meet() -> None:
+    right = pl.Schema({**RIGHT, "item": pl.Int32()})
+
+    refuses(
+        "stage 'bids' joins 'id' of type Int64 with 'item' of type Int32, whose hashes never meet",
+        RegularJoinOperator,
+        a_stage(ops.RegularJoin()),
+        LEFT,
+        right,
+    )
+
+
+def test_keys_are_as_many_on_both_sides() -> None:
+    stage = a_stage(ops.RegularJoin(), keys=("item", "price"))
+
+    refuses(
+        r"joins 1 key columns \(id\) with 2 \(item, price\)",
+        RegularJoinOperator,
+        stage,
+        LEFT,
+        RIGHT,
+    )
+
+
+def test_a_column_on_both_sides_must_be_renamed_unless_only_the_left_goes_out() -> None:
+    right = pl.Schema({**RIGHT, "until": pl.Int64()})
+
+    refuses(
+        "column 'until' on both sides", RegularJoinOperator, a_stage(ops.RegularJoin()), LEFT, right
+    )
+    semi = RegularJoinOperator(a_stage(ops.RegularJoin(how="semi")), LEFT, right)
+    assert semi.output_schema == LEFT
+
+
+def test_joins_in_time_need_instants() -> None:
+    declared = ops.IntervalJoin(lower_ms=0, upper_ms=1)
+    window = ops.WindowJoin(window=Tumbling(MS), how="inner")
+    untimed = a_stage(declared, event_time=None)
+    wrong = a_stage(window, event_time="price")
+
+    refuses("needs an input with event time", IntervalJoinOperator, untimed, LEFT, RIGHT)
+    refuses(
+        "cannot use column 'price' of type Int64 as event time",
+        WindowJoinOperator,
+        wrong,
+        LEFT,
+        RIGHT,
+    )
+    refuses(
+        "no column 'untill'.*did you mean 'until'",
+        IntervalJoinOperator,
+        a_stage(ops.IntervalJoin(lower_ms=0, upper_column="untill")),
+        LEFT,
+        RIGHT,
+    )
+
+
+def test_an_interval_has_bounds_in_order_and_in_reach() -> None:
+    refuses("from 5 ms to 4 ms, which is empty; swap the bounds", interval, 5, 4)
+    refuses("interval bound of 9000000000000000 ms", interval, 0, 9 * 10**15)
+
+
+def test_windows_of_a_join_are_equal_on_both_sides() -> None:
+    session = ops.WindowJoin(window=Session(MS), how="inner")
+    attached = ops.WindowJoin(window=Attached(), how="inner")
+    windowed = pl.Schema({**LEFT, "window_start": INSTANT, "window_end": INSTANT})
+
+    refuses("cannot join in session windows", WindowJoinOperator, a_stage(session), LEFT, RIGHT)
+    refuses("no column 'window_start'", WindowJoinOperator, a_stage(attached), windowed, RIGHT)
+
+
+def test_an_attached_window_is_no_key_and_a_computed_one_takes_its_names() -> None:
+    windowed = pl.Schema({**LEFT, "window_start": INSTANT, "window_end": INSTANT})
+    given = Input(producer="windows", keys=("window_start",))
+    attached = StageNode(
+        uid="bids",
+        operation=ops.WindowJoin(window=Attached(), how="inner"),
+        inputs=(given, given),
+    )
+    tumbling = a_stage(ops.WindowJoin(window=Tumbling(MS), how="semi"))
+
+    refuses("cannot be keyed by 'window_start'", WindowJoinOperator, attached, windowed, windowed)
+    refuses(
+        "column 'window_start' that is there twice", WindowJoinOperator, tumbling, windowed, RIGHT
+    )
+
+
+def test_a_join_reads_all_columns_in_any_order_and_leaves_nothing_to_spark() -> None:
+    operator = RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT)
+
+    assert operator.needed_columns() is None
+    assert not operator.is_order_sensitive
+    assert operator.spark_partial() is None  # type: ignore[func-returns-value]
+
+
+def test_an_epoch_without_groups_has_its_types() -> None:
+    for operator in (
+        RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT),
+        RegularJoinOperator(a_stage(ops.RegularJoin(how="semi")), LEFT, RIGHT),
+        interval(0, 1, how="left"),
+        WindowJoinOperator(a_stage(ops.WindowJoin(window=Tumbling(MS), how="semi")), LEFT, RIGHT),
+    ):
+        subtask = Subtask(operator, (LEFT, RIGHT), key_count=1)
+
+        outcome = operator.process({}, subtask.state(), EpochTime(watermark_ms=5))
+
+        assert outcome.output.schema == operator.output_schema
+        for name, changes in outcome.changes.items():
+            assert changes.upserts.schema == operator.tables[name].live

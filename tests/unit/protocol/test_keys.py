@@ -1,0 +1,227 @@
+"""Keys: as the layout says, sorted as the numbers in them, and read back without loss.
+
+The names that may be part of a key; refusals do not depend on ``assert``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.protocol.keys import (
+    ID_DIGITS,
+    SEQ_DIGITS,
+    PipelinePaths,
+    check_key,
+    check_prefix,
+    is_answer,
+    subtask_of_answer,
+)
+
+PATHS = PipelinePaths("auctions")
+SUBTASK = SubtaskId("count_bids", 11)
+
+seqs = st.integers(0, 10**SEQ_DIGITS - 1)
+ids = st.integers(0, 10**ID_DIGITS - 1)
+uids = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
+
+
+def test_keys_are_those_of_the_layout() -> None:
+    built = [
+        PATHS.journal(),
+        PATHS.journal_entry(7),
+        PATHS.checkpoint(3),
+        PATHS.plan(3),
+        PATHS.metadata(3),
+        PATHS.acks(3),
+        PATHS.acks(3, "count_bids"),
+        PATHS.ack(3, SUBTASK, 2),
+        PATHS.declines(3),
+        PATHS.decline(3, SUBTASK, 2),
+        PATHS.shared_segments("a", 3),
+        PATHS.shared_segment("a", 3, "c0"),
+        PATHS.streams("a", 3),
+        PATHS.stream_segment("a", 3, "c0"),
+        PATHS.table("results"),
+        PATHS.side_output("a.late"),
+        PATHS.savepoint("mine"),
+        PATHS.savepoint_metadata("mine"),
+        PATHS.savepoint_file("mine", "c0"),
+        PATHS.probe("t"),
+    ]
+
+    assert built == [
+        "auctions/journal/",
+        "auctions/journal/000000000007",
+        "auctions/checkpoints/0000000003/",
+        "auctions/checkpoints/0000000003/plan",
+        "auctions/checkpoints/0000000003/_metadata",
+        "auctions/checkpoints/0000000003/acks/",
+        "auctions/checkpoints/0000000003/acks/count_bids/",
+        "auctions/checkpoints/0000000003/acks/count_bids/11.2",
+        "auctions/checkpoints/0000000003/declines/",
+        "auctions/checkpoints/0000000003/declines/count_bids/11.2",
+        "auctions/shared/a/0000000003-",
+        "auctions/shared/a/0000000003-c0.arrow",
+        "auctions/streams/a/0000000003/",
+        "auctions/streams/a/0000000003/c0.arrow",
+        "auctions/tables/results",
+        "auctions/side/a.late",
+        "auctions/savepoints/mine/",
+        "auctions/savepoints/mine/_metadata",
+        "auctions/savepoints/mine/c0.arrow",
+        "auctions/probes/t",
+    ]
+
+
+@given(seqs, seqs)
+def test_journal_entries_sort_as_their_numbers(one: int, other: int) -> None:
+    assert (PATHS.journal_entry(one) < PATHS.journal_entry(other)) == (one < other)
+
+
+@given(ids, ids)
+def test_checkpoints_sort_as_their_ids(one: int, other: int) -> None:
+    for key in (PATHS.checkpoint, PATHS.plan, PATHS.metadata):
+        assert (key(one) < key(other)) == (one < other)
+    assert (PATHS.shared_segments("a", one) < PATHS.shared_segments("a", other)) == (one < other)
+
+
+@given(seqs)
+def test_the_number_of_a_journal_entry_is_read_back(seq: int) -> None:
+    assert PATHS.journal_seq(PATHS.journal_entry(seq)) == seq
+
+
+@given(uids, ids, uids, st.integers(0, 10**6), st.integers(0, 10**6))
+def test_the_subtask_and_attempt_of_an_answer_are_read_back(
+    pipeline: str, checkpoint_id: int, stage: str, index: int, attempt: int
+) -> None:
+    paths, subtask = PipelinePaths(pipeline), SubtaskId(stage, index)
+
+    assert subtask_of_answer(paths.ack(checkpoint_id, subtask, attempt)) == (subtask, attempt)
+    assert subtask_of_answer(paths.decline(checkpoint_id, subtask, attempt)) == (subtask, attempt)
+
+
+@given(uids, ids, uids, st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True))
+def test_the_checkpoint_that_wrote_a_key_is_read_back(
+    pipeline: str, checkpoint_id: int, stage: str, content: str
+) -> None:
+    paths = PipelinePaths(pipeline)
+    built = [
+        paths.plan(checkpoint_id),
+        paths.metadata(checkpoint_id),
+        paths.ack(checkpoint_id, SubtaskId(stage, 3), 1),
+        paths.decline(checkpoint_id, SubtaskId(stage, 3), 1),
+        paths.stage_acks(checkpoint_id, stage, 1),
+        paths.shared_segment(stage, checkpoint_id, content),
+        paths.stream_segment(stage, checkpoint_id, content),
+    ]
+
+    assert {paths.checkpoint_of(key) for key in built} == {checkpoint_id}
+    assert {PipelinePaths(f"{pipeline}x").checkpoint_of(key) for key in built} == {None}
+    assert {paths.savepoint_of(key) for key in built} == {None}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "auctions",
+        "auctions/",
+        "auctions/journal/000000000007",
+        "auctions/checkpoints/0000000003",
+        "auctions/checkpoints/0000000003/",
+        "auctions/checkpoints/3/plan",
+        "auctions/checkpoints/00000000031/plan",
+        "auctions/checkpoints/a/0000000003/plan",
+        "auctions/shared/0000000003-c0.arrow",
+        "auctions/shared/a/0000000003/c0.arrow",
+        "auctions/shared/a/0000000003-",
+        "auctions/shared/a/b/0000000003-c0.arrow",
+        "auctions/streams/a/0000000003-c0.arrow",
+        "auctions/streams/a/\u0661000000003/c0.arrow",
+        "auctions/savepoints/mine/_metadata",
+        "other/auctions/checkpoints/0000000003/plan",
+    ],
+)
+def test_no_other_name_is_taken_for_a_checkpoints(key: str) -> None:
+    assert PATHS.checkpoint_of(key) is None
+
+
+def test_the_savepoint_of_a_key_is_read_back() -> None:
+    built = [PATHS.savepoint_metadata("mine"), PATHS.savepoint_file("mine", "c0")]
+    others = ["auctions/savepoints/", "auctions/savepoints/mine", "auctions/savepoints/mine/"]
+    others += ["auctions/savepoints//x", "x/auctions/savepoints/mine/_metadata", PATHS.plan(3)]
+
+    assert {PATHS.savepoint_of(key) for key in built} == {"mine"}
+    assert {PATHS.savepoint_of(key) for key in others} == {None}
+
+
+def test_no_checkpoints_keys_are_anothers() -> None:
+    """What aborting one deletes by prefix is nothing of another."""
+    prefixes = [
+        prefix
+        for checkpoint_id in (1, 10, 100)
+        for prefix in (
+            PATHS.checkpoint(checkpoint_id),
+            PATHS.streams("a", checkpoint_id),
+            PATHS.shared_segments("a", checkpoint_id),
+            PATHS.shared_segments("a_b", checkpoint_id),
+        )
+    ]
+
+    assert not [(a, b) for a in prefixes for b in prefixes if a != b and a.startswith(b)]
+
+
+ODD_NAMES = ["", ".", "..", "../../x", "a/b", "/a", "-a", "a b", "a\n", "ä", "a" * 129]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_no_key_is_built_of_a_name_that_a_savepoint_cannot_have(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="use up to 128 of A-Z"):
+        PATHS.savepoint_metadata(name)
+
+
+@pytest.mark.parametrize("uid", [*ODD_NAMES, "Auctions", "1a", "a.b", "a" * 64])
+def test_no_key_is_built_of_what_is_no_uid(uid: str) -> None:
+    with pytest.raises(ConfigurationError, match="use up to 63 of a-z, 0-9 and _"):
+        PipelinePaths(uid)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a/.", "a/.sluice-tmp-1", "../a"]
+)
+def test_what_leads_elsewhere_is_no_key(key: str) -> None:
+    with pytest.raises(ProtocolViolation, match="is no key"):
+        check_key(key)
+
+
+@pytest.mark.parametrize("key", ["a", "..a/.b", "a/...", "a./b..", "a/.sluice-tmp", "a\n/b\n", "ä"])
+def test_a_name_with_dots_in_it_is_one(key: str) -> None:
+    check_key(key)
+
+
+def test_a_prefix_ends_anywhere_and_leads_nowhere_else() -> None:
+    for prefix in ("", "a", "a/", "a/b", "a/.slu"):
+        check_prefix(prefix)
+
+    for prefix in ("../", "a/../b", "/", "//a", "a/./"):
+        with pytest.raises(ProtocolViolation, match="is no key"):
+            check_prefix(prefix)
+
+
+def test_only_what_we_write_is_taken_for_ours() -> None:
+    assert PATHS.is_journal_entry(PATHS.journal_entry(7))
+    assert PATHS.is_early_publish(PATHS.early_publish(7, "alerts"))
+    assert PATHS.is_compaction(PATHS.compaction("a", CheckpointId(7)))
+    assert PATHS.savepoint_of(PATHS.savepoint_metadata("mine")) == "mine"
+    assert is_answer("auctions/checkpoints/0000000003/acks/count_bids/11.2")
+
+    for key in ("x", "7", "000000000007/x", "00000000000x", "auctions/savepoints/m/_metadata"):
+        assert not PATHS.is_journal_entry(PATHS.journal() + key)
+    assert not PATHS.is_early_publish(PATHS.early_publishes() + "notes.txt")
+    assert not PATHS.is_compaction(PATHS.compactions("a") + "copy/record")
+    assert PATHS.savepoint_of(PATHS.savepoints() + "ä/_metadata") is None
+    assert not is_answer("auctions/checkpoints/0000000003/acks/count_bids/.DS_Store")
