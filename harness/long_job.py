@@ -27,13 +27,14 @@ from sluice.coordinator.submission import configure, submit
 from sluice.core.answers import Ack, SubtaskMetrics
 from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.handles import SegmentHandle, StateHandle, checksum
+from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.restoring import Latest
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
 from sluice.job.lineage import assigned_state, lineage_of
+from sluice.protocol.records import checksum
 from sluice.spark.stage import run_stage
 from sluice.state.segments import HASH, decode_segment, encode_segment
 from sluice.store.journal import KEPT_ENTRIES

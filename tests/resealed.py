@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.core.handles import checksum
+from sluice.protocol.records import checksum
 
 
 def resealed(envelope: bytes | dict[str, Any]) -> bytes:

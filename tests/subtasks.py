@@ -24,7 +24,7 @@ from sluice.core.compaction import Merges
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.handles import MIN_HASH, SegmentHandle, StateHandle, checksum
+from sluice.core.handles import MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.pending import PendingCheckpoint
@@ -34,7 +34,7 @@ from sluice.job.answers import still_pending
 from sluice.job.job import Job
 from sluice.job.lineage import assigned_state, compactions_of, lineage_of
 from sluice.job.stage_input import StageInput, stage_input
-from sluice.protocol.records import decode_ack
+from sluice.protocol.records import checksum, decode_ack
 from sluice.state.segments import HASH, decode_segment, encode_segment
 
 RECORDS = pa.schema([(HASH, pa.int64()), ("record", pa.int64())])

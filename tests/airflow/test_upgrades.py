@@ -13,7 +13,7 @@ from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.answers import Ack
-from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle, checksum
+from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration import aggregates as agg
@@ -22,6 +22,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import Declarations
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
+from sluice.protocol.records import checksum
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice_airflow import dags as upgrades

@@ -15,8 +15,8 @@ from sluice.coordinator.completion import finalize
 from sluice.coordinator.savepoints import copy_savepoint
 from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import CheckpointType
-from sluice.core.handles import checksum, checksum_of
 from sluice.errors import CorruptSegment
+from sluice.protocol.records import checksum, checksum_of
 from sluice.store import s3
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import PatientStore, StoreLocation, open_store

@@ -24,10 +24,10 @@ import pytest
 from harness.counting_store import CountingStore
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.answers import Committable
-from sluice.core.handles import checksum
 from sluice.core.timeline import Recovery
 from sluice.declaration.places import Sink
 from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.protocol.records import checksum
 from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import Listed, ObjectStore
 from sluice.store.open import StoreLocation, open_store

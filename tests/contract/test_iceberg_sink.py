@@ -24,10 +24,10 @@ from sluice.connectors.iceberg.declared_source import IcebergTable as Rows
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.connectors.iceberg.sink import IcebergSink, encoded_property, noted, property_of
 from sluice.core.answers import Committable
-from sluice.core.handles import checksum
 from sluice.core.timeline import Recovery, TimelineComparison
 from sluice.declaration.places import DELETED
 from sluice.errors import ConfigurationError, FencedError, TableMismatch
+from sluice.protocol.records import checksum
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import BUCKET
 from tests.contract.sink_case import (

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from sluice.connectors.staged_files import StagedFiles
 from sluice.connectors.staged_sink import EpochRows, StagedSink
 from sluice.core.answers import Committable
-from sluice.core.handles import checksum
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.params import Param
 from sluice.declaration.places import RollBack
 from sluice.errors import ProtocolViolation, SluiceError, StoreUnavailable
+from sluice.protocol.records import checksum
 from sluice.store.open import StoreLocation
 from tests.simulation.bucket import UnderWay, mishap
 from tests.simulation.dataflow import COLUMNS, Row, rows_of

@@ -40,9 +40,9 @@ from sluice.connectors.row_files import (
     split_by_partition,
 )
 from sluice.core.answers import Committable
-from sluice.core.handles import checksum
 from sluice.declaration.places import DELETED, Staged, Unpublished
 from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.protocol.records import checksum
 from sluice.store.object_store import Listed, ObjectStore, RangeReader, in_parallel
 
 if TYPE_CHECKING:

@@ -10,15 +10,10 @@ from dataclasses import replace
 
 from sluice.coordinator.compatibility import require_planned
 from sluice.coordinator.history import keep_completed
-from sluice.coordinator.publication import (
-    commit,
-)
+from sluice.coordinator.publication import commit
 from sluice.coordinator.record import record
 from sluice.coordinator.savepoints import copy_files
-from sluice.coordinator.staged import (
-    check_sinks,
-    require_shown,
-)
+from sluice.coordinator.staged import check_sinks, require_shown
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.configuration import CheckpointingMode
 from sluice.core.events import CheckpointCompleted, Verdict

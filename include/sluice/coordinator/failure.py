@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from sluice.coordinator.garbage import DEFAULT_GRACE_MS, collect_garbage
 from sluice.coordinator.publication import commit
 from sluice.coordinator.record import clean_up, record
-from sluice.coordinator.restore import (
-    restore,
-)
+from sluice.coordinator.restore import restore
 from sluice.coordinator.restore_plan import fail_over_if_damaged
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobStatus

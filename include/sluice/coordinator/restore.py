@@ -26,11 +26,7 @@ from sluice.coordinator.restore_plan import (
 )
 from sluice.coordinator.submission import configure, parse_parallelism, reconfigure
 from sluice.core.configuration import ClaimMode, JobConfiguration, JobStatus
-from sluice.core.events import (
-    JobRestored,
-    JobStopped,
-    Verdict,
-)
+from sluice.core.events import JobRestored, JobStopped, Verdict
 from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.lifecycle import next_generation
 from sluice.core.plan import SnapshotOrigin

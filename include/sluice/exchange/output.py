@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sluice.connectors.files_table.declared import open_side_output, open_sink
 from sluice.core.answers import Committable
-from sluice.core.handles import SegmentHandle, checksum
+from sluice.core.handles import SegmentHandle
 from sluice.declaration.changelog import Append, Upsert, check_row_kind_column
 from sluice.declaration.expressions import Filter
 from sluice.declaration.nodes import SinkNode, StageNode
@@ -25,6 +25,7 @@ from sluice.exchange.workspace import Workspace
 from sluice.operators.changes import OURS, changelog_of, changes_of, split_by_weight, without_pairs
 from sluice.operators.expressions import applied
 from sluice.operators.operator import COMPUTED, WEIGHT
+from sluice.protocol.records import checksum
 from sluice.state.segments import HASH, RowFiles, encode_segment, to_table
 
 LATE_OF_SIDE = (LATE, LATE_RIGHT)

@@ -96,7 +96,7 @@ def write_table(
     previous: SegmentHandle | None,
 ) -> SegmentHandle:
     """The table as it is now, as an immutable segment; *previous* when it did not change."""
-    from sluice.core.handles import checksum
+    from sluice.protocol.records import checksum
     from sluice.state.segments import encode_segment
 
     table = read_table(uid, open_source(job, uid, params))

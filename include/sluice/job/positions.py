@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from sluice.core.handles import SegmentHandle, checksum
+from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import PartitionOffset, SourceCut
 from sluice.core.position import Position, with_whole
@@ -16,7 +16,7 @@ from sluice.declaration.places import SourcePosition
 from sluice.errors import RestoreError
 from sluice.job.job import Job
 from sluice.job.snapshots import verified
-from sluice.protocol.records import decode_position_layer, encode_position_layer
+from sluice.protocol.records import checksum, decode_position_layer, encode_position_layer
 
 LAYERS_KEPT = 8  # Decoded, in a process that takes many checkpoints: those of a source or two.
 

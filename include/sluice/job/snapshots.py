@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import JobStatus
-from sluice.core.handles import SegmentHandle, checksum, checksum_of
+from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, CorruptSegment
 from sluice.figures.measuring import of_completed, of_failed
 from sluice.figures.record import CheckpointStats
 from sluice.job.job import Job
+from sluice.protocol.records import checksum, checksum_of
 from sluice.store.object_store import in_parallel
 
 LATEST = "latest"

@@ -10,10 +10,12 @@ where the one before it ended, so a column of gaps is a column of zeros.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, get_args
 
 import msgspec
 
@@ -21,11 +23,13 @@ from sluice.core.answers import Ack, Decline
 from sluice.core.compaction import Compaction, MergedRuns
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.events import AcksReceived, Event
-from sluice.core.handles import checksum
 from sluice.core.plan import CheckpointPlan, PartitionOffset, Slice
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, require
 from sluice.figures.record import CheckpointStatistics
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FORMAT_VERSION = 6
 COMPRESSED_ABOVE = 16_384  # Bytes; what is smaller can be read by people as it lies there.
@@ -296,6 +300,14 @@ class SliceColumns(msgspec.Struct, frozen=True):
             )
 
 
+_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
+
+
+def checksum(body: bytes | memoryview) -> str:
+    """Hex blake2b-128 of the bytes, as a ``SegmentHandle`` records it."""
+    return hashlib.blake2b(body, digest_size=_BYTES).hexdigest()
+
+
 # Built when this module is imported, which one thread does: msgspec studies a class at its first
 # use, and threads that do so at the same time crash the interpreter.
 _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
@@ -316,3 +328,40 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         *_JOURNALED.values(),
     )
 }
+
+
+class _Writable(Protocol):
+    def write(self, body: bytes, /) -> int: ...
+
+
+class Written(io.RawIOBase):
+    """A stream that knows the checksum and the size of all that is written through it."""
+
+    def __init__(self, stream: _Writable) -> None:
+        super().__init__()
+        self._stream = stream
+        self._hash = hashlib.blake2b(digest_size=_BYTES)
+        self.size_bytes = 0
+
+    @property
+    def checksum(self) -> str:
+        """As ``checksum`` of all bytes so far."""
+        return self._hash.hexdigest()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, body: Buffer, /) -> int:
+        view = memoryview(body).cast("B")
+        self._stream.write(bytes(view))
+        self._hash.update(view)
+        self.size_bytes += len(view)
+        return len(view)
+
+
+def checksum_of(pieces: Iterable[bytes]) -> str:
+    """The ``checksum`` of *pieces*, one after the other."""
+    found = hashlib.blake2b(digest_size=_BYTES)
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()

@@ -28,8 +28,9 @@ from threading import Lock
 
 import pyarrow as pa
 
-from sluice.core.handles import SegmentHandle, checksum
+from sluice.core.handles import SegmentHandle
 from sluice.errors import ConfigurationError, CorruptSegment
+from sluice.protocol.records import checksum
 from sluice.state.segments import decode_segment, open_segment
 from sluice.store.folder import FileStore
 from sluice.store.object_store import ObjectStore, in_parallel

@@ -20,12 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.state.evolution import Evolutions
-from sluice.state.merging import (
-    merged_rows,
-    merged_windows,
-    pieces,
-    stored_run,
-)
+from sluice.state.merging import merged_rows, merged_windows, pieces, stored_run
 from sluice.state.runs import (
     Indices,
     Run,

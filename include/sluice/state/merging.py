@@ -22,17 +22,12 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.core.compaction import MergedRuns, SortedRun, replaced_segment
-from sluice.core.handles import MAX_HASH, SegmentHandle, StateHandle, checksum
+from sluice.core.handles import MAX_HASH, SegmentHandle, StateHandle
 from sluice.protocol.keys import PipelinePaths
-from sluice.protocol.records import encode_merged_runs
+from sluice.protocol.records import checksum, encode_merged_runs
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolutions, identity_metadata
-from sluice.state.runs import (
-    Run,
-    RunSlice,
-    newest_per_identity,
-    unexpired,
-)
+from sluice.state.runs import Run, RunSlice, newest_per_identity, unexpired
 from sluice.state.segments import (
     DELETED,
     HASH,

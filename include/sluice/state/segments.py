@@ -33,8 +33,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from sluice.core.handles import checksum
 from sluice.errors import CorruptSegment
+from sluice.protocol.records import checksum
 
 HASH = "_hash"  # Signed int64: Spark's xxhash64 of the key columns, computed in the JVM.
 DELETED = "_deleted"  # True in a tombstone of state; never in a stream.

@@ -17,7 +17,8 @@ import polars as pl
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from sluice.core.handles import MAX_HASH, MIN_HASH, checksum
+from sluice.core.handles import MAX_HASH, MIN_HASH
+from sluice.protocol.records import checksum
 from sluice.state.keyed import delta_table
 from sluice.state.merging import last_write, merge_pieces, min_time
 from sluice.state.runs import Run

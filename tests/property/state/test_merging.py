@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.handles import checksum
+from sluice.protocol.records import checksum
 from sluice.state import merging
 from sluice.state.keyed import KeyedState
 from sluice.state.merging import FAN_IN, GROWTH, MAX_RUNS, last_write, merge_pieces, runs_to_merge

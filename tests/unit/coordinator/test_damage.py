@@ -23,7 +23,7 @@ from sluice.coordinator.trigger import NotTriggered, trigger
 from sluice.core.configuration import CheckpointType, DamagedCheckpoint, JobConfiguration, JobStatus
 from sluice.core.events import JobRestored
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.handles import SegmentHandle, checksum
+from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreApproval, RestoreOptions, Stop
 from sluice.declaration.places import RollBack
@@ -36,6 +36,7 @@ from sluice.errors import (
 )
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
+from sluice.protocol.records import checksum
 from sluice.sinks import FilesTable
 from sluice.state.cache import SegmentCache
 from tests.noted_target import NotedTable

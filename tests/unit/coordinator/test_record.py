@@ -31,7 +31,7 @@ from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.configuration import CheckpointType, JobStatus, Retention
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.handles import SegmentHandle, StateHandle, checksum
+from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import FromCheckpoint, Latest
@@ -39,6 +39,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ProtocolViolation, RestoreError
 from sluice.job.job import Job
 from sluice.job.lineage import compactions_of, record_compaction
+from sluice.protocol.records import checksum
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.state.segments import encode_segment

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pytest
 
 from harness.counting_store import CountingStore
-from sluice.core.handles import SegmentHandle, checksum
+from sluice.core.handles import SegmentHandle
 from sluice.errors import ConfigurationError, CorruptSegment
+from sluice.protocol.records import checksum
 from sluice.state import cache
 from sluice.state import cache as cache_module
 from sluice.state import cache as state_cache

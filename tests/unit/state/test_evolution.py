@@ -11,8 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.core.handles import checksum
 from sluice.errors import RestoreError
+from sluice.protocol.records import checksum
 from sluice.state.evolution import is_widened
 from sluice.state.keyed import KeyedState, delta_table
 from sluice.state.merging import last_write, merge_pieces, min_time

@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.core.handles import checksum
 from sluice.errors import CorruptSegment, ProtocolViolation
+from sluice.protocol.records import checksum
 from sluice.state import segments as row_files
 from sluice.state.segments import (
     HASH,

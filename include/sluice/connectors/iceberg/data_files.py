@@ -37,9 +37,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.answers import Committable
-from sluice.core.handles import Written, checksum_of
 from sluice.declaration.places import Staged
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.protocol.records import Written, checksum_of
 from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
