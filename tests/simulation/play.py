@@ -23,6 +23,15 @@ from sluice.protocol.keys import check_key
 
 # They register their acts.  A seed draws by their order: what is new goes last.
 # isort: off
+from tests.simulation import (  # noqa: F401
+    deploying,
+    compacting,
+    coordinators,
+    damage,
+    people,
+    timing,
+)
+
 # isort: on
 from tests.simulation.broken import Broken
 from tests.simulation.bucket import InlinePool, LossyStore
@@ -37,7 +46,7 @@ Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 DECODERS = ("decode_entry", "decode_plan", "decode_ack", "decode_decline", "decode_metadata",
     "decode_stage_acks",
 )  # fmt: skip
-OURS, PLANTING = ("sluice.", "tests.simulation."), "tests.simulation.planted"
+OURS, PLANTING = ("sluice.", "tests.simulation."), "tests.simulation.mutations"
 MEMORY = 2_000  # Decoded objects; more than one seed has.
 
 
