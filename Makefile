@@ -39,6 +39,7 @@ INPUT ?=
 ALLOWLIST ?=
 EVENTS ?=
 PARAMS ?=
+BESIDE ?=
 export WORKLOAD ENGINES REPETITIONS SCALE QUICK RECORD
 DEMO_PARAMS = $(if $(INPUT),--param "input=$(INPUT)") $(if $(ALLOWLIST),--param "allowlist=$(ALLOWLIST)") \
 	$(if $(EVENTS),--param "events=$(EVENTS)") $(foreach pair,$(PARAMS),--param "$(pair)")
@@ -85,7 +86,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e package check dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
@@ -167,6 +168,9 @@ e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
 package: setup  ## Install the wheel and all it may use, newest and oldest, and follow docs/own-airflow.md; minutes
 	@SLUICE_PACKAGE=highest $(BIN)/pytest -q tests/package
 	@SLUICE_PACKAGE=lowest $(BIN)/pytest -q tests/package/test_own_project.py
+
+tree: setup  ## Count the tree room by room, beside the commit BESIDE
+	@$(BIN)/python -m bench.tree $(if $(BESIDE),--beside $(BESIDE))
 
 dist: setup  ## Build the sdist and the wheel into dist/, and check them
 	@rm -rf dist
