@@ -1,12 +1,9 @@
-"""The result columns of each stage, as far as they can be known without Spark.
+"""What can be known of a pipeline without Spark: the columns that each stage yields, and whether it
+can read the state that its job has.
 
-Columns of files and of plain SQL are known, and the operators derive their results from them.  The
-result of a user's function, or of SQL that only Spark can compute, is not known; stages that read
-it are left to Spark (``sluice.spark.checking``).  No row is read.
-
-The columns of a source, as far as they can be known without Spark.
-
-The check that the stages, as they are declared now, can read their job's state.
+The columns of files and of plain SQL are known, and the operators derive their results from them.
+The result of a user's function, or of SQL that only Spark can compute, is not known; stages that
+read it are left to Spark (``sluice.spark.checking``).  No row is read.
 """
 
 from __future__ import annotations
@@ -47,6 +44,26 @@ from sluice.state.segments import StateSchema
 # Column -> type; None for a type that only Spark knows, or instead of columns that only it knows.
 ColumnTypes: TypeAlias = Mapping[str, pl.DataType | None]
 
+# What Spark reads as what Polars has.
+_TYPES: dict[str, pl.DataType] = {
+    "boolean": pl.Boolean(),
+    "tinyint": pl.Int8(),
+    "smallint": pl.Int16(),
+    "int": pl.Int32(),
+    "bigint": pl.Int64(),
+    "float": pl.Float32(),
+    "double": pl.Float64(),
+    "date": pl.Date(),
+    "timestamp": pl.Datetime("us", "UTC"),
+    "string": pl.String(),
+    "char": pl.String(),
+    "varchar": pl.String(),
+    "binary": pl.Binary(),
+}
+_DECIMAL = (10, 0)  # Spark's default precision and scale.
+_HIDDEN = (RECORD, MALFORMED_COLUMN, RAW)  # Columns of a source that no stage sees.
+_CONTINUES = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -75,89 +92,103 @@ def analyse(
         source = node.spec.open(params, endpoint_url)
         if node.is_table:
             check_table(uid, source)
-        rows[uid] = source_columns(source)
+        rows[uid] = _source_columns(source)
     results: dict[str, Result | None] = {}
     for uid, stage in pipeline.stages.items():
-        results[uid], rows[uid] = _of_stage(pipeline, stage, rows)
-        columns = rows[uid]
-        if columns is not None:
+        result = results[uid] = _stage_result(pipeline, stage, rows)
+        rows[uid] = None if result is None else result.columns
+        if result is not None:
             for sink in pipeline.sinks_of(uid):
-                check_sink_columns(sink.uid, sink.spec, uid, columns)
+                check_sink_columns(sink.uid, sink.spec, uid, result.columns)
     return results
 
 
-def _of_stage(
+def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
+    """Compare declared types of state with those in the checkpoint that the job continues.
+
+    Reads one small file for each table of state, or two.
+
+    Raises:
+        ConfigurationError: a stage could not read its state.
+        RestoreError: the checkpoint is gone.
+    """
+    state = job.state()
+    metadata = job.base_metadata(state) if state.status in _CONTINUES else None
+    if metadata is None:
+        return
+    problems = [
+        problem
+        for uid, result in results.items()
+        if result is not None
+        for problem in _state_problems(job, metadata, uid, result.tables)
+    ]
+    if problems:
+        raise ConfigurationError(f"{'; '.join(problems)} (checkpoint {metadata.checkpoint_id})")
+
+
+def _source_columns(source: Source) -> ColumnTypes:
+    """The columns that stages see, by name; None where only Spark knows the type."""
+    schema = pl.DataFrame(source.schema().empty_table()).schema
+    types = {name: dtype for name, dtype in schema.items() if name not in _HIDDEN}
+    decoding = source.decoding
+    if decoding is None:
+        return {name: _unless_spark_changes(dtype) for name, dtype in types.items()}
+    decoded = row_schema("the source", decoding.schema)
+    return {name: _polars(column) for name, column in decoded.items()} | {
+        name: types.get(name) for name in decoding.keeps
+    }
+
+
+def _unless_spark_changes(dtype: pl.DataType) -> pl.DataType | None:
+    return dtype if dtype in _TYPES.values() or isinstance(dtype, pl.Decimal) else None
+
+
+def _polars(column: ColumnType) -> pl.DataType | None:
+    inside = [(name, _polars(of)) for name, of in column.fields]
+    known = {name: of for name, of in inside if of is not None}
+    match column.name:
+        case "decimal":
+            precision, scale = (*column.arguments, *_DECIMAL[len(column.arguments) :])
+            return pl.Decimal(precision, scale)
+        case "array" if known:
+            return pl.List(known[""])
+        case "struct" if len(known) == len(inside):
+            return pl.Struct(known)
+        case name:
+            return _TYPES.get(name)
+
+
+def _stage_result(
     pipeline: Pipeline, stage: StageNode, rows: Mapping[str, ColumnTypes | None]
-) -> tuple[Result | None, ColumnTypes | None]:
+) -> Result | None:
     inputs: list[ColumnTypes] = []
     is_known = True
-    for given in stage.shuffled:
-        columns = rows[given.producer]
-        if columns is not None and given.producer in pipeline.sources:
-            columns = _stepped(stage.uid, given, columns)
+    for stream in stage.shuffled:
+        columns = rows[stream.producer]
+        if columns is not None and stream.producer in pipeline.sources:
+            columns = _after_steps(stage.uid, stream, columns)
         if columns is None:
-            is_known = False
+            is_known = False  # The names in the other inputs are checked all the same.
         else:
-            renamed = {given.renames.get(name, name): of for name, of in columns.items()}
-            inputs.append(_keyed(stage, given, renamed))
+            renamed = {stream.renames.get(name, name): of for name, of in columns.items()}
+            inputs.append(_with_computed(stage, stream, renamed))
     if not is_known:
-        return None, None
+        return None
     match stage.operation:
         case Transform():
-            return None, None
+            return None
         case Lookup() as lookup:
-            return _narrowed(stage, _looked_up(stage.uid, lookup, inputs[0], rows[lookup.table]))
+            return _stateless(stage, _looked_up(stage.uid, lookup, inputs[0], rows[lookup.table]))
         case Union():
-            return _narrowed(stage, _united(stage.uid, inputs))
+            return _stateless(stage, _united(stage.uid, inputs))
         case _:
             return _of_operator(stage, inputs)
 
 
-def _of_operator(
-    stage: StageNode, inputs: list[ColumnTypes]
-) -> tuple[Result | None, ColumnTypes | None]:
-    known = [_typed(columns) for columns in inputs]
-    schemas = [schema for schema in known if schema is not None]
-    if len(schemas) < len(inputs) or stage.reads_updates or _needs_spark(stage, schemas):
-        return None, None
-    operator = build_operator(stage, schemas)
-    result = Result(
-        projected_result(stage, operator.output_schema.to_frame()).schema,
-        stage.kind,
-        operator.tables,
-    )
-    return result, dict(result.columns)
-
-
-def _needs_spark(stage: StageNode, schemas: list[pl.Schema]) -> bool:
-    """Whether a key has a type that only Spark may be able to hash."""
-    return not all(
-        can_hash(schema[key])
-        for given, schema in zip(stage.shuffled, schemas, strict=True)
-        for key in given.keys
-    )
-
-
-def _narrowed(
-    stage: StageNode, columns: ColumnTypes | None
-) -> tuple[Result | None, ColumnTypes | None]:
-    """The result of a stateless stage, after its filters and projections."""
-    schema = None if columns is None else _typed(columns)
-    if schema is None or stage.kind != Append():
-        return None, None
-    result = Result(projected_result(stage, schema.to_frame()).schema, stage.kind)
-    return result, dict(result.columns)
-
-
-def _typed(columns: ColumnTypes) -> pl.Schema | None:
-    types = {name: of for name, of in columns.items() if of is not None}
-    return pl.Schema(types) if len(types) == len(columns) else None
-
-
-def _stepped(uid: str, given: Input, columns: ColumnTypes) -> ColumnTypes | None:
+def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes | None:
     """The columns of a source after an input's filters and projections."""
-    where = f"in what it reads of {given.producer!r}"
-    for step in given.steps:
+    where = f"in what it reads of {stream.producer!r}"
+    for step in stream.steps:
         if isinstance(step, Filter):
             _require(uid, step.condition, columns, where)
             continue
@@ -183,38 +214,36 @@ def _has_name(text: str, columns: ColumnTypes) -> bool:
     )
 
 
-def _keyed(stage: StageNode, given: Input, columns: ColumnTypes) -> ColumnTypes:
+def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> ColumnTypes:
     """*columns* with those that keys and aggregates compute; checks every name in them."""
     found = dict(columns)
-    for name, sql in given.key_expressions.items():
+    for name, sql in stream.key_expressions.items():
         _require(stage.uid, sql, columns, f"in its key {name!r}")
         found[name] = _type_of(sql, columns)
     names = _names_only(found)
-    for key in given.keys:
+    for key in stream.keys:
         column_type(stage.uid, names, key, "for its key")
-    for one in wanted(stage.operation):
-        if one.is_condition:
-            _require(stage.uid, one.sql, found, "in where=")
-            plain = _plain(found)
-            is_plain = plain is not None and plain_condition(one.sql, plain) is not None
-            found[one.column] = pl.Boolean() if is_plain else None
-        elif is_sql(one.sql, found):
-            _require(stage.uid, one.sql, found, "in an aggregate")
-            found[one.column] = _type_of(one.sql, found)
+    for computed in wanted(stage.operation):
+        if computed.is_condition:
+            _require(stage.uid, computed.sql, found, "in where=")
+            known = _known(found)
+            is_plain = bool(known) and plain_condition(computed.sql, known) is not None
+            found[computed.column] = pl.Boolean() if is_plain else None
+        elif is_sql(computed.sql, found):
+            _require(stage.uid, computed.sql, found, "in an aggregate")
+            found[computed.column] = _type_of(computed.sql, found)
     return found
 
 
 def _type_of(sql: str, columns: ColumnTypes) -> pl.DataType | None:
-    plain = _plain(columns)
-    if plain is None:
-        return None
-    item = plain_column(sql, plain)
-    return None if item is None else plain.to_frame().select(item.expression).dtypes[0]
+    known = _known(columns)
+    item = plain_column(sql, known) if known else None
+    return None if item is None else known.to_frame().select(item.expression).dtypes[0]
 
 
-def _plain(columns: ColumnTypes) -> pl.Schema | None:
+def _known(columns: ColumnTypes) -> pl.Schema:
     """The columns whose types are known."""
-    return pl.Schema({name: of for name, of in columns.items() if of is not None}) or None
+    return pl.Schema({name: of for name, of in columns.items() if of is not None})
 
 
 def _names_only(columns: ColumnTypes) -> pl.Schema:
@@ -256,85 +285,34 @@ def _united(uid: str, inputs: list[ColumnTypes]) -> ColumnTypes:
     }
 
 
-_TYPES: dict[str, pl.DataType] = {
-    "boolean": pl.Boolean(),
-    "tinyint": pl.Int8(),
-    "smallint": pl.Int16(),
-    "int": pl.Int32(),
-    "bigint": pl.Int64(),
-    "float": pl.Float32(),
-    "double": pl.Float64(),
-    "date": pl.Date(),
-    "timestamp": pl.Datetime("us", "UTC"),
-    "string": pl.String(),
-    "char": pl.String(),
-    "varchar": pl.String(),
-    "binary": pl.Binary(),
-}
-OURS = (RECORD, MALFORMED_COLUMN, RAW)
-_DECIMAL = (10, 0)  # Spark's default.
+def _stateless(stage: StageNode, columns: ColumnTypes | None) -> Result | None:
+    """The result of a stage without state, after its filters and projections."""
+    schema = None if columns is None else _known(columns)
+    if schema is None or len(schema) < len(columns or ()) or stage.kind != Append():
+        return None
+    return Result(projected_result(stage, schema.to_frame()).schema, stage.kind)
 
 
-def source_columns(source: Source) -> Mapping[str, pl.DataType | None]:
-    """The columns that stages see, by name; None where only Spark knows the type."""
-    frame = pl.DataFrame(source.schema().empty_table())
-    types = {name: of for name, of in frame.schema.items() if name not in OURS}
-    how = source.decoding
-    if how is None:
-        return {name: _as_spark_gives_it(of) for name, of in types.items()}
-    held = row_schema("the source", how.schema)
-    return {name: _polars(of) for name, of in held.items()} | {
-        name: types.get(name) for name in how.keeps
-    }
+def _of_operator(stage: StageNode, inputs: list[ColumnTypes]) -> Result | None:
+    schemas = [_known(columns) for columns in inputs]
+    all_known = all(len(schema) == len(of) for schema, of in zip(schemas, inputs, strict=True))
+    if not all_known or stage.reads_updates or not _can_hash_keys(stage, schemas):
+        return None
+    operator = build_operator(stage, schemas)
+    columns = projected_result(stage, operator.output_schema.to_frame()).schema
+    return Result(columns, stage.kind, operator.tables)
 
 
-def _as_spark_gives_it(dtype: pl.DataType) -> pl.DataType | None:
-    """*dtype*, if Spark does not change it; else None."""
-    return dtype if dtype in _TYPES.values() or isinstance(dtype, pl.Decimal) else None
+def _can_hash_keys(stage: StageNode, schemas: list[pl.Schema]) -> bool:
+    """No key has a type that only Spark may be able to hash."""
+    return all(
+        can_hash(schema[key])
+        for stream, schema in zip(stage.shuffled, schemas, strict=True)
+        for key in stream.keys
+    )
 
 
-def _polars(column: ColumnType) -> pl.DataType | None:
-    inside = [(name, _polars(of)) for name, of in column.fields]
-    known = {name: of for name, of in inside if of is not None}
-    match column.name:
-        case "decimal":
-            precision, scale = (*column.arguments, *_DECIMAL[len(column.arguments) :])
-            return pl.Decimal(precision, scale)
-        case "array" if known:
-            return pl.List(known[""])
-        case "struct" if len(known) == len(inside):
-            return pl.Struct(known)
-        case name:
-            return _TYPES.get(name)
-
-
-_GOES_ON = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
-
-
-def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
-    """Compare declared types of state with those in the checkpoint that the job continues.
-
-    Reads one small file for each table of state, or two.
-
-    Raises:
-        ConfigurationError: a stage could not read its state.
-        RestoreError: the checkpoint is gone.
-    """
-    state = job.state()
-    metadata = job.base_metadata(state) if state.status in _GOES_ON else None
-    if metadata is None:
-        return
-    problems = [
-        problem
-        for uid, result in results.items()
-        if result is not None
-        for problem in _problems(job, metadata, uid, result.tables)
-    ]
-    if problems:
-        raise ConfigurationError(f"{'; '.join(problems)} (checkpoint {metadata.checkpoint_id})")
-
-
-def _problems(
+def _state_problems(
     job: Job, metadata: CheckpointMetadata, uid: str, tables: Mapping[str, StateSchema]
 ) -> Iterator[str]:
     stage = metadata.stage(uid)

@@ -1,11 +1,9 @@
-"""The acks of a pending checkpoint: read from the bucket, and folded by the coordinator's ``step``.
+"""The answers of a pending checkpoint's subtasks: read from the bucket, for the coordinator and for
+people.
 
-The journal does not hold them.  Every part of the product that needs to know what has been
-acknowledged asks here, so that one rule says which acks count.
-
-The plan of a pending checkpoint, and the commit that is owed; an error says why it is gone.
-
-How far a checkpoint's subtasks have got, out of the objects in its folder.
+The journal does not hold acks.  Every part of the product that needs to know what has been
+acknowledged asks ``acknowledged``, which has the coordinator's ``step`` fold them, so that one rule
+says which acks count.  The figures of a checkpoint come from the same objects.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from sluice.core.coordinator import step
 from sluice.core.events import AcksReceived
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.pending import AckResult, PendingCheckpoint
-from sluice.core.plan import CheckpointPlan, TaskPlan
+from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import FencedError, NotYetAcknowledged, ProtocolViolation, require
 from sluice.figures.measuring import Answered, measured_stages
@@ -28,6 +26,8 @@ from sluice.job.job import Job, uncollected
 from sluice.protocol.keys import is_answer, subtask_of_answer
 from sluice.protocol.records import decode_decline, decode_stage_acks
 from sluice.store.object_store import Listed
+
+MAX_EXCEPTIONS = 16  # Subtasks that decline mostly give the same reason; each is a GET.
 
 
 @uncollected
@@ -96,9 +96,7 @@ def plan_of(job: Job, checkpoint_id: CheckpointId) -> CheckpointPlan:
     plan = job.plan(checkpoint_id)
     if plan is not None:
         return plan
-    state = job.state()  # Not before: an abort between the two would look like a loss.
-    if state.pending_checkpoint(checkpoint_id) is None:
-        raise FencedError(why_gone(state, checkpoint_id))
+    still_pending(job.state(), checkpoint_id)  # Read after the plan: an abort is no loss.
     raise ProtocolViolation(
         f"checkpoint {checkpoint_id} is lost: it is pending, but its plan, "
         f"{job.store.root}/{job.paths.plan(checkpoint_id)}, is gone; it will be aborted, and the "
@@ -107,7 +105,7 @@ def plan_of(job: Job, checkpoint_id: CheckpointId) -> CheckpointPlan:
 
 
 def still_owed(state: CoordinatorState, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
-    """The checkpoint that is to be committed, or was.
+    """The completed checkpoint whose commit is owed, or was made.
 
     Raises:
         FencedError: a restore left it behind.
@@ -142,14 +140,8 @@ def why_gone(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
     )
 
 
-MAX_EXCEPTIONS = 16  # Subtasks that decline mostly say the same; each one is a GET.
-
-
 def stages_of_acks(
-    job: Job,
-    plan: CheckpointPlan,
-    acks: Iterable[Ack],
-    metadata: CheckpointMetadata,
+    job: Job, plan: CheckpointPlan, acks: Iterable[Ack], metadata: CheckpointMetadata
 ) -> tuple[StageStats, ...]:
     """The figures of a checkpoint that has completed with *acks*."""
     by_stage: dict[str, list[Ack]] = {}
@@ -159,12 +151,11 @@ def stages_of_acks(
         stage: Answered(attempt=found[0].attempt, acks=tuple(found))
         for stage, found in by_stage.items()
     }
-    overtaken = [stage.uid for stage in metadata.stages if stage.is_overtaken]
     return measured_stages(
         plan,
         answered,
         status=CheckpointStatus.COMPLETED,
-        overtaken=overtaken,
+        overtaken=[stage.uid for stage in metadata.stages if stage.is_overtaken],
         sources=_source_readers(job, plan),
         metadata=metadata,
     )
@@ -180,18 +171,22 @@ def stages_in_folder(
     overtaken: Sequence[str] = (),
     metadata: CheckpointMetadata | None = None,
 ) -> tuple[StageStats, ...]:
-    """The figures of a checkpoint by its *folder*, a LIST: one GET for each stage that has ended.
+    """The figures of a checkpoint from a LIST of its *folder*: a GET for each stage that has ended.
 
-    Of a stage that has not, only who answered and when.  Without *attempts* the newest one counts.
+    For a stage that has not, the figures say only which subtasks answered, and when.  A stage that
+    *attempts* does not name is measured by its newest attempt.
     """
     acks = _answers(folder, job.paths.acks(plan.checkpoint_id))
     declines = _answers(folder, job.paths.declines(plan.checkpoint_id))
-    newest = _newest_attempts((*acks, *declines)) | dict(attempts or {})
+    attempt_of: dict[str, int] = {}
+    for subtask, attempt in (*acks, *declines):
+        attempt_of[subtask.stage] = max(attempt, attempt_of.get(subtask.stage, attempt))
+    attempt_of |= attempts or {}
     keys = {one.key for one in folder}
     answered = {
-        task.uid: _answered(job, plan.checkpoint_id, task, newest[task.uid], acks, keys)
+        task.uid: _answered(job, plan.checkpoint_id, task.uid, attempt_of[task.uid], acks, keys)
         for task in plan.tasks
-        if task.uid in newest
+        if task.uid in attempt_of
     }
     return measured_stages(
         plan,
@@ -206,41 +201,21 @@ def stages_in_folder(
 def exceptions_in_folder(
     job: Job, checkpoint_id: CheckpointId, folder: Sequence[Listed]
 ) -> tuple[SubtaskException, ...]:
-    """The words of the subtasks that declined, the latest ones."""
+    """The messages of the subtasks that declined last."""
     below = job.paths.declines(checkpoint_id)
     found = [one for one in folder if one.key.startswith(below) and is_answer(one.key)]
     latest = sorted(found, key=lambda one: (one.modified_ms, one.key))[-MAX_EXCEPTIONS:]
     bodies = ((one.key, job.store.get(one.key)) for one in latest)
-    declines = [decode_decline(body, key) for key, body in bodies if body is not None]
+    declines = (decode_decline(body, key) for key, body in bodies if body is not None)
     return tuple(
         SubtaskException(
-            stage=one.subtask.stage,
-            index=one.subtask.index,
-            attempt=one.attempt,
-            message=one.message,
+            stage=decline.subtask.stage,
+            index=decline.subtask.index,
+            attempt=decline.attempt,
+            message=decline.message,
         )
-        for one in declines
+        for decline in declines
     )
-
-
-def _answered(
-    job: Job,
-    checkpoint_id: CheckpointId,
-    task: TaskPlan,
-    attempt: int,
-    acks: Mapping[tuple[SubtaskId, int], int],
-    keys: set[str],
-) -> Answered:
-    key = job.paths.stage_acks(checkpoint_id, task.uid, attempt)
-    raw = job.store.get(key) if key in keys else None
-    if raw is not None:
-        return Answered(attempt=attempt, acks=tuple(decode_stage_acks(raw, key)))
-    received = {
-        subtask.index: at_ms
-        for (subtask, of_attempt), at_ms in acks.items()
-        if subtask.stage == task.uid and of_attempt == attempt
-    }
-    return Answered(attempt=attempt, received_at_ms=received)
 
 
 def _answers(folder: Iterable[Listed], below: str) -> dict[tuple[SubtaskId, int], int]:
@@ -252,11 +227,24 @@ def _answers(folder: Iterable[Listed], below: str) -> dict[tuple[SubtaskId, int]
     }
 
 
-def _newest_attempts(answers: Iterable[tuple[SubtaskId, int]]) -> dict[str, int]:
-    newest: dict[str, int] = {}
-    for subtask, attempt in answers:
-        newest[subtask.stage] = max(attempt, newest.get(subtask.stage, attempt))
-    return newest
+def _answered(
+    job: Job,
+    checkpoint_id: CheckpointId,
+    stage: str,
+    attempt: int,
+    acks: Mapping[tuple[SubtaskId, int], int],
+    keys: set[str],
+) -> Answered:
+    key = job.paths.stage_acks(checkpoint_id, stage, attempt)
+    raw = job.store.get(key) if key in keys else None
+    if raw is not None:
+        return Answered(attempt=attempt, acks=tuple(decode_stage_acks(raw, key)))
+    received = {
+        subtask.index: at_ms
+        for (subtask, of_attempt), at_ms in acks.items()
+        if subtask.stage == stage and of_attempt == attempt
+    }
+    return Answered(attempt=attempt, received_at_ms=received)
 
 
 def _source_readers(job: Job, plan: CheckpointPlan) -> dict[str, bool]:

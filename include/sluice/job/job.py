@@ -3,20 +3,14 @@
 Opening it reads nothing and writes nothing.  Two handles on one job, in whatever processes, are
 equals: the journal decides between them.
 
-What is said of a job that nothing is known of in its root.
-
-Python's collector of garbage, kept away from large trees.
-
-The check that a ``_metadata`` names only files that belong to its job.
-
-``_metadata`` may have been copied here, or written, by another program.  A restore reads the files
-that it names, and they are deleted when it is subsumed, so a foreign key is refused before either.
+A ``_metadata`` may have been copied here, or written, by another program.  A restore reads the
+files that it names, and they are deleted when it is subsumed, so one that names a file of another
+owner is refused before either.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -39,7 +33,8 @@ from sluice.store.journal import Journal, jittered_pause
 from sluice.store.object_store import ObjectStore, verify_conditional_writes
 from sluice.store.open import PatientStore, StoreLocation, open_store
 
-log = logging.getLogger(__name__)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def wall_clock_ms() -> int:
@@ -81,14 +76,28 @@ class Job:
 
     def base_metadata(self, state: CoordinatorState) -> CheckpointMetadata | None:
         """The ``_metadata`` that the next epoch continues; None when the job starts from empty."""
-        return self._snapshot(state.base, state.origin, ignores_in_flight=state.ignores_in_flight)
+        ignores = state.ignores_in_flight
+        return self.snapshot_metadata(state.base, state.origin, ignores_in_flight=ignores)
 
     def parent_metadata(
         self, child: CheckpointPlan | CheckpointMetadata
     ) -> CheckpointMetadata | None:
         """What *child* continues, once that is completed: a checkpoint, or where the job began."""
         ignores = isinstance(child, CheckpointPlan) and child.ignores_in_flight
-        return self._snapshot(child.parent, child.origin, ignores_in_flight=ignores)
+        return self.snapshot_metadata(child.parent, child.origin, ignores_in_flight=ignores)
+
+    def snapshot_metadata(
+        self,
+        checkpoint_id: CheckpointId | None,
+        origin: SnapshotOrigin | None,
+        *,
+        ignores_in_flight: bool = False,
+    ) -> CheckpointMetadata | None:
+        """That of *origin*, else of the job's own checkpoint; None where there is no id."""
+        if checkpoint_id is None:
+            return None
+        metadata = self.metadata(checkpoint_id) if origin is None else self.origin_metadata(origin)
+        return without_in_flight(metadata) if ignores_in_flight else metadata
 
     def origin_metadata(self, origin: SnapshotOrigin) -> CheckpointMetadata:
         """The ``_metadata`` of a savepoint, or of a checkpoint of another root.
@@ -113,18 +122,6 @@ class Job:
     def store_at(self, root: str) -> ObjectStore:
         """The store of another root, or the job's own for an empty one."""
         return PatientStore(open_store(self.location.elsewhere(root))) if root else self.store
-
-    def _snapshot(
-        self,
-        checkpoint_id: CheckpointId | None,
-        origin: SnapshotOrigin | None,
-        *,
-        ignores_in_flight: bool,
-    ) -> CheckpointMetadata | None:
-        if checkpoint_id is None:
-            return None
-        metadata = self.metadata(checkpoint_id) if origin is None else self.origin_metadata(origin)
-        return without_in_flight(metadata) if ignores_in_flight else metadata
 
     def _metadata_at(
         self, key: str, store: ObjectStore, paths: PipelinePaths, savepoint: str | None = None
@@ -151,7 +148,7 @@ def open_job(
     pause: Callable[[int], None] = jittered_pause,
 ) -> Job:
     """By default the *store* at the location repeats what fails, for a minute and a half; *pause*
-    is between two lost races for the journal.
+    is called between two lost races for the journal.
     """
     store = store or PatientStore(open_store(location))
     paths = PipelinePaths(pipeline.uid)
@@ -173,6 +170,7 @@ def verify_store(job: Job) -> None:
 
 
 def never_submitted_message(job: Job) -> str:
+    """What to do about a job of which its root holds nothing."""
     uid = job.pipeline.uid
     return (
         f"job {uid!r} was never submitted in {job.store.root}; start it with 'sluice run {uid}', "
@@ -180,14 +178,12 @@ def never_submitted_message(job: Job) -> str:
     )
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
 def uncollected(work: Callable[P, R]) -> Callable[P, R]:
-    """*work* builds trees of handles, none of which is in a circle: references alone free them.
-    The collector would walk through all of them whenever they have grown by a quarter, which is a
-    quarter of the work at 10,000 subtasks.
+    """*work* without Python's garbage collector, for work that builds trees of handles: they hold
+    no cycle, so that reference counts alone free them.
+
+    The collector would walk through all of them each time they have grown by a quarter: at 10,000
+    subtasks that is a quarter of the work.
     """
 
     @wraps(work)
@@ -214,28 +210,26 @@ def check_files(
     Raises:
         ProtocolViolation: the ``_metadata`` at *key* names another one.
     """
-    for handle in _all_files(metadata):
+    for handle in files_named(metadata):
         if savepoint is not None:
             is_own = not handle.root and paths.savepoint_of(handle.key) == savepoint
         elif handle.root:
             is_own = True
         else:
-            is_checkpoints = paths.checkpoint_of(handle.key) is not None
-            is_own = is_checkpoints or paths.savepoint_of(handle.key) is not None
+            owners = (paths.checkpoint_of(handle.key), paths.savepoint_of(handle.key))
+            is_own = owners != (None, None)
         if not (is_own and is_key(handle.key)):
             place = f"{handle.root}/{handle.key}" if handle.root else handle.key
+            owner = f"job {paths.pipeline!r}" if savepoint is None else f"savepoint {savepoint!r}"
             raise ProtocolViolation(
-                f"{key} names {place!r}, which is no file of {_owner(paths, savepoint)}; it was "
-                "not written by sluice: restore another one"
+                f"{key} names {place!r}, which is no file of {owner}; it was not written by "
+                "sluice: restore another one"
             )
 
 
-def _all_files(metadata: CheckpointMetadata) -> Iterator[SegmentHandle]:
+def files_named(metadata: CheckpointMetadata) -> Iterator[SegmentHandle]:
+    """The files of state and of streams that *metadata* names, in whatever root they lie."""
     yield from metadata.files
     for stage in metadata.stages:
         for subtask in stage.subtasks:
             yield from (handle for handle in subtask.output if handle.key)
-
-
-def _owner(paths: PipelinePaths, savepoint: str | None) -> str:
-    return f"savepoint {savepoint!r}" if savepoint is not None else f"job {paths.pipeline!r}"

@@ -1,16 +1,16 @@
-"""The lineage of a checkpoint: the stages, sources and tables of its parent.
+"""What a checkpoint continues: the stages, sources and tables of its parent, and what a stage makes
+of them in this epoch.
 
-The parent is completed and described by its ``_metadata``, or, with several concurrent checkpoints,
-still pending; then a stage of it is known as soon as its subtasks have acknowledged.
+The parent is completed, and its ``_metadata`` describes it.  Or, with several concurrent
+checkpoints, it is still pending; then a stage of it is known as soon as its subtasks have
+acknowledged.
 
-The state a subtask starts from: the parent's, cut to its hashes (StateAssignmentOperation).
+A subtask starts from the parent's state, cut to its own hashes (Flink's StateAssignmentOperation).
+How far event time has come at a barrier is computed from the parent and the acks.
 
-How far event time has come at a barrier: what the acks of the stages say about it.
-
-The records of compactions in the bucket: written behind a checkpoint, looked up by later epochs.
-
-Correctness never depends on one: it names merged state with the same rows as the runs that it
-replaces, and only an epoch that still has all of those runs takes it over.
+Behind a checkpoint its state may be compacted.  Correctness never depends on the record of a
+compaction: it names merged state with the same rows as the runs that it replaces, and only an epoch
+that still has all of those runs takes it over.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from sluice.job.positions import whole_cut
 from sluice.protocol.records import decode_compaction, encode_compaction
 from sluice.store.object_store import AlreadyExists, Created, in_parallel
 
+PARALLEL_READS = 16  # Below the client's connection pool.
+
 
 class Lineage(Protocol):
     """The parent that a checkpoint continues; None for a stage or source that it did not have."""
@@ -63,8 +65,8 @@ class Lineage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompletedParent:
-    """``metadata`` None: the job starts from empty state.  ``decided`` are the versions of the
-    tables, where a restore or submission has decided them.
+    """``metadata`` is None for a job that starts from empty state; ``decided`` are the versions of
+    the tables, if a restore or a submission has decided them.
     """
 
     metadata: CheckpointMetadata | None
@@ -97,7 +99,7 @@ class CompletedParent:
 
 @dataclass(frozen=True, slots=True)
 class PendingParent:
-    """Always aligned: unaligned checkpoints are not concurrent, so nothing is in flight."""
+    """It is aligned, as concurrent checkpoints always are, so it leaves nothing in flight."""
 
     job: Job
     state: CoordinatorState
@@ -148,48 +150,9 @@ def lineage_of(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Linea
     return CompletedParent(job.parent_metadata(plan), state.tables if is_base else None)
 
 
-def stage_state(
-    job: Job,
-    plan: CheckpointPlan,
-    pending: PendingCheckpoint,
-    uid: str,
-    lineage: Lineage,
-    acks: Callable[[str], list[Ack]],
-) -> StageState:
-    """The stage as this checkpoint leaves it, from its acks and those of what it reads."""
-    task, before = plan.task(uid), lineage.stage(uid)
-    upstream = _upstream(job, pending, plan, uid, acks)
-    if uid in pending.overtaken:
-        return _overtaken(task, before, upstream)
-    mine = acks(uid)
-    watermark_ms, no_say, known_ms = watermark_after_stage(job, plan, uid, mine, before)
-    return StageState(
-        uid=uid,
-        parallelism=task.parallelism,
-        max_parallelism=task.max_parallelism,
-        subtasks=tuple(
-            SubtaskState(subtask=ack.subtask, state=ack.state, output=ack.output) for ack in mine
-        ),
-        watermark_ms=watermark_ms,
-        in_flight=_left(job, task, before, lineage, upstream) if task.is_unaligned else (),
-        event_times_ms=known_ms,
-        rows_per_group=_rows_per_group(mine, before),
-        schema=_schema(job, uid, mine, before),
-        has_no_say=no_say,
-    )
-
-
-def schema_before(stage: StageState | None, producer: StageState | None, uid: str) -> bytes:
-    """The serialized Arrow schema of the stream of the stage *uid* that *stage* reads, as the
-    parent knew both; empty where no stage before it has run yet.
-    """
-    left = stage.in_flight_of(uid) if stage is not None else None
-    return (left.schema if left is not None else b"") or (producer.schema if producer else b"")
-
-
-def finished_stage(before: StageState) -> StageState:
-    """A stage that ended at an earlier barrier: its state stays, its files are older."""
-    return replace(_without_output(before), is_finished=True, is_overtaken=False)
+def _pending_parent(job: Job, state: CoordinatorState, pending: PendingCheckpoint) -> PendingParent:
+    plan = plan_of(job, pending.checkpoint_id)
+    return PendingParent(job, state, plan, pending, lineage_of(job, state, plan))
 
 
 def tables_of(job: Job, plan: CheckpointPlan, lineage: Lineage) -> dict[str, int]:
@@ -205,9 +168,35 @@ def tables_of(job: Job, plan: CheckpointPlan, lineage: Lineage) -> dict[str, int
     return lineage.tables | dict.fromkeys(sorted(published), int(plan.checkpoint_id))
 
 
-def _pending_parent(job: Job, state: CoordinatorState, pending: PendingCheckpoint) -> PendingParent:
-    plan = plan_of(job, pending.checkpoint_id)
-    return PendingParent(job, state, plan, pending, lineage_of(job, state, plan))
+def stage_state(
+    job: Job,
+    plan: CheckpointPlan,
+    pending: PendingCheckpoint,
+    uid: str,
+    lineage: Lineage,
+    acks: Callable[[str], list[Ack]],
+) -> StageState:
+    """The stage as this checkpoint leaves it, from its acks and those of what it reads."""
+    task, before = plan.task(uid), lineage.stage(uid)
+    upstream = _upstream(job, pending, plan, uid, acks)
+    if uid in pending.overtaken:
+        return _overtaken(task, before, upstream)
+    own = acks(uid)
+    watermark_ms, no_say, known_ms = watermark_after_stage(job, plan, uid, own, before)
+    return StageState(
+        uid=uid,
+        parallelism=task.parallelism,
+        max_parallelism=task.max_parallelism,
+        subtasks=tuple(
+            SubtaskState(subtask=ack.subtask, state=ack.state, output=ack.output) for ack in own
+        ),
+        watermark_ms=watermark_ms,
+        in_flight=_left(job, task, before, lineage, upstream) if task.is_unaligned else (),
+        event_times_ms=known_ms,
+        rows_per_group=_rows_per_group(own, before),
+        schema=_schema(job, uid, own, before),
+        has_no_say=no_say,
+    )
 
 
 def _upstream(
@@ -217,7 +206,9 @@ def _upstream(
     uid: str,
     acks: Callable[[str], list[Ack]],
 ) -> dict[str, list[Ack]]:
-    """The acks of each stage that *uid* reads and that ran in this epoch, if *uid* left them."""
+    """The acks of each stage that *uid* reads and that ran in this epoch, if *uid* leaves their
+    streams in flight.
+    """
     leaves_input = uid in pending.overtaken or plan.task(uid).is_unaligned
     running = {task.uid for task in plan.tasks} - set(pending.overtaken) if leaves_input else set()
     return {
@@ -227,6 +218,21 @@ def _upstream(
     }
 
 
+def _overtaken(
+    task: TaskPlan, before: StageState | None, upstream: Mapping[str, list[Ack]]
+) -> StageState:
+    """The stage as the parent left it; this epoch's streams join what it has in flight."""
+    stage = before or StageState(
+        uid=task.uid,
+        parallelism=task.parallelism,
+        max_parallelism=task.max_parallelism,
+        subtasks=tuple(SubtaskState(subtask=s, state=(), output=()) for s in task.subtasks),
+        watermark_ms=MIN_WATERMARK,
+    )
+    in_flight = _in_flight(upstream, stage)
+    return replace(_without_output(stage), in_flight=in_flight, is_overtaken=True)
+
+
 def _left(
     job: Job,
     task: TaskPlan,
@@ -234,13 +240,22 @@ def _left(
     lineage: Lineage,
     upstream: Mapping[str, list[Ack]],
 ) -> tuple[InFlightData, ...]:
-    """What an unaligned stage leaves in flight: this epoch's streams, and what it has not read.
-
-    It reads nothing before the columns of all its streams are known.
+    """What an unaligned stage leaves in flight: this epoch's streams, and what it could not read of
+    earlier ones, as the columns of one of its streams are not known yet.
     """
-    streams = job.pipeline.upstream_of(task.uid)
-    has_read = all(schema_before(before, lineage.stage(one), one) for one in streams)
+    has_read = all(
+        schema_before(before, lineage.stage(producer), producer)
+        for producer in job.pipeline.upstream_of(task.uid)
+    )
     return _in_flight(upstream, None if has_read else before)
+
+
+def schema_before(stage: StageState | None, producer: StageState | None, uid: str) -> bytes:
+    """The serialized Arrow schema of the stream of the stage *uid* that *stage* reads, as the
+    parent knew both; empty where no stage before it has run yet.
+    """
+    left = stage.in_flight_of(uid) if stage is not None else None
+    return (left.schema if left is not None else b"") or (producer.schema if producer else b"")
 
 
 def _in_flight(
@@ -260,36 +275,23 @@ def _in_flight(
 
 
 def _schema(job: Job, uid: str, acks: list[Ack], before: StageState | None) -> bytes:
-    """The output's schema, if a stage that reads it may go on when this one has finished."""
+    """The output's schema, if a stage that reads it has other inputs, and so may outlive it."""
     if all(len(consumer.inputs) == 1 for consumer in job.pipeline.consumers_of(uid)):
         return b""
     return acks[0].schema or (before.schema if before is not None else b"")
 
 
 def _rows_per_group(acks: list[Ack], before: StageState | None) -> float | None:
-    """How often a key came in this epoch; as before, if nothing came."""
+    """How many rows there were of a key in this epoch; as before, if there were none."""
     groups = sum(ack.metrics.groups for ack in acks)
     if not groups:
         return before.rows_per_group if before is not None else None
     return round(sum(ack.metrics.rows_in for ack in acks) / groups, 2)
 
 
-def _overtaken(
-    task: TaskPlan, before: StageState | None, upstream: Mapping[str, list[Ack]]
-) -> StageState:
-    """As the parent left it; what it did not consume of this epoch joins what is in flight."""
-    stage = before or StageState(
-        uid=task.uid,
-        parallelism=task.parallelism,
-        max_parallelism=task.max_parallelism,
-        subtasks=tuple(SubtaskState(subtask=s, state=(), output=()) for s in task.subtasks),
-        watermark_ms=MIN_WATERMARK,
-    )
-    return replace(
-        _without_output(stage),
-        in_flight=_in_flight(upstream, stage),
-        is_overtaken=True,
-    )
+def finished_stage(before: StageState) -> StageState:
+    """A stage that ended at an earlier barrier: it keeps its state, and seals no rows any more."""
+    return replace(_without_output(before), is_finished=True, is_overtaken=False)
 
 
 def _without_output(stage: StageState) -> StageState:
@@ -301,8 +303,8 @@ def assigned_state(
 ) -> tuple[tuple[StateHandle, ...], ...]:
     """Per new subtask the segments it reads, cut to its hash range, in the order of their runs.
 
-    The subtasks' ranges follow each other, so each handle finds its new owners by a search.
-    A segment that several old subtasks name, since it was cut before, is the same file.
+    The ranges follow each other, so a binary search finds the new owners of a handle.  A segment
+    that several old subtasks name, as it was cut before, is one file.
     """
     handles = [
         handle
@@ -340,7 +342,7 @@ def stage_clock(
     before: StageState | None,
 ) -> StageClock:
     """The clock of a stage at this barrier; *streams_ms* is the watermark of the streams it reads,
-    None when it reads none, or only such as have no say.
+    None if there is none, or none that holds event time back.
     """
     return StageClock(
         sources=tuple(
@@ -355,9 +357,9 @@ def stage_clock(
 def watermark_after_stage(
     job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
 ) -> tuple[int, bool, dict[str, int]]:
-    """The watermark behind a stage at this barrier, known once all its subtasks acknowledged;
-    whether nothing that it read in this epoch says how far event time has come; and what it knows
-    of the partitions of its sources.
+    """The watermark behind a stage at this barrier, known once all its subtasks have acknowledged;
+    whether it does not hold event time back, as nothing that it read does; and the latest event
+    time of each partition of its sources.
     """
     clock = stage_clock(job, plan, stage, None, before)
     measured_ms = measured_by(acks)
@@ -372,8 +374,10 @@ def watermark_after_stage(
 def watermark_after_source(
     job: Job, plan: CheckpointPlan, source: SourceNode, acks: Sequence[Ack], after: StageState
 ) -> tuple[int | None, int | None]:
-    """The source's own watermark behind its barrier, and the latest event time that is known of it;
-    *after* is a stage that reads it, *acks* are its.  None where it has no say, or no time.
+    """The source's own watermark behind its barrier, and the latest event time that is known of it.
+    The first is None if the source does not hold event time back, the second if it has none.
+
+    *after* is the state of a stage that reads it, and *acks* are those of that stage.
     """
     clock = _source_clock(job, plan, source, {})
     own = f"{source.uid}/"
@@ -383,10 +387,11 @@ def watermark_after_source(
 
 
 def is_idle(job: Job, plan: CheckpointPlan, producer: str) -> bool:
-    """Whether a source, or everything that a stage reads, has been silent for long."""
+    """Whether a source is idle, or everything that a stage reads."""
     if producer in job.pipeline.sources:
         return _cut(job, plan, producer).is_idle
-    return all(is_idle(job, plan, one) for one in job.pipeline.stages[producer].producers)
+    producers = job.pipeline.stages[producer].producers
+    return all(is_idle(job, plan, uid) for uid in producers)
 
 
 def _source_clock(
@@ -403,58 +408,52 @@ def _source_clock(
 
 
 def _cut(job: Job, plan: CheckpointPlan, source: str) -> SourceCut:
-    """With all partitions only where one in a layer may hold event time back."""
+    """The layers are read only if a partition in one of them may hold event time back."""
     cut = plan.source(source)
     return whole_cut(job, cut) if cut.needs_layers else cut
 
 
-PARALLEL_READS = 16  # Below the client's connection pool.
-
-
 def compactions_of(job: Job, stage: str) -> list[Compaction]:
-    """Those of *stage* that are recorded, oldest first.  Costs a LIST, and a GET for each."""
+    """The recorded compactions of *stage*, oldest first.  Costs a LIST, and a GET for each."""
     found: list[Compaction] = []
     for listed in job.store.list(job.paths.compactions(stage)):
         if not job.paths.is_compaction(listed.key):
             continue
         raw = job.store.get(listed.key)
-        if raw is not None:  # Else the garbage collector came between.
+        if raw is not None:  # Else the garbage collector has deleted it since.
             found.append(decode_compaction(raw, listed.key))
     return found
 
 
 def useful_compactions(job: Job, keys_in_use: Collection[str]) -> set[str]:
-    """Records of merged state that an epoch may still take over, and their files.
+    """The records of compactions that an epoch may still take over, and the files they name.
 
-    It does so only while what it continues, which is retained and names *keys_in_use*, has the
-    state they replace.  Call it before merged state is deleted: a record that outlived its
-    files would fail every epoch that takes it over.
+    An epoch may as long as a retained checkpoint, which names *keys_in_use*, has the state that the
+    compaction replaces.  Call it before merged state is deleted: a record that outlived its files
+    would fail every epoch that takes it over.
     """
-    records = [
-        one.key
-        for one in job.store.list(job.paths.all_compactions())
-        if job.paths.is_compaction(one.key)
-    ]
-    bodies = in_parallel(job.store.get, records, PARALLEL_READS)
-    found = {  # Where there is no body a collector came between.
+    listed = (one.key for one in job.store.list(job.paths.all_compactions()))
+    keys = [key for key in listed if job.paths.is_compaction(key)]
+    bodies = in_parallel(job.store.get, keys, PARALLEL_READS)
+    found = {  # A record without a body was deleted by another collector since.
         key: decode_compaction(raw, key)
-        for key, raw in zip(records, bodies, strict=True)
+        for key, raw in zip(keys, bodies, strict=True)
         if raw is not None
     }
     kept = useful(found.values(), keys_in_use)
     files = {segment.key for compaction in kept for segment in compaction.files}
-    stays = (key for key, one in found.items() if one in kept or not one.merged)
-    return files.union(stays)
+    # A record without merged state stays: it keeps any other from taking its place.
+    return files.union(key for key, one in found.items() if one in kept or not one.merged)
 
 
 def record_compaction(job: Job, compaction: Compaction) -> bool:
-    """Record a compaction; whether this one counts, as another attempt may have been faster."""
+    """Record a compaction.  False if another attempt was faster, so that its own record counts."""
     key = job.paths.compaction(compaction.stage, compaction.checkpoint_id)
     return isinstance(job.store.create(key, encode_compaction(compaction)), Created)
 
 
 def named_meanwhile(job: Job, doomed: Iterable[str]) -> set[str]:
-    """The *doomed* files of merged state that a record has come to name meanwhile.
+    """Those of the *doomed* files of merged state that a record names by now.
 
     No record can come to name the others: where there is none, an empty one is written for good,
     because the process that uploaded the files may sleep for a day before it records them.

@@ -1,8 +1,7 @@
 """The places where a job's rows come from and go to: its declared sources and sinks, opened.
 
-Table sources: small, changing, and pinned whole at every barrier.
-
-A segment holds what the files hold: their rows, or the lines that Spark decodes as it reads them.
+A table source is small and changes, so it is pinned as a whole at every barrier: as one segment of
+what its files hold, be that rows, or lines that Spark decodes as it reads them.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ def open_source(job: Job, uid: str, params: Mapping[str, str]) -> Source:
 
 
 class Sources:
-    """The sources of a job for one act of its coordinator: each is opened once, when it is asked
-    for.
-    """
+    """The sources of a job for one act of its coordinator; each is opened once, at first use."""
 
     def __init__(self, job: Job, params: Mapping[str, str]) -> None:
         self._job = job
@@ -63,7 +60,7 @@ def open_side_table(job: Job, uid: str) -> ManifestTable:
 
 def has_result_table(job: Job, params: Mapping[str, str], uid: str) -> bool:
     """Whether the sink *uid* can be read back."""
-    return _readable(job, params, uid) is not None
+    return _result_table(job, params, uid) is not None
 
 
 def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = None) -> ManifestTable:
@@ -73,7 +70,7 @@ def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = Non
         ConfigurationError: that sink cannot be read back.
     """
     uid = next(iter(job.pipeline.sinks)) if uid is None else uid
-    table = _readable(job, params, uid)
+    table = _result_table(job, params, uid)
     if table is None:
         raise ConfigurationError(
             f"sink {uid!r} cannot be read back, for only a FilesTable can; look where it publishes"
@@ -81,11 +78,19 @@ def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = Non
     return table
 
 
-def _readable(job: Job, params: Mapping[str, str], uid: str) -> ManifestTable | None:
+def _result_table(job: Job, params: Mapping[str, str], uid: str) -> ManifestTable | None:
     from sluice.connectors.files_table.table import ManifestTable
 
     sink = open_sink(job.pipeline.sinks[uid], params, job.location, job.paths)
     return sink if isinstance(sink, ManifestTable) else None
+
+
+def check_table(uid: str, source: Source) -> None:
+    """Raises ConfigurationError unless the whole of *source* can be read at every barrier."""
+    if not isinstance(source, FilesSource | WholeFileSource):
+        raise ConfigurationError(
+            f"source {uid!r} cannot be a table; only Files can: stream it, and join() its rows"
+        )
 
 
 def write_table(
@@ -95,7 +100,7 @@ def write_table(
     checkpoint_id: CheckpointId,
     previous: SegmentHandle | None,
 ) -> SegmentHandle:
-    """The table as it is now, as an immutable segment; *previous* when it did not change."""
+    """The table as it is now, as an immutable segment: *previous*, if it did not change."""
     from sluice.protocol.records import checksum
     from sluice.state.segments import encode_segment
 
@@ -107,14 +112,6 @@ def write_table(
     key = job.paths.shared_segment(uid, checkpoint_id, digest)
     job.store.put(key, raw)
     return SegmentHandle(key=key, size_bytes=len(raw), rows=table.num_rows, checksum=digest)
-
-
-def check_table(uid: str, source: Source) -> None:
-    """Raises ConfigurationError unless the whole of *source* can be read at every barrier."""
-    if not isinstance(source, FilesSource | WholeFileSource):
-        raise ConfigurationError(
-            f"source {uid!r} cannot be a table; only Files can: stream it, and join() its rows"
-        )
 
 
 def read_table(uid: str, source: Source) -> pa.Table:
@@ -134,6 +131,16 @@ def read_table(uid: str, source: Source) -> pa.Table:
     return pa.Table.from_batches(_batches(uid, source), schema=source.schema())
 
 
+def _check_headers(source: FilesSource, lines: pa.Table) -> None:
+    import pyarrow.compute as pc
+
+    decoding = source.text_decoding
+    if decoding is None or not decoding.has_header:
+        return
+    for row in lines.filter(pc.equal(lines["line_number"], 1)).to_pylist():
+        check_header(row["line"].encode(), decoding, f"{row['file']} of {source.location}")
+
+
 def _batches(uid: str, source: Source) -> Iterator[pa.RecordBatch]:
     remaining = MAX_TABLE_BYTES
     for piece in source.plan((), max_records=None, parallelism=1).slices:
@@ -145,13 +152,3 @@ def _batches(uid: str, source: Source) -> Iterator[pa.RecordBatch]:
                     "it as a stream into keyed state, with join()"
                 )
             yield batch
-
-
-def _check_headers(source: FilesSource, lines: pa.Table) -> None:
-    import pyarrow.compute as pc
-
-    how = source.text_decoding
-    if how is None or not how.has_header:
-        return
-    for row in lines.filter(pc.equal(lines["line_number"], 1)).to_pylist():
-        check_header(row["line"].encode(), how, f"{row['file']} of {source.location}")

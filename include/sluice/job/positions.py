@@ -1,5 +1,7 @@
-"""The positions of sources in the bucket: layers that checkpoints share, read when one is needed
-in full, and written under the id of the checkpoint that adds one.
+"""The positions of sources in the bucket.
+
+A position of many partitions is kept in layers, which checkpoints share.  A layer is read when the
+position is needed in full, and written under the id of the checkpoint that adds it.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from sluice.job.job import Job
 from sluice.job.snapshots import verified
 from sluice.protocol.records import checksum, decode_position_layer, encode_position_layer
 
-LAYERS_KEPT = 8  # Decoded, in a process that takes many checkpoints: those of a source or two.
+LAYERS_KEPT = 8  # Decoded, for the next checkpoint of this process: those of a source or two.
 
 
 def load_position(job: Job, cut: SourceCut | None) -> Position:
-    """How far the source was read at the barrier, and how that is kept; None: not at all.
+    """How far the source was read at the barrier, in full, and the layers that say so.
+
+    A *cut* of None is that of a source which was never read.
 
     Raises:
         RestoreError: a layer is gone.
@@ -34,28 +38,28 @@ def load_position(job: Job, cut: SourceCut | None) -> Position:
 
 
 def position_of(job: Job, cut: SourceCut) -> SourcePosition:
-    """All partitions of the cut, as the source takes them.  See ``load_position``."""
+    """All partitions of the cut, as the source takes them.  Raises as ``load_position``."""
     return load_position(job, cut).whole if cut.layers else cut.position
 
 
+def whole_cut(job: Job, cut: SourceCut) -> SourceCut:
+    """*cut* as if it had no layers.  Raises as ``load_position``."""
+    return with_whole(cut, load_position(job, cut)) if cut.layers else cut
+
+
 def layer_of(entries: Sequence[PartitionOffset]) -> SegmentHandle:
-    """A layer of *entries*, inline: ``store_layers`` makes a file of it."""
+    """A layer of *entries*, inline until ``store_layers`` writes it as a file."""
     body = encode_position_layer(entries)
     return SegmentHandle(
         key="", size_bytes=len(body), rows=len(entries), checksum=checksum(body), inline=body
     )
 
 
-def whole_cut(job: Job, cut: SourceCut) -> SourceCut:
-    """*cut* as if it had no layers.  See ``load_position``."""
-    return with_whole(cut, load_position(job, cut)) if cut.layers else cut
-
-
 def store_layers(job: Job, cut: SourceCut, checkpoint_id: CheckpointId) -> SourceCut:
     """Write the layer that the cut adds under the checkpoint's id, so that an abort finds it.
 
-    The layer is named by its content: another coordinator that plans the same checkpoint writes the
-    same file, or another one, which is garbage as soon as that checkpoint is over.
+    The layer's name is its content's: another coordinator that plans the same checkpoint writes the
+    same file, or a different one, which is garbage as soon as the checkpoint is over.
     """
 
     def stored(layer: SegmentHandle) -> SegmentHandle:
@@ -69,20 +73,15 @@ def store_layers(job: Job, cut: SourceCut, checkpoint_id: CheckpointId) -> Sourc
 
 
 def _layer(job: Job, handle: SegmentHandle) -> Mapping[str, PartitionOffset]:
-    if handle.inline is not None:
-        return _decoded(handle.inline, handle)
-    raw = job.store_at(handle.root).get(handle.key)
+    raw = handle.inline
+    if raw is None:
+        raw = job.store_at(handle.root).get(handle.key)
     if raw is None:
         raise RestoreError(
             f"{handle.root or job.store.root}/{handle.key} is gone, so it is not known how far its "
             "source was read; restore another checkpoint"
         )
-    return _decoded(raw, handle)
-
-
-def _decoded(raw: bytes, handle: SegmentHandle) -> Mapping[str, PartitionOffset]:
-    whole = verified(handle, raw, "restore another checkpoint")
-    return entries_of(whole, handle.key)
+    return entries_of(verified(handle, raw, "restore another checkpoint"), handle.key)
 
 
 @lru_cache(maxsize=LAYERS_KEPT)

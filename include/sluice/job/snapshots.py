@@ -1,8 +1,5 @@
-"""The retained checkpoint that a person names, ``latest`` or an id; of one that is gone, why.
-
-The checkpoints that the journal's state still remembers to have ended, a line each.
-
-What a checkpoint's files hold, byte by byte: read from where they lie, past every cache.
+"""The checkpoints of a job that are not pending: found by the name that a person gives, listed as
+far as the journal's state remembers them, and their files compared with what was written.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from sluice.protocol.records import checksum, checksum_of
 from sluice.store.object_store import in_parallel
 
 LATEST = "latest"
+PARALLEL_READS = 8  # Each of them holds a segment in memory.
 
 
 def retained_checkpoint(job: Job, named: str) -> CheckpointId:
@@ -48,7 +46,7 @@ def parsed_checkpoint_id(named: str) -> CheckpointId:
 
 
 def why_not_retained(job: Job, state: CoordinatorState, named: str) -> str:
-    """What became of a checkpoint that cannot be looked at, or restored."""
+    """Why a checkpoint can be neither shown nor restored, in a sentence with what to do."""
     uid = job.pipeline.uid
     number = None if named == LATEST else int(named)
     failed = None if number is None else state.failed_checkpoint(number)
@@ -79,26 +77,26 @@ def newest_ended(state: CoordinatorState, *, other_than: int | None = None) -> i
     """The greatest id that was handed out and is not pending, perhaps that of a plan without a
     checkpoint; None before the first has ended.
     """
-    still = {*(one.checkpoint_id for one in state.pending), other_than}
+    not_these = {*(pending.checkpoint_id for pending in state.pending), other_than}
     ids = range(state.next_checkpoint_id - 1, 0, -1)
-    return next((one for one in ids if one not in still), None)
+    return next((checkpoint_id for checkpoint_id in ids if checkpoint_id not in not_these), None)
 
 
 def ended_checkpoints(state: CoordinatorState) -> list[CheckpointStats]:
-    """In the order of their ids, with what the journal knows of them.
+    """The ended checkpoints that the journal still remembers, in the order of their ids.
 
-    They fill in for an object that a coordinator died before it wrote.
+    They stand in for statistics that a coordinator died before it wrote.
     """
-    found = [of_completed(done) for done in (*state.completed, *state.discarding)]
-    found += [of_failed(failed) for failed in state.failed]
-    return sorted(found, key=lambda one: one.id)
-
-
-PARALLEL_READS = 8  # Each holds a segment in memory, as those who copy one do.
+    ended = [of_completed(done) for done in (*state.completed, *state.discarding)]
+    ended += [of_failed(failed) for failed in state.failed]
+    return sorted(ended, key=lambda line: line.id)
 
 
 def checksums_of(job: Job, handles: Iterable[SegmentHandle]) -> dict[SegmentHandle, str]:
-    """Of each file that is there, what its bytes amount to now.  Reads every one of them."""
+    """The checksum of each file that is there, as its bytes are now.
+
+    Reads every one of them where it lies, past every cache.
+    """
     distinct = [*dict.fromkeys(handles)]
 
     def read(handle: SegmentHandle) -> str | None:
@@ -110,7 +108,7 @@ def checksums_of(job: Job, handles: Iterable[SegmentHandle]) -> dict[SegmentHand
 
 
 def segments_of(metadata: CheckpointMetadata) -> tuple[SegmentHandle, ...]:
-    """Every file that a restore reads, and what is kept inline."""
+    """Every file that a restore reads, and the segments of state that are kept inline."""
     inline = (
         handle.segment
         for stage in metadata.stages
@@ -122,7 +120,7 @@ def segments_of(metadata: CheckpointMetadata) -> tuple[SegmentHandle, ...]:
 
 
 def verified(handle: SegmentHandle, raw: bytes, what: str) -> bytes:
-    """*raw*, which was read at *handle*.  Raises as ``verify``."""
+    """*raw*, which was read from *handle*.  Raises as ``verify``."""
     verify(handle, [raw], what)
     return raw
 

@@ -1,8 +1,5 @@
-"""The input of a stage in one epoch: the segments that other stages sealed for it.
-
-Which stages may run chained, in one Spark job: what the plan and the parent say of it.
-
-That Python can hash and cut the rows between them is for the driver to see (``spark.chaining``).
+"""The input of a stage in one epoch: the segments that other stages sealed for it, and whether it
+may get them chained, in the Spark job of the stage that seals them.
 """
 
 from __future__ import annotations
@@ -26,12 +23,12 @@ from sluice.job.lineage import Lineage, is_idle, schema_before, watermark_after_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamInput:
-    """``segments`` are in the order they were sealed: what was left in flight comes first.
+    """``segments`` are in the order in which they were sealed: what is in flight comes first.
 
-    ``schema`` is their serialized Arrow schema; empty while no stage before this one has run yet.
-    ``watermark_ms`` is None for a stream that has no say: it has been silent for long, or says
-    nothing of how far event time has come.  With ``has_waited`` some of its rows are of earlier
-    epochs.  With ``is_chained`` the stage has got the stream in the Spark job of the one before it.
+    ``schema`` is their serialized Arrow schema; empty as long as no stage before this one has run.
+    ``watermark_ms`` is None for a stream that does not hold event time back: it is idle, or has no
+    event time.  With ``has_waited`` some of its rows are of earlier epochs.  With ``is_chained``
+    the stage got the stream in the Spark job of the stage before it.
     """
 
     segments: tuple[SegmentHandle, ...]
@@ -54,14 +51,15 @@ class StageInput:
 
     @property
     def is_chained(self) -> bool:
-        """Whether the stage has run already, chained to the one that it reads."""
+        """Whether the stage has already run, chained to the one that it reads."""
         return any(stream.is_chained for stream in self.streams.values())
 
     def watermark_ms(self, before: StageState | None) -> int | None:
-        """The least over the streams, None without any, or when none has a say; *before* is the
-        stage itself.
+        """The least watermark of the streams; None if there is no stream, or none that holds event
+        time back.  *before* is the stage as the parent left it.
         """
-        known = [one.watermark_ms for one in self.streams.values() if one.watermark_ms is not None]
+        watermarks = (stream.watermark_ms for stream in self.streams.values())
+        known = [watermark_ms for watermark_ms in watermarks if watermark_ms is not None]
         if not known:
             return None
         floor = before.watermark_ms if before is not None else MIN_WATERMARK
@@ -97,7 +95,12 @@ def _stream(
     segments = in_flight.segments if in_flight is not None else ()
     schema = schema_before(before, producer_before, producer)
     if producer in plan.finished and not schema:
-        raise _lacks_schema(uid, producer)
+        # Without its columns no row of the other inputs could be read.
+        raise ConfigurationError(
+            f"stage {uid!r} reads {producer!r}, which has finished, and the checkpoint does not "
+            "say which columns it had: until now no stage has read it beside other inputs; restore "
+            f"a checkpoint from before {producer!r} finished"
+        )
     overtaken = still_pending(state, plan.checkpoint_id).overtaken
     ran = any(task.uid == producer for task in plan.tasks) and producer not in overtaken
     no_say, is_chained = is_idle(job, plan, producer), False
@@ -119,18 +122,6 @@ def _stream(
     )
 
 
-def _lacks_schema(uid: str, finished: str) -> ConfigurationError:
-    """The error for a checkpoint that does not say the columns of a stream that has ended.
-
-    Without them no row of the other inputs could be read.
-    """
-    return ConfigurationError(
-        f"stage {uid!r} reads {finished!r}, which has finished, and the checkpoint does not "
-        "say which columns it had: until now no stage has read it beside other inputs; restore a "
-        f"checkpoint from before {finished!r} finished"
-    )
-
-
 def chained_behind(
     pipeline: Pipeline,
     configuration: JobConfiguration,
@@ -138,10 +129,11 @@ def chained_behind(
     uid: str,
     lineage: Lineage,
 ) -> StageNode | None:
-    """The one stage that reads the stream of *uid*, and nothing else, if it may be chained.
+    """The only stage that reads the stream of *uid*, if it reads nothing else and may be chained.
 
-    Not with concurrent checkpoints, where a stage works on the next one meanwhile; and not where
-    the stage may be overtaken, or has something in flight.
+    It may not with concurrent checkpoints, where a stage meanwhile works on the next one; nor if it
+    may be overtaken, or has rows in flight.  Whether Python can hash and cut the rows between the
+    two stages is for the driver to see (``spark.chaining``).
     """
     consumers = pipeline.consumers_of(uid)
     if len(consumers) != 1 or configuration.max_concurrent > 1:
@@ -154,7 +146,7 @@ def chained_behind(
 
 
 def _waits(plan: CheckpointPlan, uid: str, lineage: Lineage) -> bool:
-    """Whether the stage runs in this epoch, behind the one that it reads, on this epoch's rows."""
+    """Whether the stage waits for the one that it reads, and reads the rows of this epoch alone."""
     task = next((task for task in plan.tasks if task.uid == uid), None)
     if task is None or task.is_unaligned or task.may_be_overtaken:
         return False
