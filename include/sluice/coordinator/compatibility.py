@@ -33,32 +33,15 @@ READERS = 16  # Threads that only wait for the store.
 _ALIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.SUSPENDED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chain:
-    """Uids by kind.  ``sinks`` is None of a plan, which does not say which there are."""
-
-    sources: frozenset[str]
-    stages: frozenset[str]
-    sinks: frozenset[str] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Differences:
-    """Uid -> kind."""
-
-    gone: dict[str, str] = field(default_factory=dict[str, str])
-    new: dict[str, str] = field(default_factory=dict[str, str])
-
-
 def undeclared_uids(metadata: CheckpointMetadata, pipeline: Pipeline) -> dict[str, str]:
-    """What the checkpoint holds for uids that *pipeline* no longer declares: by uid, in words."""
+    """What the checkpoint holds for uids that *pipeline* no longer declares: uid -> words."""
     found = {
         cut.uid: f"source {cut.uid!r} has a position"
         for cut in metadata.sources
         if (cut.position or cut.layers) and cut.uid not in pipeline.sources
     }
     for stage in metadata.stages:
-        what = _left_by(stage, pipeline)
+        what = _held_by(stage, pipeline)
         if what:
             found[stage.uid] = what
     return found | {
@@ -68,19 +51,34 @@ def undeclared_uids(metadata: CheckpointMetadata, pipeline: Pipeline) -> dict[st
     }
 
 
+def _held_by(stage: StageState, pipeline: Pipeline) -> str | None:
+    declared = pipeline.stages.get(stage.uid)
+    if stage.has_state and (declared is None or not declared.is_stateful):
+        return f"stage {stage.uid!r} has state"
+    read = () if declared is None else declared.producers
+    if any(data.segments and data.producer not in read for data in stage.in_flight):
+        return f"stage {stage.uid!r} has rows in flight"
+    return None
+
+
+def _sinks_of(metadata: CheckpointMetadata) -> list[str]:
+    """Side outputs are named after their stages, ``parse.malformed``, and go with them."""
+    return [uid for uid in metadata.tables if "." not in uid]
+
+
 def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> str | None:
     """Why *pipeline* cannot continue *parent*, in a few words with the fix; None if it can."""
     if isinstance(parent, PendingParent):
         return _refusal(pipeline, {}, _differences(_planned(parent.plan), pipeline), [])
     metadata = parent.metadata if isinstance(parent, CompletedParent) else None
     if metadata is None:
-        return None  # Nothing was completed yet: there is nothing to lose.
+        return None  # No checkpoint has completed yet: there is nothing to lose.
     reads = {uid: stage.producers for uid, stage in pipeline.stages.items()}
     behind = problems_behind_the_end(metadata, reads)
-    if behind:  # No restore would take it either.
+    if behind:  # No restore would accept it either.
         return f"pipeline {pipeline.uid!r} changed under its job: {'; '.join(behind)}"
-    left = undeclared_uids(metadata, pipeline)
-    lost = {uid: what for uid, what in left.items() if uid not in state.dropped_stages}
+    held = undeclared_uids(metadata, pipeline)
+    lost = {uid: what for uid, what in held.items() if uid not in state.dropped_stages}
     is_restored = (
         state.status is not JobStatus.RUNNING
         or state.origin is not None
@@ -98,7 +96,7 @@ def require_same_chain(pipeline: Pipeline, state: CoordinatorState, parent: Line
 
 
 def require_planned(pipeline: Pipeline, plan: CheckpointPlan) -> None:
-    """Raises ConfigurationError when the declaration lost what a pending checkpoint was made of."""
+    """Raises ConfigurationError when a source or stage of a pending checkpoint is not declared."""
     planned = _planned(plan)
     gone = sorted((planned.stages - {*pipeline.stages}) | (planned.sources - {*pipeline.sources}))
     if gone:
@@ -112,9 +110,8 @@ def require_planned(pipeline: Pipeline, plan: CheckpointPlan) -> None:
 def require_sinks(
     pipeline: Pipeline, metadata: CheckpointMetadata, state: CoordinatorState
 ) -> None:
-    """Raises ConfigurationError when rows were staged for a sink that is no longer declared.
-
-    To publish the others and call it committed would lose them.
+    """Raises ConfigurationError when rows are staged for a sink that is no longer declared: to call
+    the checkpoint committed without them would lose them.
     """
     staged = {committable.sink for committable in metadata.committables}
     gone = sorted((staged & {*_sinks_of(metadata)}) - {*pipeline.sinks, *state.dropped_stages})
@@ -126,50 +123,21 @@ def require_sinks(
         )
 
 
-def find_changes(
-    pipelines: Iterable[Pipeline], location: StoreLocation, *, timeout_s: float
-) -> dict[str, str]:
-    """Per pipeline what ``change_of`` says of it and its job in *location*, as far as the store
-    tells in time: a LIST and two GETs for each, many at once.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chain:
+    """Uids by kind; ``sinks`` is None if they are not known."""
 
-    What cannot be read is logged, and is no change.
-    """
-    store = open_store(location)
-    waiting: queue.SimpleQueue[Pipeline] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
-    count = 0
-    for pipeline in pipelines:
-        waiting.put(pipeline)
-        count += 1
-    for _ in range(min(READERS, count)):  # Daemons: a store that hangs must not hold up the exit.
-        args = (waiting, answers, location, store)
-        threading.Thread(target=_read_all, args=args, daemon=True).start()
-    deadline = time.monotonic() + timeout_s
-    changes: dict[str, str] = {}
-    for answered in range(count):
-        try:
-            uid, change = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            log.warning("jobs not compared, the store is slow jobs=%d", count - answered)
-            break
-        if change is not None:
-            changes[uid] = change
-    return dict(sorted(changes.items()))
+    sources: frozenset[str]
+    stages: frozenset[str]
+    sinks: frozenset[str] | None
 
 
-def _left_by(stage: StageState, pipeline: Pipeline) -> str | None:
-    declared = pipeline.stages.get(stage.uid)
-    if stage.has_state and (declared is None or not declared.is_stateful):
-        return f"stage {stage.uid!r} has state"
-    read = () if declared is None else declared.producers
-    if any(data.segments and data.producer not in read for data in stage.in_flight):
-        return f"stage {stage.uid!r} has rows in flight"
-    return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Differences:
+    """Uid -> kind."""
 
-
-def _sinks_of(metadata: CheckpointMetadata) -> list[str]:
-    """Side outputs are named after their stages, ``parse.malformed``, and go with them."""
-    return [uid for uid in metadata.tables if "." not in uid]
+    gone: dict[str, str] = field(default_factory=dict[str, str])
+    new: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def _completed(metadata: CheckpointMetadata) -> _Chain:
@@ -181,6 +149,7 @@ def _completed(metadata: CheckpointMetadata) -> _Chain:
 
 
 def _planned(plan: CheckpointPlan) -> _Chain:
+    """A plan does not say which sinks there are."""
     return _Chain(
         sources=frozenset(cut.uid for cut in plan.sources),
         stages=frozenset((*(task.uid for task in plan.tasks), *plan.finished)),
@@ -189,7 +158,7 @@ def _planned(plan: CheckpointPlan) -> _Chain:
 
 
 def _differences(before: _Chain, pipeline: Pipeline) -> _Differences:
-    """A sink that is gone shows in ``left_behind``: the version of its table is kept for ever."""
+    """A sink that is gone shows in ``undeclared_uids``: its table's version is kept for ever."""
     kinds = (
         ("source", before.sources, [*pipeline.sources]),
         ("stage", before.stages, [*pipeline.stages]),
@@ -225,16 +194,16 @@ def _refusal(
     pipeline: Pipeline, lost: Mapping[str, str], differences: _Differences, problems: list[str]
 ) -> str | None:
     gone = {uid: kind for uid, kind in differences.gone.items() if uid not in lost}
-    said = [
+    changes = [
         *(f"{what} but is not in the pipeline any more" for what in lost.values()),
         *(f"{kind} {uid!r} is gone" for uid, kind in gone.items()),
         *(f"{kind} {uid!r} is new" for uid, kind in differences.new.items()),
         *problems,
     ]
-    if not said:
+    if not changes:
         return None
     missing = {uid: what.partition(" ")[0] for uid, what in lost.items()} | gone
-    guess = _renamed(missing, differences.new)
+    guess = _guess_renaming(missing, differences.new)
     if not (missing or differences.new):
         fix = "Put it back"
     elif lost:
@@ -247,11 +216,11 @@ def _refusal(
             f"{guess or 'A chain changes only at a restore: undo the change'}, or restore the job, "
             "from its latest checkpoint or a savepoint; what is new then starts empty"
         )
-    return f"pipeline {pipeline.uid!r} changed under its job: {'; '.join(said)}. {fix}"
+    return f"pipeline {pipeline.uid!r} changed under its job: {'; '.join(changes)}. {fix}"
 
 
-def _renamed(missing: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """A guess: what is missing may have become what is new and of its kind."""
+def _guess_renaming(missing: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """What is missing may have become something new of the same kind."""
     for uid, kind in missing.items():
         others = [repr(other) for other, of in new.items() if of == kind]
         if others:
@@ -261,6 +230,36 @@ def _renamed(missing: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 def _quoted(uids: Iterable[str]) -> str:
     return ", ".join(repr(uid) for uid in uids)
+
+
+def find_changes(
+    pipelines: Iterable[Pipeline], location: StoreLocation, *, timeout_s: float
+) -> dict[str, str]:
+    """By uid what ``change_of`` says of the pipelines that changed under their jobs in *location*.
+
+    Costs a LIST and two GETs for each pipeline, many at once.  A job that cannot be read, or not in
+    time, is logged, and counts as unchanged.
+    """
+    store = open_store(location)
+    waiting: queue.SimpleQueue[Pipeline] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+    for pipeline in pipelines:
+        waiting.put(pipeline)
+    count = waiting.qsize()
+    for _ in range(min(READERS, count)):  # Daemons: a store that hangs must not hold up the exit.
+        args = (waiting, answers, location, store)
+        threading.Thread(target=_read_all, args=args, daemon=True).start()
+    deadline = time.monotonic() + timeout_s
+    changes: dict[str, str] = {}
+    for answered in range(count):
+        try:
+            uid, change = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            log.warning("jobs not compared, the store is slow jobs=%d", count - answered)
+            break
+        if change is not None:
+            changes[uid] = change
+    return dict(sorted(changes.items()))
 
 
 def _read_all(
@@ -275,14 +274,16 @@ def _read_all(
         except queue.Empty:
             return
         try:
-            change = _read(pipeline, location, store)
-        except Exception:  # A job that cannot be read is for its own tasks to complain about.
+            change = _change_under_job(pipeline, location, store)
+        except Exception:  # Its own tasks report a job that cannot be read.
             log.warning("job not compared pipeline=%s", pipeline.uid, exc_info=True)
             change = None
         answers.put((pipeline.uid, change))
 
 
-def _read(pipeline: Pipeline, location: StoreLocation, store: ObjectStore) -> str | None:
+def _change_under_job(
+    pipeline: Pipeline, location: StoreLocation, store: ObjectStore
+) -> str | None:
     job = open_job(pipeline, location, store=store)  # Without the patient store's retries.
     state = job.state()
     if state.status not in _ALIVE or state.base is None:

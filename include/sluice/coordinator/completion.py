@@ -1,6 +1,7 @@
-"""Finalize and commit: the checkpoint becomes true, then its sinks publish it.
+"""Finalize: the checkpoint becomes true.
 
-A checkpoint's ``_metadata``: what a restore will need, assembled once and written once.
+Once all its acks are there, ``_metadata``, which holds what a restore needs, is assembled from them
+and written once.  Then *completed* is journaled, and from there on a restart may begin from it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, ProtocolViolation
-from sluice.job.answers import acknowledged, plan_of, why_gone
+from sluice.job.answers import acknowledged, plan_of, still_pending, why_gone
 from sluice.job.job import Job, uncollected
 from sluice.job.lineage import finished_stage, lineage_of, stage_state, tables_of
 from sluice.protocol.records import decode_metadata, encode_metadata
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     """Fold the acks, write ``_metadata``, journal *completed*.  Idempotent.
 
-    With several concurrent checkpoints the parent has to be completed and committed first.
+    With several concurrent checkpoints the parent is completed and committed before.
 
     Raises:
         NotYetAcknowledged: a planned ack is missing; the message names the subtasks.
@@ -48,13 +49,11 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     plan = job.plan(checkpoint_id)
     head = job.journal.load(after=plan.journal_seq if plan is not None else 0)
     if head.state.pending_checkpoint(checkpoint_id) is None:
-        head = job.journal.load()  # It ended, or so it seems: that needs certainty.
+        head = job.journal.load()  # It seems to have ended: only the whole journal is certain.
     done = head.state.completed_checkpoint(checkpoint_id)
     if done is not None:
         return done
-    pending = head.state.pending_checkpoint(checkpoint_id)
-    if pending is None:
-        raise FencedError(why_gone(head.state, checkpoint_id))
+    pending = still_pending(head.state, checkpoint_id)
     plan = plan or plan_of(job, checkpoint_id)
     require_planned(job.pipeline, plan)
     head = _after_parent(job, head, pending)
@@ -63,7 +62,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     try:
         check_sinks(job, head.state, assembled, pending)
     except (ConfigurationError, ProtocolViolation):
-        # Who ended it meanwhile has published its rows, or deleted them.
+        # Another coordinator, if it ended it meanwhile, has published the rows or deleted them.
         now = job.state()
         if now.pending_checkpoint(checkpoint_id) is not None:
             raise
@@ -75,18 +74,6 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     metadata = write_metadata(job, assembled)
     if head.state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         require_shown(job, metadata)
-    return _complete(job, head, metadata, plan, pending)
-
-
-def _complete(
-    job: Job,
-    head: Head,
-    metadata: CheckpointMetadata,
-    plan: CheckpointPlan,
-    pending: PendingCheckpoint,
-) -> CompletedCheckpoint:
-    """Journal that it is true: from now on a restart may begin from it."""
-    checkpoint_id = pending.checkpoint_id
     acks = pending.acks.values()
     transition = record(
         job,
@@ -114,7 +101,7 @@ def _complete(
 
 
 def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
-    """Nothing is completed before what it continues is, and is published; *head* once it is."""
+    """The head once the checkpoint that *pending* continues is completed and published."""
     if pending is not head.state.pending[0]:
         raise NotYetAcknowledged(
             f"checkpoint {pending.checkpoint_id} continues checkpoint {pending.parent}, which is "
@@ -186,8 +173,10 @@ def assemble(
 
 
 def write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """Write it once.  An existing one was written by a coordinator that died before it journaled:
-    it was assembled from a complete set of acks, too, and it stays.
+    """Write it once, and return what is there.
+
+    An existing one was written by a coordinator that died before it journaled.  It was assembled
+    from a complete set of acks, too, and stays.
     """
     key = job.paths.metadata(metadata.checkpoint_id)
     result = job.store.create(key, encode_metadata(metadata))

@@ -1,4 +1,4 @@
-"""The duties that a job owes from before: they are done before anything new is triggered.
+"""What a job owes from before, done before anything new is triggered.
 
 The duties are read from the journal, not remembered: the next coordinator does what one that died
 left undone.

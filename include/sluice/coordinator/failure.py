@@ -1,15 +1,13 @@
-"""Failure and restore: abort, choose, verify, fence, replay the commit, resume.
+"""A checkpoint fails, or a stage of it runs again; and the watchdog, which takes care of both, and
+of what else is due, where no task does.
 
-A person aborts one pending checkpoint; the job goes on, and reads its records again.
-
-The watchdog: it reads the bucket, and makes certain what callbacks make fast.
-
-A pending checkpoint past its timeout is expired; one with a decline is aborted, and so is one whose
-owner is known to be gone, which only spares it the rest of its timeout; one past its aligned
-checkpoint timeout becomes unaligned; a completed one whose commit never came is committed; what
-left the store is deleted; a job that is to restart is restored once its pause is over; the journal
-is kept short, and each time it was shortened garbage is collected: about once in a hundred
-checkpoints, without a clock or a memory of the last time.
+The watchdog reads the bucket, and makes certain what callbacks make fast.  A pending checkpoint
+past its timeout is expired; one with a decline is aborted, and so is one whose owner is known to be
+gone, which only spares it the rest of its timeout; one past its aligned checkpoint timeout becomes
+unaligned; a completed one whose commit never came is committed; what left the store is deleted; a
+job that is to restart is restored once its pause is over; the journal is kept short, and each time
+it was shortened garbage is collected: about once in a hundred checkpoints, without a clock or a
+memory of the last time.
 """
 
 from __future__ import annotations
@@ -45,6 +43,13 @@ from sluice.store.journal import KEPT_ENTRIES
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the watchdog found and did, in words; empty when all is well."""
+
+    actions: tuple[str, ...]
+
+
 def fail_checkpoint(
     job: Job,
     checkpoint_id: CheckpointId,
@@ -55,22 +60,20 @@ def fail_checkpoint(
 ) -> CoordinatorState:
     """Abort the pending checkpoint, once, for one reason.  An ended one stays as it ended.
 
-    A decline in the bucket is the better reason than that of the task that noticed it, and of
-    several declines one that counts.
+    A decline in the bucket is a better reason than *reason*, which the task gives that noticed it;
+    of several declines, one that counts as a failure is.
     """
     cause = root_cause(message)
     plan = job.plan(checkpoint_id)
-    answered = job.answers.declines(checkpoint_id)
+    found = job.answers.declines(checkpoint_id)
     generation = job.state().generation if plan is None else plan.generation
 
     def decide(state: CoordinatorState) -> CheckpointFailed | DeclineReceived:
         pending = state.pending_checkpoint(checkpoint_id)
-        declines = [  # Those of an overtaken attempt or stage mean nothing any more.
+        declines = [
             decline
-            for decline in answered
-            if pending is not None
-            and decline.attempt == pending.attempt_of(decline.subtask.stage)
-            and decline.subtask.stage not in pending.overtaken
+            for decline in found
+            if pending is not None and _is_current(pending, decline.subtask.stage, decline.attempt)
         ]
         if declines and not is_task_failure:
             first = min(declines, key=lambda decline: not decline.reason.counts)
@@ -93,6 +96,11 @@ def fail_checkpoint(
             checkpoint_id, failed.reason.value, cause, transition.state.status.value,
         )  # fmt: skip
     return transition.state
+
+
+def _is_current(pending: PendingCheckpoint, stage: str, attempt: int) -> bool:
+    """Whether a decline counts: those of a fenced attempt or an overtaken stage do not."""
+    return attempt == pending.attempt_of(stage) and stage not in pending.overtaken
 
 
 def start_attempt(job: Job, checkpoint_id: CheckpointId, stage: str) -> int:
@@ -121,7 +129,8 @@ def start_attempt(job: Job, checkpoint_id: CheckpointId, stage: str) -> int:
 
 
 def overtake(job: Job, checkpoint_id: CheckpointId, stages: Iterable[str]) -> CoordinatorState:
-    """The aligned checkpoint timeout passed: acknowledge for *stages* that may be overtaken.
+    """The aligned checkpoint timeout has passed: acknowledge for those of *stages* that may be
+    overtaken.
 
     Their running attempts are fenced, and what they have not consumed stays in flight.
     """
@@ -149,8 +158,8 @@ def overtake(job: Job, checkpoint_id: CheckpointId, stages: Iterable[str]) -> Co
 def abort_checkpoint(job: Job, checkpoint_id: CheckpointId, *, by: str) -> CoordinatorState:
     """Abort the pending checkpoint, and those that continue it; *by* says who asked, and why.
 
-    It does not count towards ``tolerable_failed_checkpoints``, and the job does not fail over.  A
-    subtask that still runs acknowledges in vain.
+    It does not count towards ``tolerable_failed_checkpoints``, and the job does not fail over, but
+    goes on and reads its records again.  A subtask that still runs acknowledges in vain.
 
     Raises:
         ConfigurationError: it is not pending; the message says what became of it.
@@ -175,22 +184,8 @@ def abort_checkpoint(job: Job, checkpoint_id: CheckpointId, *, by: str) -> Coord
     return transition.state
 
 
-def pending_checkpoint(job: Job, named: str) -> CheckpointId:
-    """The id of the pending checkpoint that is *named* by its number; the newest is ``latest``.
-
-    Raises:
-        ConfigurationError: it is not pending, or no number.
-    """
-    state = job.state()
-    if named != LATEST:
-        return parsed_checkpoint_id(named)
-    if not state.pending:
-        raise ConfigurationError(_none_pending(job, state))
-    return state.pending[-1].checkpoint_id
-
-
 def why_not_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
-    """What became of a checkpoint that cannot be aborted."""
+    """Why a checkpoint cannot be aborted, in a sentence with what became of it."""
     failed = state.failed_checkpoint(checkpoint_id)
     if failed is not None:
         return f"there is nothing to abort: {failed}"
@@ -205,15 +200,22 @@ def why_not_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
     return _none_pending(job, state)
 
 
+def pending_checkpoint(job: Job, named: str) -> CheckpointId:
+    """The id of the pending checkpoint that is *named* by its number; the newest is ``latest``.
+
+    Raises:
+        ConfigurationError: it is not pending, or no number.
+    """
+    state = job.state()
+    if named != LATEST:
+        return parsed_checkpoint_id(named)
+    if not state.pending:
+        raise ConfigurationError(_none_pending(job, state))
+    return state.pending[-1].checkpoint_id
+
+
 def _none_pending(job: Job, state: CoordinatorState) -> str:
     return f"job {job.pipeline.uid!r} is {state.status.value} and has no pending checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What one look found and did, in words; empty when all is well."""
-
-    actions: tuple[str, ...]
 
 
 def watch(
@@ -224,7 +226,7 @@ def watch(
     garbage_grace_ms: int = DEFAULT_GRACE_MS,
     is_abandoned: Callable[[str], bool] = lambda cause: False,  # noqa: ARG005
 ) -> Watched:
-    """One look at one job.  Every action is idempotent: two watchdogs change nothing more.
+    """Look after one job, once.  Every action is idempotent: two watchdogs do no more than one.
 
     *is_abandoned* says of a checkpoint's ``cause`` whether the run behind it is known to be
     gone.  A wrong yes costs a failover, a wrong no the rest of the checkpoint's timeout.
@@ -233,7 +235,7 @@ def watch(
     state = job.state()
     for pending in state.pending:
         if state.pending_checkpoint(pending.checkpoint_id) is None:
-            break  # It went with the one it continues.
+            break  # It was aborted with the one that it continues.
         action = _check_pending(job, state, pending, is_abandoned)
         if action:
             actions.append(action)
@@ -266,13 +268,14 @@ def _check_pending(
     pending: PendingCheckpoint,
     is_abandoned: Callable[[str], bool],
 ) -> str | None:
-    """Abort what expired, was declined or abandoned; overtake what is behind; None: all is well."""
+    """Abort the checkpoint if it expired, was declined or is abandoned, or overtake its stages that
+    are behind; None if all is well.
+    """
     now_ms = job.clock()
     answers = job.answers.observe(pending.checkpoint_id)
     waited_ms = now_ms - pending.triggered_at_ms
     is_declined = any(
-        attempt == pending.attempt_of(subtask.stage) and subtask.stage not in pending.overtaken
-        for subtask, attempt in answers.declined
+        _is_current(pending, subtask.stage, attempt) for subtask, attempt in answers.declined
     )
     if is_declined or now_ms >= pending.expires_at_ms:
         reason = (
@@ -283,8 +286,8 @@ def _check_pending(
         message = f"found by the watchdog after {waited_ms} ms"
         after = fail_checkpoint(job, pending.checkpoint_id, reason, message)
         failed = after.failed_checkpoint(pending.checkpoint_id)
-        why = reason if failed is None else failed.reason
-        return f"aborted checkpoint {pending.checkpoint_id}: {why.value}"
+        reason = reason if failed is None else failed.reason
+        return f"aborted checkpoint {pending.checkpoint_id}: {reason.value}"
     if is_abandoned(pending.cause):
         reason = CheckpointFailureReason.TASK_FAILURE
         message = f"{pending.cause} ended, or was deleted, before its checkpoint did"

@@ -14,8 +14,6 @@ grace period only keeps us out of the way of writers that do not know yet that t
 Fails closed: what cannot be read may name anything, so nothing is deleted.  Savepoints are their
 owners': one that is incomplete is reported.  The manifests of tables are never touched.  Statistics
 of checkpoints that ended are no garbage: of them the newest stay, by their number.
-
-Orphans: the objects that the garbage collector finds, each with the reason why.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import chain
 from typing import assert_never
 
 from sluice.coordinator.notifications import release_orphans
@@ -49,7 +48,7 @@ from sluice.store.open import discard_temporaries, temporaries
 log = logging.getLogger(__name__)
 
 DEFAULT_GRACE_MS = 3_600_000  # Six times the default checkpoint timeout.
-TEMPORARY_GRACE_MS = 86_400_000  # A write takes seconds; who slept for a day in one begins anew.
+TEMPORARY_GRACE_MS = 86_400_000  # A write takes seconds; one that is a day old is not continued.
 PROBE_GRACE_MS = 600_000  # A probe has no id; its writer waits for an answer less long than this.
 DELETE_BATCH = 1_000  # What S3 takes at once; a failure repeats one batch, not all.
 
@@ -70,8 +69,44 @@ class Reason(Enum):
 LEAST_GRACE_MS = {Reason.PROBE: PROBE_GRACE_MS, Reason.TEMPORARY: TEMPORARY_GRACE_MS}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """``key`` is relative to the job's root, or to the place of *sink*."""
+
+    key: str
+    size_bytes: int
+    reason: Reason
+    sink: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncompleteSavepoint:
+    """Files of a savepoint without ``_metadata``: its export crashed, and will not be continued."""
+
+    name: str
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphans:
+    """``files`` are to be deleted; ``too_young`` are orphans, too, but within the grace period.
+
+    ``unknown`` are names that sluice does not write; nothing is known of them, so they stay.
+    """
+
+    files: tuple[Orphan, ...] = ()
+    too_young: tuple[Orphan, ...] = ()
+    incomplete_savepoints: tuple[IncompleteSavepoint, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(orphan.size_bytes for orphan in self.files)
+
+
 def find_orphans(job: Job, *, grace_ms: int = DEFAULT_GRACE_MS) -> Orphans:
-    """Look, and delete nothing.
+    """Find what ``collect_garbage`` would delete, and delete nothing.
 
     Raises:
         ProtocolViolation: what is in use cannot be known; the message names the object.
@@ -92,23 +127,35 @@ def collect_garbage(
         return find_orphans(job, grace_ms=grace_ms)
     used = load_files_in_use(job)
     sinks = _sinks(job, used.head.state)
-    orphans = _without_named(job, _find(job, used, sinks, grace_ms))
-    own = [orphan.key for orphan in orphans.files if _is_object(orphan)]
-    temporary = [one.key for one in orphans.files if one.reason is Reason.TEMPORARY]
+    orphans = _find(job, used, sinks, grace_ms)
+    merged = [orphan.key for orphan in orphans.files if orphan.reason is Reason.COMPACTION]
+    named = named_meanwhile(job, merged)
+    files = tuple(orphan for orphan in orphans.files if orphan.key not in named)
+    temporary = [orphan.key for orphan in files if orphan.reason is Reason.TEMPORARY]
     discard_temporaries(job.location, temporary)
+    ours = (orphan for orphan in files if orphan.sink is None)
+    own = [orphan.key for orphan in ours if orphan.reason is not Reason.TEMPORARY]
     _delete(sorted(own, key=lambda key: _turn(job, key)), job.store.delete)
     for uid, sink in sinks.items():
-        _delete([orphan.key for orphan in orphans.files if orphan.sink == uid], sink.discard)
+        _delete([orphan.key for orphan in files if orphan.sink == uid], sink.discard)
     discard_claimed(job)  # What a crash in the middle of it left.
     release_orphans(job, lambda: savepoint_names(job))
     kept = kept_objects(job.pipeline.checkpointing.history_size)
     StatisticsStore(job.store, job.paths).prune(kept)
-    if orphans.files:
+    collected = replace(orphans, files=files)
+    if files:
         log.info(
             "garbage collected pipeline=%s files=%d bytes=%d",
-            job.pipeline.uid, len(orphans.files), orphans.total_bytes,
+            job.pipeline.uid, len(files), collected.total_bytes,
         )  # fmt: skip
-    return orphans
+    return collected
+
+
+def _sinks(job: Job, state: CoordinatorState) -> dict[str, Sink]:
+    """The sinks as the job is configured; a job that was never submitted has none."""
+    if state.generation == NO_GENERATION:
+        return {}
+    return open_sinks(job, state.configuration.params)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,44 +183,36 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
     }
     listed = {reason: [*job.store.list(folder)] for reason, folder in folders.items()}
     listed[Reason.TEMPORARY] = [*temporaries(job.location, paths.pipeline)]
-    everything = [*used.savepoint_files, *(one for found in listed.values() for one in found)]
-    now_ms = max((one.modified_ms for one in everything), default=0)
+    objects = chain(used.savepoint_files, *listed.values())
+    now_ms = max((found.modified_ms for found in objects), default=0)
     aged = [
         _Aged(
-            orphan=Orphan(key=one.key, size_bytes=one.size_bytes, reason=reason),
-            age_ms=now_ms - one.modified_ms,
+            orphan=Orphan(key=found.key, size_bytes=found.size_bytes, reason=reason),
+            age_ms=now_ms - found.modified_ms,
             grace_ms=max(grace_ms, LEAST_GRACE_MS.get(reason, 0)),
         )
-        for reason, found in listed.items()
-        for one in _garbage(job, used, reason, found)
+        for reason, objects in listed.items()
+        for found in _garbage(job, used, reason, objects)
     ]
     for uid, sink in sinks.items():
         aged += _staged(job, used, uid, sink, now_ms, grace_ms)
+    of_checkpoints = (Reason.STATE, Reason.COMPACTION, Reason.STREAM, Reason.CHECKPOINT)
+    keys = (found.key for reason in of_checkpoints for found in listed[reason])
+    unknown = [key for key in keys if paths.checkpoint_of(key) is None]
+    entries = (found.key for found in listed[Reason.JOURNAL])
+    unknown += [key for key in entries if not paths.is_journal_entry(key)]
     return Orphans(
-        files=tuple(one.orphan for one in aged if one.is_due),
-        too_young=tuple(one.orphan for one in aged if not one.is_due),
+        files=tuple(garbage.orphan for garbage in aged if garbage.is_due),
+        too_young=tuple(garbage.orphan for garbage in aged if not garbage.is_due),
         incomplete_savepoints=_incomplete_savepoints(job, used, now_ms - grace_ms),
-        unknown=tuple(
-            one.key
-            for reason in (Reason.STATE, Reason.COMPACTION, Reason.STREAM, Reason.CHECKPOINT)
-            for one in listed[reason]
-            if paths.checkpoint_of(one.key) is None
-        )
-        + tuple(one.key for one in listed[Reason.JOURNAL] if not paths.is_journal_entry(one.key)),
+        unknown=tuple(unknown),
     )
-
-
-def _without_named(job: Job, orphans: Orphans) -> Orphans:
-    """Without merged state that was recorded since the look."""
-    merged = [one.key for one in orphans.files if one.reason is Reason.COMPACTION]
-    named = named_meanwhile(job, merged)
-    return replace(orphans, files=tuple(one for one in orphans.files if one.key not in named))
 
 
 def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) -> Sequence[Listed]:
     match reason:
         case Reason.STATE | Reason.COMPACTION | Reason.STREAM | Reason.CHECKPOINT:
-            return [one for one in listed if not _is_needed(job, used, reason, one.key)]
+            return [found for found in listed if not _is_needed(job, used, reason, found.key)]
         case Reason.PROBE | Reason.TEMPORARY:
             return listed
         case Reason.JOURNAL:
@@ -185,7 +224,7 @@ def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) ->
 
 
 def _is_needed(job: Job, used: InUse, reason: Reason, key: str) -> bool:
-    """A retained checkpoint keeps its folder whole, and of its other files those it names."""
+    """A retained checkpoint needs its whole folder, and of its other files those that it names."""
     checkpoint_id = job.paths.checkpoint_of(key)
     is_over = used.is_settled if reason is Reason.COMPACTION else used.is_over
     if checkpoint_id is None or not is_over(checkpoint_id):
@@ -195,12 +234,12 @@ def _is_needed(job: Job, used: InUse, reason: Reason, key: str) -> bool:
 
 def _strays(job: Job, used: InUse, listed: Sequence[Listed]) -> Sequence[Listed]:
     """Journal entries below a gap, left by a late writer or an unfinished truncation."""
-    entries = {one.key for one in listed}
+    entries = {found.key for found in listed}
     gap = used.head.seq
     while gap and job.paths.journal_entry(gap) in entries:
         gap -= 1
     below = job.paths.journal_entry(gap) if gap < used.head.seq else ""
-    return [one for one in listed if one.key < below and job.paths.is_journal_entry(one.key)]
+    return [f for f in listed if f.key < below and job.paths.is_journal_entry(f.key)]
 
 
 def _staged(
@@ -211,15 +250,15 @@ def _staged(
     is_below = found.root.startswith(f"{job.store.root}/")
     now_ms = max(now_ms, found.newest_ms) if is_below else found.newest_ms
     shown_early = {of for of, sink_uid in early_publishes(job) if sink_uid == uid}
-    for one in found.staged:
-        may_be_shown = one.checkpoint_id in shown_early and not sink.is_published(one.checkpoint_id)
-        is_needed = one.file in used.staged or may_be_shown
-        if used.is_over(one.checkpoint_id) and not is_needed:
+    for file in found.staged:
+        of = file.checkpoint_id
+        is_needed = file.file in used.staged or (of in shown_early and not sink.is_published(of))
+        if used.is_over(of) and not is_needed:
             yield _Aged(
                 orphan=Orphan(
-                    key=one.file, size_bytes=one.size_bytes, reason=Reason.STAGED, sink=uid
+                    key=file.file, size_bytes=file.size_bytes, reason=Reason.STAGED, sink=uid
                 ),
-                age_ms=now_ms - one.modified_ms,
+                age_ms=now_ms - file.modified_ms,
                 grace_ms=grace_ms,
             )
 
@@ -235,30 +274,18 @@ def _incomplete_savepoints(
         *(done.savepoint_name for done in state.completed if not done.is_committed),
     }
     found: dict[str, list[Listed]] = {}
-    for one in used.savepoint_files:
-        name = job.paths.savepoint_of(one.key)
+    for listed in used.savepoint_files:
+        name = job.paths.savepoint_of(listed.key)
         if name is not None and name not in expected:
-            found.setdefault(name, []).append(one)
+            found.setdefault(name, []).append(listed)
     return tuple(
         IncompleteSavepoint(
-            name=name, files=len(files), size_bytes=sum(one.size_bytes for one in files)
+            name=name, files=len(files), size_bytes=sum(file.size_bytes for file in files)
         )
         for name, files in found.items()
-        if not any(is_savepoint_metadata(job, one.key) for one in files)
-        and max(one.modified_ms for one in files) <= written_before_ms
+        if not any(is_savepoint_metadata(job, file.key) for file in files)
+        and max(file.modified_ms for file in files) <= written_before_ms
     )
-
-
-def _sinks(job: Job, state: CoordinatorState) -> dict[str, Sink]:
-    """Those of the configuration the job has; one that was never submitted has none."""
-    if state.generation == NO_GENERATION:
-        return {}
-    return open_sinks(job, state.configuration.params)
-
-
-def _is_object(orphan: Orphan) -> bool:
-    """Whether it is one of the job's own store, which ``delete`` takes."""
-    return orphan.sink is None and orphan.reason is not Reason.TEMPORARY
 
 
 def _turn(job: Job, key: str) -> int:
@@ -275,39 +302,3 @@ def _turn(job: Job, key: str) -> int:
 def _delete(keys: Sequence[str], delete: Callable[[Sequence[str]], None]) -> None:
     for start in range(0, len(keys), DELETE_BATCH):
         delete(keys[start : start + DELETE_BATCH])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orphan:
-    """``key`` is relative to the job's root, or to the place of *sink*."""
-
-    key: str
-    size_bytes: int
-    reason: Reason
-    sink: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncompleteSavepoint:
-    """Files of a savepoint without ``_metadata``: its export crashed, and will not be continued."""
-
-    name: str
-    files: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orphans:
-    """What one look found.  ``too_young`` are orphans, too, but within the grace period.
-
-    ``unknown`` are names that sluice does not write; nothing is known of them, so they stay.
-    """
-
-    files: tuple[Orphan, ...] = ()
-    too_young: tuple[Orphan, ...] = ()
-    incomplete_savepoints: tuple[IncompleteSavepoint, ...] = ()
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(orphan.size_bytes for orphan in self.files)

@@ -52,7 +52,7 @@ def keep_completed(
     acks: Iterable[Ack],
     metadata: CheckpointMetadata,
 ) -> None:
-    """Two requests: a GET of the statistics before, and one create."""
+    """Costs two requests: a GET of the statistics before, and one create."""
     try:
         acks = [*acks]
         stages = stages_of_acks(job, plan, acks, metadata)
@@ -60,7 +60,7 @@ def keep_completed(
         line = with_pending(of_completed(done, stages), sources)
         _keep(job, state, _Kept(line, done.parent, sources, stages))
     except SluiceError as error:
-        _not_kept(done.checkpoint_id, error)
+        _log_loss(done.checkpoint_id, error)
 
 
 def keep_failed(
@@ -71,17 +71,17 @@ def keep_failed(
     if failed is None:
         return  # It failed long ago, and is being discarded again.
     try:
-        plan = job.plan(checkpoint_id)
+        plan, parent = job.plan(checkpoint_id), None
         stages: tuple[StageStats, ...] = ()
+        sources: tuple[SourceStats, ...] = ()
         if plan is not None:
             stages = stages_in_folder(job, plan, folder, status=CheckpointStatus.FAILED)
-        sources = () if plan is None else measured_sources(plan)
+            sources, parent = measured_sources(plan), plan.parent
         line = with_pending(of_failed(failed, plan, stages or None), sources)
-        parent = None if plan is None else plan.parent
         exceptions = exceptions_in_folder(job, checkpoint_id, folder)
         _keep(job, state, _Kept(line, parent, sources, stages, exceptions))
     except SluiceError as error:
-        _not_kept(checkpoint_id, error)
+        _log_loss(checkpoint_id, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,13 @@ class _Kept:
 
 
 def _keep(job: Job, state: CoordinatorState, kept: _Kept) -> None:
-    line = kept.line
     store, bound = StatisticsStore(job.store, job.paths), job.pipeline.checkpointing.history_size
-    remembered = [one for one in ended_checkpoints(state) if one.id != line.id]
-    likely = newest_ended(state, other_than=line.id)
+    remembered = [line for line in ended_checkpoints(state) if line.id != kept.line.id]
+    likely = newest_ended(state, other_than=kept.line.id)
     previous = None if likely is None else store.newest(likely)
     before = previous.history if previous is not None else History()
     older = store.read(before.older) if before.older is not None and needs_older(before) else None
-    line = _as_far_as_known(line)
+    line = _as_far_as_known(kept.line)
     history = extended(
         before,
         [*map(_as_far_as_known, remembered), line],
@@ -130,9 +129,9 @@ def _keep(job: Job, state: CoordinatorState, kept: _Kept) -> None:
 def _event_times(
     job: Job, plan: CheckpointPlan, acks: Sequence[Ack], metadata: CheckpointMetadata
 ) -> dict[str, EventTime]:
-    """Of each source as the first stage knows it that reads it."""
+    """The event time of each source, as the first stage that reads it knows it."""
     found: dict[str, EventTime] = {}
-    for stage in (kept for kept in metadata.stages if kept.uid in job.pipeline.stages):
+    for stage in (stage for stage in metadata.stages if stage.uid in job.pipeline.stages):
         own = [ack for ack in acks if ack.subtask.stage == stage.uid]
         emitted = max((ack.metrics.acknowledged_at_ms for ack in own), default=0)
         for source in job.pipeline.sources_of(stage.uid):
@@ -146,9 +145,9 @@ def _event_times(
 
 
 def _as_far_as_known(line: CheckpointStats) -> CheckpointStats:
-    """What is not committed yet may be, a moment later."""
+    """Not committed yet is kept as unknown: it may be committed a moment later."""
     return msgspec.structs.replace(line, committed=line.committed or None)
 
 
-def _not_kept(checkpoint_id: CheckpointId, error: SluiceError) -> None:
+def _log_loss(checkpoint_id: CheckpointId, error: SluiceError) -> None:
     log.warning("checkpoint statistics lost checkpoint_id=%d error=%s", checkpoint_id, error)

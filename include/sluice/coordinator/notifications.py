@@ -1,19 +1,15 @@
-"""Holds: sources keep the records that each checkpoint and savepoint would read on from.
+"""What the world outside learns of a checkpoint: sources hold its records, listeners learn its end.
 
-A hold is taken before the checkpoint is pending and released after its files are gone.  One that a
-crash leaves behind delays only what the place outside would tidy up; the garbage collector finds
-it by its name.
+A hold is taken before the checkpoint is pending and released after its files are gone: the source
+keeps the records that the checkpoint or savepoint would read on from.  A hold that a crash leaves
+behind delays only the place outside in tidying up; the garbage collector finds it by its name.
 
-Notifications: hooks, sources, sinks and keyed functions are told how each checkpoint ended.
+Hooks, sources, sinks and keyed functions are notified of each checkpoint's end.  Best effort, as
+with Flink's CheckpointListener: what a listener raises is logged.  A completion is notified before
+*committed* is journaled, so again if the coordinator dies in between; an abort is notified once.
 
-Best effort, as Flink's CheckpointListener: what a listener raises is logged.  A completion is told
-before *committed* is journaled, so a coordinator that dies in between has it told again; an abort
-is told once.
-
-Calls of a user's hook or listener, each for a bounded time.
-
-The call is made in a thread of its own, for Python cannot end a function that hangs.  One that does
-is left behind, and what asked for it goes on with an error: it must not hold up the job.
+A user's hook or listener is called in a thread of its own, and for a bounded time, as Python cannot
+end a function that hangs.  One that does is left behind, and the caller goes on with an error.
 """
 
 from __future__ import annotations
@@ -22,14 +18,15 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.plan import SourceCut
 from sluice.core.state import CoordinatorState
-from sluice.declaration.checkpointing import NotificationHook
+from sluice.declaration.checkpointing import MasterHook, NotificationHook
 from sluice.declaration.keyed_functions import CheckpointedFunction
 from sluice.declaration.operations import ProcessKeyed
 from sluice.declaration.places import CheckpointListener, Sink, Source, SourceDefaults
@@ -41,19 +38,33 @@ from sluice.job.positions import position_of
 log = logging.getLogger(__name__)
 
 SAVEPOINT = "savepoint-"
+LISTENER_TIMEOUT = timedelta(minutes=1)  # It is a hint: the commit behind it does not wait longer.
+
+Listener: TypeAlias = CheckpointListener | CheckpointedFunction | MasterHook
+T = TypeVar("T")
 
 
 def hold(job: Job, state: CoordinatorState, cuts: Iterable[SourceCut], what: str) -> None:
     """Keep what is read after the *cuts* for *what*: a checkpoint's id, or ``savepoint-{name}``.
 
     Raises:
-        ConfigurationError, StoreUnavailable: what the source says.
+        ConfigurationError, StoreUnavailable: as the source does.
     """
     for cut in cuts:
         if cut.table is None and cut.uid in job.pipeline.sources:
             source = open_source(job, cut.uid, state.configuration.params)
-            if _answers(source, "hold"):
+            if _overrides(source, "hold"):
                 source.hold(_prefix(job, cut.uid) + what, position_of(job, cut))
+
+
+def _overrides(source: Source, act: str) -> bool:
+    """Whether the source has a method of its own: else its position need not be read."""
+    return getattr(type(source), act) is not getattr(SourceDefaults, act)
+
+
+def _prefix(job: Job, uid: str) -> str:
+    """What the names of its holds begin with; uids have no hyphen, so no prefix begins another."""
+    return f"sluice-{job.pipeline.uid}-{uid}-"
 
 
 def release(job: Job, state: CoordinatorState, what: str, sources: Sources | None = None) -> None:
@@ -68,17 +79,27 @@ def release(job: Job, state: CoordinatorState, what: str, sources: Sources | Non
             log.warning("hold not released source=%s of=%s: %s", uid, what, error)
 
 
+def _sources(
+    job: Job, state: CoordinatorState, opened: Sources | None = None
+) -> Iterator[tuple[str, Source]]:
+    if state.generation == NO_GENERATION:
+        return
+    sources = opened or Sources(job, state.configuration.params)
+    for node in job.pipeline.stream_sources():
+        yield node.uid, sources[node.uid]
+
+
 def release_orphans(job: Job, savepoints: Callable[[], Iterable[str]]) -> None:
     """Release the holds of checkpoints and savepoints that are gone.
 
-    What is held is listed before the journal and the savepoints are: what is taken meanwhile is not
-    among it, and what was taken before is known by then.
+    The holds are listed before the journal and the savepoints are read.  So a hold that is taken
+    meanwhile is not among them, and what an earlier one is for is known by then.
     """
     found = [*_held(job, job.state())]
     if not found:
         return
     state = job.state()
-    known = _known(state) | {SAVEPOINT + name for name in savepoints()}
+    known = _with_holds(state) | {SAVEPOINT + name for name in savepoints()}
     for uid, source, name in found:
         what = name.removeprefix(_prefix(job, uid))
         is_begun = not what.isdecimal() or int(what) < state.next_checkpoint_id
@@ -99,8 +120,8 @@ def _held(job: Job, state: CoordinatorState) -> Iterator[tuple[str, Source, str]
             log.warning("holds cannot be listed source=%s: %s", uid, error)
 
 
-def _known(state: CoordinatorState) -> set[str]:
-    """For what something is held; for a savepoint before it is complete."""
+def _with_holds(state: CoordinatorState) -> set[str]:
+    """The checkpoints that holds are for, and savepoints which may not be complete yet."""
     pending = [(one.checkpoint_id, one.savepoint_name) for one in state.pending]
     done = [(c.checkpoint_id, c.savepoint_name) for c in (*state.completed, *state.discarding)]
     named = {name for _, name in (*pending, *done) if name is not None}
@@ -111,10 +132,10 @@ def _known(state: CoordinatorState) -> set[str]:
 def notify_complete(
     job: Job, state: CoordinatorState, cuts: Iterable[SourceCut], sources: Sources
 ) -> None:
-    """Tell the sources that a checkpoint with these *cuts* is published, for monitoring."""
+    """Let the sources report, for monitoring, that a checkpoint with these *cuts* is published."""
     by_uid = {cut.uid: cut for cut in cuts}
     for uid, source in _sources(job, state, sources):
-        if not _answers(source, "notify_complete"):
+        if not _overrides(source, "notify_complete"):
             continue
         try:
             position = position_of(job, by_uid[uid]) if uid in by_uid else ()
@@ -123,54 +144,26 @@ def notify_complete(
             log.warning("source was not told of the checkpoint source=%s: %s", uid, error)
 
 
-def _answers(source: Source, act: str) -> bool:
-    """Whether the source does more than nothing there: else its position need not be read."""
-    return getattr(type(source), act) is not getattr(SourceDefaults, act)
-
-
-def _prefix(job: Job, uid: str) -> str:
-    """What its holds' names begin with; uids have no hyphen, so no prefix begins another."""
-    return f"sluice-{job.pipeline.uid}-{uid}-"
-
-
-def _sources(
-    job: Job, state: CoordinatorState, opened: Sources | None = None
-) -> Iterator[tuple[str, Source]]:
-    if state.generation == NO_GENERATION:
-        return
-    sources = opened or Sources(job, state.configuration.params)
-    for node in job.pipeline.stream_sources():
-        yield node.uid, sources[node.uid]
-
-
-Listener: TypeAlias = CheckpointListener | CheckpointedFunction
-
-LISTENER_TIMEOUT = timedelta(minutes=1)  # It is a hint: the commit behind it does not wait longer.
-
-
 def notify_checkpoint_complete(
     job: Job, checkpoint_id: CheckpointId, sources: Sources, sinks: Mapping[str, Sink]
 ) -> None:
     """The checkpoint is published at each of *sinks*, which are all that the job has."""
-    for uid, hook in job.pipeline.hooks.items():
-        _call_listener(uid, hook.notify_checkpoint_complete, checkpoint_id, hook.timeout)
     for uid, listener in _listeners(job, sources, sinks):
-        _call_listener(uid, listener.notify_checkpoint_complete, checkpoint_id)
+        _call_listener(uid, listener, listener.notify_checkpoint_complete, checkpoint_id)
 
 
 def notify_checkpoint_aborted(
     job: Job, checkpoint_id: CheckpointId, sources: Sources, sinks: Mapping[str, Sink]
 ) -> None:
     """The checkpoint was aborted, and everything that it wrote is deleted."""
-    for uid, hook in job.pipeline.hooks.items():
-        _call_listener(uid, hook.notify_checkpoint_aborted, checkpoint_id, hook.timeout)
     for uid, listener in _listeners(job, sources, sinks):
-        _call_listener(uid, listener.notify_checkpoint_aborted, checkpoint_id)
+        _call_listener(uid, listener, listener.notify_checkpoint_aborted, checkpoint_id)
 
 
 def _listeners(
     job: Job, sources: Sources, sinks: Mapping[str, Sink]
 ) -> Iterator[tuple[str, Listener]]:
+    yield from job.pipeline.hooks.items()
     for uid in job.pipeline.sources:
         source = sources[uid]
         if isinstance(source, CheckpointListener):
@@ -184,7 +177,7 @@ def _listeners(
 
 
 def _listens(function: CheckpointedFunction) -> bool:
-    """Whether it does more than nothing when it is told: else no thread is started for it."""
+    """Whether it overrides a notification: else no thread is started for it."""
     own, none = type(function), CheckpointedFunction
     return (
         own.notify_checkpoint_complete is not none.notify_checkpoint_complete
@@ -194,19 +187,17 @@ def _listens(function: CheckpointedFunction) -> bool:
 
 def _call_listener(
     uid: str,
+    listener: Listener,
     notify: NotificationHook | Callable[[int], None] | None,
     checkpoint_id: CheckpointId,
-    limit: timedelta = LISTENER_TIMEOUT,
 ) -> None:
     if notify is None:
         return
+    limit = listener.timeout if isinstance(listener, MasterHook) else LISTENER_TIMEOUT
     try:
         call_hook(partial(notify, checkpoint_id), limit)
     except Exception as error:  # noqa: BLE001 - a user's code may raise anything
         log.warning("not told of its end checkpoint_id=%d uid=%s: %s", checkpoint_id, uid, error)
-
-
-T = TypeVar("T")
 
 
 def call_hook(act: Callable[[], T], limit: timedelta) -> T:
@@ -216,30 +207,18 @@ def call_hook(act: Callable[[], T], limit: timedelta) -> T:
         TimeoutError: it did not return within *limit*; it may still be at work.
         Exception: what it raised.
     """
-    call = _Call(act)
+    context, outcome = contextvars.copy_context(), Future[T]()
+
+    def run() -> None:
+        try:
+            outcome.set_result(context.run(act))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the hook was called
+            outcome.set_exception(error)
+
     # A daemon, so that a hook that hangs does not keep the process.
-    thread = threading.Thread(target=call.run, name="hook", daemon=True)
+    thread = threading.Thread(target=run, name="hook", daemon=True)
     thread.start()
     thread.join(limit.total_seconds())
     if thread.is_alive():
         raise TimeoutError(f"it did not return within {limit.total_seconds():g} s")
-    return call.result()
-
-
-class _Call(Generic[T]):
-    def __init__(self, act: Callable[[], T]) -> None:
-        self._act = act
-        self._context = contextvars.copy_context()
-        self._returned: list[T] = []
-        self._raised: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._returned.append(self._context.run(self._act))
-        except BaseException as error:  # noqa: BLE001 - it is raised where the hook was called
-            self._raised = error
-
-    def result(self) -> T:
-        if self._raised is not None:
-            raise self._raised
-        return self._returned[0]
+    return outcome.result()

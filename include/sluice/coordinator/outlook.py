@@ -3,7 +3,7 @@
     Waiting --the interval is over, and a source has records--> Due
     Waiting --a tick has come, and a source has records-------> Due
 
-``trigger`` decides, whatever was seen here.  While nothing happens a look is one small request for
+``trigger`` decides, whatever was found here.  While nothing happens it costs one small request for
 the journal, and what the sources need to tell whether there is more; before the interval is over
 they are not asked.
 """
@@ -27,9 +27,8 @@ from sluice.job.places import open_source
 from sluice.job.positions import load_position
 from sluice.store.journal import Head
 
-POLLS_PER_JOURNAL_LISTING = (
-    20  # A root that was emptied shows only when the whole journal is listed.
-)
+# That a root was emptied shows only in a listing of the whole journal.
+POLLS_PER_JOURNAL_LISTING = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ DueOrWaiting: TypeAlias = Due | Waiting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WorkAfterBarrier:
-    """What lies ahead of the newest barrier, as of the journal's entry ``seq``."""
+    """What the next epoch has to do, as of the journal's entry ``seq``."""
 
     seq: int
     owes: str  # Why there is work without new records; empty if there is none.
@@ -61,11 +60,11 @@ class _WorkAfterBarrier:
 
 
 class NextCheckpoint:
-    """*interval_ms* is the shortest distance of two checkpoints, *lead_ms* the time by which a
-    checkpoint is said to be due before that is over, as a trigger takes as long to act on it.
+    """*interval_ms* is the shortest distance of two checkpoints.  A checkpoint is due *lead_ms*
+    earlier, as it takes that long until a trigger acts on it.
 
-    With *latest_tick_ms* the clock decides, too: one is due at each tick that has come, as that
-    function tells, unless there is nothing to do when the sources are first asked after it.
+    With *latest_tick_ms* the clock decides, too: a checkpoint is due once for each tick that this
+    function returns, unless there is nothing to do when the sources are first asked after the tick.
     """
 
     def __init__(
@@ -82,8 +81,8 @@ class NextCheckpoint:
         self._interval_ms = interval_ms
         self._lead_ms = lead_ms
         self._head: Head | None = None
-        self._ahead: _WorkAfterBarrier | None = None
-        self._looks = 0
+        self._work: _WorkAfterBarrier | None = None
+        self._polls = 0
 
     def look(self) -> DueOrWaiting:
         """Raises any SluiceError that ``trigger`` would raise: the store, a source, a parent."""
@@ -96,31 +95,32 @@ class NextCheckpoint:
         tick_ms = 0 if self._latest_tick_ms is None else self._latest_tick_ms()
         if tick_ms and max(state.last_triggered_at_ms or 0, self._passed_ms) >= tick_ms:
             return Waiting(message="waiting for the next tick of the clock")
-        examined = examine(state, _a_request(now_ms), now_ms)
+        request = CheckpointRequest(request_id="outlook", is_periodic=True, requested_at_ms=now_ms)
+        examined = examine(state, request, now_ms)
         if examined.standing is not Admission.RUNS:
             return Waiting(message=examined.message, rest_ms=examined.retry_in_ms)
         rest_ms = rest_before_event_ms(state, self._interval_ms, now_ms) - self._lead_ms
         if rest_ms > 0:
             return Waiting(message=f"the interval lasts {rest_ms} ms more", rest_ms=rest_ms)
-        sight = self._ask_sources(head)
-        if isinstance(sight, Waiting):
+        found = self._ask_sources(head)
+        if isinstance(found, Waiting):
             self._passed_ms = tick_ms
-        return sight
+        return found
 
     def _newest(self) -> Head:
-        self._looks += 1
-        is_known = self._head is not None and self._looks % POLLS_PER_JOURNAL_LISTING
-        if self._head is None or not is_known or not self._job.journal.is_newest(self._head.seq):
+        self._polls += 1
+        must_list = self._polls % POLLS_PER_JOURNAL_LISTING == 0
+        if self._head is None or must_list or not self._job.journal.is_newest(self._head.seq):
             self._head = self._job.journal.load()
         return self._head
 
     def _ask_sources(self, head: Head) -> DueOrWaiting:
-        if self._ahead is None or self._ahead.seq != head.seq:
-            self._ahead = _work_after_barrier(self._job, head)
+        if self._work is None or self._work.seq != head.seq:
+            self._work = _work_after_barrier(self._job, head)
         next_id = head.state.next_checkpoint_id
-        if self._ahead.owes:
-            return Due(message=self._ahead.owes, next_id=next_id)
-        barriers = {uid: self._next(uid, *at) for uid, at in self._ahead.sources.items()}
+        if self._work.owes:
+            return Due(message=self._work.owes, next_id=next_id)
+        barriers = {uid: self._next(uid, *at) for uid, at in self._work.sources.items()}
         news = [uid for uid, barrier in barriers.items() if barrier.records]
         if news:
             return Due(message=f"new records in {', '.join(news)}", next_id=next_id)
@@ -135,7 +135,7 @@ class NextCheckpoint:
 
 
 def rest_before_event_ms(state: CoordinatorState, interval_ms: int, now_ms: int) -> int:
-    """What is left of the interval in force; what a person asked for does not wait for it."""
+    """What is left of the interval in force; 0 if a person asked for a checkpoint."""
     if adopted(state, now_ms, cause="") is not None:
         return 0
     changed_ms = state.timing.interval_ms
@@ -160,7 +160,3 @@ def _work_after_barrier(job: Job, head: Head) -> _WorkAfterBarrier:
             for node in job.pipeline.stream_sources()
         },
     )
-
-
-def _a_request(now_ms: int) -> CheckpointRequest:
-    return CheckpointRequest(request_id="outlook", is_periodic=True, requested_at_ms=now_ms)

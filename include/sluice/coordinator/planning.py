@@ -1,11 +1,7 @@
-"""The plan of the next checkpoint: the barrier on every source, and the stages that take part.
-
-The stages that take part in the next checkpoint, and how each of them does.
+"""The plan of the next checkpoint: the barrier in every source, and the stages that take part.
 
 Flink's CheckpointPlanCalculator waits for every subtask that runs.  Here a stage finishes as a
 whole.
-
-The cut of each source: where the next checkpoint's barrier is, and what lies before it.
 """
 
 from __future__ import annotations
@@ -39,6 +35,9 @@ from sluice.store.journal import Head
 
 log = logging.getLogger(__name__)
 
+Barriers: TypeAlias = Mapping[str, Mapping[str, int]]
+"""An end offset per source and partition."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan:
@@ -53,7 +52,7 @@ def make_plan(
 ) -> CheckpointPlan | NoPlan:
     """What the checkpoint that *request* asks for will do; nothing is written yet.
 
-    *barriers* are those that were decided elsewhere, an end offset per source and partition.
+    *barriers* are those that were decided elsewhere.
 
     Raises:
         ConfigurationError: a source cannot be read as declared, or the chain is not that of before.
@@ -69,8 +68,11 @@ def make_plan(
     drains = exhausted or request.type is CheckpointType.SAVEPOINT_TERMINATE
     running, finished = running_and_finished(job, lineage, {c.uid: c for c in cuts})
     if finished and not state.configuration.checkpoints_after_tasks_finish:
-        return _not_all_run(finished[0])
-    if full or request.is_canonical:  # Who has finished runs once more, to copy its state.
+        return NoPlan(
+            reason=CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
+            message=f"{finished[0]!r} has finished, and checkpoints_after_tasks_finish is off",
+        )
+    if full or request.is_canonical:  # A finished stage runs once more, to copy its state.
         running, finished = tuple(job.pipeline.stages), ()
     must_align = request.type.is_savepoint or drains or full
     now_ms = job.clock()
@@ -100,82 +102,102 @@ def make_plan(
     return plan
 
 
-def _not_all_run(stage: str) -> NoPlan:
-    return NoPlan(
-        reason=CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
-        message=f"{stage!r} has finished, and checkpoints_after_tasks_finish is off",
-    )
-
-
-def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> CheckpointPlan | NoPlan:
-    """Have the sources and master hooks answer for this checkpoint id, in that order.
-
-    A table source is pinned as of this barrier; an unchanged one keeps its segment, unless that is
-    not the job's own.  The layer that a position adds is written.  There is no plan when a hook
-    fails.
-    """
-    params = state.configuration.params
-    cuts = tuple(
-        replace(
-            cut,
-            table=write_table(
-                job, cut.uid, params, plan.checkpoint_id, None if plan.is_full else cut.table
-            ),
-        )
-        if job.pipeline.sources[cut.uid].is_table
-        else store_layers(job, cut, plan.checkpoint_id)
-        for cut in plan.sources
-    )
-    hold(job, state, cuts, str(plan.checkpoint_id))
-    answers: dict[str, str | None] = {}
-    for hook in job.pipeline.hooks.values():
-        try:
-            act = partial(hook.trigger, plan.checkpoint_id, plan.triggered_at_ms)
-            answers[hook.uid] = call_hook(act, hook.timeout)
-        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-            return _hook_failed(hook.uid, plan.checkpoint_id, error)
-    return replace(plan, sources=cuts, master_states=answers)
-
-
-def call_pre_barrier_hooks(job: Job, state: CoordinatorState) -> NoPlan | None:
-    """Call what hooks have to do before the barrier is cut; why there is no plan, if one fails."""
-    for hook in job.pipeline.hooks.values():
-        if hook.prepare_snapshot_pre_barrier is None:
-            continue
-        try:
-            act = partial(hook.prepare_snapshot_pre_barrier, state.next_checkpoint_id)
-            call_hook(act, hook.timeout)
-        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-            return _hook_failed(hook.uid, state.next_checkpoint_id, error)
-    return None
-
-
-def _hook_failed(uid: str, checkpoint_id: CheckpointId, error: Exception) -> NoPlan:
-    message = f"master hook {uid!r} failed: {error}"
-    log.warning("no checkpoint checkpoint_id=%d: %s", checkpoint_id, message)
-    return NoPlan(reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, message=message)
-
-
-def has_rows_in_flight(job: Job, lineage: Lineage) -> bool:
-    """Whether rows are in flight, so that an epoch without new records has work to do."""
-    return isinstance(lineage, CompletedParent) and any(
-        stage.in_flight_segments
-        for uid in job.pipeline.stages
-        if (stage := lineage.stage(uid)) is not None
-    )
-
-
 def is_full(state: CoordinatorState) -> bool:
     """The first checkpoint behind a snapshot that is not the job's own shares no file with it."""
     return not state.pending and state.origin is not None and state.claim_mode is ClaimMode.NO_CLAIM
 
 
-def _starts_lineage(state: CoordinatorState, lineage: Lineage) -> bool:
-    """An origin may be of another job, so its generation says nothing."""
-    if not isinstance(lineage, CompletedParent):
-        return False
-    before = lineage.metadata
-    return before is None or state.origin is not None or before.generation != state.generation
+def cut_sources(
+    job: Job,
+    state: CoordinatorState,
+    lineage: Lineage,
+    barriers: Barriers,
+    *,
+    shares_files: bool,
+) -> tuple[SourceCut, ...]:
+    """Where the checkpoint's barrier is in each source of the pipeline, and what lies before it.
+
+    With *shares_files* a position may continue layers that an earlier checkpoint wrote.
+
+    Raises:
+        ConfigurationError: a source cannot be read as declared, or a barrier is for none.
+    """
+    _check_barriers(job, barriers)
+    left, streams = records_of_next_epoch(state), len(job.pipeline.stream_sources())
+    cuts: list[SourceCut] = []
+    for uid, source in job.pipeline.sources.items():
+        share = None if left is None else -(-left // max(1, streams))
+        limits = (share, state.configuration.max_records_per_epoch)
+        max_records = min((limit for limit in limits if limit is not None), default=None)
+        cuts.append(
+            _cut(job, state, uid, lineage, barriers, max_records, shares_files=shares_files)
+        )
+        if not source.is_table:  # Records that a source has not got are left to those behind it.
+            streams -= 1
+            left = None if left is None else max(streams, left - cuts[-1].records)
+    return tuple(cuts)
+
+
+def _check_barriers(job: Job, barriers: Barriers) -> None:
+    streams = [source.uid for source in job.pipeline.stream_sources()]
+    for uid in barriers:
+        if uid not in streams:
+            raise ConfigurationError(
+                f"a barrier is given for {uid!r}, which is no stream source of "
+                f"{job.pipeline.uid!r}; those are {', '.join(streams)}"
+            )
+
+
+def _cut(
+    job: Job,
+    state: CoordinatorState,
+    uid: str,
+    lineage: Lineage,
+    barriers: Barriers,
+    max_records: int | None,
+    *,
+    shares_files: bool,
+) -> SourceCut:
+    source = open_source(job, uid, state.configuration.params)
+    node, previous = job.pipeline.sources[uid], lineage.source(uid)
+    if node.is_table:
+        return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
+    before = load_position(job, previous)
+    barrier = source.plan(
+        before.whole,
+        max_records=max_records,
+        parallelism=max(
+            job.parallelism_of(stage.uid, state.configuration)
+            for stage in job.pipeline.stages.values()
+            if uid in stage.producers
+        ),
+        until=barriers.get(uid, {} if node.is_induced else None),
+    )
+    cut = SourceCut(
+        uid=uid,
+        position=barrier.position,
+        slices=barrier.slices,
+        exhausted=barrier.exhausted,
+        is_backlog=barrier.is_backlog,
+        waiting=barrier.waiting,
+        heads=_heads(source, barrier, before) if node.event_time is not None else (),
+        partitions_end=source.partitions_end and node.idle_after_ms is None,
+        unread=barrier.unread,
+        size_bytes=barrier.size_bytes,
+    )
+    if node.idle_after_ms is not None:
+        parent = None if previous is None else with_whole(previous, before)
+        cut = with_idleness(cut, parent, now_ms=job.clock(), idle_after_ms=node.idle_after_ms)
+    return with_layers(cut, before, shares_files=shares_files, layer_of=layer_of)
+
+
+def _heads(source: Source, barrier: Barrier, before: Position) -> tuple[Slice, ...]:
+    """The first records of partitions that wait, and are new since the parent's barrier: each is
+    read ahead once.
+    """
+    unread = {part.partition for part in barrier.position if part.offset == 0}
+    new = unread - before.entries.keys()
+    return source.heads([name for name in barrier.waiting if name in new])
 
 
 def running_and_finished(
@@ -214,49 +236,20 @@ def _has_seen_the_end(lineage: Lineage, uid: str) -> bool:
     return stage.watermark_ms == MAX_WATERMARK
 
 
-def _is_needed_now(job: Job, uid: str, lineage: Lineage) -> bool:
-    """Whether a stage behind this one reads a source as well, and no column of this one is known.
-
-    Records of a source do not wait: the epoch that was cut has to read them.
-    """
-    stage = lineage.stage(uid)
-    if stage is not None and stage.schema:
-        return False
-    return any(
-        _reads_a_source(job, consumer.uid) or _is_needed_now(job, consumer.uid, lineage)
-        for consumer in job.pipeline.consumers_of(uid)
-    )
-
-
-def _is_before_a_source(job: Job, uid: str) -> bool:
-    """Whether a stage behind this one reads a source as well: it would be overtaken with this one,
-    and the records of its source that were cut for this epoch would never be read.
-    """
-    return any(
-        _reads_a_source(job, consumer.uid) or _is_before_a_source(job, consumer.uid)
-        for consumer in job.pipeline.consumers_of(uid)
-    )
-
-
-def _reads_a_source(job: Job, uid: str) -> bool:
-    return len(job.pipeline.upstream_of(uid)) < len(job.pipeline.stages[uid].inputs)
-
-
 def task_plan(
     job: Job, state: CoordinatorState, uid: str, lineage: Lineage, *, must_align: bool
 ) -> TaskPlan:
     """One stage of the plan, and whether it may be overtaken.
 
-    A stage that reads a source is never overtaken, and none before it: its unread records are in
+    A stage that reads a source is never overtaken, nor is one before it: its unread records are in
     the source, not in flight.  A stage that was overtaken in the parent is not overtaken again, so
-    that it advances.  One whose columns are unknown runs where a stage behind it cannot read its
+    that it advances.  Nor is one whose columns are unknown, if a stage behind it cannot read its
     source without them.
     """
     parallelism = job.parallelism_of(uid, state.configuration)
     declared = job.pipeline.max_parallelism or default_max_parallelism(parallelism)
     max_parallelism = lineage.max_parallelism(uid) or declared
     check_parallelism(uid, parallelism, max_parallelism)
-    upstream = job.pipeline.upstream_of(uid)
     is_wanted = state.configuration.unaligned and not must_align
     is_possible = is_wanted and not _reads_a_source(job, uid)
     can_be_behind = is_possible and not _is_needed_now(job, uid, lineage)
@@ -269,112 +262,99 @@ def task_plan(
         max_parallelism=max_parallelism,
         is_unaligned=is_unaligned,
         may_be_overtaken=may_be_overtaken,
-        reads=upstream,
+        reads=job.pipeline.upstream_of(uid),
     )
 
 
-Barriers: TypeAlias = Mapping[str, Mapping[str, int]]
-"""An end offset per source and partition."""
+def _is_needed_now(job: Job, uid: str, lineage: Lineage) -> bool:
+    """Whether a stage behind this one also reads a source, and the columns of this one are unknown.
 
-
-def cut_sources(
-    job: Job,
-    state: CoordinatorState,
-    lineage: Lineage,
-    barriers: Barriers,
-    *,
-    shares_files: bool,
-) -> tuple[SourceCut, ...]:
-    """Where the checkpoint's barrier is in each source of the pipeline.
-
-    *barriers* are those that were decided elsewhere.  With *shares_files* a position may continue
-    layers that an earlier checkpoint wrote.
-
-    Raises:
-        ConfigurationError: a source cannot be read as declared, or a barrier is for none.
+    Records of a source do not wait: the epoch that they were cut for has to read them.
     """
-    _check_barriers(job, barriers)
-    left, streams = records_of_next_epoch(state), len(job.pipeline.stream_sources())
-    cuts: list[SourceCut] = []
-    for uid, source in job.pipeline.sources.items():
-        share = None if left is None else -(-left // max(1, streams))
-        limits = _Limits(_least(share, state.configuration.max_records_per_epoch), shares_files)
-        cuts.append(_cut(job, state, uid, lineage, barriers, limits))
-        if not source.is_table:  # What one source has not is left for those behind it.
-            streams -= 1
-            left = None if left is None else max(streams, left - cuts[-1].records)
-    return tuple(cuts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    max_records: int | None
-    shares_files: bool
-
-
-def _least(*limits: int | None) -> int | None:
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _check_barriers(job: Job, barriers: Barriers) -> None:
-    streams = [source.uid for source in job.pipeline.stream_sources()]
-    for uid in barriers:
-        if uid not in streams:
-            raise ConfigurationError(
-                f"a barrier is given for {uid!r}, which is no stream source of "
-                f"{job.pipeline.uid!r}; those are {', '.join(streams)}"
-            )
-
-
-def _cut(
-    job: Job,
-    state: CoordinatorState,
-    uid: str,
-    lineage: Lineage,
-    barriers: Barriers,
-    limits: _Limits,
-) -> SourceCut:
-    source = open_source(job, uid, state.configuration.params)
-    previous = lineage.source(uid)
-    if job.pipeline.sources[uid].is_table:
-        return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
-    node = job.pipeline.sources[uid]
-    before = load_position(job, previous)
-    barrier = source.plan(
-        before.whole,
-        max_records=limits.max_records,
-        parallelism=_first_parallelism(job, state, uid),
-        until=barriers.get(uid, {} if node.is_induced else None),
+    stage = lineage.stage(uid)
+    if stage is not None and stage.schema:
+        return False
+    return any(
+        _reads_a_source(job, consumer.uid) or _is_needed_now(job, consumer.uid, lineage)
+        for consumer in job.pipeline.consumers_of(uid)
     )
-    cut = SourceCut(
-        uid=uid,
-        position=barrier.position,
-        slices=barrier.slices,
-        exhausted=barrier.exhausted,
-        is_backlog=barrier.is_backlog,
-        waiting=barrier.waiting,
-        heads=_heads(source, barrier, before) if node.event_time is not None else (),
-        partitions_end=source.partitions_end and node.idle_after_ms is None,
-        unread=barrier.unread,
-        size_bytes=barrier.size_bytes,
+
+
+def _is_before_a_source(job: Job, uid: str) -> bool:
+    """Whether a stage behind this one also reads a source: it would be overtaken with this one, and
+    the records of its source that were cut for this epoch would never be read.
+    """
+    return any(
+        _reads_a_source(job, consumer.uid) or _is_before_a_source(job, consumer.uid)
+        for consumer in job.pipeline.consumers_of(uid)
     )
-    if node.idle_after_ms is not None:
-        after_ms = node.idle_after_ms
-        parent = None if previous is None else with_whole(previous, before)
-        cut = with_idleness(cut, parent, now_ms=job.clock(), idle_after_ms=after_ms)
-    return with_layers(cut, before, shares_files=limits.shares_files, layer_of=layer_of)
 
 
-def _heads(source: Source, barrier: Barrier, before: Position) -> tuple[Slice, ...]:
-    """Of what waits and was not there at the barrier before: each partition is looked at once."""
-    unread = {part.partition for part in barrier.position if part.offset == 0}
-    new = unread - before.entries.keys()
-    return source.heads([name for name in barrier.waiting if name in new])
+def _reads_a_source(job: Job, uid: str) -> bool:
+    return len(job.pipeline.upstream_of(uid)) < len(job.pipeline.stages[uid].inputs)
 
 
-def _first_parallelism(job: Job, state: CoordinatorState, source: str) -> int:
-    return max(
-        job.parallelism_of(stage.uid, state.configuration)
-        for stage in job.pipeline.stages.values()
-        if source in stage.producers
+def _starts_lineage(state: CoordinatorState, lineage: Lineage) -> bool:
+    """An origin may be of another job, so its generation says nothing."""
+    if not isinstance(lineage, CompletedParent):
+        return False
+    before = lineage.metadata
+    return before is None or state.origin is not None or before.generation != state.generation
+
+
+def has_rows_in_flight(job: Job, lineage: Lineage) -> bool:
+    """Whether rows are in flight: then an epoch without new records has work to do."""
+    return isinstance(lineage, CompletedParent) and any(
+        stage.in_flight_segments
+        for uid in job.pipeline.stages
+        if (stage := lineage.stage(uid)) is not None
     )
+
+
+def call_pre_barrier_hooks(job: Job, state: CoordinatorState) -> NoPlan | None:
+    """Call the hooks that are due before the barrier is cut; if one fails, there is no plan."""
+    for hook in job.pipeline.hooks.values():
+        if hook.prepare_snapshot_pre_barrier is None:
+            continue
+        try:
+            act = partial(hook.prepare_snapshot_pre_barrier, state.next_checkpoint_id)
+            call_hook(act, hook.timeout)
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+            return _hook_failed(hook.uid, state.next_checkpoint_id, error)
+    return None
+
+
+def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> CheckpointPlan | NoPlan:
+    """Pin the sources and trigger the master hooks under this checkpoint id, in that order.
+
+    A table source is pinned as of this barrier; an unchanged one keeps its segment, unless that is
+    not the job's own.  The layer that a position adds is written.  There is no plan if a hook
+    fails.
+    """
+    params = state.configuration.params
+    cuts = tuple(
+        replace(
+            cut,
+            table=write_table(
+                job, cut.uid, params, plan.checkpoint_id, None if plan.is_full else cut.table
+            ),
+        )
+        if job.pipeline.sources[cut.uid].is_table
+        else store_layers(job, cut, plan.checkpoint_id)
+        for cut in plan.sources
+    )
+    hold(job, state, cuts, str(plan.checkpoint_id))
+    answers: dict[str, str | None] = {}
+    for hook in job.pipeline.hooks.values():
+        try:
+            act = partial(hook.trigger, plan.checkpoint_id, plan.triggered_at_ms)
+            answers[hook.uid] = call_hook(act, hook.timeout)
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+            return _hook_failed(hook.uid, plan.checkpoint_id, error)
+    return replace(plan, sources=cuts, master_states=answers)
+
+
+def _hook_failed(uid: str, checkpoint_id: CheckpointId, error: Exception) -> NoPlan:
+    message = f"master hook {uid!r} failed: {error}"
+    log.warning("no checkpoint checkpoint_id=%d: %s", checkpoint_id, message)
+    return NoPlan(reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, message=message)

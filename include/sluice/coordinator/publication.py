@@ -1,4 +1,4 @@
-"""Finalize and commit: the checkpoint becomes true, then its sinks publish it."""
+"""Commit: the sinks publish a completed checkpoint; with AT_LEAST_ONCE, before it completes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Sink
 from sluice.errors import FencedError, ProtocolViolation
-from sluice.job.answers import acks_of, plan_of, still_owed, why_gone
+from sluice.job.answers import acks_of, plan_of, still_owed, still_pending, why_gone
 from sluice.job.job import Job
 from sluice.job.lineage import lineage_of
 from sluice.job.places import Sources, open_sinks
@@ -60,7 +60,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     sinks = {uid: sink for uid, sink in opened.items() if uid in publishing}
     try:
         _publish(state, metadata, sinks)
-    except ProtocolViolation:  # What was staged is gone, since it was not needed any more?
+    except ProtocolViolation:  # The staged rows are gone, perhaps as they were published meanwhile.
         now = job.state()
         if still_owed(now, checkpoint_id).is_committed:
             return now
@@ -69,7 +69,8 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
         export_savepoint(job, metadata, completed.savepoint_name)
     sources = Sources(job, state.configuration.params)
-    _notify(job, state, metadata, sources, opened)
+    notify_complete(job, state, metadata.sources, sources)
+    notify_checkpoint_complete(job, checkpoint_id, sources, opened)
     if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
     done = CheckpointCommitted(
@@ -80,7 +81,8 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         discarded=discard_subsumed(job, state, known=metadata, sources=sources),
     )
     transition = record(job, lambda current: replace(done, generation=current.generation), head)
-    # Not before, nor if it is still owed: a place that was put back until then is told again.
+    # Only once the commit is journaled: as long as it is owed, a place that was put back to an
+    # earlier state needs the staged files to publish them again.
     if transition.verdict is Verdict.APPLIED:
         for uid, sink in sinks.items():
             sink.discard_copied(of_sink(uid, metadata.committables))
@@ -90,15 +92,20 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     return transition.state
 
 
-def _notify(
-    job: Job,
-    state: CoordinatorState,
-    metadata: CheckpointMetadata,
-    sources: Sources,
-    sinks: Mapping[str, Sink],
+def _publish(
+    state: CoordinatorState, metadata: CheckpointMetadata, sinks: Mapping[str, Sink]
 ) -> None:
-    notify_complete(job, state, metadata.sources, sources)
-    notify_checkpoint_complete(job, metadata.checkpoint_id, sources, sinks)
+    """Have each of *sinks* publish what it staged, unless its table shows that already."""
+    checkpoint_id = metadata.checkpoint_id
+    was_early = state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE
+    before = metadata.previous_tables if state.tables is None else state.tables
+    for uid, sink in sinks.items():
+        if before.get(uid) == checkpoint_id:
+            continue  # The restore found that the table shows it.
+        if was_early and sink.is_published(checkpoint_id):
+            continue
+        staged = of_sink(uid, metadata.committables)
+        sink.commit(writer_of(state), checkpoint_id, before.get(uid), staged)
 
 
 def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
@@ -111,12 +118,11 @@ def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
         FencedError: the checkpoint was aborted, or the attempt was overtaken.
     """
     state = job.state()
-    if state.pending_checkpoint(checkpoint_id) is None:
-        raise FencedError(why_gone(state, checkpoint_id))
+    still_pending(state, checkpoint_id)
     parent = state.latest_completed
     if parent is not None and not parent.is_committed:
         commit(job, parent.checkpoint_id)
-    for pending in state.pending:  # Those before it first: their versions are what it continues.
+    for pending in state.pending:  # In their order: a version continues the one before.
         if pending.checkpoint_id <= checkpoint_id:
             _publish_early(job, state, pending, stage)
 
@@ -134,18 +140,18 @@ def _publish_early(
     committables = [c for ack in acks for c in ack.committables]
     for uid in (node.uid for node in job.pipeline.sinks_of(stage)):
         if not sinks[uid].is_published(checkpoint_id):
-            mine = of_sink(uid, committables)
-            if mine:
-                check_staged_rows(job, uid, sinks[uid], tables.get(uid), acks, mine)
-            note_early_publish(job, checkpoint_id, uid, mine)
-            if not _is_still(job, pending, stage):
+            staged = of_sink(uid, committables)
+            if staged:
+                check_staged_rows(job, uid, sinks[uid], tables.get(uid), acks, staged)
+            note_early_publish(job, checkpoint_id, uid, staged)
+            if not _is_current(job, pending, stage):
                 return
-            sinks[uid].commit(writer_of(state), checkpoint_id, tables.get(uid), mine)
+            sinks[uid].commit(writer_of(state), checkpoint_id, tables.get(uid), staged)
 
 
-def _is_still(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
-    """Whether the checkpoint is pending, and the attempt of *stage* counts; once it is completed
-    its commit shows the rows.
+def _is_current(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
+    """Whether the checkpoint is still pending, and the attempt of *stage* still counts.  False once
+    it is completed: then its commit publishes the rows.
 
     Raises:
         FencedError: it was aborted, or the attempt was overtaken.
@@ -159,19 +165,3 @@ def _is_still(job: Job, pending: PendingCheckpoint, stage: str) -> bool:
     if now.attempt_of(stage) != pending.attempt_of(stage):
         raise FencedError(f"stage {stage!r} runs again in checkpoint {pending.checkpoint_id}")
     return True
-
-
-def _publish(
-    state: CoordinatorState, metadata: CheckpointMetadata, sinks: Mapping[str, Sink]
-) -> None:
-    """Have each of *sinks* publish what it staged, but those whose table shows it already."""
-    checkpoint_id = metadata.checkpoint_id
-    was_early = state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE
-    before = metadata.previous_tables if state.tables is None else state.tables
-    for uid, sink in sinks.items():
-        if before.get(uid) == checkpoint_id:
-            continue  # It was found to show it when the job was restored.
-        if was_early and sink.is_published(checkpoint_id):
-            continue
-        mine = of_sink(uid, metadata.committables)
-        sink.commit(writer_of(state), checkpoint_id, before.get(uid), mine)

@@ -1,16 +1,18 @@
-"""Carries out what a transition asks for.  Every command may be repeated, and may be lost: what a
-lost one leaves behind is listed in the state, or is garbage that its key gives away.
+"""One event into the journal, and what its transition asks for is carried out: what an aborted or
+subsumed checkpoint left is deleted.
 
-The files that a job can still restore, take over or commit.
+Every command may be repeated, and may be lost: what a lost one leaves behind is listed in the
+state, or is garbage that its key gives away.
 
-The commit that subsumes a checkpoint and the garbage collector both ask here before they delete.
-Fails closed: an object that cannot be read may name anything.
+The commit that subsumes a checkpoint and the garbage collector both ask here, before they delete,
+which files the job can still restore, take over or commit.  Fails closed: an object that cannot be
+read may name anything.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -29,7 +31,7 @@ from sluice.core.events import (
 from sluice.core.ids import CheckpointId
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable, require
-from sluice.job.job import Job, uncollected
+from sluice.job.job import Job, files_named, uncollected
 from sluice.job.lineage import useful_compactions
 from sluice.job.places import Sources, open_sinks
 from sluice.protocol.records import decode_metadata
@@ -38,11 +40,14 @@ from sluice.store.object_store import Listed, in_parallel
 
 log = logging.getLogger(__name__)
 
+PARALLEL_READS = 16  # Below the client's connection pool.
+MAX_JOURNAL_LOADS = 10  # A load is repeated when the job has moved on meanwhile.
+
 
 def record(
     job: Job, decide: Callable[[CoordinatorState], Event], head: Head | None = None
 ) -> Transition:
-    """Append the event that *decide* makes of the state, and carry out what it asks for.
+    """Append the event that *decide* makes of the state, and carry out the transition's commands.
 
     One call, so that neither is done without the other; see ``Journal.append`` for *head*.
     """
@@ -52,7 +57,7 @@ def record(
             case DiscardPending():
                 discard_pending(job, transition.state, command.checkpoint_id)
             case DiscardCompleted():
-                pass  # All at once: each of them asks which files the others still use.
+                pass  # Done all at once, below: each depends on which files the others use.
             case _:
                 assert_never(command)
     if any(isinstance(command, DiscardCompleted) for command in transition.commands):
@@ -61,18 +66,16 @@ def record(
 
 
 def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> None:
-    """Delete everything the aborted checkpoint wrote; its plan goes last, as the sign it is over.
+    """Delete everything that the aborted checkpoint wrote; its plan, the sign of it, goes last.
 
     Segments and staged files are named by their checkpoint, so nothing of another one is touched.
     """
-    doomed: list[str] = []
     prefixes = [job.paths.streams(stage, checkpoint_id) for stage in job.pipeline.stages]
     prefixes += [
         job.paths.shared_segments(uid, checkpoint_id)
         for uid in (*job.pipeline.stages, *job.pipeline.sources)
     ]
-    for prefix in prefixes:
-        doomed.extend(listed.key for listed in job.store.list(prefix))
+    doomed = [listed.key for prefix in prefixes for listed in job.store.list(prefix)]
     sinks = open_sinks(job, state.configuration.params)
     abort_staged(job, checkpoint_id, sinks)
     sources = Sources(job, state.configuration.params)
@@ -108,11 +111,11 @@ def discard_subsumed(
     known: CheckpointMetadata | None = None,
     sources: Sources | None = None,
 ) -> tuple[CheckpointId, ...]:
-    """Delete the files of the checkpoints that left the store, but those still in use.  A *known*
-    checkpoint is not read again, and *sources* are not opened again.
+    """Delete the files of the checkpoints that left the store, except for those still in use.
 
-    Fails closed: when a ``_metadata`` cannot be read nothing is deleted, and what is left behind is
-    the garbage collector's to find.  It does not hold up the job.
+    A *known* checkpoint is not read again, and *sources* are not opened again.  Fails closed: if a
+    ``_metadata`` cannot be read nothing is deleted, and the garbage collector finds what is left
+    behind.  It does not hold up the job.
     """
     if not state.discarding:
         return ()
@@ -134,14 +137,15 @@ def discard_subsumed(
 
 
 def discard_claimed(job: Job) -> tuple[str, ...]:
-    """Delete the claimed savepoints that the job does not read any more, and journal that they are
-    gone; return their names.  Fails closed, and does not hold up the job.  Their release is
-    journaled before: from then on no restore can go back to one.
+    """Delete the claimed savepoints that the job does not read any more, and return their names.
 
-    ``_metadata`` goes first, for it is what makes a savepoint: a crash leaves files that cannot be
-    restored, never a savepoint that lacks some.  (A checkpoint's goes last, for only it knows its
-    files; these all lie below the name.)  The name stays in the state until all are gone, so that
-    the next coordinator continues.
+    Their release is journaled before, so that no restore can go back to one from then on, and that
+    they are gone after: until then the next coordinator continues.  Fails closed, and does not hold
+    up the job.
+
+    ``_metadata`` goes first, as it is what makes a savepoint: a crash leaves files that cannot be
+    restored, never a savepoint that lacks some.  (A checkpoint's goes last, as only it knows its
+    files; a savepoint's all lie below its name.)
     """
     state = job.state()
     if not state.claimed_savepoints:
@@ -156,7 +160,7 @@ def discard_claimed(job: Job) -> tuple[str, ...]:
         read |= {state.origin.savepoint}
     unread = tuple(name for name in state.claimed_savepoints if name not in read)
     transition = record(
-        job,  # A restore in between has fenced it.
+        job,  # It is fenced if the job was restored since.
         lambda _: SavepointsReleased(generation=state.generation, savepoints=unread),
     )
     gone = transition.state.releasing_savepoints
@@ -179,7 +183,12 @@ def discard_completed(
         gone = job.metadata(checkpoint.checkpoint_id)
     except RestoreError:
         return  # Discarded before, with all of its files.
-    named = _own_files(job, gone)
+    inherited = {handle.key for handle in gone.files if handle.root}
+    named = [  # Only files that the job wrote: not those it inherited of a savepoint or a root.
+        key
+        for key in dict.fromkeys(handle.key for handle in files_named(gone))
+        if key not in inherited and job.paths.checkpoint_of(key) is not None
+    ]
     used = files_in_use(job, retained, doomed=named)
     files = [key for key in named if key not in used]
     own = [listed.key for listed in job.store.list(job.paths.checkpoint(gone.checkpoint_id))]
@@ -187,20 +196,6 @@ def discard_completed(
     job.store.delete([*files, *(key for key in own if key != metadata_key)])
     job.store.delete([metadata_key])
     log.info("checkpoint subsumed checkpoint_id=%d files=%d", gone.checkpoint_id, len(files))
-
-
-def _own_files(job: Job, metadata: CheckpointMetadata) -> list[str]:
-    """What the job itself wrote: what it inherited of a savepoint or another root is not its."""
-    inherited = {handle.key for handle in metadata.files if handle.root}
-    return [
-        key
-        for key in dict.fromkeys(files_named(metadata))
-        if key not in inherited and job.paths.checkpoint_of(key) is not None
-    ]
-
-
-PARALLEL_READS = 16  # Below the client's connection pool.
-MAX_JOURNAL_LOADS = 10  # Each look but the last found that the job had moved on meanwhile.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,17 +211,19 @@ class InUse:
     savepoint_files: tuple[Listed, ...]
 
     def is_over(self, checkpoint_id: int) -> bool:
-        """Whether the checkpoint has ended, for good or ill.  One that was not begun has not."""
+        """Whether the checkpoint has ended, either way.  One that was not begun has not."""
         state = self.head.state
         is_begun = checkpoint_id < state.next_checkpoint_id
         return is_begun and state.pending_checkpoint(checkpoint_id) is None
 
     def is_settled(self, checkpoint_id: int) -> bool:
-        """Whether it is over, and all before it.  A stage that runs again in one that is not may
-        write under names that were there before, and so have again what was merged behind a later.
+        """Whether the checkpoint is over, and all before it are.
+
+        In one that is pending a stage may run again, write the files that its earlier attempt had
+        written, and so have again the state that was merged behind a later checkpoint.
         """
-        pending = (one.checkpoint_id for one in self.head.state.pending)
-        return self.is_over(checkpoint_id) and all(checkpoint_id < one for one in pending)
+        pending = (checkpoint.checkpoint_id for checkpoint in self.head.state.pending)
+        return self.is_over(checkpoint_id) and all(checkpoint_id < other for other in pending)
 
 
 def load_files_in_use(job: Job) -> InUse:
@@ -254,13 +251,14 @@ def files_in_use(
 ) -> frozenset[str]:
     """The files that the *kept* snapshots name, and the merged state that may still be taken over.
 
-    With *doomed* files, only those of them are asked for; when none of them is merged state, the
-    records of compactions are not read.
+    With *doomed* files, only those of them; if none of these is merged state, the records of
+    compactions are not read.
 
     Raises:
         ProtocolViolation: a compaction's record cannot be read.
     """
-    named = {key for metadata in kept for key in files_named(metadata)}
+    # Their keys in any root: another one may be the job's own, spelled in another way.
+    named = {handle.key for metadata in kept for handle in files_named(metadata)}
     folder = job.paths.all_compactions()
     if doomed is None or any(key.startswith(folder) for key in doomed):
         named |= useful_compactions(job, named)
@@ -274,31 +272,28 @@ def savepoints_in_use(
 
     A savepoint shares no file, so it stays whole for as long as one of its files is used.
     """
-    owners = {job.paths.savepoint_of(one.key) for metadata in retained for one in metadata.files}
+    files = (handle for metadata in retained for handle in metadata.files)
+    owners = {job.paths.savepoint_of(handle.key) for handle in files}
     return frozenset(name for name in claimed if name in owners)
-
-
-def files_named(metadata: CheckpointMetadata) -> Iterator[str]:
-    """The keys that *metadata* names, of any root: another one may be ours, spelled otherwise."""
-    yield from (handle.key for handle in metadata.files)
-    for stage in metadata.stages:
-        for subtask in stage.subtasks:
-            yield from (handle.key for handle in subtask.output if handle.key)
 
 
 def _in_use(job: Job, head: Head) -> InUse:
     """A checkpoint that is being discarded counts: its files are deleted by that, not from here."""
     state, paths = head.state, job.paths
     retained = in_parallel(job.metadata, (c.checkpoint_id for c in state.completed), PARALLEL_READS)
-    leaving = [paths.metadata(c.checkpoint_id) for c in state.discarding]  # It may be gone.
+    leaving = [paths.metadata(c.checkpoint_id) for c in state.discarding]  # They may be gone.
     savepoint_files = tuple(job.store.list(paths.savepoints()))
-    savepoints = [one.key for one in savepoint_files if is_savepoint_metadata(job, one.key)]
-    others = in_parallel(lambda key: _read(job, key), (*leaving, *savepoints), PARALLEL_READS)
-    found = [*retained, *others]
+    savepoints = [file.key for file in savepoint_files if is_savepoint_metadata(job, file.key)]
+
+    def read(key: str) -> CheckpointMetadata | None:
+        raw = job.store.get(key)
+        return None if raw is None else decode_metadata(raw, key)
+
+    found = [*retained, *in_parallel(read, (*leaving, *savepoints), PARALLEL_READS)]
     folders = {c.checkpoint_id for c in (*state.completed, *state.discarding)}
     if state.origin is not None:
         found.append(job.origin_metadata(state.origin))
-        folders.add(state.origin.checkpoint_id)  # Its root may be ours, spelled in another way.
+        folders.add(state.origin.checkpoint_id)  # Its root may be the job's own, as above.
     known = [metadata for metadata in found if metadata is not None]
     return InUse(
         head=head,
@@ -312,8 +307,3 @@ def _in_use(job: Job, head: Head) -> InUse:
 def is_savepoint_metadata(job: Job, key: str) -> bool:
     name = job.paths.savepoint_of(key)
     return name is not None and key == job.paths.savepoint_metadata(name)
-
-
-def _read(job: Job, key: str) -> CheckpointMetadata | None:
-    raw = job.store.get(key)
-    return None if raw is None else decode_metadata(raw, key)

@@ -1,9 +1,8 @@
-"""A person asks for a checkpoint, a savepoint or a stop where no stage can run: a command, a page.
+"""What a person asks of a running job, where no stage can run: on the command line, on a page.
 
-The request is journaled, and awaits a host: ``sluice run``, or a run of the pipeline's DAGs, takes
-it up with the next checkpoint that it asks for.  One that no host takes up expires.
-
-A person pauses the checkpointing of a running job, resumes it, or changes its times.
+A request for a checkpoint, a savepoint or a stop is journaled, and awaits a host: ``sluice run``,
+or a run of the pipeline's DAGs, starts it when it asks for its own next checkpoint.  One that no
+host takes up expires.  Checkpointing is paused, resumed, or given other times.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ LEAST_WAIT = timedelta(seconds=1)
 class UserRequest:
     """``name`` is the savepoint's; a savepoint that ends the job has one, too.
 
-    ``is_full`` is Flink's CheckpointType FULL.  One that ``is_forced`` ignores the limit of
-    concurrent checkpoints, unless the job's are unaligned, which may not overlap.
-
-    ``waits`` is how long it awaits a host; by default as long as a checkpoint may take.
+    ``is_full`` is Flink's CheckpointType FULL.  A request that ``is_forced`` ignores the limit of
+    concurrent checkpoints, unless the job's are unaligned, which may not overlap.  ``waits`` is how
+    long it awaits a host; by default as long as a checkpoint may take.
     """
 
     by: str
@@ -64,7 +62,7 @@ def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
     """Queue *request*, and return it as it is queued.
 
     Raises:
-        ConfigurationError: the job is not RUNNING, or the savepoint's name is taken or bad.
+        ConfigurationError: the job is not RUNNING, or the savepoint's name is taken or invalid.
         FencedError: the job was restored at this moment.
     """
     state = job.state()
@@ -92,6 +90,11 @@ def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
         request.by,
     )
     return queued
+
+
+def timeout_ms(job: Job, state: CoordinatorState) -> int:
+    """How long a checkpoint may take that is triggered now."""
+    return state.timing.timeout_ms or milliseconds(job.pipeline.checkpointing.timeout)
 
 
 def _queued(job: Job, state: CoordinatorState, request: UserRequest) -> CheckpointRequest:
@@ -131,7 +134,7 @@ def _require_running(job: Job, state: CoordinatorState) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTimes:
-    """What is to change; None stays as it is, and ``resets`` takes back what was changed before.
+    """What is to change; None stays as it is, and ``resets`` takes back the changes made before.
 
     Raises:
         ConfigurationError: a value is out of the limits that a declaration has.
@@ -145,8 +148,8 @@ class NewTimes:
 
     def __post_init__(self) -> None:
         names = ("interval", "min_pause", "timeout", "tolerable_failed_checkpoints")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        Checkpointing(**{"interval": None} | given)  # Its limits.
+        new = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        Checkpointing(**{"interval": None} | new)  # It checks the limits.
 
     def applied_to(self, timing: Timing) -> Timing:
         before = Timing(is_paused=timing.is_paused) if self.resets else timing
@@ -162,10 +165,15 @@ class NewTimes:
         )
 
 
+def _changed(before_ms: int | None, new: timedelta | None) -> int | None:
+    return before_ms if new is None else milliseconds(new)
+
+
 def pause(job: Job, *, by: str) -> CoordinatorState:
     """No periodic checkpoint from now on, until a person resumes; what is pending completes.
 
-    What a person asks for is taken.  Raises ConfigurationError for a job that has ended.
+    A checkpoint that a person asks for is taken all the same.  Raises ConfigurationError for a job
+    that has ended.
     """
     return _change(job, lambda timing: replace(timing, is_paused=True), by)
 
@@ -183,17 +191,8 @@ def retime(job: Job, times: NewTimes, *, by: str) -> CoordinatorState:
     return _change(job, times.applied_to, by)
 
 
-def timeout_ms(job: Job, state: CoordinatorState) -> int:
-    """How long a checkpoint of today may take, the one in force."""
-    return state.timing.timeout_ms or milliseconds(job.pipeline.checkpointing.timeout)
-
-
-def _changed(before_ms: int | None, given: timedelta | None) -> int | None:
-    return before_ms if given is None else milliseconds(given)
-
-
 def _change(job: Job, change: Callable[[Timing], Timing], by: str) -> CoordinatorState:
-    """A change that changes nothing leaves the journal, and who made the last one, as they are."""
+    """Journal *change*, unless it changes nothing: then who made the last change stays, too."""
 
     def decide(state: CoordinatorState) -> CheckpointingChanged:
         now_ms, timing = job.clock(), change(state.timing)

@@ -1,11 +1,8 @@
-"""Failure and restore: abort, choose, verify, fence, replay the commit, resume.
+"""Restore: what is asked for is resolved, planned, verified, fenced, and what the job owes is done.
 
-What is asked of a restore, however it was asked: by a form, on the command line, by a failure.
-
-A request is parsed once, where it enters, and resolved once; everything behind that is the same for
-all who ask.
-
-Targets of a restore that a person names: a savepoint, a snapshot in another root, or a path.
+Whoever asks, be it a form, the command line or a failure, asks with a ``RestoreRequest``.  It is
+parsed once, where it enters, and resolved once, to a checkpoint of the job, a savepoint, or a
+snapshot in another root; from there on all restores are the same.
 """
 
 from __future__ import annotations
@@ -63,151 +60,26 @@ class RestoredJob:
     @property
     def named(self) -> str:
         """What it was restored from, in words."""
-        return self._base + "".join(f", past damaged checkpoint {one}" for one in self.passed_over)
-
-    @property
-    def _base(self) -> str:
         if self.origin is not None:
-            return str(self.origin)
-        return (
-            "the empty state" if self.checkpoint_id is None else f"checkpoint {self.checkpoint_id}"
-        )
-
-
-def restore(
-    job: Job,
-    target: RestoreTarget,
-    options: RestoreOptions = DEFAULT_OPTIONS,
-    *,
-    only_generation: int | None = None,
-    configuration: JobConfiguration | None = None,
-    cause: str = "",
-) -> RestoredJob:
-    """Continue the job from *target* under the next generation.
-
-    Everything it needs is verified first; then the fence is journaled, and what the job owes from
-    before, as an unfinished commit, is done before anything new.  *configuration* replaces the
-    job's, for another parallelism.  With *only_generation* nothing happens unless the job is still
-    of that generation: a repeated or late restore is harmless.  So is one with the *cause* of the
-    latest restore: it finds that one done.
-
-    ``Latest`` with *only_generation* is a restart: it may pass damaged checkpoints over, or stop
-    the job, as configured.
-
-    Raises:
-        RestoreError: the target does not exist, something it needs is gone, or a table does not
-            agree with it; all are named.
-        FencedError: the job moved on to another generation.
-    """
-    state = job.state()
-    if cause and state.restored_by == cause:
-        resume(job, job.journal.load())
-        return RestoredJob(checkpoint_id=state.base, origin=state.origin, state=job.state())
-    planned = plan(
-        job,
-        state,
-        Resolved(
-            target=target,
-            options=options,
-            configuration=configuration,
-            only_generation=only_generation,
-        ),
-    )
-    if isinstance(planned.decision, Stop):
-        if planned.message:
-            give_up(job, state, planned.message)
-            raise RestoreError(f"the job is FAILED: {planned.message}")
-        raise RestoreError("the job cannot be restored: " + "; ".join(planned.decision.problems))
-    return _carried_out(job, state, planned, planned.decision, configuration, cause)
-
-
-def _carried_out(
-    job: Job,
-    state: CoordinatorState,
-    planned: Restart,
-    decision: RestoreApproval,
-    configuration: JobConfiguration | None,
-    cause: str,
-) -> RestoredJob:
-    """Say what is lost or passed over, and take the job over."""
-    choice, options = decision.choice, planned.options
-    if planned.passed_over:
-        log.error("damaged checkpoints are passed over: %s", planned.message)
-    if decision.ignores_in_flight:
-        log.error(
-            "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
-            choice.checkpoint_id,
-        )
-    for ahead in decision.tables_ahead:
-        log.warning("%s", ahead)
-    after = _take_over(
-        job,
-        JobRestored(
-            at_ms=job.clock(),
-            generation=next_generation(state),
-            checkpoint_id=choice.checkpoint_id,
-            origin=choice.origin,
-            claim_mode=options.claim_mode,
-            ignores_in_flight=decision.ignores_in_flight,
-            dropped_stages=decision.dropped_stages,
-            has_hooks=bool(job.pipeline.hooks),
-            is_latest=isinstance(planned.target, Latest),
-            tables=decision.tables,
-            life="" if state.life else new_life(),
-            configuration=configuration,
-            cause=cause,
-            passed_over=planned.passed_over,
-            message=planned.message,
-        ),
-    )
-    return RestoredJob(
-        checkpoint_id=choice.checkpoint_id,
-        origin=choice.origin,
-        state=after,
-        passed_over=planned.passed_over,
-        tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
-    )
-
-
-def _take_over(job: Job, event: JobRestored) -> CoordinatorState:
-    """Journal the fence, then do what the job owes from before."""
-    transition = record(job, lambda _: event)
-    if transition.verdict is Verdict.FENCED:
-        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
-    if transition.verdict is not Verdict.APPLIED:
-        raise RestoreError(
-            "a checkpoint completed or was committed while the one to restore was chosen, or that "
-            "one was discarded; restore the job again"
-        )
-    resume(job, job.journal.load())
-    after = job.state()
-    if after.generation != event.generation:
-        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
-    log.info(
-        "job restored pipeline=%s generation=%d checkpoint_id=%s origin=%s",
-        job.pipeline.uid, event.generation, event.checkpoint_id, event.origin,
-    )  # fmt: skip
-    return after
-
-
-def stop(job: Job, status: JobStatus) -> CoordinatorState:
-    """Cancel or suspend the job; what is pending is aborted, retention applies."""
-    transition = record(
-        job, lambda state: JobStopped(at_ms=job.clock(), generation=state.generation, status=status)
-    )
-    return transition.state
+            base = str(self.origin)
+        elif self.checkpoint_id is not None:
+            base = f"checkpoint {self.checkpoint_id}"
+        else:
+            base = "the empty state"
+        return base + "".join(f", past damaged checkpoint {other}" for other in self.passed_over)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:
-    """Without ``checkpoint`` and ``savepoint``: the latest checkpoint.
+    """What a person, or a failure, asks of a restore.
 
-    ``root``: where it lies, if not in the job's own root; ``pipeline``: its uid there, if another.
+    Without ``checkpoint`` and ``savepoint`` it is of the latest checkpoint.  ``root`` is where the
+    snapshot lies, if not in the job's own root, and ``pipeline`` its uid there, if another.
     ``pointer`` says all of that in one path, of the snapshot's folder or its ``_metadata``.
-    ``parallelism`` and ``params`` change the job's configuration: ``"8"``, or ``"stage=8"``.
-    ``only_generation``: a failure's own restart, for the generation that failed.
-    ``may_submit``: a job that was never submitted begins with the empty state, where there is no
-    other way to say how its tables are taken (Airflow's form).
+    ``parallelism`` (``"8"``, or ``"stage=8"``) and ``params`` change the job's configuration.
+    ``only_generation`` marks a failure's own restart, of the generation that failed.  With
+    ``may_submit`` a job that was never submitted begins with the empty state: Airflow's form has no
+    other way to say what becomes of its tables.
 
     Raises:
         ConfigurationError: fields contradict each other.
@@ -246,10 +118,11 @@ class RestoreRequest:
 
     def _require_pointer_alone(self, pointer: str) -> None:
         for name in ("checkpoint", "savepoint", "root", "pipeline"):
-            if getattr(self, name) is not None:
+            value = getattr(self, name)
+            if value is not None:
                 raise ConfigurationError(
-                    f"{pointer!r} says which snapshot is restored, and {name} "
-                    f"{getattr(self, name)!r} says it once more; give one"
+                    f"{pointer!r} says which snapshot is restored, and {name} {value!r} says it "
+                    "once more; give one"
                 )
 
 
@@ -261,6 +134,114 @@ class Resolved:
     options: RestoreOptions
     configuration: JobConfiguration | None
     only_generation: int | None = None
+
+
+def restore(
+    job: Job,
+    target: RestoreTarget,
+    options: RestoreOptions = DEFAULT_OPTIONS,
+    *,
+    only_generation: int | None = None,
+    configuration: JobConfiguration | None = None,
+    cause: str = "",
+) -> RestoredJob:
+    """Continue the job from *target* under the next generation.
+
+    Everything it needs is verified first; then the fence is journaled, and what the job owes from
+    before, as an unfinished commit, is done before anything new.  *configuration* replaces the
+    job's, for another parallelism.  With *only_generation* nothing happens unless the job is still
+    of that generation: a repeated or late restore is harmless.  So is one with the *cause* of the
+    latest restore, which it finds done.
+
+    ``Latest`` with *only_generation* is a restart: it may pass damaged checkpoints over, or stop
+    the job, as configured.
+
+    Raises:
+        RestoreError: the target does not exist, something it needs is gone, or a table does not
+            agree with it; all are named.
+        FencedError: the job moved on to another generation.
+    """
+    state = job.state()
+    if cause and state.restored_by == cause:
+        resume(job, job.journal.load())
+        return RestoredJob(checkpoint_id=state.base, origin=state.origin, state=job.state())
+    planned = plan(
+        job,
+        state,
+        Resolved(
+            target=target,
+            options=options,
+            configuration=configuration,
+            only_generation=only_generation,
+        ),
+    )
+    if isinstance(planned.decision, Stop):
+        if planned.message:
+            give_up(job, state, planned.message)
+            raise RestoreError(f"the job is FAILED: {planned.message}")
+        raise RestoreError("the job cannot be restored: " + "; ".join(planned.decision.problems))
+    return _carry_out(job, state, planned, planned.decision, configuration, cause)
+
+
+def _carry_out(
+    job: Job,
+    state: CoordinatorState,
+    planned: Restart,
+    decision: RestoreApproval,
+    configuration: JobConfiguration | None,
+    cause: str,
+) -> RestoredJob:
+    """Log what is lost or passed over, journal the fence, and do what the job owes from before."""
+    choice, options = decision.choice, planned.options
+    if planned.passed_over:
+        log.error("damaged checkpoints are passed over: %s", planned.message)
+    if decision.ignores_in_flight:
+        log.error(
+            "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
+            choice.checkpoint_id,
+        )
+    for ahead in decision.tables_ahead:
+        log.warning("%s", ahead)
+    event = JobRestored(
+        at_ms=job.clock(),
+        generation=next_generation(state),
+        checkpoint_id=choice.checkpoint_id,
+        origin=choice.origin,
+        claim_mode=options.claim_mode,
+        ignores_in_flight=decision.ignores_in_flight,
+        dropped_stages=decision.dropped_stages,
+        has_hooks=bool(job.pipeline.hooks),
+        is_latest=isinstance(planned.target, Latest),
+        tables=decision.tables,
+        life="" if state.life else new_life(),
+        configuration=configuration,
+        cause=cause,
+        passed_over=planned.passed_over,
+        message=planned.message,
+    )
+    transition = record(job, lambda _: event)
+    if transition.verdict is Verdict.FENCED:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
+    if transition.verdict is not Verdict.APPLIED:
+        raise RestoreError(
+            "a checkpoint completed or was committed while the one to restore was chosen, or that "
+            "one was discarded; restore the job again"
+        )
+    resume(job, job.journal.load())
+    after = job.state()
+    if after.generation != event.generation:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
+    log.info(
+        "job restored pipeline=%s generation=%d checkpoint_id=%s origin=%s",
+        job.pipeline.uid, event.generation, event.checkpoint_id, event.origin,
+    )  # fmt: skip
+    return RestoredJob(
+        checkpoint_id=choice.checkpoint_id,
+        origin=choice.origin,
+        state=after,
+        passed_over=planned.passed_over,
+        tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
+    )
 
 
 def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resolved:
@@ -286,7 +267,7 @@ def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resol
 
 
 def plan(job: Job, state: CoordinatorState, resolved: Resolved) -> Restart:
-    """What a restore would do; for a failure's own restart, what that may choose by itself.
+    """What a restore would do; a failure's own restart may choose an older checkpoint by itself.
 
     Raises:
         FencedError: the job moved on from the generation that failed.
@@ -311,22 +292,49 @@ def require_generation(job: Job, state: CoordinatorState, only: int | None) -> N
 
 
 def _by_names(job: Job, request: RestoreRequest) -> RestoreRequest:
-    """The request without its pointer, which is what it points at."""
+    """The request with the names of what its pointer points at."""
     if request.pointer is None:
         return request
-    found = pointed_at(job, request.pointer)
+    path = pointed_at(job, request.pointer)
     return replace(
         request,
         pointer=None,
-        checkpoint=found.checkpoint_id,
-        savepoint=found.savepoint,
-        root=found.root,
-        pipeline=found.pipeline,
+        checkpoint=path.checkpoint_id,
+        savepoint=path.savepoint,
+        root=path.root,
+        pipeline=path.pipeline,
     )
 
 
+def pointed_at(job: Job, pointer: str) -> SnapshotPath:
+    """The snapshot whose folder, or whose ``_metadata``, the *pointer* is: a URI, an absolute path
+    of a file system, or a path below the job's own root (Flink's resolveCheckpoint).
+
+    Raises:
+        ConfigurationError: it has not the form of a snapshot's path.
+    """
+    found = parse_snapshot_path(pointer)
+    if found is None or found.checkpoint_id == 0:
+        raise ConfigurationError(
+            f"{pointer!r} is not the path of a snapshot: write its folder, or the _metadata in it, "
+            "as ROOT/PIPELINE/checkpoints/ID or ROOT/PIPELINE/savepoints/NAME; a copy has to lie "
+            "under such a path, too, as its files are found by it"
+        )
+    return replace(found, root=_as_uri(found.root, job.store.root))
+
+
+def _as_uri(root: str | None, own: str) -> str:
+    if root is None:
+        return own
+    if root in ("", "file://"):
+        return "file:///"
+    if root.startswith("/"):
+        return f"file://{root}"
+    return root if "://" in root else f"{own.rstrip('/')}/{root}"
+
+
 def _target(job: Job, request: RestoreRequest) -> RestoreTarget:
-    """The job's own root, named once more, is not another one."""
+    """A root that is the job's own, in whatever spelling, is no other one."""
     root = request.root
     if root is not None:
         is_own_root = job.store_at(root).root == job.store.root
@@ -341,27 +349,6 @@ def _target(job: Job, request: RestoreRequest) -> RestoreTarget:
     if request.savepoint is not None:
         return savepoint_target(job, request.savepoint)
     return Latest() if request.checkpoint is None else FromCheckpoint(request.checkpoint)
-
-
-def _configuration(
-    job: Job, state: CoordinatorState, target: RestoreTarget, request: RestoreRequest
-) -> JobConfiguration | None:
-    """A job that was never submitted here gets its first.  A person's restore takes the options of
-    the declaration as it is now (Flink: those of the program that is submitted with the snapshot);
-    a failure's own restart changes none.
-    """
-    of_all, of_stages = parse_parallelism(request.parallelism)
-    params = request.params
-    if state.generation == NO_GENERATION:
-        if not (request.may_submit or isinstance(target, FromOrigin)):
-            raise ConfigurationError(never_submitted_message(job))
-        return configure(job.pipeline, params, parallelism=of_all, stage_parallelism=of_stages)
-    if request.only_generation is not None and not (params or request.parallelism):
-        return None
-    changed = reconfigure(
-        job.pipeline, state.configuration, params, parallelism=of_all, stage_parallelism=of_stages
-    )
-    return None if changed == state.configuration else changed
 
 
 def savepoint_target(job: Job, name: str) -> FromOrigin:
@@ -401,28 +388,32 @@ def foreign_target(
     return FromOrigin(origin)
 
 
-def pointed_at(job: Job, pointer: str) -> SnapshotPath:
-    """The snapshot whose folder, or whose ``_metadata``, the *pointer* is: a URI, an absolute path
-    of a file system, or a path below the job's own root (Flink's resolveCheckpoint).
+def _configuration(
+    job: Job, state: CoordinatorState, target: RestoreTarget, request: RestoreRequest
+) -> JobConfiguration | None:
+    """The configuration that replaces the job's; None if it stays.
 
-    Raises:
-        ConfigurationError: it has not the form of a snapshot's path.
+    A job that was never submitted here gets its first.  A person's restore takes the options of the
+    declaration as it is now (Flink: those of the program that is submitted with the snapshot); a
+    failure's own restart changes none.
     """
-    found = parse_snapshot_path(pointer)
-    if found is None or found.checkpoint_id == 0:
-        raise ConfigurationError(
-            f"{pointer!r} is not the path of a snapshot: write its folder, or the _metadata in it, "
-            "as ROOT/PIPELINE/checkpoints/ID or ROOT/PIPELINE/savepoints/NAME; a copy has to lie "
-            "under such a path, too, as its files are found by it"
-        )
-    return replace(found, root=_as_uri(found.root, job.store.root))
+    of_all, of_stages = parse_parallelism(request.parallelism)
+    params = request.params
+    if state.generation == NO_GENERATION:
+        if not (request.may_submit or isinstance(target, FromOrigin)):
+            raise ConfigurationError(never_submitted_message(job))
+        return configure(job.pipeline, params, parallelism=of_all, stage_parallelism=of_stages)
+    if request.only_generation is not None and not (params or request.parallelism):
+        return None
+    changed = reconfigure(
+        job.pipeline, state.configuration, params, parallelism=of_all, stage_parallelism=of_stages
+    )
+    return None if changed == state.configuration else changed
 
 
-def _as_uri(root: str | None, own: str) -> str:
-    if root is None:
-        return own
-    if root in ("", "file://"):
-        return "file:///"
-    if root.startswith("/"):
-        return f"file://{root}"
-    return root if "://" in root else f"{own.rstrip('/')}/{root}"
+def stop(job: Job, status: JobStatus) -> CoordinatorState:
+    """Cancel or suspend the job; what is pending is aborted, retention applies."""
+    transition = record(
+        job, lambda state: JobStopped(at_ms=job.clock(), generation=state.generation, status=status)
+    )
+    return transition.state

@@ -1,14 +1,14 @@
-"""A restart without a person: from the latest completed checkpoint, unless that is damaged.
+"""What a restore would do, or everything that stands against it; and the restart of a failed job,
+which chooses by itself.
 
-The first restart from a checkpoint looks whether its files are there.  A job that fails again
-before it completed another one has them read and compared, too: something that it needs is wrong,
-and coming back to it for ever would not mend it.  Then the job stops, or goes on from the next
-older checkpoint that is whole, as configured.  See docs/adr/0005-damage-and-equal-failures.md.
+Planning a restore is the dry run: it looks at the snapshot's ``_metadata`` and files, asks its
+sources and tables, and writes nothing.
 
-The dry run: what a restore would do, or everything that stands against it.
-
-What a restore knows before it decides: what was chosen before, and what is seen of the snapshot:
-its ``_metadata``, its files, its sources.
+A restart is planned from the latest completed checkpoint, unless that is damaged.  The first
+restart from a checkpoint asks whether its files are there.  If the job fails again before it
+completed another one, they are read and compared, too: something that it needs is wrong, and to
+come back to it for ever would not mend it.  Then the job stops, or goes on from the next older
+checkpoint that is whole, as configured.  See docs/adr/0005-damage-and-equal-failures.md.
 """
 
 from __future__ import annotations
@@ -54,138 +54,8 @@ from sluice.job.snapshots import checksums_of, segments_of
 
 log = logging.getLogger(__name__)
 
-NAMED_PROBLEMS = 3  # The journal keeps so many; `sluice restore --dry-run` names all.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
-    """What to restore, and how; ``passed_over`` are damaged, and ``message`` says how."""
-
-    target: RestoreTarget
-    options: RestoreOptions
-    decision: RestoreApproval | Stop
-    passed_over: tuple[CheckpointId, ...] = ()
-    message: str = ""
-
-
-def plan_restart(
-    job: Job,
-    state: CoordinatorState,
-    options: RestoreOptions,
-    *,
-    configuration: JobConfiguration | None = None,
-) -> Restart:
-    """What a restart of *state* would do.  Writes nothing.
-
-    A ``Stop`` that is damaged is final: no restart will do better, and *message* says what to do.
-    """
-    compares = options.compare_checksums and state.restores_of_base > 0
-    options = replace(options, compare_checksums=compares)
-    decision = plan_restore(job, Latest(), options, configuration=configuration)
-    latest = Restart(target=Latest(), options=options, decision=decision)
-    if not isinstance(decision, Stop) or not decision.is_damaged:
-        return latest
-    goes_back = replace(options, compare_checksums=True, roll_back_tables=True)
-    passed, said = [state.base], [_not_restorable_message(state.base, decision)]
-    for checkpoint_id in _ancestors(state):
-        target = FromCheckpoint(checkpoint_id)
-        older = plan_restore(job, target, goes_back, configuration=configuration)
-        if isinstance(older, RestoreApproval):
-            if state.configuration.on_damaged_checkpoint is DamagedCheckpoint.STOP:
-                said.append(_advice(job, checkpoint_id))
-                break
-            return Restart(
-                target=target,
-                options=goes_back,
-                decision=older,
-                passed_over=tuple(one for one in passed if one is not None),
-                message="; ".join(said),
-            )
-        passed.append(checkpoint_id)
-        said.append(_not_restorable_message(checkpoint_id, older))
-    else:
-        said.append("no older checkpoint can be restored: restore a savepoint")
-    return replace(latest, message="; ".join(said))
-
-
-def give_up(job: Job, state: CoordinatorState, message: str) -> None:
-    """Stop the job for good, and have the journal say why.
-
-    Raises:
-        FencedError: it moved on to another generation.
-    """
-    stopped = JobStopped(
-        at_ms=job.clock(), generation=state.generation, status=JobStatus.FAILED, message=message
-    )
-    transition = record(job, lambda _: stopped)
-    if transition.verdict is Verdict.FENCED:
-        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
-    log.error("job stopped pipeline=%s because=%s", job.pipeline.uid, message)
-
-
-def fail_over_if_damaged(job: Job, state: CoordinatorState) -> bool:
-    """Fail the job over if what it continues cannot be read, or what that owes the tables cannot
-    be published: then no checkpoint will ever begin.
-
-    False if both can, or the job went on meanwhile, for then something else was wrong.
-    """
-    damage = _damage_of_base(job, state)
-    if not damage:
-        return False
-    now = job.state()
-    if _continued(now) != _continued(state):
-        return False  # It was subsumed, or committed, while we read it.
-    failed = JobFailed(
-        generation=state.generation,
-        at_ms=job.clock(),
-        message=f"checkpoint {state.base} is damaged: {_shortened(damage)}",
-    )
-    transition = record(job, lambda _: failed)
-    return transition.verdict is Verdict.APPLIED
-
-
-def _damage_of_base(job: Job, state: CoordinatorState) -> Sequence[str]:
-    try:
-        metadata = job.base_metadata(state)
-        if metadata is None or state.origin is not None:
-            return ()
-        return damage_of_owed_rows(job, state, metadata, state.configuration)
-    except (RestoreError, ProtocolViolation) as error:
-        return (str(error),)
-
-
-def _continued(state: CoordinatorState) -> tuple[object, ...]:
-    latest = state.latest_completed
-    return state.generation, state.base, state.origin, latest is not None and latest.is_committed
-
-
-def _ancestors(state: CoordinatorState) -> Iterator[CheckpointId]:
-    """What the base continues, and so on, as far as it is retained: not what was left behind."""
-    latest = state.latest_completed
-    while latest is not None and latest.parent is not None:
-        latest = state.completed_checkpoint(latest.parent)
-        if latest is not None:
-            yield latest.checkpoint_id
-
-
-def _not_restorable_message(checkpoint_id: CheckpointId | None, stop: Stop) -> str:
-    return f"checkpoint {checkpoint_id} cannot be restored: {_shortened(stop.problems)}"
-
-
-def _advice(job: Job, checkpoint_id: CheckpointId) -> str:
-    return (
-        f"checkpoint {checkpoint_id} is whole: 'sluice restore {job.pipeline.uid} --checkpoint "
-        f"{checkpoint_id} --roll-back-tables' goes back to it"
-    )
-
-
-def _shortened(problems: Sequence[str]) -> str:
-    rest = len(problems) - NAMED_PROBLEMS
-    named = "; ".join(problems[:NAMED_PROBLEMS])
-    return f"{named}; and {rest} more" if rest > 0 else named
-
-
 DEFAULT_OPTIONS = RestoreOptions()
+NAMED_PROBLEMS = 3  # The journal keeps so many; `sluice restore --dry-run` names all.
 
 
 def plan_restore(
@@ -227,8 +97,8 @@ def plan_restore(
 def as_chosen(
     state: CoordinatorState, target: RestoreTarget, options: RestoreOptions
 ) -> RestoreOptions:
-    """A failure before the first checkpoint changes nothing of what a person chose with the origin,
-    or chose to drop.
+    """For the latest checkpoint: the options as a person chose them with the job's origin, or when
+    dropping its rows in flight.  A failure before the next checkpoint does not change them.
     """
     if not isinstance(target, Latest):
         return options
@@ -247,31 +117,29 @@ def observe(
     configuration: JobConfiguration,
     options: RestoreOptions,
 ) -> Observed:
-    """Look at the snapshot, one LIST per folder of its files, and ask its sources, and its sinks.
+    """Look at the snapshot, one LIST per folder of its files, and ask its sources, and the sinks.
 
     The usual restore, of what the job continues anyway, asks no sink: a database that is down does
-    not keep a job from restarting.
-
-    With ``compare_checksums`` every file is read.
+    not keep a job from restarting.  With ``compare_checksums`` every file is read.
     """
     try:
-        metadata = _metadata(job, choice)
+        metadata = job.snapshot_metadata(choice.checkpoint_id, choice.origin)
     except (RestoreError, ProtocolViolation) as error:
         return Observed(unreadable=str(error))
     is_decided = state.continues(choice.checkpoint_id, choice.origin)
-    asks = not is_decided or options.roll_back_tables or options.accept_tables
-    tables = (
-        compare_tables_to_restore(job, state, choice, metadata, configuration) if asks else None
-    )
+    tables = None
+    if not is_decided or options.roll_back_tables or options.accept_tables:
+        tables = compare_tables_to_restore(job, state, choice, metadata, configuration)
     if metadata is None:
         return Observed(tables=tables)
+    compares = options.compare_checksums
     return Observed(
         metadata=metadata,
         sizes=_sizes(job, metadata),
-        checksums=(checksums_of(job, segments_of(metadata)) if options.compare_checksums else None),
+        checksums=checksums_of(job, segments_of(metadata)) if compares else None,
         staged_damage=(
             damage_of_owed_rows(job, state, metadata, configuration)
-            if options.compare_checksums and choice.origin is None
+            if compares and choice.origin is None
             else ()
         ),
         source_problems=_source_problems(job, metadata, configuration),
@@ -279,14 +147,6 @@ def observe(
         tables=tables,
         undeclared_tables=undeclared_tables(job, state, choice, metadata),
     )
-
-
-def _metadata(job: Job, choice: Choice) -> CheckpointMetadata | None:
-    if choice.checkpoint_id is None:
-        return None
-    if choice.origin is not None:
-        return job.origin_metadata(choice.origin)
-    return job.metadata(choice.checkpoint_id)
 
 
 def _sizes(job: Job, metadata: CheckpointMetadata) -> dict[SegmentHandle, int | None]:
@@ -302,7 +162,7 @@ def _sizes(job: Job, metadata: CheckpointMetadata) -> dict[SegmentHandle, int | 
 def damage_of_owed_rows(
     job: Job, state: CoordinatorState, metadata: CheckpointMetadata, configuration: JobConfiguration
 ) -> list[str]:
-    """Of the rows that a replayed commit would publish; a sink that did has no use for them."""
+    """What is wrong with the staged rows that no sink has published yet, but a commit owes."""
     own = state.completed_checkpoint(metadata.checkpoint_id)
     if own is None or own.is_committed:
         return []
@@ -327,3 +187,125 @@ def _source_problems(
         except (ConfigurationError, CorruptSegment, RestoreError) as error:
             problems.append(str(error))
     return problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """What to restore, and how; ``message`` says what is wrong with those ``passed_over``."""
+
+    target: RestoreTarget
+    options: RestoreOptions
+    decision: RestoreApproval | Stop
+    passed_over: tuple[CheckpointId, ...] = ()
+    message: str = ""
+
+
+def plan_restart(
+    job: Job,
+    state: CoordinatorState,
+    options: RestoreOptions,
+    *,
+    configuration: JobConfiguration | None = None,
+) -> Restart:
+    """What a restart of *state* would do.  Writes nothing.
+
+    A ``Stop`` that is damaged is final: no restart will do better, and *message* says what to do.
+    """
+    compares = options.compare_checksums and state.restores_of_base > 0
+    options = replace(options, compare_checksums=compares)
+    decision = plan_restore(job, Latest(), options, configuration=configuration)
+    latest = Restart(target=Latest(), options=options, decision=decision)
+    if not isinstance(decision, Stop) or not decision.is_damaged:
+        return latest
+    goes_back = replace(options, compare_checksums=True, roll_back_tables=True)
+    passed, messages = [state.base], [_not_restorable_message(state.base, decision)]
+    for checkpoint_id in _ancestors(state):
+        target = FromCheckpoint(checkpoint_id)
+        older = plan_restore(job, target, goes_back, configuration=configuration)
+        if isinstance(older, RestoreApproval):
+            if state.configuration.on_damaged_checkpoint is DamagedCheckpoint.STOP:
+                messages.append(
+                    f"checkpoint {checkpoint_id} is whole: 'sluice restore {job.pipeline.uid} "
+                    f"--checkpoint {checkpoint_id} --roll-back-tables' goes back to it"
+                )
+                break
+            return Restart(
+                target=target,
+                options=goes_back,
+                decision=older,
+                passed_over=tuple(damaged for damaged in passed if damaged is not None),
+                message="; ".join(messages),
+            )
+        passed.append(checkpoint_id)
+        messages.append(_not_restorable_message(checkpoint_id, older))
+    else:
+        messages.append("no older checkpoint can be restored: restore a savepoint")
+    return replace(latest, message="; ".join(messages))
+
+
+def give_up(job: Job, state: CoordinatorState, message: str) -> None:
+    """Stop the job for good, and have the journal say why.
+
+    Raises:
+        FencedError: it moved on to another generation.
+    """
+    stopped = JobStopped(
+        at_ms=job.clock(), generation=state.generation, status=JobStatus.FAILED, message=message
+    )
+    transition = record(job, lambda _: stopped)
+    if transition.verdict is Verdict.FENCED:
+        raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
+    log.error("job stopped pipeline=%s because=%s", job.pipeline.uid, message)
+
+
+def fail_over_if_damaged(job: Job, state: CoordinatorState) -> bool:
+    """Fail the job over if the checkpoint that it continues cannot be read, or the rows that it
+    owes the tables cannot be published: then no other checkpoint could ever begin.
+
+    False if both can, or the job went on meanwhile: then something else was wrong.
+    """
+    damage: Sequence[str] = ()
+    try:
+        metadata = job.base_metadata(state)
+        if metadata is not None and state.origin is None:
+            damage = damage_of_owed_rows(job, state, metadata, state.configuration)
+    except (RestoreError, ProtocolViolation) as error:
+        damage = (str(error),)
+    if not damage:
+        return False
+    now = job.state()
+    if _continued(now) != _continued(state):
+        return False  # The checkpoint was subsumed, or committed, while it was read.
+    failed = JobFailed(
+        generation=state.generation,
+        at_ms=job.clock(),
+        message=f"checkpoint {state.base} is damaged: {_shortened(damage)}",
+    )
+    transition = record(job, lambda _: failed)
+    return transition.verdict is Verdict.APPLIED
+
+
+def _continued(state: CoordinatorState) -> tuple[object, ...]:
+    latest = state.latest_completed
+    return state.generation, state.base, state.origin, latest is not None and latest.is_committed
+
+
+def _ancestors(state: CoordinatorState) -> Iterator[CheckpointId]:
+    """The checkpoint that the base continues, and so on, as far as they are retained; none that an
+    earlier restore left behind.
+    """
+    latest = state.latest_completed
+    while latest is not None and latest.parent is not None:
+        latest = state.completed_checkpoint(latest.parent)
+        if latest is not None:
+            yield latest.checkpoint_id
+
+
+def _not_restorable_message(checkpoint_id: CheckpointId | None, stop: Stop) -> str:
+    return f"checkpoint {checkpoint_id} cannot be restored: {_shortened(stop.problems)}"
+
+
+def _shortened(problems: Sequence[str]) -> str:
+    rest = len(problems) - NAMED_PROBLEMS
+    named = "; ".join(problems[:NAMED_PROBLEMS])
+    return f"{named}; and {rest} more" if rest > 0 else named

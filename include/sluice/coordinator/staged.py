@@ -1,6 +1,11 @@
-"""AT_LEAST_ONCE: rows are shown before their checkpoint is completed.
+"""Staged rows before their checkpoint is completed: whether a sink's place can take them, and with
+AT_LEAST_ONCE which of them readers may see already.
 
-An abort may come between, and so may another attempt of the stage, whose rows need not be the same.
+A place that refuses rows here aborts the checkpoint, and its rows are read again.  After
+*completed* the commit is owed, and the error has to say what a person must change in the place.
+
+AT_LEAST_ONCE shows rows early.  An abort may come between, and so may another attempt of the stage,
+whose rows need not be the same.
 
     who shows       notes what it shows; finds the checkpoint pending, its attempt current, and
                     nothing else named; shows
@@ -10,11 +15,6 @@ An abort may come between, and so may another attempt of the stage, whose rows n
 Each writes before it reads, so one of two sees the other: either nothing is shown any more, or what
 may be shown stays, and is what the checkpoint names.  No clock is involved, and any of them may
 sleep for a day between two steps.
-
-Asking a sink's place, before a checkpoint completes, whether it can take what is staged.
-
-What is refused here aborts the checkpoint, and its rows are read again.  After *completed* the
-commit is owed, and the error has to tell a person what to change in the place.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from sluice.store.object_store import AlreadyExists, without_foreign
 def note_early_publish(
     job: Job, checkpoint_id: CheckpointId, sink: str, shown: Iterable[Committable]
 ) -> None:
-    """Raises StageFailed: another attempt has noted other rows, which readers may see, or the
-    checkpoint names others already.
+    """Note that the rows of *shown* may be seen from now on.
+
+    Raises:
+        StageFailed: readers may see other rows, of another attempt, or the checkpoint names others.
     """
     mark = _mark(shown)
     noted = job.store.create(job.paths.early_publish(checkpoint_id, sink), mark)
@@ -53,12 +55,12 @@ def note_early_publish(
 
 
 def forget_early_publishes(job: Job, checkpoint_id: CheckpointId, sinks: Iterable[str]) -> None:
-    """The checkpoint is completed: nothing aborts it any more."""
+    """Delete the notes of a completed checkpoint, which nothing aborts any more."""
     job.store.delete([job.paths.early_publish(checkpoint_id, sink) for sink in sinks])
 
 
 def require_shown(job: Job, metadata: CheckpointMetadata) -> None:
-    """What readers may see of the checkpoint is what its written *metadata* names.
+    """Require that readers may see no other rows of the checkpoint than its *metadata* names.
 
     Raises:
         StageFailed: another attempt of a stage has shown other rows; the checkpoint is to be
@@ -67,7 +69,7 @@ def require_shown(job: Job, metadata: CheckpointMetadata) -> None:
     for checkpoint_id, sink in early_publishes(job, metadata.checkpoint_id):
         noted = job.store.get(job.paths.early_publish(checkpoint_id, sink))
         named = of_sink(sink, metadata.committables)
-        if noted not in (None, _mark(named)):  # None: it was committed meanwhile.
+        if noted not in (None, _mark(named)):  # No note: it was committed meanwhile.
             raise StageFailed(_shown_by_another(checkpoint_id, sink))
 
 
@@ -75,21 +77,21 @@ def abort_staged(job: Job, checkpoint_id: CheckpointId, sinks: dict[str, Sink]) 
     """Delete what the aborted checkpoint staged, except for files that may be shown any moment."""
     noted = {sink for _, sink in early_publishes(job, checkpoint_id)}
     for uid, sink in sinks.items():
-        if uid not in noted or sink.is_published(checkpoint_id):  # Then the sink knows its files.
+        if uid not in noted or sink.is_published(checkpoint_id):  # It keeps what it published.
             sink.abort(checkpoint_id)
 
 
 def early_publishes(
     job: Job, checkpoint_id: CheckpointId | None = None
 ) -> frozenset[tuple[CheckpointId, str]]:
-    """The checkpoints, or one alone, and sinks of which rows may be shown early at any moment."""
+    """The checkpoints, or only one, and sinks of which readers may see rows early, or soon will."""
     listed = job.store.list(job.paths.early_publishes(checkpoint_id))
     notes = without_foreign(listed, job.paths.is_early_publish, job.store.root)
     return frozenset(job.paths.early_publish_of(one.key) for one in notes)
 
 
 def _mark(committables: Iterable[Committable]) -> bytes:
-    """Of the files, whose names are those of one attempt alone."""
+    """A digest of the files' names, which no other attempt gives to its files."""
     files = "\n".join(sorted(one.file for one in committables))
     return hashlib.sha256(files.encode()).hexdigest().encode()
 
@@ -116,20 +118,14 @@ def check_sinks(
     for uid in sorted(staged & job.pipeline.sinks.keys()):
         stage = job.pipeline.sinks[uid].input
         acks = [ack for ack in pending.acks.values() if ack.subtask.stage == stage]
-        mine = of_sink(uid, metadata.committables)
-        check_staged_rows(job, uid, sinks[uid], before.get(uid), acks, mine)
+        rows = of_sink(uid, metadata.committables)
+        check_staged_rows(job, uid, sinks[uid], before.get(uid), acks, rows)
     for uid in sorted(staged & {*side_outputs(job.pipeline)}):
-        _check_side_output(job, uid, before.get(uid), of_sink(uid, metadata.committables))
-
-
-def _check_side_output(
-    job: Job, uid: str, parent: int | None, staged: Sequence[Committable]
-) -> None:
-    """Its columns are those of what the stage read, which a table of before may have otherwise."""
-    try:
-        open_side_table(job, uid).check(parent, None, staged)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"side output {uid!r} cannot be published: {error}") from None
+        rows = of_sink(uid, metadata.committables)
+        try:  # Its columns are those that the stage read, and may differ from the table's.
+            open_side_table(job, uid).check(before.get(uid), None, rows)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"side output {uid!r} cannot be published: {error}") from None
 
 
 def check_staged_rows(
@@ -140,7 +136,9 @@ def check_staged_rows(
     acks: Iterable[Ack],
     staged: Sequence[Committable],
 ) -> None:
-    """The columns are those of the stage's *acks*; without any there are no rows either."""
+    """Ask the sink whether it can take rows with the columns of *acks*, those of its stage; without
+    an ack that has columns there are no rows either.
+    """
     from sluice.operators.changes import sink_schema
 
     schema = next((ack.schema for ack in acks if ack.schema), None)
@@ -150,4 +148,4 @@ def check_staged_rows(
 
 
 def of_sink(uid: str, committables: Iterable[Committable]) -> tuple[Committable, ...]:
-    return tuple(one for one in committables if one.sink == uid)
+    return tuple(committable for committable in committables if committable.sink == uid)

@@ -1,4 +1,4 @@
-"""A job begins: its parameters are resolved once and journaled."""
+"""The submission of a job: its configuration is resolved once and journaled, and it begins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def configure(
     stage_parallelism: Mapping[str, int] | None = None,
     max_records_per_epoch: int | None = None,
 ) -> JobConfiguration:
-    """Check what a person gave, and fix it beside the options of the declaration.
+    """Check the values that a person gave, and add the declaration's options to them.
 
     Raises:
         ConfigurationError: a value is missing, unknown or out of its limits.
@@ -41,9 +41,14 @@ def configure(
     check_max_records(max_records_per_epoch)
     if parallelism is not None:
         for stage in pipeline.stages:
-            maximum = pipeline.max_parallelism or default_max_parallelism(parallelism)
-            check_parallelism(stage, parallelism, maximum)
-    _check_stage_parallelism(pipeline, stage_parallelism or {})
+            _check_parallelism(pipeline, stage, parallelism)
+    for stage, count in (stage_parallelism or {}).items():
+        if stage not in pipeline.stages:
+            raise ConfigurationError(
+                f"parallelism is given for {stage!r}, which is no stage of {pipeline.uid!r}; "
+                f"those are {', '.join(pipeline.stages)}"
+            )
+        _check_parallelism(pipeline, stage, count)
     fixed = fixed_configuration(pipeline.checkpointing)
     return replace(
         fixed,
@@ -53,6 +58,11 @@ def configure(
         max_records_per_epoch=max_records_per_epoch or fixed.max_records_per_epoch,
         has_given_max_records=max_records_per_epoch is not None,
     )
+
+
+def _check_parallelism(pipeline: Pipeline, stage: str, parallelism: int) -> None:
+    maximum = pipeline.max_parallelism or default_max_parallelism(parallelism)
+    check_parallelism(stage, parallelism, maximum)
 
 
 def reconfigure(
@@ -88,7 +98,7 @@ def reconfigure(
 
 
 def parse_parallelism(given: Sequence[str]) -> tuple[int | None, dict[str, int]]:
-    """``["4", "window_rule=8"]``: what holds for every stage, and for single ones.
+    """``["4", "window_rule=8"]``: the parallelism of every stage, and of single ones.
 
     Raises:
         ConfigurationError: a text has another form.
@@ -109,21 +119,10 @@ def parse_parallelism(given: Sequence[str]) -> tuple[int | None, dict[str, int]]
     return of_all, of_stages
 
 
-def _check_stage_parallelism(pipeline: Pipeline, given: Mapping[str, int]) -> None:
-    for stage, count in given.items():
-        if stage not in pipeline.stages:
-            raise ConfigurationError(
-                f"parallelism is given for {stage!r}, which is no stage of {pipeline.uid!r}; "
-                f"those are {', '.join(pipeline.stages)}"
-            )
-        maximum = pipeline.max_parallelism or default_max_parallelism(count)
-        check_parallelism(stage, count, maximum)
-
-
 def check_sources(
     pipeline: Pipeline, configuration: JobConfiguration, endpoint_url: str | None
 ) -> None:
-    """Raises ConfigurationError unless every source is read, and can be from its beginning."""
+    """Raises ConfigurationError if a source is not read, or cannot be from its beginning."""
     for node in pipeline.sources.values():
         if not node.is_table and not pipeline.consumers_of(node.uid):
             raise ConfigurationError(
@@ -136,8 +135,8 @@ def check_sources(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConsent:
-    """What a person says of tables that another life of a job wrote: take its rows away, or go on
-    behind them.
+    """What becomes of rows that another life of a job wrote to a table: they are rolled back, or
+    accepted.
     """
 
     roll_back: bool = False
@@ -157,8 +156,7 @@ def submit(
     """Start a new life of the pipeline from empty state; earlier checkpoints stay where they are.
 
     With *only_generation* nothing happens unless the job is still of that generation: a process
-    that read an unsubmitted job, and then slept, does not begin anew a job that has ended
-    meanwhile.
+    that found the job unsubmitted, and then slept, does not begin it anew once it has ended.
 
     Raises:
         ConfigurationError: the job runs already, a source cannot be used, or a table has rows of

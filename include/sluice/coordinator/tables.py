@@ -1,6 +1,5 @@
-"""Every sink is asked how its table stands, before a restore or a submission decides anything.
-
-The sinks' tables become what a restore or a submission has decided of them.
+"""The sinks' tables at a restore or a submission: every sink is asked how its table compares before
+anything is decided, and afterwards the tables become what was decided.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from sluice.job.job import Job
 from sluice.job.places import open_sinks
 from sluice.store.journal import Head
 
+log = logging.getLogger(__name__)
+
 
 def compare_tables_to_restore(
     job: Job,
@@ -32,10 +33,10 @@ def compare_tables_to_restore(
     metadata: CheckpointMetadata | None,
     configuration: JobConfiguration,
 ) -> tuple[TableComparison, ...]:
-    """The standings of the tables against the versions that *choice* pinned.
+    """How the tables compare with the versions that *choice* pinned.
 
-    The ids of another journal mean something to a table alone that the life wrote last which took
-    the checkpoint; to any other an equal id is a coincidence.
+    The ids of another journal mean something only to a table that was written last by the life
+    which took the checkpoint; to any other table an equal id is a coincidence.
     """
     lives = (state.life, *state.earlier_lives)
     is_foreign = metadata is not None and metadata.life not in lives
@@ -49,15 +50,15 @@ def compare_tables_to_restore(
         elif before and standing.lacks:
             owed, version = version, before[0]
             standing = sink.standing(state.life, version)
-        seen = _table_comparison(job, state, uid, sink, version, standing)
-        found.append(replace(seen, owed=None if owed is None else CheckpointId(owed)))
+        compared = _table_comparison(job, state, uid, sink, version, standing)
+        found.append(replace(compared, owed=None if owed is None else CheckpointId(owed)))
     return tuple(found)
 
 
 def undeclared_tables(
     job: Job, state: CoordinatorState, choice: Choice, metadata: CheckpointMetadata | None
 ) -> dict[str, int]:
-    """The versions that *choice* pins of undeclared sinks, if it is of this journal."""
+    """The versions that *choice* pins for undeclared sinks, if it is of this journal."""
     if metadata is None or metadata.life not in (state.life, *state.earlier_lives):
         return {}
     declared = {*job.pipeline.sinks, *side_outputs(job.pipeline)}
@@ -72,9 +73,9 @@ def undeclared_tables(
 def compare_tables_to_submit(
     job: Job, state: CoordinatorState, configuration: JobConfiguration
 ) -> tuple[TableComparison, ...]:
-    """The standings of the tables against a job that begins anew: whose rows they show, if any.
+    """How the tables compare with a job that begins anew: whose rows they show, if any.
 
-    It has no life yet, so the one that the journal has had until now is another one, too.
+    The job has no life yet, so the latest life of its own journal counts as another one, too.
     """
     return tuple(
         _table_comparison(job, state, uid, sink, None, sink.standing("", None))
@@ -85,10 +86,10 @@ def compare_tables_to_submit(
 def _pinned(
     state: CoordinatorState, choice: Choice, metadata: CheckpointMetadata | None
 ) -> dict[str, list[int | None]]:
-    """Per sink what its table should show, the best first.
+    """Per sink the versions that its table may show, the best first.
 
     A checkpoint whose commit is owed may have been published by a process that died before it
-    journaled so; else the table shows what the commit will continue.
+    journaled that; otherwise the table shows the version that the commit will continue.
     """
     if metadata is None:
         return {}
@@ -96,8 +97,8 @@ def _pinned(
     decided = state.tables if is_base else None
     own = None if choice.origin else state.completed_checkpoint(metadata.checkpoint_id)
     if own is None or own.is_committed:
-        after = metadata.tables if decided is None else decided
-        return {uid: [version] for uid, version in after.items()}
+        versions = metadata.tables if decided is None else decided
+        return {uid: [version] for uid, version in versions.items()}
     before = metadata.previous_tables if decided is None else decided
     return {
         uid: [version, before.get(uid)] if version == own.checkpoint_id else [before.get(uid)]
@@ -129,9 +130,6 @@ def _table_comparison(
     )
 
 
-log = logging.getLogger(__name__)
-
-
 def writer_of(state: CoordinatorState) -> Writer:
     """The life and generation in whose name a coordinator that loaded *state* writes to tables."""
     return Writer(
@@ -144,7 +142,7 @@ def recover_tables(job: Job, head: Head) -> Head:
 
     Raises:
         FencedError: a later restore was here, or another life owns a table.
-        TableMismatch: a table changed since it was asked, and lacks what the job continues.
+        TableMismatch: a table changed since it was compared, and lacks what the job continues.
     """
     state, owed = head.state, head.state.table_recovery
     if owed is None or not state.must_recover_tables:
@@ -173,7 +171,7 @@ def recover_tables(job: Job, head: Head) -> Head:
 
 
 def _recover(sink: Sink, writer: Writer, recovery: Recovery) -> None:
-    """The commit that is owed may be under way: once it is done, it is what the job continues."""
+    """The owed commit may be under way: once it is done, the job continues its version."""
     owed = recovery.continues
     done = replace(recovery, version=owed, continues=None)
     is_done = owed is not None and sink.is_published(owed)

@@ -40,7 +40,7 @@ MAX_ORPHANED_PLANS = 1_000  # Plans of coordinators that died before they journa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triggered:
-    """``is_adopted``: the checkpoint is that of a queued request which awaited a host."""
+    """``is_adopted``: the checkpoint is that of a queued request, which awaited a host."""
 
     plan: CheckpointPlan
     is_adopted: bool = False
@@ -82,14 +82,14 @@ def trigger(
     request_id: str | None = None,
     barriers: Barriers | None = None,
 ) -> TriggerOutcome:
-    """Start checkpoint n, or say why not.  Never an error for what can normally happen.
+    """Start a checkpoint, or return why not: what can normally happen is no error.
 
-    A request keeps its *request_id*: asking again looks after it, and finds the checkpoint that it
-    became.  A queued request that is not asked for again before the checkpoint timeout is dropped.
-    *barriers* are an end offset per source and partition, where the cut is decided elsewhere.
+    A request keeps its *request_id*: asking again keeps it in the queue, and finds the checkpoint
+    that it became.  A queued request that is not asked for again before the checkpoint timeout is
+    dropped.  *barriers* are those that were decided elsewhere.
 
-    A caller that asks for a checkpoint can carry one out: a queued request that awaits a host, and
-    is due, is taken up in the place of this one.
+    A caller that asks for a checkpoint can also run one: a queued request that awaits a host, and
+    is due, is taken up instead of this one.
 
     Raises:
         ConfigurationError: a source cannot be read as declared, or the savepoint exists.
@@ -110,7 +110,7 @@ def trigger(
     )
     barriers = barriers or {}
     if not type.is_savepoint and any(queued.awaits_a_host for queued in head.state.queue):
-        taken_up = adopt(job, head, request, barriers)
+        taken_up = _adopt(job, head, request, barriers)
         if taken_up is not None:
             return taken_up
         head = job.journal.load()
@@ -122,30 +122,30 @@ def take_up(job: Job, *, cause: str) -> Triggered | None:
 
     None if none is due.  The errors are those of ``trigger``.
     """
-    mine = CheckpointRequest(request_id=cause, requested_at_ms=job.clock(), cause=cause)
-    return adopt(job, job.journal.load(), mine, {})
+    own = CheckpointRequest(request_id=cause, requested_at_ms=job.clock(), cause=cause)
+    return _adopt(job, job.journal.load(), own, {})
 
 
-def adopt(job: Job, head: Head, mine: CheckpointRequest, barriers: Barriers) -> Triggered | None:
-    """Start the checkpoint of the queued request that awaits a host, under the cause of *mine*.
+def _adopt(job: Job, head: Head, own: CheckpointRequest, barriers: Barriers) -> Triggered | None:
+    """Start the checkpoint of the queued request that awaits a host, under the cause of the host's
+    *own* request, and withdraw that if it was queued.
 
-    Then *mine* is withdrawn, if it was queued.  None if no such request is due, if it comes to no
-    checkpoint, or if another host was faster.
+    None if no request is due, if it comes to no checkpoint, or if another host was faster.
     """
-    theirs = adopted(head.state, mine.requested_at_ms, cause=mine.cause)
-    if theirs is None or _already_pending(job, head.state, mine) is not None:
+    queued = adopted(head.state, own.requested_at_ms, cause=own.cause)
+    if queued is None or _already_pending(job, head.state, own) is not None:
         return None
     try:
-        outcome = _ask(job, head, theirs, barriers)
+        outcome = _ask(job, head, queued, barriers)
     except StoreUnavailable:
         raise
-    except SluiceError as error:  # It is withdrawn; a host that cannot work asks for its own next.
+    except SluiceError as error:  # It is withdrawn, and the host goes on with its own request.
         log.warning("a queued request came to nothing: %s", error)
         return None
-    if not isinstance(outcome, Triggered) or outcome.plan.cause != mine.cause:
+    if not isinstance(outcome, Triggered) or outcome.plan.cause != own.cause:
         return None
-    log.info("request adopted request_id=%s cause=%s", theirs.request_id, mine.cause)
-    _withdraw(job, job.journal.load(), mine, None)
+    log.info("request adopted request_id=%s cause=%s", queued.request_id, own.cause)
+    _withdraw(job, job.journal.load(), own, None)
     return replace(outcome, is_adopted=True)
 
 
@@ -156,15 +156,15 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
     try:
         head = resume(job, head)
     except (RestoreError, ProtocolViolation):
-        if head.state.status is not JobStatus.FAILED:  # That job says already what is damaged.
+        if head.state.status is not JobStatus.FAILED:  # A FAILED job's journal names the damage.
             raise
     examined = examine(head.state, request, request.requested_at_ms)
     try:
-        if request.savepoint_name is not None:
-            name = request.savepoint_name
+        name = request.savepoint_name
+        if name is not None:
             require_free_name(job, name, head.state, request_id=request.request_id)
-        is_now = examined.standing is Admission.RUNS
-        plan = write_plan(job, head, request, barriers) if is_now else None
+        runs_now = examined.standing is Admission.RUNS
+        plan = write_plan(job, head, request, barriers) if runs_now else None
     except SluiceError as error:
         _withdraw(job, head, request, error)
         if isinstance(error, (RestoreError, ProtocolViolation)):
@@ -181,7 +181,7 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
 def _already_pending(
     job: Job, state: CoordinatorState, request: CheckpointRequest
 ) -> Triggered | None:
-    """An earlier call journaled it, and died or lost the answer before it could say so."""
+    """The checkpoint that an earlier call journaled, before it died or lost the store's answer."""
     for pending in state.pending:
         if pending.request_id == request.request_id:
             plan = job.plan(pending.checkpoint_id)
@@ -201,13 +201,11 @@ def _not_now(
             head=head,
         )
         examined = examine(transition.state, request, request.requested_at_ms)
-    if examined.standing is Admission.REJECTED:
-        return _rejected(examined)
-    return Queued(request_id=request.request_id, message=examined.message)
+    return _not_triggered(request, examined, examined.message)
 
 
 def _withdraw(job: Job, head: Head, request: CheckpointRequest, error: SluiceError | None) -> None:
-    """No plan came of the request: it leaves the queue, and a store that failed is counted."""
+    """Journal that no plan came of the request: it leaves the queue, and a failed store counts."""
     is_io = isinstance(error, StoreUnavailable)
     is_queued = any(r.request_id == request.request_id for r in head.state.queue)
     if not (is_io or is_queued):
@@ -256,7 +254,7 @@ def write_plan(
 def _journal(
     job: Job, head: Head, plan: CheckpointPlan, request: CheckpointRequest
 ) -> TriggerOutcome:
-    """Journal the plan; losing the race is an outcome."""
+    """Journal the plan; to lose the race for the journal is an outcome, not an error."""
     transition = record(
         job,
         lambda _: CheckpointTriggered(
@@ -274,12 +272,14 @@ def _journal(
     if known is not None:
         return known
     examined = examine(transition.state, request, request.requested_at_ms)
-    if examined.standing is Admission.REJECTED:
-        return _rejected(examined)
-    return Queued(request_id=request.request_id, message="another coordinator was faster")
+    return _not_triggered(request, examined, "another coordinator was faster")
 
 
-def _rejected(examined: Examination) -> NotTriggered:
+def _not_triggered(
+    request: CheckpointRequest, examined: Examination, queued_because: str
+) -> Queued | NotTriggered:
+    if examined.standing is not Admission.REJECTED:
+        return Queued(request_id=request.request_id, message=queued_because)
     return NotTriggered(
         reason=examined.reason, message=examined.message, retry_in_ms=examined.retry_in_ms
     )
