@@ -13,6 +13,7 @@ from typing import Any
 from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
@@ -24,8 +25,9 @@ from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.store.open import StoreLocation
 
-STAGES = ("count_bids", "rank_bids")
+STAGES = COUNT, RANK = ("count_bids", "rank_bids")
 SINK = "results"
+ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 
 
 @dataclass

@@ -57,6 +57,16 @@ def _forget_pipelines() -> Iterator[None]:
         sys.path[:] = path
 
 
+@pytest.fixture
+def without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stages run in this process, with a cache of their own."""
+    from harness.no_spark import stages_without_spark
+
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    with stages_without_spark():
+        yield
+
+
 def _surroundings() -> dict[str, object]:
     mine = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
     return mine | {"folder": Path.cwd(), "sleep": time.sleep, "sys.path": _path()}

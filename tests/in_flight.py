@@ -6,18 +6,15 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
-from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
-from sluice.coordinator.completion import finalize
+from harness.jobs import COUNT, RANK, ManualClock, a_pipeline, a_running_job, trigger_one
 from sluice.coordinator.failure import overtake
-from sluice.coordinator.publication import commit
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.job.job import Job
-from tests.subtasks import acknowledge, in_flight_records, state_records
+from tests.subtasks import acknowledge, finish, in_flight_records, state_records
 
-THREE_STAGES = ("count_bids", "rank_bids", "top_bids")
-COUNT, RANK, TOP = THREE_STAGES
-ONE, TWO = CheckpointId(1), CheckpointId(2)
+TOP = "top_bids"
+THREE_STAGES = (COUNT, RANK, TOP)
 TIMEOUT_MS = 5_000
 
 
@@ -41,9 +38,7 @@ def a_patient_job(clock: ManualClock | None = None, **checkpointing: Any) -> Job
 
 
 def complete(job: Job, plan: CheckpointPlan) -> CheckpointId:
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
-    return plan.checkpoint_id
+    return finish(job, plan.checkpoint_id)
 
 
 def an_overtaken_checkpoint(job: Job, **given: Any) -> CheckpointId:

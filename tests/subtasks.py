@@ -63,11 +63,31 @@ class _Stage:
 
 def take_checkpoint(job: Job, **given: object) -> CheckpointId:
     """Trigger, acknowledge, finalize, commit."""
+    return carry_out(job, trigger_one(job, **given))
+
+
+def take_checkpoints(job: Job, count: int) -> list[CheckpointId]:
+    return [take_checkpoint(job) for _ in range(count)]
+
+
+def complete_one(job: Job, **given: object) -> CheckpointPlan:
+    """A checkpoint that is completed, and not committed."""
     plan = trigger_one(job, **given)
     acknowledge(job, plan)
     finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
-    return plan.checkpoint_id
+    return plan
+
+
+def carry_out(job: Job, plan: CheckpointPlan) -> CheckpointId:
+    """Acknowledge, finalize, commit."""
+    acknowledge(job, plan)
+    return finish(job, plan.checkpoint_id)
+
+
+def finish(job: Job, checkpoint_id: CheckpointId) -> CheckpointId:
+    finalize(job, checkpoint_id)
+    commit(job, checkpoint_id)
+    return checkpoint_id
 
 
 def a_savepoint(job: Job, name: str = "mine", **given: object) -> CheckpointId:
@@ -95,12 +115,14 @@ def acknowledge(
     for task in plan.tasks:
         if stage not in (None, task.uid) or (stage is None and is_overtaken(job, plan, task)):
             continue
-        told = _deploy(job, plan, task, attempt, writes_state=writes_state, compacts=compacts)
+        deployed = _deploy(job, plan, task, attempt, writes_state=writes_state, compacts=compacts)
         if takes_over:
             merged = compactions_of(job, task.uid)
-            told = replace(told, state=tuple(map(Merges(merged).applied_to, told.state)))
+            deployed = replace(
+                deployed, state=tuple(map(Merges(merged).applied_to, deployed.state))
+            )
         answered = [
-            decode_ack(job.answers.write_ack(_snapshot(told, index)), "ack")
+            decode_ack(job.answers.write_ack(_snapshot(deployed, index)), "ack")
             for index in (range(task.parallelism) if only is None else only)
         ]
         if only is None:
@@ -213,33 +235,33 @@ def _deploy(
     )
 
 
-def _snapshot(told: _Stage, index: int) -> Ack:
+def _snapshot(deployed: _Stage, index: int) -> Ack:
     """The inherited segments, and a new one of the records whose key groups the subtask owns."""
-    task, state = told.task, told.state[index]
+    task, state = deployed.task, deployed.state[index]
     blank = Ack(
-        checkpoint_id=told.plan.checkpoint_id,
+        checkpoint_id=deployed.plan.checkpoint_id,
         subtask=SubtaskId(task.uid, index),
-        attempt=told.attempt,
+        attempt=deployed.attempt,
         state=state,
-        watermark_ms=told.given.watermark_ms(told.before),
+        watermark_ms=deployed.given.watermark_ms(deployed.before),
     )
-    if not told.has_input:
+    if not deployed.has_input:
         return blank  # No stage before it has run yet.
-    mine = [record for record in told.records if _owner(record, task) == index]
-    if told.compacts:
-        kept = [n for handle in state for n in handle_records(told.job, handle)]
-        state = _with_segment(told, index, (), [*kept, *mine])
-    elif told.writes_state:
-        state = _with_segment(told, index, state, mine)
-    if told.plan.is_full:
-        state = tuple(_copied(told, index, handle) for handle in state)
+    mine = [record for record in deployed.records if _owner(record, task) == index]
+    if deployed.compacts:
+        kept = [n for handle in state for n in handle_records(deployed.job, handle)]
+        state = _with_segment(deployed, index, (), [*kept, *mine])
+    elif deployed.writes_state:
+        state = _with_segment(deployed, index, state, mine)
+    if deployed.plan.is_full:
+        state = tuple(_copied(deployed, index, handle) for handle in state)
     rows = table_of(mine)
     return replace(
         blank,
         state=state,
-        output=_output(told, index, rows),
+        output=_output(deployed, index, rows),
         schema=RECORDS.serialize().to_pybytes(),
-        committables=staged_for_sinks(told, index, rows),
+        committables=staged_for_sinks(deployed, index, rows),
         metrics=SubtaskMetrics(checkpointed_bytes=10, full_bytes=10 * len(state)),
     )
 
@@ -252,14 +274,14 @@ def table_of(records: list[int]) -> pa.Table:
 
 
 def _with_segment(
-    told: _Stage, index: int, state: tuple[StateHandle, ...], records: list[int]
+    deployed: _Stage, index: int, state: tuple[StateHandle, ...], records: list[int]
 ) -> tuple[StateHandle, ...]:
-    task = told.task
-    if not records or not told.job.pipeline.stages[task.uid].keys:
+    task = deployed.task
+    if not records or not deployed.job.pipeline.stages[task.uid].keys:
         return state
     groups = key_group_range(task.max_parallelism, task.parallelism, index)
     first_hash, last_hash = hash_range(task.max_parallelism, groups)
-    segment = _write_state(told, index, encode_segment(table_of(records)), len(records))
+    segment = _write_state(deployed, index, encode_segment(table_of(records)), len(records))
     return (*state, StateHandle(segment=segment, first_hash=first_hash, last_hash=last_hash))
 
 
@@ -268,51 +290,51 @@ def _owner(record: int, task: TaskPlan) -> int:
     return subtask_of(group, task.max_parallelism, task.parallelism)
 
 
-def _write_state(told: _Stage, index: int, body: bytes, rows: int) -> SegmentHandle:
+def _write_state(deployed: _Stage, index: int, body: bytes, rows: int) -> SegmentHandle:
     segment = SegmentHandle(
         key="", size_bytes=len(body), rows=rows, checksum=checksum(body), inline=body
     )
-    if len(body) < told.inline_threshold_bytes:
+    if len(body) < deployed.inline_threshold_bytes:
         return segment
-    key = _state_key(told, index, segment.checksum)
-    told.job.store.put(key, body)
+    key = _state_key(deployed, index, segment.checksum)
+    deployed.job.store.put(key, body)
     return replace(segment, key=key, inline=None)
 
 
-def _copied(told: _Stage, index: int, handle: StateHandle) -> StateHandle:
-    key = _state_key(told, index, handle.segment.checksum)
+def _copied(deployed: _Stage, index: int, handle: StateHandle) -> StateHandle:
+    key = _state_key(deployed, index, handle.segment.checksum)
     if handle.segment.key in ("", key):
         return handle
-    told.job.store.put(key, _body(told.job, handle.segment))
+    deployed.job.store.put(key, _body(deployed.job, handle.segment))
     return replace(handle, segment=replace(handle.segment, key=key, root=""))
 
 
-def _state_key(told: _Stage, index: int, digest: str) -> str:
+def _state_key(deployed: _Stage, index: int, digest: str) -> str:
     name = f"{index:05d}-{digest}"
-    return told.job.paths.shared_segment(told.task.uid, told.plan.checkpoint_id, name)
+    return deployed.job.paths.shared_segment(deployed.task.uid, deployed.plan.checkpoint_id, name)
 
 
-def _output(told: _Stage, index: int, rows: pa.Table) -> tuple[SegmentHandle, ...]:
-    if not (rows.num_rows and told.job.pipeline.consumers_of(told.task.uid)):
+def _output(deployed: _Stage, index: int, rows: pa.Table) -> tuple[SegmentHandle, ...]:
+    if not (rows.num_rows and deployed.job.pipeline.consumers_of(deployed.task.uid)):
         return ()
-    body, name = encode_segment(rows), f"{index:05d}-{told.attempt}"
-    key = told.job.paths.stream_segment(told.task.uid, told.plan.checkpoint_id, name)
-    told.job.store.put(key, body)
+    body, name = encode_segment(rows), f"{index:05d}-{deployed.attempt}"
+    key = deployed.job.paths.stream_segment(deployed.task.uid, deployed.plan.checkpoint_id, name)
+    deployed.job.store.put(key, body)
     return (
         SegmentHandle(key=key, size_bytes=len(body), rows=rows.num_rows, checksum=checksum(body)),
     )
 
 
-def staged_for_sinks(told: _Stage, index: int, rows: pa.Table) -> tuple[Committable, ...]:
-    job, params = told.job, told.job.state().configuration.params
+def staged_for_sinks(deployed: _Stage, index: int, rows: pa.Table) -> tuple[Committable, ...]:
+    job, params = deployed.job, deployed.job.state().configuration.params
     staged = [
         open_sink(node, params, job.location, job.paths).stage(
             rows.drop_columns([HASH]),
-            checkpoint_id=told.plan.checkpoint_id,
+            checkpoint_id=deployed.plan.checkpoint_id,
             subtask=index,
-            attempt_token=f"{told.attempt}-{secrets.token_hex(4)}",
+            attempt_token=f"{deployed.attempt}-{secrets.token_hex(4)}",
         )
-        for node in job.pipeline.sinks_of(told.task.uid)
+        for node in job.pipeline.sinks_of(deployed.task.uid)
     ]
     return tuple(committable for committable in staged if committable is not None)
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.jobs import a_pipeline, a_running_job, published_records, trigger_one
-from sluice.coordinator.completion import finalize
+from harness.jobs import a_pipeline, a_running_job, published_records
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, RestoreOptions
 from sluice.job.job import Job
 from tests.noted_target import NotedTable
-from tests.subtasks import acknowledge, state_records
+from tests.subtasks import complete_one, state_records
 
 PLAIN = RestoreOptions()
 ROLL_BACK = RestoreOptions(roll_back_tables=True)
@@ -43,10 +42,7 @@ def to(checkpoint_id: int) -> FromCheckpoint:
 
 def complete(job: Job) -> CheckpointId:
     """Complete a checkpoint without committing it."""
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
-    return plan.checkpoint_id
+    return complete_one(job).checkpoint_id
 
 
 def absorbed(job: Job) -> list[int]:

@@ -19,7 +19,7 @@ from tests.simulation.acts import act
 from tests.simulation.broken import Broken
 from tests.simulation.noted import NOTED
 from tests.simulation.snapshots import PATHS
-from tests.simulation.spark_jobs import spark_job
+from tests.simulation.spark_jobs import run_stages
 from tests.simulation.world import World
 
 MAX_ROUNDS = 8
@@ -105,13 +105,8 @@ def _tries(world: World) -> None:
         return
     plan = outcome.plan
     try:
-        for stage in [task.uid for task in plan.tasks]:
-            pending = job.state().pending_checkpoint(plan.checkpoint_id)
-            if pending is None:
-                return
-            one = spark_job(world, plan, stage, pending.attempt_of(stage))
-            while one is not None and not one.is_done:
-                one.advance(world)
+        if not run_stages(world, plan):
+            return
     except SluiceError as error:
         fail_checkpoint(
             job, plan.checkpoint_id, Reason.TASK_FAILURE, str(error), is_task_failure=True

@@ -57,7 +57,7 @@ from sluice.core.events import (
 )
 from sluice.core.plan import CheckpointPlan, journaled
 from sluice.core.state import CoordinatorState
-from sluice.protocol.keys import PipelinePaths, subtask_of_answer
+from sluice.protocol.keys import subtask_of_answer
 from sluice.protocol.records import (
     JournalEntry,
     decode_ack,
@@ -73,6 +73,7 @@ from tests.simulation.deletions import check_deleted
 from tests.simulation.machines import Tried
 from tests.simulation.noted import NOTED
 from tests.simulation.snapshots import (
+    PATHS,
     absorbed_by_the_last,
     check_chained,
     check_completed,
@@ -87,7 +88,6 @@ from tests.simulation.timing import TimingChecks
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-PATHS = PipelinePaths("auctions")
 JOURNAL, CHECKPOINTS, SAVEPOINTS = PATHS.journal(), "auctions/checkpoints/", PATHS.savepoints()
 MANIFESTS = f"{PATHS.table(SINK)}/_manifests/"
 

@@ -16,14 +16,13 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
 from tests.simulation.broken import Broken
-from tests.simulation.damage import meets_the_damage
+from tests.simulation.damage import LONG_MS, meets_the_damage
 from tests.simulation.noted import Place
 from tests.simulation.readers import Seen
-from tests.simulation.spark_jobs import spark_job
+from tests.simulation.spark_jobs import run_stages
 from tests.simulation.world import World
 
 MAX_ROUNDS = 6
-LONG_MS = 10_000_000  # Longer than any timeout, pause or skew.
 PAUSED = NotTriggered(reason=CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN, message="")
 
 
@@ -147,13 +146,8 @@ def _goes_on_when_resumed(world: World) -> None:
 
 def _carries_out(world: World, plan: CheckpointPlan) -> None:
     job = world.job
-    for stage in [task.uid for task in plan.tasks]:
-        pending = job.state().pending_checkpoint(plan.checkpoint_id)
-        if pending is None:
-            raise Broken(0, "a checkpoint ends without a reason", f"{plan.checkpoint_id}")
-        one = spark_job(world, plan, stage, pending.attempt_of(stage))
-        while one is not None and not one.is_done:
-            one.advance(world)
+    if not run_stages(world, plan):
+        raise Broken(0, "a checkpoint ends without a reason", f"{plan.checkpoint_id}")
     finalize(job, plan.checkpoint_id)
     commit(job, plan.checkpoint_id)
     if plan.checkpoint_id not in world.witness.committed:

@@ -61,7 +61,7 @@ def fail_checkpoint(
     """Abort the pending checkpoint, once, for one reason.  An ended one stays as it ended.
 
     A decline in the bucket is a better reason than *reason*, which the task gives that noticed it;
-    of several declines, one that counts as a failure is.
+    of several declines, the best is one that counts as a failure.
     """
     cause = root_cause(message)
     plan = job.plan(checkpoint_id)
@@ -195,7 +195,7 @@ def why_not_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
             "restore an older one to go back behind it"
         )
     if state.pending:
-        pending = ", ".join(str(one.checkpoint_id) for one in state.pending)
+        pending = ", ".join(str(other.checkpoint_id) for other in state.pending)
         return f"checkpoint {checkpoint_id} is not pending; pending are: {pending}"
     return _none_pending(job, state)
 

@@ -129,7 +129,7 @@ def collect_garbage(
     sinks = _sinks(job, used.head.state)
     orphans = _find(job, used, sinks, grace_ms)
     merged = [orphan.key for orphan in orphans.files if orphan.reason is Reason.COMPACTION]
-    named = named_meanwhile(job, merged)
+    named = named_meanwhile(job, merged)  # It may have been recorded since the load.
     files = tuple(orphan for orphan in orphans.files if orphan.key not in named)
     temporary = [orphan.key for orphan in files if orphan.reason is Reason.TEMPORARY]
     discard_temporaries(job.location, temporary)

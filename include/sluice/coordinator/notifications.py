@@ -122,11 +122,10 @@ def _held(job: Job, state: CoordinatorState) -> Iterator[tuple[str, Source, str]
 
 def _with_holds(state: CoordinatorState) -> set[str]:
     """The checkpoints that holds are for, and savepoints which may not be complete yet."""
-    pending = [(one.checkpoint_id, one.savepoint_name) for one in state.pending]
-    done = [(c.checkpoint_id, c.savepoint_name) for c in (*state.completed, *state.discarding)]
-    named = {name for _, name in (*pending, *done) if name is not None}
-    ids = {str(checkpoint_id) for checkpoint_id, _ in (*pending, *done)}
-    return ids | {SAVEPOINT + name for name in named}
+    held_for = [(p.checkpoint_id, p.savepoint_name) for p in state.pending]
+    held_for += [(c.checkpoint_id, c.savepoint_name) for c in (*state.completed, *state.discarding)]
+    ids = {str(checkpoint_id) for checkpoint_id, _ in held_for}
+    return ids | {SAVEPOINT + name for _, name in held_for if name is not None}
 
 
 def notify_complete(

@@ -139,9 +139,9 @@ def discard_subsumed(
 def discard_claimed(job: Job) -> tuple[str, ...]:
     """Delete the claimed savepoints that the job does not read any more, and return their names.
 
-    Their release is journaled before, so that no restore can go back to one from then on, and that
-    they are gone after: until then the next coordinator continues.  Fails closed, and does not hold
-    up the job.
+    Their release is journaled first: from then on no restore can go back to them.  That they are
+    gone is journaled last: until then the next coordinator continues.  Fails closed, and does not
+    hold up the job.
 
     ``_metadata`` goes first, as it is what makes a savepoint: a crash leaves files that cannot be
     restored, never a savepoint that lacks some.  (A checkpoint's goes last, as only it knows its

@@ -4,14 +4,14 @@ The copy shares no file with the job and is never deleted by it; recovery of the
 depends on the copy.  Only a restore with CLAIM gives it to the job, which then deletes it once no
 checkpoint reads it.  See docs/adr/0002-savepoints-and-claims.md.
 
-A person may have one copied to another root, but not to a place inside a job: a job's prefix,
+A person may have a savepoint copied to another root, but not into a job: a job's prefix,
 ``{root}/{uid}``, with its journal, its checkpoints and its tables, is that job's alone.  A form, an
 option and a caller all come through ``require_outside`` before the first byte is written, whatever
 root they name and however they spell it.
 
-A person may also dispose of one.  Flink then deletes its files, though a job may read them.  Here
-the release is journaled first, so that no restore begins from what is being deleted, and a crash in
-between leaves a duty for the garbage collector, as with a claimed savepoint.
+A person may also dispose of a savepoint.  Flink then deletes its files, though a job may read them.
+Here the release is journaled first, so that no restore begins from what is being deleted, and a
+crash in between leaves a duty for the garbage collector, as with a claimed savepoint.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def require_outside(job: Job, root: str) -> ObjectStore:
 
     Raises:
         ConfigurationError: it is no root, it is the job's own, or it lies inside a job; the message
-            names that one.
+            names that job.
     """
     location = job.location.elsewhere(root)
     place, own = location.place, job.location.place

@@ -87,12 +87,12 @@ def early_publishes(
     """The checkpoints, or only one, and sinks of which readers may see rows early, or soon will."""
     listed = job.store.list(job.paths.early_publishes(checkpoint_id))
     notes = without_foreign(listed, job.paths.is_early_publish, job.store.root)
-    return frozenset(job.paths.early_publish_of(one.key) for one in notes)
+    return frozenset(job.paths.early_publish_of(note.key) for note in notes)
 
 
 def _mark(committables: Iterable[Committable]) -> bytes:
     """A digest of the files' names, which no other attempt gives to its files."""
-    files = "\n".join(sorted(one.file for one in committables))
+    files = "\n".join(sorted(committable.file for committable in committables))
     return hashlib.sha256(files.encode()).hexdigest().encode()
 
 
@@ -109,7 +109,7 @@ def check_sinks(
     """Ask every declared sink that has rows staged, and the table of every such side output.
 
     Raises:
-        ConfigurationError: one cannot take them.
+        ConfigurationError: a sink cannot take them.
         ProtocolViolation: what was staged is gone, or is damaged.
     """
     before = metadata.previous_tables if state.tables is None else state.tables

@@ -97,7 +97,7 @@ def reconfigure(
     )
 
 
-def parse_parallelism(given: Sequence[str]) -> tuple[int | None, dict[str, int]]:
+def parse_parallelism(texts: Sequence[str]) -> tuple[int | None, dict[str, int]]:
     """``["4", "window_rule=8"]``: the parallelism of every stage, and of single ones.
 
     Raises:
@@ -105,7 +105,7 @@ def parse_parallelism(given: Sequence[str]) -> tuple[int | None, dict[str, int]]
     """
     of_all: int | None = None
     of_stages: dict[str, int] = {}
-    for text in given:
+    for text in texts:
         stage, _, count = text.strip().rpartition("=")
         if not count.strip().isdecimal():
             raise ConfigurationError(

@@ -96,7 +96,8 @@ def plan_of(job: Job, checkpoint_id: CheckpointId) -> CheckpointPlan:
     plan = job.plan(checkpoint_id)
     if plan is not None:
         return plan
-    still_pending(job.state(), checkpoint_id)  # Read after the plan: an abort is no loss.
+    # The journal is read after the plan: an abort between the two would look like a loss.
+    still_pending(job.state(), checkpoint_id)
     raise ProtocolViolation(
         f"checkpoint {checkpoint_id} is lost: it is pending, but its plan, "
         f"{job.store.root}/{job.paths.plan(checkpoint_id)}, is gone; it will be aborted, and the "
@@ -182,7 +183,7 @@ def stages_in_folder(
     for subtask, attempt in (*acks, *declines):
         attempt_of[subtask.stage] = max(attempt, attempt_of.get(subtask.stage, attempt))
     attempt_of |= attempts or {}
-    keys = {one.key for one in folder}
+    keys = {listed.key for listed in folder}
     answered = {
         task.uid: _answered(job, plan.checkpoint_id, task.uid, attempt_of[task.uid], acks, keys)
         for task in plan.tasks
@@ -203,9 +204,9 @@ def exceptions_in_folder(
 ) -> tuple[SubtaskException, ...]:
     """The messages of the subtasks that declined last."""
     below = job.paths.declines(checkpoint_id)
-    found = [one for one in folder if one.key.startswith(below) and is_answer(one.key)]
-    latest = sorted(found, key=lambda one: (one.modified_ms, one.key))[-MAX_EXCEPTIONS:]
-    bodies = ((one.key, job.store.get(one.key)) for one in latest)
+    found = [listed for listed in folder if listed.key.startswith(below) and is_answer(listed.key)]
+    latest = sorted(found, key=lambda listed: (listed.modified_ms, listed.key))[-MAX_EXCEPTIONS:]
+    bodies = ((listed.key, job.store.get(listed.key)) for listed in latest)
     declines = (decode_decline(body, key) for key, body in bodies if body is not None)
     return tuple(
         SubtaskException(
@@ -221,9 +222,9 @@ def exceptions_in_folder(
 def _answers(folder: Iterable[Listed], below: str) -> dict[tuple[SubtaskId, int], int]:
     """The moment of each answer below a prefix, on the store's clock."""
     return {
-        subtask_of_answer(one.key): one.modified_ms
-        for one in folder
-        if one.key.startswith(below) and is_answer(one.key)
+        subtask_of_answer(listed.key): listed.modified_ms
+        for listed in folder
+        if listed.key.startswith(below) and is_answer(listed.key)
     }
 
 

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, published_records, trigger_one
-from sluice.coordinator.completion import finalize
-from sluice.coordinator.publication import commit
 from sluice.core.plan import CheckpointPlan
 from sluice.errors import NotYetAcknowledged
 from sluice.job.job import Job
 from tests.builders import ids_of
 from tests.examples import TIMES
-from tests.subtasks import acknowledge, state_records
+from tests.subtasks import acknowledge, finish, state_records
 
 
 def a_job(concurrent: int) -> Job:
@@ -37,8 +35,7 @@ def test_whatever_the_order_every_record_is_counted_once(concurrent: int, seed: 
         act, plan = random.choice(acts)
         try:
             if act == "finalize":
-                finalize(job, plan.checkpoint_id)
-                commit(job, plan.checkpoint_id)
+                finish(job, plan.checkpoint_id)
             else:
                 acknowledge(job, plan, act)
         except NotYetAcknowledged:

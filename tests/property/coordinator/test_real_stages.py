@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +34,7 @@ from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from sluice.state.cache import SegmentCache
 
+pytestmark = pytest.mark.usefixtures("without_spark")
 EVENTS, EPOCH = 600, 120
 READ, PASS, WINDOW, COUNT = "read", "pass_on", "per_second", "count_windows"
 
@@ -59,13 +59,6 @@ def a_windowed_job(**checkpointing: Any) -> Job:
     counted = windows.key_by("bid_auction").aggregate(COUNT, n=agg.count(), bids=agg.sum("bids"))
     counted.sink("counts", FilesTable(upsert_key=("bid_auction",)))
     return a_running_job(pipeline)
-
-
-@pytest.fixture(autouse=True)
-def without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
-    with stages_without_spark():
-        yield
 
 
 @pytest.fixture(scope="module")

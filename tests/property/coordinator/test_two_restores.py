@@ -10,7 +10,7 @@ from sluice.coordinator.restore import restore
 from sluice.coordinator.restore_plan import plan_restore
 from sluice.core.restoring import Stop
 from sluice.errors import RestoreError
-from tests.subtasks import take_checkpoint
+from tests.subtasks import take_checkpoint, take_checkpoints
 from tests.table_cases import PLAIN, ROLL_BACK, a_case, absorbed, complete, to
 
 
@@ -26,8 +26,7 @@ def test_after_two_restores_and_one_checkpoint_readers_see_what_the_job_stands_f
     nothing.
     """
     case = a_case(kind)
-    take_checkpoint(case.job)
-    take_checkpoint(case.job)
+    take_checkpoints(case.job, 2)
     (take_checkpoint if has_commit else complete)(case.job)
 
     for target, rolling in zip(targets, rolls_back, strict=True):

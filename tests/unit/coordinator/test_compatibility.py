@@ -1,6 +1,6 @@
 """A declaration that changes under its job: nothing is dropped, or read again, without consent.
 
-Checkpoints after a source has ended: its finished stages are skipped, their state is kept.
+Beside a source that has ended, its finished stages are skipped, and their state is kept.
 """
 
 from __future__ import annotations
@@ -12,8 +12,19 @@ from typing import Any
 
 import pytest
 
-from harness.jobs import a_running_job, keys_of, published_records, results, trigger_one
-from sluice.coordinator import compatibility as upgrades
+from harness.jobs import (
+    COUNT,
+    ONE,
+    RANK,
+    THREE,
+    TWO,
+    a_running_job,
+    keys_of,
+    published_records,
+    results,
+    trigger_one,
+)
+from sluice.coordinator import compatibility
 from sluice.coordinator.compatibility import find_changes
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
@@ -37,9 +48,13 @@ from sluice.sources import Nexmark
 from tests.subtasks import (
     a_savepoint,
     acknowledge,
+    carry_out,
+    complete_one,
+    finish,
     in_flight_records,
     state_records,
     take_checkpoint,
+    take_checkpoints,
 )
 
 CONSENT = RestoreOptions(allow_non_restored_state=True)
@@ -149,9 +164,7 @@ def test_a_queued_request_of_a_changed_chain_leaves_the_queue() -> None:
     job = a_running_job(a_chain())
     first = trigger_one(job)
     assert isinstance(trigger(job, request_id="mine", is_periodic=False), Queued)
-    acknowledge(job, first)
-    finalize(job, first.checkpoint_id)
-    commit(job, first.checkpoint_id)
+    carry_out(job, first)
 
     with pytest.raises(ConfigurationError, match="changed under its job"):
         trigger(changed(job, **RENAMED), request_id="mine", is_periodic=False)
@@ -304,11 +317,6 @@ def test_a_checkpoint_is_not_completed_without_what_it_was_made_of(chain: dict[s
     assert finalize(job, plan.checkpoint_id).checkpoint_id == 1
 
 
-def a_completed_one(job: Job) -> None:
-    acknowledge(job, plan := trigger_one(job))
-    finalize(job, plan.checkpoint_id)
-
-
 def committing(job: Job) -> None:
     commit(job, CheckpointId(1))
 
@@ -316,7 +324,7 @@ def committing(job: Job) -> None:
 @pytest.mark.parametrize("act", [committing, trigger])
 def test_rows_of_a_sink_that_is_gone_are_not_lost_by_a_commit(act: Callable[[Job], object]) -> None:
     job = a_running_job(a_chain())
-    a_completed_one(job)
+    complete_one(job)
 
     with pytest.raises(ConfigurationError, match=r"has rows for sink 'results' that are not publi"):
         act(changed(job, sink="table"))
@@ -328,7 +336,7 @@ def test_rows_of_a_sink_that_is_gone_are_not_lost_by_a_commit(act: Callable[[Job
 
 def test_a_sink_whose_rows_are_not_published_may_be_dropped_with_consent() -> None:
     job = a_running_job(a_chain())
-    a_completed_one(job)
+    complete_one(job)
     other = changed(job, sink="table")
 
     restore(other, Latest(), CONSENT)
@@ -341,8 +349,7 @@ def test_a_sink_whose_rows_are_not_published_may_be_dropped_with_consent() -> No
 def test_rows_in_flight_are_state_too() -> None:
     chain: dict[str, Any] = {"unaligned": True, "stages": ("count_bids", "rank_bids")}
     job = a_running_job(a_chain(**chain))
-    for _ in range(2):
-        take_checkpoint(job)
+    take_checkpoints(job, 2)
     in_flight = job.metadata(CheckpointId(2)).stage("rank_bids")
     assert in_flight is not None
     assert in_flight.in_flight_segments
@@ -407,14 +414,13 @@ def test_a_store_that_hangs_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> N
             release.wait(30)
             raise AttributeError(name)
 
-    monkeypatch.setattr(upgrades, "open_store", lambda _: Hanging())
+    monkeypatch.setattr(compatibility, "open_store", lambda _: Hanging())
 
     assert find_changes([a_chain(**RENAMED)], job.location, timeout_s=0.1) == {}
     release.set()
 
 
-COUNT, RANK, CLICKS = "count_bids", "rank_bids", "count_clicks"
-ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+CLICKS = "count_clicks"
 
 
 def a_chain_with_an_ending_source(
@@ -450,13 +456,10 @@ def counted(job: Job, checkpoint_id: CheckpointId) -> list[int]:
 
 def test_who_has_seen_the_end_is_skipped_and_carried() -> None:
     job = a_job_with_an_ending_source()
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     before = job.metadata(TWO)
 
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, THREE)
+    plan = complete_one(job)
     commit(job, THREE)
     take_checkpoint(job)
 
@@ -485,8 +488,7 @@ def test_the_files_of_a_finished_stage_outlive_the_checkpoints_it_took_part_in()
 
 def test_the_job_may_refuse_checkpoints_once_a_source_has_ended() -> None:
     job = a_job_with_an_ending_source(checkpoints_after_tasks_finish=False)
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
 
     assert trigger(job) == NotTriggered(
         reason=Reason.NOT_ALL_REQUIRED_TASKS_RUNNING,
@@ -496,11 +498,8 @@ def test_the_job_may_refuse_checkpoints_once_a_source_has_ended() -> None:
 
 def test_the_job_finishes_with_its_last_source() -> None:
     job = a_job_with_an_ending_source(clicks=35)
-    for _ in range(3):
-        take_checkpoint(job)
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    take_checkpoints(job, 3)
+    plan = complete_one(job)
     assert counted(job, plan.checkpoint_id) == [15, 15, 35]
 
     state = commit(job, plan.checkpoint_id)
@@ -511,13 +510,10 @@ def test_the_job_finishes_with_its_last_source() -> None:
 
 def test_after_a_restore_who_had_finished_stays_so_and_its_table_keeps_its_rows() -> None:
     job = a_job_with_an_ending_source()
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
     restore(job, Latest())
 
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    plan = complete_one(job)
     commit(job, plan.checkpoint_id)
 
     assert running(plan) == [CLICKS]
@@ -528,8 +524,7 @@ def test_after_a_restore_who_had_finished_stays_so_and_its_table_keeps_its_rows(
 
 def test_a_restore_to_before_the_end_reads_to_the_end_again() -> None:
     job = a_job_with_an_ending_source()
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
     restore(job, FromCheckpoint(CheckpointId(1)))
 
     assert running(trigger_one(job)) == [COUNT, RANK, CLICKS]
@@ -537,8 +532,7 @@ def test_a_restore_to_before_the_end_reads_to_the_end_again() -> None:
 
 def test_who_had_finished_copies_its_state_out_of_a_savepoint() -> None:
     job = a_job_with_an_ending_source()
-    for _ in range(2):
-        take_checkpoint(job)
+    take_checkpoints(job, 2)
     a_savepoint(job)
     assert [s.is_finished for s in job.savepoint_metadata("mine").stages] == [True, True, False]
     restore(job, savepoint_target(job, "mine"))
@@ -560,8 +554,7 @@ def test_the_end_passes_an_unaligned_stage_an_epoch_later() -> None:
     for _ in range(4):
         plans.append(trigger_one(job))
         acknowledge(job, plans[-1])
-        finalize(job, plans[-1].checkpoint_id)
-        commit(job, plans[-1].checkpoint_id)
+        finish(job, plans[-1].checkpoint_id)
 
     everybody = [COUNT, RANK, CLICKS]
     assert [running(plan) for plan in plans] == [everybody, everybody, [RANK, CLICKS], [CLICKS]]
@@ -580,8 +573,7 @@ def test_the_end_is_seen_in_a_chain_of_pending_checkpoints() -> None:
             if stage in running(plan):
                 acknowledge(job, plan, stage)
     for plan in plans:
-        finalize(job, plan.checkpoint_id)
-        commit(job, plan.checkpoint_id)
+        finish(job, plan.checkpoint_id)
 
     assert [plan.finished for plan in plans] == [(), (), (COUNT, RANK), (COUNT, RANK)]
     assert counted(job, CheckpointId(4)) == [15, 15, 40]
@@ -603,8 +595,7 @@ def test_a_failure_after_the_end_changes_nothing(number: int) -> None:
 
 def test_a_new_stage_before_a_finished_one_is_refused_by_every_way_in() -> None:
     job = a_job_with_an_ending_source(num_retained=4)
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
     a_savepoint(job)
     changed = replace(job, pipeline=a_chain_with_an_ending_source(cleaned=True))
     before = keys_of(job)

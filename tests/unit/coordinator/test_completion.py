@@ -1,10 +1,8 @@
 """A checkpoint becomes true, and its sinks publish: finalize and commit.
 
-AT_LEAST_ONCE: rows show as soon as their stage has answered, and an abort takes them back.
-
-A plan that is gone while its checkpoint is pending: a loss, and no takeover.
-
-A side output's table is asked like a sink's, before its checkpoint completes.
+A plan that is gone while its checkpoint is pending is a loss, and no takeover.  With AT_LEAST_ONCE
+rows show as soon as their stage has answered, and an abort takes them back.  A side output's table
+is asked like a sink's before its checkpoint completes.
 """
 
 from __future__ import annotations
@@ -18,7 +16,11 @@ import pytest
 
 import tests.subtasks
 from harness.jobs import (
+    COUNT,
+    ONE,
+    RANK,
     STAGES,
+    TWO,
     a_pipeline,
     a_running_job,
     keys_of,
@@ -28,7 +30,7 @@ from harness.jobs import (
 )
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.staged_sink import EpochRows
-from sluice.coordinator import staged
+from sluice.coordinator import publication
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, start_attempt
 from sluice.coordinator.garbage import collect_garbage
@@ -37,7 +39,6 @@ from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure
 from sluice.core.answers import Committable
 from sluice.core.configuration import CheckpointingMode, CheckpointType, JobStatus
-from sluice.core.failures import CheckpointFailureReason
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
@@ -61,9 +62,16 @@ from sluice.surface.checkpoints import history
 from tests.builders import SUBTASKS
 from tests.contract.journals import Delayed
 from tests.noted_target import NotedTable
-from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
+from tests.subtasks import (
+    a_savepoint,
+    acknowledge,
+    complete_one,
+    finish,
+    state_records,
+    take_checkpoint,
+    take_checkpoints,
+)
 
-ONE, TWO = CheckpointId(1), CheckpointId(2)
 EXPIRED, TASK_FAILURE = Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE
 SAVEPOINT = CheckpointType.SAVEPOINT
 
@@ -153,8 +161,7 @@ def test_an_ack_of_an_earlier_attempt_does_not_complete_the_checkpoint() -> None
     with pytest.raises(NotYetAcknowledged, match=r"lacks the acks of rank_bids/0$"):
         finalize(job, ONE)
     (late,) = acknowledge(job, plan, "rank_bids", attempt=2, only=[0])
-    finalize(job, ONE)
-    commit(job, ONE)
+    finish(job, ONE)
 
     assert late.committables[0] in job.metadata(ONE).committables
     assert published_records(job) == list(range(10))
@@ -172,15 +179,12 @@ def test_finalizing_and_committing_again_change_nothing() -> None:
 
 def test_a_coordinator_that_died_between_metadata_and_journal_is_taken_over() -> None:
     job = a_running_job()
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, ONE)
+    complete_one(job)
     head = max(key for key in keys_of(job) if "/journal/" in key)
     job.store.delete([head])  # As if it had died right before this entry.
     raw = job.store.get(job.paths.metadata(ONE))
 
-    finalize(job, ONE)
-    commit(job, ONE)
+    finish(job, ONE)
 
     assert job.store.get(job.paths.metadata(ONE)) == raw
     assert published_records(job) == list(range(10))
@@ -209,8 +213,7 @@ def test_an_unknown_checkpoint_is_fenced_and_not_an_error() -> None:
 
 def test_the_history_tells_how_each_checkpoint_ended() -> None:
     job = a_running_job(a_pipeline(tolerable_failed_checkpoints=1, num_retained=1))
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     fail_checkpoint(job, trigger_one(job).checkpoint_id, EXPIRED, "too slow")
     trigger_one(job)
 
@@ -323,9 +326,6 @@ def test_a_checkpoint_that_was_committed_while_its_place_was_asked_is_completed(
     assert finalize(job, ONE) == job.state().completed_checkpoint(ONE)
 
 
-COUNT, RANK = STAGES
-
-
 def an_early_job(**checkpointing: Any) -> Job:
     return a_running_job(
         a_pipeline(
@@ -340,11 +340,6 @@ def answer(job: Job, plan: CheckpointPlan, stage: str, *, attempt: int = 1) -> N
     publish_early(job, plan.checkpoint_id, stage)
 
 
-def complete(job: Job, checkpoint_id: CheckpointId) -> None:
-    finalize(job, checkpoint_id)
-    commit(job, checkpoint_id)
-
-
 def test_rows_show_once_their_stage_has_answered() -> None:
     job = an_early_job()
     plan = trigger_one(job)
@@ -357,7 +352,7 @@ def test_rows_show_once_their_stage_has_answered() -> None:
 
     assert published_records(job) == list(range(10))
     publish_early(job, ONE, RANK)
-    complete(job, ONE)
+    finish(job, ONE)
     assert published_records(job) == list(range(10))
     assert job.metadata(ONE).tables["results"] == 1
 
@@ -378,7 +373,7 @@ def test_what_was_shown_too_early_is_replaced_after_an_abort() -> None:
     answer(job, third, COUNT)
     answer(job, third, RANK)
     assert [manifest.checkpoint_id for manifest in results(job).chain()] == [1, 3]
-    complete(job, third.checkpoint_id)
+    finish(job, third.checkpoint_id)
     assert published_records(job) == list(range(20))
 
 
@@ -421,8 +416,10 @@ def test_an_abort_while_rows_are_being_shown_leaves_them_readable(
     acknowledge(job, plan, RANK)
 
     def abort() -> None:
-        fail_checkpoint(job, TWO, Reason.CHECKPOINT_EXPIRED, "too slow")
+        aborted.append(fail_checkpoint(job, TWO, Reason.CHECKPOINT_EXPIRED, "too slow"))
         collect_garbage(job, grace_ms=0)
+
+    aborted: list[object] = []
 
     def interrupted(job: Job, params: Mapping[str, str]) -> dict[str, Sink]:
         tables = open_sinks(job, params)
@@ -430,9 +427,10 @@ def test_an_abort_while_rows_are_being_shown_leaves_them_readable(
         assert isinstance(table, ManifestTable)
         return tables | {"results": replace(table, store=Interrupted(table.store, abort))}
 
-    monkeypatch.setattr(staged, "open_sinks", interrupted)
+    monkeypatch.setattr(publication, "open_sinks", interrupted)
     publish_early(job, TWO, RANK)
 
+    assert aborted
     assert published_records(job) == list(range(20))
     assert collect_garbage(job, grace_ms=0).files == ()
 
@@ -472,7 +470,7 @@ def test_after_a_failure_every_row_is_there_once() -> None:
             )
             restore(job, Latest())
         else:
-            complete(job, plan.checkpoint_id)
+            finish(job, plan.checkpoint_id)
 
     assert published_records(job) == list(range(30))
     assert state_records(job, job.metadata(plan.checkpoint_id), RANK) == list(range(30))
@@ -494,7 +492,7 @@ def test_the_rows_of_another_attempt_than_readers_see_complete_no_checkpoint() -
     second = trigger_one(job)
     answer(job, second, COUNT)
     answer(job, second, RANK)
-    complete(job, TWO)
+    finish(job, TWO)
     assert published_records(job) == list(range(10))
     assert [manifest.checkpoint_id for manifest in results(job).chain()] == [2]
 
@@ -570,8 +568,8 @@ def test_overlapping_epochs_show_in_order() -> None:
 
     assert results(job).versions() == (1, 2)
     assert published_records(job) == list(range(20))
-    complete(job, ONE)
-    complete(job, TWO)
+    finish(job, ONE)
+    finish(job, TWO)
     assert published_records(job) == list(range(20))
 
 
@@ -610,7 +608,7 @@ def test_a_checkpoint_without_its_plan_is_lost_whoever_works_for_it() -> None:
 def test_an_aborted_checkpoint_has_no_plan_and_is_fenced() -> None:
     job = a_running_job()
     plan = trigger_one(job)
-    fail_checkpoint(job, plan.checkpoint_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+    fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "late")
 
     with pytest.raises(FencedError, match="checkpoint 1 was aborted, CHECKPOINT_EXPIRED: late"):
         plan_of(job, plan.checkpoint_id)
@@ -652,8 +650,7 @@ def test_late_rows_of_another_type_than_the_table_has_abort_their_checkpoint(
 ) -> None:
     job = a_running_job(a_pipeline(tolerable_failed_checkpoints=9))
     first = with_late(job, monkeypatch, pa.table({"n": [1]}), pa.table({"n": [2], "m": ["x"]}))
-    finalize(job, first)
-    commit(job, first)
+    finish(job, first)
     second = with_late(job, monkeypatch, pa.table({"n": ["three"]}))
 
     with pytest.raises(
@@ -665,8 +662,7 @@ def test_late_rows_of_another_type_than_the_table_has_abort_their_checkpoint(
 
     fail_checkpoint(job, second, Reason.FINALIZE_CHECKPOINT_FAILURE, "told")
     third = with_late(job, monkeypatch, pa.table({"n": [4]}))
-    finalize(job, third)
-    commit(job, third)
+    finish(job, third)
     found = sorted(rows_of(job), key=str)
     assert found == [{"n": 1, "m": None}, {"n": 2, "m": "x"}, {"n": 4, "m": None}]
 

@@ -1,6 +1,7 @@
-"""Several checkpoints at once: a stage is on epoch n + 1 while the one behind it is on n.
+"""Several checkpoints at once, and unaligned ones.
 
-Unaligned checkpoints: no stage waits for another, and what was not consumed stays in flight.
+With concurrent checkpoints a stage is on epoch n + 1 while the one behind it is on n.  With
+unaligned ones no stage waits for another, and what was not consumed stays in flight.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from typing import Any
 import pytest
 
 from harness.jobs import (
+    COUNT,
+    ONE,
+    RANK,
     STAGES,
+    THREE,
+    TWO,
     ManualClock,
     a_pipeline,
     a_running_job,
@@ -39,11 +45,8 @@ from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.in_flight import (
-    COUNT,
-    RANK,
     THREE_STAGES,
     TOP,
-    TWO,
     absorbed,
     an_unaligned_job,
     complete,
@@ -51,10 +54,8 @@ from tests.in_flight import (
     is_one_cut,
     last_stage_first,
 )
-from tests.subtasks import acknowledge, state_records, take_checkpoint
+from tests.subtasks import acknowledge, carry_out, finish, state_records, take_checkpoint
 
-ONE, TWO_OF_PIPELINED, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
-COUNT_OF_PIPELINED, RANK_OF_PIPELINED = STAGES
 EXPIRED = Reason.CHECKPOINT_EXPIRED
 
 
@@ -63,16 +64,11 @@ def a_pipelined_job(concurrent: int = 2, **checkpointing: Any) -> Job:
     return a_running_job(a_pipeline(max_concurrent_checkpoints=concurrent, **given))
 
 
-def complete_of_pipelined(job: Job, checkpoint_id: CheckpointId) -> None:
-    finalize(job, checkpoint_id)
-    commit(job, checkpoint_id)
-
-
 def files_of(job: Job) -> list[str]:
     return [key for key in keys_of(job) if "/journal/" not in key]
 
 
-def is_one_cut_of_pipelined(job: Job, checkpoint_id: CheckpointId, records: int) -> bool:
+def has_absorbed(job: Job, checkpoint_id: CheckpointId, records: int) -> bool:
     metadata = job.metadata(checkpoint_id)
     return all(state_records(job, metadata, uid) == list(range(records)) for uid in STAGES)
 
@@ -81,17 +77,17 @@ def test_a_stage_begins_the_next_epoch_while_the_one_behind_it_is_on_this() -> N
     job = a_pipelined_job()
     one, two = trigger_one(job), trigger_one(job)
 
-    acknowledge(job, one, COUNT_OF_PIPELINED)
-    acknowledge(job, two, COUNT_OF_PIPELINED)
-    acknowledge(job, one, RANK_OF_PIPELINED)
-    complete_of_pipelined(job, ONE)
-    acknowledge(job, two, RANK_OF_PIPELINED)
-    complete_of_pipelined(job, TWO_OF_PIPELINED)
+    acknowledge(job, one, COUNT)
+    acknowledge(job, two, COUNT)
+    acknowledge(job, one, RANK)
+    finish(job, ONE)
+    acknowledge(job, two, RANK)
+    finish(job, TWO)
 
     assert (one.parent, two.parent) == (None, ONE)
     assert [two.starts_lineage, one.starts_lineage] == [False, True]
-    assert is_one_cut_of_pipelined(job, ONE, 10)
-    assert is_one_cut_of_pipelined(job, TWO_OF_PIPELINED, 20)
+    assert has_absorbed(job, ONE, 10)
+    assert has_absorbed(job, TWO, 20)
     assert published_records(job) == list(range(20))
 
 
@@ -99,12 +95,12 @@ def test_a_stage_waits_for_what_it_reads_and_for_its_own_earlier_epoch() -> None
     job = a_pipelined_job()
     one, two = trigger_one(job), trigger_one(job)
     with pytest.raises(NotYetAcknowledged, match="0 of 2 subtasks of stage 'count_bids' have ackn"):
-        acknowledge(job, two, COUNT_OF_PIPELINED)
-    acknowledge(job, one, COUNT_OF_PIPELINED)
-    acknowledge(job, two, COUNT_OF_PIPELINED)
+        acknowledge(job, two, COUNT)
+    acknowledge(job, one, COUNT)
+    acknowledge(job, two, COUNT)
 
     with pytest.raises(NotYetAcknowledged, match="0 of 2 subtasks of stage 'rank_bids' have ackno"):
-        acknowledge(job, two, RANK_OF_PIPELINED)
+        acknowledge(job, two, RANK)
 
 
 def test_no_checkpoint_completes_before_its_parent_and_none_before_that_is_published() -> None:
@@ -114,13 +110,13 @@ def test_no_checkpoint_completes_before_its_parent_and_none_before_that_is_publi
     acknowledge(job, two)
 
     with pytest.raises(NotYetAcknowledged, match="2 continues checkpoint 1, which is still pend"):
-        finalize(job, TWO_OF_PIPELINED)
+        finalize(job, TWO)
     finalize(job, ONE)  # And its own commit never comes.
-    finalize(job, TWO_OF_PIPELINED)
+    finalize(job, TWO)
 
     assert results(job).versions() == (1,)
     assert [completed.is_committed for completed in job.state().completed] == [True, False]
-    commit(job, TWO_OF_PIPELINED)
+    commit(job, TWO)
     assert [manifest.parent for manifest in results(job).chain()] == [None, 1]
 
 
@@ -150,8 +146,8 @@ def test_nothing_follows_the_end_of_the_input() -> None:
 
     acknowledge(job, one)
     acknowledge(job, two)
-    complete_of_pipelined(job, ONE)
-    complete_of_pipelined(job, TWO_OF_PIPELINED)
+    finish(job, ONE)
+    finish(job, TWO)
 
     assert (two.drains, job.state().status) == (True, JobStatus.FINISHED)
     assert published_records(job) == list(range(15))
@@ -163,10 +159,10 @@ def test_an_aborted_parent_takes_its_children_and_their_files_along() -> None:
     before = files_of(job)
     two, three = trigger_one(job), trigger_one(job)
     trigger_one(job)
-    acknowledge(job, two, COUNT_OF_PIPELINED)
-    acknowledge(job, three, COUNT_OF_PIPELINED)
+    acknowledge(job, two, COUNT)
+    acknowledge(job, three, COUNT)
 
-    state = fail_checkpoint(job, TWO_OF_PIPELINED, EXPIRED, "too slow")
+    state = fail_checkpoint(job, TWO, EXPIRED, "too slow")
 
     assert state.pending == ()
     statistics = [job.paths.statistics(number) for number in (2, 3, 4)]
@@ -177,7 +173,7 @@ def test_an_aborted_parent_takes_its_children_and_their_files_along() -> None:
         (4, Reason.JOB_FAILOVER_REGION),
     ]
     assert len(state.failure_count.counted_ids) == 1
-    assert is_one_cut_of_pipelined(job, take_checkpoint(job), 20)
+    assert has_absorbed(job, take_checkpoint(job), 20)
 
 
 def test_an_aborted_child_leaves_its_parent_alone() -> None:
@@ -185,62 +181,59 @@ def test_an_aborted_child_leaves_its_parent_alone() -> None:
     one, two = trigger_one(job), trigger_one(job)
     acknowledge(job, one)
     before = files_of(job)
-    acknowledge(job, two, COUNT_OF_PIPELINED)
+    acknowledge(job, two, COUNT)
 
-    fail_checkpoint(job, TWO_OF_PIPELINED, EXPIRED, "too slow")
+    fail_checkpoint(job, TWO, EXPIRED, "too slow")
 
     assert files_of(job) == sorted(
         [
-            *(key for key in before if key != job.paths.plan(TWO_OF_PIPELINED)),
-            job.paths.statistics(TWO_OF_PIPELINED),
+            *(key for key in before if key != job.paths.plan(TWO)),
+            job.paths.statistics(TWO),
         ]
     )
-    complete_of_pipelined(job, ONE)
+    finish(job, ONE)
     three = trigger_one(job)
-    acknowledge(job, three)
-    complete_of_pipelined(job, THREE)
-    assert (three.parent, is_one_cut_of_pipelined(job, THREE, 20)) == (ONE, True)
+    carry_out(job, three)
+    assert (three.parent, has_absorbed(job, THREE, 20)) == (ONE, True)
     assert published_records(job) == list(range(20))
 
 
 def test_a_stage_that_runs_again_ends_the_checkpoints_that_continue_it() -> None:
     job = a_pipelined_job()
     one, two = trigger_one(job), trigger_one(job)
-    acknowledge(job, one, COUNT_OF_PIPELINED)
-    acknowledge(job, two, COUNT_OF_PIPELINED)
+    acknowledge(job, one, COUNT)
+    acknowledge(job, two, COUNT)
 
-    assert start_attempt(job, ONE, COUNT_OF_PIPELINED) == 2
+    assert start_attempt(job, ONE, COUNT) == 2
 
     state = job.state()
     assert [pending.checkpoint_id for pending in state.pending] == [1]
     assert [f.message for f in state.failed] == ["stage 'count_bids' of checkpoint 1 runs again"]
-    left = [key for key in files_of(job) if f"/{TWO_OF_PIPELINED:010d}" in key]
-    assert left == [job.paths.statistics(TWO_OF_PIPELINED)]
+    left = [key for key in files_of(job) if f"/{TWO:010d}" in key]
+    assert left == [job.paths.statistics(TWO)]
     with pytest.raises(FencedError, match="checkpoint 2 was aborted, JOB_FAILOVER_REGION"):
-        finalize(job, TWO_OF_PIPELINED)
-    acknowledge(job, one, COUNT_OF_PIPELINED, attempt=2)
+        finalize(job, TWO)
+    acknowledge(job, one, COUNT, attempt=2)
     three = trigger_one(job)
-    acknowledge(job, three, COUNT_OF_PIPELINED)
-    acknowledge(
-        job, one, RANK_OF_PIPELINED, attempt=2
-    )  # It runs again with the stage that it reads.
-    acknowledge(job, three, RANK_OF_PIPELINED)
-    complete_of_pipelined(job, ONE)
-    complete_of_pipelined(job, THREE)
-    assert is_one_cut_of_pipelined(job, THREE, 20)
+    acknowledge(job, three, COUNT)
+    acknowledge(job, one, RANK, attempt=2)  # It runs again with the stage that it reads.
+    acknowledge(job, three, RANK)
+    finish(job, ONE)
+    finish(job, THREE)
+    assert has_absorbed(job, THREE, 20)
 
 
 def test_a_stage_of_a_child_that_runs_again_leaves_the_parent_alone() -> None:
     job = a_pipelined_job()
     one, two = trigger_one(job), trigger_one(job)
     acknowledge(job, one)
-    acknowledge(job, two, COUNT_OF_PIPELINED)
+    acknowledge(job, two, COUNT)
 
-    assert start_attempt(job, TWO_OF_PIPELINED, COUNT_OF_PIPELINED) == 2
+    assert start_attempt(job, TWO, COUNT) == 2
 
-    assert [p.attempt_of(COUNT_OF_PIPELINED) for p in job.state().pending] == [1, 2]
+    assert [p.attempt_of(COUNT) for p in job.state().pending] == [1, 2]
     with pytest.raises(FencedError, match="checkpoint 7 ended before stage 'count_bids' ran again"):
-        start_attempt(job, CheckpointId(7), COUNT_OF_PIPELINED)
+        start_attempt(job, CheckpointId(7), COUNT)
 
 
 def test_the_watchdog_tells_of_an_expired_chain_once() -> None:
@@ -264,18 +257,18 @@ def test_a_failure_with_a_chain_under_way_starts_from_the_last_completed_one() -
     one, two = trigger_one(job), trigger_one(job)
     acknowledge(job, one)
     finalize(job, ONE)
-    acknowledge(job, two, COUNT_OF_PIPELINED)
-    fail_checkpoint(job, TWO_OF_PIPELINED, Reason.TASK_FAILURE, "lost", is_task_failure=True)
+    acknowledge(job, two, COUNT)
+    fail_checkpoint(job, TWO, Reason.TASK_FAILURE, "lost", is_task_failure=True)
 
     restore(job, Latest())
     three, four = trigger_one(job), trigger_one(job)
     acknowledge(job, three)
     acknowledge(job, four)
-    complete_of_pipelined(job, THREE)
-    complete_of_pipelined(job, four.checkpoint_id)
+    finish(job, THREE)
+    finish(job, four.checkpoint_id)
 
     assert (three.starts_lineage, four.starts_lineage) == (True, False)
-    assert is_one_cut_of_pipelined(job, four.checkpoint_id, 30)
+    assert has_absorbed(job, four.checkpoint_id, 30)
     assert published_records(job) == list(range(30))
 
 

@@ -1,6 +1,6 @@
-"""Bytes that are not what was written: found by verify, by savepoints, and by a restart.
+"""Bytes that are not those that were written: found by verify, by savepoints, and by a restart.
 
-A commit that is owed and can never be made, as what it needs is damaged: a restart, no loop.
+A commit that is owed, and can never be made as its rows are damaged, ends in a restart, not a loop.
 """
 
 from __future__ import annotations
@@ -40,17 +40,24 @@ from sluice.protocol.records import checksum
 from sluice.sinks import FilesTable
 from sluice.state.cache import SegmentCache
 from tests.noted_target import NotedTable
-from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
+from tests.subtasks import (
+    a_savepoint,
+    acknowledge,
+    complete_one,
+    state_records,
+    take_checkpoint,
+    take_checkpoints,
+)
 
 UNCOMPARED = RestoreOptions(compare_checksums=False)
 LATER_MS = 100_000
 
 
-def flip(job: Job, handle: SegmentHandle) -> None:
+def flip(job: Job, key: str) -> None:
     """One bit, in the middle: the size stays."""
-    raw = bytearray(job.store.get(handle.key) or b"")
+    raw = bytearray(job.store.get(key) or b"")
     raw[len(raw) // 2] ^= 1
-    job.store.put(handle.key, bytes(raw))
+    job.store.put(key, bytes(raw))
 
 
 def damage(job: Job, checkpoint_id: CheckpointId) -> SegmentHandle:
@@ -60,7 +67,7 @@ def damage(job: Job, checkpoint_id: CheckpointId) -> SegmentHandle:
         for handle in job.metadata(checkpoint_id).files
         if job.paths.checkpoint_of(handle.key) == checkpoint_id
     ]
-    flip(job, mine[0])
+    flip(job, mine[0].key)
     return mine[0]
 
 
@@ -77,8 +84,7 @@ def restart(job: Job) -> RestoredJob:
 
 def a_job_of(policy: DamagedCheckpoint, checkpoints: int = 3, **given: Any) -> Job:
     job = a_running_job(a_pipeline(on_damaged_checkpoint=policy, **given), clock=ManualClock())
-    for _ in range(checkpoints):
-        take_checkpoint(job)
+    take_checkpoints(job, checkpoints)
     return job
 
 
@@ -108,8 +114,7 @@ def test_a_dry_run_reads_what_it_promises() -> None:
 def test_whichever_byte_of_a_checkpoint_is_another_its_file_is_named() -> None:
     """``_metadata``, a segment, and rows that are staged while their commit is owed."""
     job = a_job_of(DamagedCheckpoint.STOP, 1, sink=NotedTable())
-    acknowledge(job, trigger_one(job))
-    finalize(job, CheckpointId(2))
+    complete_one(job)
     metadata = job.metadata(CheckpointId(2))
     staged = metadata.committables[0].file
     keys = [
@@ -151,7 +156,7 @@ def test_a_savepoint_of_damaged_state_fails_before_it_is_true() -> None:
     job = a_job_of(DamagedCheckpoint.STOP)
     plan = trigger_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
     acks = acknowledge(job, plan)
-    flip(job, next(h.segment for ack in acks for h in ack.state if h.segment.key))
+    flip(job, next(h.segment.key for ack in acks for h in ack.state if h.segment.key))
 
     with pytest.raises(CorruptSegment, match=r"is damaged: .* savepoint 'mine' cannot be comp"):
         finalize(job, plan.checkpoint_id)
@@ -162,9 +167,9 @@ def test_a_savepoint_of_damaged_state_fails_before_it_is_true() -> None:
 
 def test_a_savepoint_is_whole_whatever_becomes_of_the_job_before_its_commit() -> None:
     job = a_job_of(DamagedCheckpoint.STOP)
-    plan = trigger_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    plan = complete_one(
+        job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False
+    )
     damage(job, plan.checkpoint_id)
 
     commit(job, plan.checkpoint_id)
@@ -178,7 +183,7 @@ def test_a_savepoint_is_whole_whatever_becomes_of_the_job_before_its_commit() ->
 def test_a_damaged_savepoint_is_not_copied(tmp_path: Path) -> None:
     job = a_job_of(DamagedCheckpoint.STOP)
     a_savepoint(job, "mine")
-    flip(job, job.savepoint_metadata("mine").files[0])
+    flip(job, job.savepoint_metadata("mine").files[0].key)
 
     with pytest.raises(CorruptSegment, match="savepoint 'mine' cannot be copied"):
         copy_savepoint(job, "mine", f"file://{tmp_path}/backups")
@@ -192,7 +197,7 @@ def test_a_local_copy_does_not_hide_that_a_file_is_damaged(tmp_path: Path) -> No
     handle = job.metadata(CheckpointId(3)).files[0]
     cache = SegmentCache(job.location, job.store, folder=tmp_path / "cache")
     cache.open(handle)
-    flip(job, handle)
+    flip(job, handle.key)
 
     assert cache.open(handle).num_rows == handle.rows
     with pytest.raises(CorruptSegment, match=f"segment {handle.key} is corrupt"):
@@ -338,9 +343,7 @@ def an_uncommitted_job(table: FilesTable | NotedTable) -> Job:
     """Checkpoint 2 is completed; its staged files are not published."""
     job = a_running_job(a_pipeline(sink=table), clock=ManualClock())
     take_checkpoint(job)
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    complete_one(job)
     return job
 
 
@@ -410,21 +413,13 @@ def a_job_that_owes(policy: DamagedCheckpoint, table: NotedTable | None = None) 
     pipeline = a_pipeline(sink=table or NotedTable(), on_damaged_checkpoint=policy)
     job = a_running_job(pipeline, clock=ManualClock())
     take_checkpoint(job)
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    complete_one(job)
     return job
 
 
 def staged_key(job: Job) -> str:
     name = job.metadata(CheckpointId(2)).committables[0].file
     return next(one.key for one in job.store.list("") if one.key.endswith(name))
-
-
-def flip_of_damaged_commit(job: Job, key: str) -> None:
-    raw = bytearray(job.store.get(key) or b"")
-    raw[len(raw) // 2] ^= 1
-    job.store.put(key, bytes(raw))
 
 
 def later(job: Job) -> None:
@@ -450,7 +445,7 @@ def test_the_watchdog_goes_on_from_the_next_older_one(what: str, is_gone: bool) 
     if is_gone:
         job.store.delete([key])
     else:
-        flip_of_damaged_commit(job, key)
+        flip(job, key)
 
     said = watched(job, looks=5)
 
@@ -465,7 +460,7 @@ def test_the_watchdog_goes_on_from_the_next_older_one(what: str, is_gone: bool) 
 def test_the_trigger_fails_it_over_too_and_it_stops_with_the_file_s_name() -> None:
     job = a_job_that_owes(DamagedCheckpoint.STOP)
     key = staged_key(job)
-    flip_of_damaged_commit(job, key)
+    flip(job, key)
 
     with pytest.raises(ProtocolViolation, match="is damaged: checksum"):
         trigger(job)
@@ -492,7 +487,7 @@ def test_a_job_that_failed_for_another_reason_publishes_what_it_owes() -> None:
 
 def test_a_place_that_takes_nothing_back_was_shown_nothing_of_it() -> None:
     job = a_job_that_owes(DamagedCheckpoint.OLDER, NotedTable(rolls_back=RollBack.NEVER))
-    flip_of_damaged_commit(job, staged_key(job))
+    flip(job, staged_key(job))
 
     watched(job, looks=5)
 

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from harness.jobs import ManualClock, a_job, a_pipeline, trigger_one
-from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
-from sluice.coordinator.publication import commit
 from sluice.coordinator.submission import configure, submit
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job
 from sluice.sources import Nexmark
-from tests.subtasks import acknowledge
+from tests.subtasks import acknowledge, finish
 
 pytestmark = pytest.mark.usefixtures("small")
 
@@ -41,8 +39,7 @@ def take(job: Job, *, lasts_s: int) -> int:
     plan = trigger_one(job)
     acknowledge(job, plan)
     job.clock.advance(lasts_s * 1_000)
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
+    finish(job, plan.checkpoint_id)
     return plan.records
 
 

@@ -1,6 +1,7 @@
-"""A person aborts one pending checkpoint: nothing counts, nothing fails over, no record is lost.
+"""An abort by a person, and the watchdog.
 
-The watchdog: it reads only the bucket, and brings every job that hangs to its end.
+An abort ends one pending checkpoint: nothing counts, nothing fails over, no record is lost.  The
+watchdog reads only the bucket, and brings every job that hangs to its end.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from harness.jobs import (
+    ONE,
     STAGES,
+    TWO,
     ManualClock,
     a_job,
     a_pipeline,
@@ -43,9 +46,7 @@ from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job
 from sluice.surface.checkpoints import history
 from tests.builders import SUBTASKS
-from tests.subtasks import acknowledge, decline, take_checkpoint
-
-ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+from tests.subtasks import acknowledge, complete_one, decline, take_checkpoint, take_checkpoints
 
 
 def aborted(job: Job, checkpoint_id: CheckpointId) -> None:
@@ -156,7 +157,6 @@ def test_an_abort_that_a_restore_overtakes_is_fenced(monkeypatch: pytest.MonkeyP
         aborted(job, ONE)
 
 
-ONE_OF_WATCH = CheckpointId(1)
 MINUTE_MS = 60_000
 NOTHING = Watched(())
 
@@ -224,7 +224,7 @@ def test_a_decline_of_an_overtaken_attempt_is_none() -> None:
     decline(job, 1, SUBTASKS[1])
     job.journal.append(
         lambda state: AttemptStarted(
-            generation=state.generation, checkpoint_id=ONE_OF_WATCH, stage=STAGES[0], attempt=2
+            generation=state.generation, checkpoint_id=ONE, stage=STAGES[0], attempt=2
         )
     )
 
@@ -236,8 +236,7 @@ def test_a_decline_of_an_overtaken_attempt_is_none() -> None:
 
 def test_a_commit_that_never_came_is_made_up_for_after_a_grace() -> None:
     job, clock = a_watched_job()
-    acknowledge(job, trigger_one(job))
-    finalize(job, ONE_OF_WATCH)
+    complete_one(job)
     clock.advance(MINUTE_MS - 1)
     assert watch(job) == NOTHING
 
@@ -251,8 +250,7 @@ def test_a_commit_that_never_came_is_made_up_for_after_a_grace() -> None:
 def test_a_stopping_savepoint_that_nobody_committed_still_stops_the_job() -> None:
     job, _ = a_watched_job()
     stop = CheckpointType.SAVEPOINT_SUSPEND
-    acknowledge(job, trigger_one(job, type=stop, savepoint_name="mine"))
-    finalize(job, ONE_OF_WATCH)
+    complete_one(job, type=stop, savepoint_name="mine")
 
     watch(job, commit_grace_ms=0)
 
@@ -305,7 +303,7 @@ def test_a_job_without_restarts_left_is_not_restored() -> None:
 def test_a_restored_job_is_not_restored_again_for_the_same_failure() -> None:
     job, clock = a_watched_job()
     trigger_one(job)
-    fail_checkpoint(job, ONE_OF_WATCH, Reason.TASK_FAILURE, "lost", is_task_failure=True)
+    fail_checkpoint(job, ONE, Reason.TASK_FAILURE, "lost", is_task_failure=True)
     restore(job, Latest())
     clock.advance(10 * MINUTE_MS)
 
@@ -315,8 +313,7 @@ def test_a_restored_job_is_not_restored_again_for_the_same_failure() -> None:
 
 def test_the_journal_is_kept_short() -> None:
     job, _ = a_watched_job()
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
     before = job.state()
     assert len(keys_of(job, job.paths.journal())) == 10
 

@@ -1,8 +1,7 @@
 """Garbage is known by the ids of checkpoints, and by the records that name a file.
 
-When the collector holds back: the grace period, savepoints, and what cannot be read.
-
-Temporary files of a killed writer are collected, late and by name.
+The collector holds back within the grace period, from savepoints, and where something cannot be
+read.  Temporary files of a killed writer are collected late, and by name.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ import pyarrow as pa
 import pytest
 
 from harness.jobs import (
+    ONE,
     SINK,
     STAGES,
+    TWO,
     a_job,
     a_pipeline,
     a_running_job,
@@ -57,9 +58,15 @@ from sluice.protocol.records import encode_metadata, encode_plan
 from sluice.store.folder import FileStore
 from sluice.store.memory import InMemoryStore, named_store
 from tests.hooked import Crash, crashing, hooked
-from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
+from tests.subtasks import (
+    a_savepoint,
+    acknowledge,
+    complete_one,
+    state_records,
+    take_checkpoint,
+    take_checkpoints,
+)
 
-ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED
 NEVER = Retention.NEVER_RETAIN_AFTER_TERMINATION
 FIRST = "1"
@@ -90,8 +97,7 @@ def own_keys(job: Job) -> set[str]:
 
 def test_a_job_that_ended_everything_it_began_has_none() -> None:
     job = a_running_job(a_pipeline(num_retained=2))
-    for _ in range(4):
-        take_checkpoint(job)
+    take_checkpoints(job, 4)
     fail_checkpoint(job, trigger_one(job).checkpoint_id, EXPIRED, "late")
 
     assert find_orphans(job, grace_ms=0) == NOTHING
@@ -154,9 +160,7 @@ def test_the_plan_and_the_table_of_a_trigger_that_lost_its_id_are_garbage() -> N
 
 def test_fenced_attempts_of_a_retained_checkpoint_left_garbage() -> None:
     job = a_running_job()
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, ONE)
+    plan = complete_one(job)
     commit(job, ONE)
     before = own_keys(job)
     acknowledge(job, plan, attempt=2)
@@ -175,8 +179,7 @@ def test_fenced_attempts_of_a_retained_checkpoint_left_garbage() -> None:
 
 def test_older_segments_stay_as_long_as_a_retained_checkpoint_names_them() -> None:
     job = a_running_job(a_pipeline(num_retained=1))
-    for _ in range(4):
-        take_checkpoint(job)
+    take_checkpoints(job, 4)
 
     collect_garbage(job, grace_ms=0)
 
@@ -210,8 +213,7 @@ def test_the_output_that_a_retained_checkpoint_lists_stays() -> None:
 
 def test_what_is_completed_and_not_yet_committed_stays() -> None:
     job = a_running_job()
-    acknowledge(job, trigger_one(job))
-    finalize(job, ONE)
+    complete_one(job)
 
     assert collect_garbage(job, grace_ms=0) == NOTHING
     commit(job, ONE)
@@ -222,8 +224,7 @@ def test_what_a_restore_rolled_back_was_published_and_stays() -> None:
     job = a_running_job(a_pipeline(num_retained=1))
     restored_from = take_checkpoint(job)
     restore(job, FromCheckpoint(restored_from))
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
 
     assert collect_garbage(job, grace_ms=0) == NOTHING
     assert [published_records(job, version) for version in results(job).versions()] == [
@@ -308,16 +309,14 @@ def test_a_dry_run_deletes_nothing() -> None:
     assert collect_garbage(job, grace_ms=0) == would_go != NOTHING
 
 
-ONE_OF_LIMITS = CheckpointId(1)
 HOUR_MS = 3_600_000
 
 
 def a_job_with_an_orphan(**pipeline: Any) -> tuple[Job, str]:
     """Three checkpoints, and a state segment of an attempt of the first that was fenced."""
     job = a_running_job(a_pipeline(**pipeline))
-    for _ in range(3):
-        take_checkpoint(job)
-    key = job.paths.shared_segment(STAGES[0], ONE_OF_LIMITS, "of-a-fenced-attempt")
+    take_checkpoints(job, 3)
+    key = job.paths.shared_segment(STAGES[0], ONE, "of-a-fenced-attempt")
     job.store.put(key, b"orphaned")
     return job, key
 
@@ -359,9 +358,7 @@ def test_time_is_told_by_the_newest_object_of_the_store_and_by_nothing_else() ->
 def test_a_table_elsewhere_is_on_the_clock_of_its_own_store() -> None:
     root = f"memory://table-{id(object())}"
     job = a_running_job(a_pipeline(location=root))
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, ONE_OF_LIMITS)
+    plan = complete_one(job)
     take_checkpoint(job)
     acknowledge(job, plan, STAGES[1], attempt=2)
     make_older(root, "", by_ms=100 * HOUR_MS)
@@ -388,8 +385,7 @@ def test_a_probe_is_left_alone_as_long_as_somebody_may_wait_for_it() -> None:
 
 def test_journal_entries_below_a_gap_are_garbage() -> None:
     job = a_running_job()
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
     entries = keys_of(job, job.paths.journal())
     job.store.delete([entries[3]])
     state = job.state()
@@ -406,8 +402,7 @@ def test_journal_entries_below_a_gap_are_garbage() -> None:
 
 def test_a_journal_that_was_cut_short_has_no_strays() -> None:
     job = a_running_job()
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
     job.journal.truncate(keep=4)
 
     assert find_orphans(job, grace_ms=0) == NOTHING
@@ -441,7 +436,7 @@ def test_a_savepoint_whose_export_will_be_repeated_is_not_reported() -> None:
     job.store.put(job.paths.savepoint_file("mine", "c"), b"half")
     assert find_orphans(job, grace_ms=0) == NOTHING
 
-    finalize(job, ONE_OF_LIMITS)
+    finalize(job, ONE)
 
     assert find_orphans(job, grace_ms=0) == NOTHING
 
@@ -485,7 +480,7 @@ def test_a_retained_checkpoint_without_metadata_stops_every_delete_and_is_named(
 def test_deletes_go_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     job, _ = a_job_with_an_orphan()
     for number in range(2 * DELETE_BATCH):
-        job.store.put(job.paths.shared_segment(STAGES[0], ONE_OF_LIMITS, f"orphan-{number}"), b"")
+        job.store.put(job.paths.shared_segment(STAGES[0], ONE, f"orphan-{number}"), b"")
     batches: list[int] = []
     delete = InMemoryStore.delete
 
@@ -503,7 +498,7 @@ def test_deletes_go_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_collection_that_died_is_completed_by_the_next() -> None:
     job, _ = a_job_with_an_orphan()
     for number in range(10):
-        job.store.put(job.paths.shared_segment(STAGES[0], ONE_OF_LIMITS, f"orphan-{number}"), b"")
+        job.store.put(job.paths.shared_segment(STAGES[0], ONE, f"orphan-{number}"), b"")
     with pytest.raises(Crash):
         collect_garbage(crashing(job, writes=5), grace_ms=0)
 

@@ -17,7 +17,7 @@ from sluice.errors import StoreUnavailable
 from sluice.store.checkpoints import StatisticsStore
 from sluice.store.object_store import CreateResult, Listed, ObjectStore
 from sluice.surface.checkpoints import overview
-from tests.subtasks import acknowledge, take_checkpoint
+from tests.subtasks import acknowledge, finish, take_checkpoint, take_checkpoints
 
 EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED
 
@@ -70,8 +70,7 @@ def test_a_request_for_statistics_that_fails_changes_nothing_else(kind: str) -> 
     without = replace(job, store=broken)
 
     acknowledge(job, trigger_one(job))
-    finalize(without, CheckpointId(2))
-    commit(without, CheckpointId(2))
+    finish(without, CheckpointId(2))
     fail_checkpoint(without, trigger_one(job).checkpoint_id, EXPIRED, "too slow")
 
     assert broken.failed == 2 if kind != "list" else broken.failed
@@ -100,8 +99,7 @@ def test_a_coordinator_that_dies_before_it_writes_is_made_up_for_by_the_next(
         with pytest.raises(KeyboardInterrupt):
             finalize(job, CheckpointId(2))
     commit(job, CheckpointId(2))
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
 
     shown = overview(job)
 

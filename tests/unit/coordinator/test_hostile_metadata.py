@@ -16,7 +16,7 @@ from sluice.errors import ProtocolViolation, RestoreError
 from sluice.job.job import Job
 from sluice.protocol.records import decode_metadata, encode_metadata
 from tests.resealed import resealed
-from tests.subtasks import a_savepoint, take_checkpoint
+from tests.subtasks import a_savepoint, take_checkpoint, take_checkpoints
 
 VICTIM = "payroll/journal/000000000042"
 ELSEWHERE = [
@@ -61,8 +61,7 @@ def test_a_savepoint_names_files_of_its_own_folder_alone(key: str, mode: ClaimMo
     with pytest.raises(RestoreError, match="is no file of savepoint 'gift'"):
         restore(job, target, RestoreOptions(claim_mode=mode))
 
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     assert job.store.get(VICTIM) == b"x" * 10
 
 

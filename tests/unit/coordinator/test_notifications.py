@@ -1,10 +1,7 @@
-"""Hooks, sources and sinks are told how each checkpoint ended; what they raise changes nothing.
+"""Hooks, sources and sinks are notified of each checkpoint's end; what they raise changes nothing.
 
-The records after a retained checkpoint are held at the source, and released with it.
-
-Master hooks: the outside world is told of every checkpoint, and put back with every restore.
-
-A hook has a bounded time; one that hangs does not hold up what called it.
+Sources hold the records after a retained checkpoint, and release them with it.  Master hooks are
+restored with every restore.  A hook that hangs does not hold up its caller.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from typing import Any
 import pytest
 
 from harness.jobs import (
+    ONE,
     ManualClock,
     a_pipeline,
     a_running_job,
@@ -38,14 +36,12 @@ from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
-from sluice.core.failures import CheckpointFailureReason
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ValueState
-from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.places import CheckpointListener, SourcePosition
 from sluice.errors import ConfigurationError, RestoreError, StoreUnavailable
@@ -53,9 +49,15 @@ from sluice.job.job import Job
 from sluice.state_processor import SavepointWriter
 from sluice.store.memory import InMemoryStore
 from tests.hooked import Crash, crashing
-from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
-
-ONE = CheckpointId(1)
+from tests.subtasks import (
+    a_savepoint,
+    acknowledge,
+    carry_out,
+    complete_one,
+    finish,
+    take_checkpoint,
+    take_checkpoints,
+)
 
 
 @dataclass
@@ -77,26 +79,34 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ListeningSource(NexmarkSource, CheckpointListener):
-    told: Told | None = None
+    told: Told = field(default_factory=Told)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        assert self.told is not None
         self.told.hear("events", "complete", checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        assert self.told is not None
         self.told.hear("events", "aborted", checkpoint_id)
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    source: ListeningSource
+class Opening:
+    """Opens *source*, and notes each time that it does."""
+
+    source: NexmarkSource
     params: tuple[Any, ...] = ()
     opened: list[str] = field(default_factory=list[str])
 
-    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> ListeningSource:
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> NexmarkSource:
         self.opened.append("events")
         return self.source
+
+
+def replace_source(pipeline: Pipeline, make: Callable[[int | None], NexmarkSource]) -> None:
+    """Let the source of *pipeline* be what *make* makes of its number of events."""
+    node = pipeline.sources["events"]
+    opened = node.spec.open({}, None)
+    assert isinstance(opened, NexmarkSource)
+    pipeline.sources["events"] = replace(node, spec=Opening(make(opened.events)))
 
 
 class ListeningFunction(KeyedProcessFunction):
@@ -121,11 +131,7 @@ class Quiet(KeyedProcessFunction):
 
 def a_listening_job(told: Told, **checkpointing: Any) -> Job:
     pipeline: Pipeline = a_pipeline(**checkpointing)
-    node = pipeline.sources["events"]
-    opened = node.spec.open({}, None)
-    assert isinstance(opened, NexmarkSource)
-    spec = Listening(ListeningSource(opened.events, told=told))
-    pipeline.sources["events"] = replace(node, spec=spec)
+    replace_source(pipeline, partial(ListeningSource, told=told))
     pipeline.hook(
         "flags",
         trigger=lambda checkpoint_id, timestamp_ms: None,
@@ -191,9 +197,7 @@ def test_what_a_listener_raises_changes_nothing(caplog: pytest.LogCaptureFixture
 def test_a_completion_is_told_again_if_the_coordinator_dies_before_it_is_journaled() -> None:
     told = Told()
     job = a_listening_job(told)
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, ONE)
+    complete_one(job)
     told.calls.clear()
     writes = 0
     while not told.calls:  # The last write of a commit is the journal's.
@@ -247,7 +251,7 @@ def test_sources_are_opened_once_for_the_end_of_a_checkpoint(*, is_aborted: bool
     plan = trigger_one(job)
     acknowledge(job, plan)
     spec = job.pipeline.sources["events"].spec
-    assert isinstance(spec, Listening)
+    assert isinstance(spec, Opening)
     if not is_aborted:
         finalize(job, plan.checkpoint_id)
     spec.opened.clear()
@@ -294,39 +298,23 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HoldingSource(NexmarkSource):
-    place: Place | None = None
+    place: Place = field(default_factory=Place)
 
     def hold(self, name: str, position: SourcePosition) -> None:
-        assert self.place is not None
         self.place.answer()
         self.place.held.setdefault(name, position[0].offset)
 
     def release(self, name: str) -> None:
-        assert self.place is not None
         self.place.answer()
         self.place.held.pop(name, None)
 
     def held(self, prefix: str) -> tuple[str, ...]:
-        assert self.place is not None
         self.place.answer()
         return tuple(name for name in self.place.held if name.startswith(prefix))
 
     def notify_complete(self, group: str, position: SourcePosition) -> None:
-        assert self.place is not None
         self.place.answer()
         self.place.told[group] = position[0].offset
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    spec: HoldingSource
-
-    @property
-    def params(self) -> tuple[Param, ...]:
-        return ()
-
-    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> HoldingSource:
-        return self.spec
 
 
 @pytest.fixture
@@ -337,11 +325,7 @@ def place() -> Place:
 @pytest.fixture
 def job(place: Place) -> Job:
     pipeline: Pipeline = a_pipeline()
-    node = pipeline.sources["events"]
-    opened = node.spec.open({}, None)
-    assert isinstance(opened, NexmarkSource)
-    spec = Holding(HoldingSource(opened.events, place=place))
-    pipeline.sources["events"] = replace(node, spec=spec, out_of_orderness_ms=0, is_table=False)
+    replace_source(pipeline, partial(HoldingSource, place=place))
     return a_running_job(pipeline)
 
 
@@ -352,8 +336,7 @@ def held(place: Place) -> dict[str, int]:
 def test_a_retained_checkpoint_holds_its_position_and_a_subsumed_one_does_not(
     job: Job, place: Place
 ) -> None:
-    for _ in range(4):
-        take_checkpoint(job)
+    take_checkpoints(job, 4)
 
     assert held(place) == {"2": 20, "3": 30, "4": 40}
 
@@ -364,15 +347,14 @@ def test_a_checkpoint_holds_before_it_is_pending_and_lets_go_when_it_is_aborted(
     plan = trigger_one(job)
     assert held(place) == {"1": 10}
 
-    fail_checkpoint(job, plan.checkpoint_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+    fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "late")
 
     assert held(place) == {}
 
 
 def test_a_savepoint_holds_until_it_is_deleted(job: Job, place: Place) -> None:
     a_savepoint(job, "mine")
-    for _ in range(4):
-        take_checkpoint(job)
+    take_checkpoints(job, 4)
     assert held(place) == {"savepoint-mine": 10, "3": 30, "4": 40, "5": 50}
 
     job.store.delete([one.key for one in job.store.list(job.paths.savepoint("mine"))])
@@ -382,9 +364,7 @@ def test_a_savepoint_holds_until_it_is_deleted(job: Job, place: Place) -> None:
 
 
 def test_a_savepoint_that_is_being_written_is_no_orphan(job: Job, place: Place) -> None:
-    plan = trigger_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    complete_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
     place.held["sluice-auctions-events-savepoint-mine"] = 10  # As its commit does, which then dies.
 
     collect_garbage(job, grace_ms=0)
@@ -399,16 +379,14 @@ def test_a_claimed_savepoint_lets_go_when_the_job_deletes_it(job: Job, place: Pl
     for _ in range(4):  # Each leaves one segment of all its state: none of the savepoint's.
         plan = trigger_one(job)
         acknowledge(job, plan, compacts=True)
-        finalize(job, plan.checkpoint_id)
-        commit(job, plan.checkpoint_id)
+        finish(job, plan.checkpoint_id)
 
     assert job.state().claimed_savepoints == ()
     assert held(place) == {"3": 30, "4": 40, "5": 50}
 
 
 def test_what_a_crash_left_held_the_garbage_collector_lets_go(job: Job, place: Place) -> None:
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     place.held |= {"sluice-auctions-events-0": 0, "sluice-auctions-events-9": 90, "else": 1}
     place.held["sluice-auctions-events-savepoint-gone"] = 5
 
@@ -422,7 +400,7 @@ def test_a_place_that_is_down_holds_nothing_up_but_the_trigger(job: Job, place: 
     plan = trigger_one(job)
     place.is_down = True
 
-    fail_checkpoint(job, plan.checkpoint_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
+    fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "late")
     collect_garbage(job, grace_ms=0)
     restore(job, Latest())
     with pytest.raises(StoreUnavailable):
@@ -437,9 +415,7 @@ def test_the_source_is_told_of_what_is_published(job: Job, place: Place) -> None
     take_checkpoint(job)
     assert place.told == {"sluice-auctions-events": 10}
 
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    plan = complete_one(job)
     place.is_down = True
     commit(job, plan.checkpoint_id)
 
@@ -518,17 +494,14 @@ def test_hooks_are_called_in_order_before_the_checkpoint_is_true_and_their_state
     now_ms = job.clock.now_ms
     assert world.taken() == [("flags", "trigger", 1, now_ms), ("silent", "trigger", 1, now_ms)]
     assert plan.master_states == {"flags": "flags as of 1", "silent": None}
-    acknowledge(job, plan)
-    finalize(job, ONE)
-    commit(job, ONE)
+    carry_out(job, plan)
     assert job.metadata(ONE).master_states == plan.master_states
     assert world.taken() == []
 
 
 def test_hooks_are_restored_in_order_with_what_they_answered() -> None:
     job, world = a_hooked_job()
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     world.taken()
 
     restore(job, FromCheckpoint(ONE))

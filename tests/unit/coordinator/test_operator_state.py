@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
-from harness.no_spark import stages_without_spark
 from sluice import (
     Checkpointing,
     Context,
@@ -21,9 +19,7 @@ from sluice import (
     ValueState,
 )
 from sluice.connectors.files_table.table import ManifestTable as PublicTable
-from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
-from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import reconfigure
 from sluice.core.failures import CheckpointFailureReason as Reason
@@ -36,16 +32,11 @@ from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from sluice.surface.state import open_state
+from tests.subtasks import finish
 
+pytestmark = pytest.mark.usefixtures("without_spark")
 STAGE = "batched"
 EPOCH_ROWS = 60
-
-
-@pytest.fixture(autouse=True)
-def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
-    with stages_without_spark():
-        yield
 
 
 class Batched(KeyedProcessFunction):
@@ -93,8 +84,7 @@ def play(job: Job, epochs: int = 1) -> None:
     for _ in range(epochs):
         plan = trigger_one(job)
         run(job, plan.checkpoint_id)
-        finalize(job, plan.checkpoint_id)
-        commit(job, plan.checkpoint_id)
+        finish(job, plan.checkpoint_id)
 
 
 def run(job: Job, checkpoint_id: Any) -> None:

@@ -10,9 +10,7 @@ import pytest
 
 from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_job, a_running_job
-from sluice.coordinator.completion import finalize
 from sluice.coordinator.outlook import POLLS_PER_JOURNAL_LISTING, Due, NextCheckpoint, Waiting
-from sluice.coordinator.publication import commit
 from sluice.coordinator.requests import NewTimes, UserRequest, pause, request_checkpoint, retime
 from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure, submit
@@ -29,7 +27,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.store.memory import InMemoryStore
 from sluice.store.open import StoreLocation
-from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
+from tests.subtasks import a_savepoint, acknowledge, finish, take_checkpoint
 
 MINUTE_MS = 60_000
 
@@ -106,8 +104,7 @@ def test_a_tick_under_a_pending_checkpoint_is_owed_until_that_has_ended() -> Non
 
     meanwhile = outlook.look()
     acknowledge(job, triggered.plan)
-    finalize(job, triggered.plan.checkpoint_id)
-    commit(job, triggered.plan.checkpoint_id)
+    finish(job, triggered.plan.checkpoint_id)
 
     assert meanwhile == Waiting(message="checkpoint 1 is still pending")
     assert isinstance(outlook.look(), Due)

@@ -9,10 +9,8 @@ import pytest
 
 from harness.jobs import a_job, keys_of, trigger_one
 from harness.many_files import Folder, a_files_job
-from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.garbage import Orphans, collect_garbage, find_orphans
-from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import foreign_target, restore, savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
 from sluice.coordinator.submission import configure
@@ -27,7 +25,7 @@ from sluice.errors import CorruptSegment, RestoreError
 from sluice.job.job import Job
 from sluice.job.positions import position_of
 from sluice.surface.snapshots import checkpoint_details
-from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
+from tests.subtasks import a_savepoint, acknowledge, finish, take_checkpoint
 
 FILES = 20
 FOLDER = "auctions/shared/events/"
@@ -60,12 +58,6 @@ def take(job: Job, folder: Folder) -> CheckpointId:
     assert [piece.partition for piece in plan.source("events").slices] == [name]
     acknowledge(job, plan)
     return finish(job, plan.checkpoint_id)
-
-
-def finish(job: Job, checkpoint_id: CheckpointId) -> CheckpointId:
-    finalize(job, checkpoint_id)
-    commit(job, checkpoint_id)
-    return checkpoint_id
 
 
 def a_layered_job(folder: Folder, **checkpointing: Any) -> tuple[Job, CheckpointId]:

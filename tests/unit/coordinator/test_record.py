@@ -1,6 +1,6 @@
 """The files that are deleted when a checkpoint is aborted or subsumed, or the job ends.
 
-Merged state in the bucket: kept as long as it can be taken over or is named, swept after.
+Merged state is kept as long as it can be taken over or is named, and swept after that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from harness.jobs import (
+    ONE,
     STAGES,
+    TWO,
     ManualClock,
     a_pipeline,
     a_running_job,
@@ -48,13 +50,15 @@ from tests.builders import ids_of
 from tests.subtasks import (
     a_savepoint,
     acknowledge,
+    complete_one,
+    finish,
     handle_records,
     state_records,
     table_of,
     take_checkpoint,
+    take_checkpoints,
 )
 
-ONE, TWO = CheckpointId(1), CheckpointId(2)
 EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED
 ON_CANCELLATION, ON_FAILURE, NEVER = (
     Retention.RETAIN_ON_CANCELLATION,
@@ -167,8 +171,7 @@ def test_an_unreadable_retained_checkpoint_keeps_every_file_and_does_not_stop_th
     harm: Callable[[Job, CheckpointId], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     job = a_running_job(a_pipeline(num_retained=2))
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     before = {key for key in keys_of(job) if "/journal/" not in key}
     harm(job, ONE)
     plan = trigger_one(job)
@@ -189,8 +192,7 @@ def test_an_unreadable_retained_checkpoint_keeps_every_file_and_does_not_stop_th
 def test_what_a_commit_that_died_did_not_delete_is_deleted_by_the_next() -> None:
     job = a_running_job(a_pipeline(num_retained=1))
     take_checkpoint(job)
-    acknowledge(job, trigger_one(job))
-    finalize(job, TWO)
+    complete_one(job)
     assert ids_of(job.state().discarding) == [1]
 
     third = trigger_one(job)
@@ -276,8 +278,7 @@ def test_the_end_of_the_job_applies_the_discard_matrix(
 
 def test_a_job_that_retains_none_leaves_nothing_and_says_so_when_it_is_restored() -> None:
     job = a_running_job(a_pipeline(externalized_checkpoint_retention=NEVER))
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
 
     stop(job, JobStatus.CANCELED)
 
@@ -372,8 +373,7 @@ def merge_for_real(job: Job, checkpoint_id: CheckpointId) -> None:
 def savepoint(job: Job, name: str, **behaviour: Any) -> CheckpointId:
     plan = trigger_one(job, type=SAVEPOINT, savepoint_name=name, is_periodic=False)
     acknowledge(job, plan, **behaviour)
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
+    finish(job, plan.checkpoint_id)
     return plan.checkpoint_id
 
 
@@ -405,8 +405,7 @@ def test_what_nobody_can_take_over_any_more_is_swept_with_its_record() -> None:
     plan = trigger_one(job)
     for stage in STAGES:
         acknowledge(job, plan, stage, compacts=True)  # In the epoch itself, so it was faster.
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
+    finish(job, plan.checkpoint_id)
 
     swept = collect_garbage(job, grace_ms=0)
 

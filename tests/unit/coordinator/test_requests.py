@@ -1,6 +1,5 @@
-"""Requests that a person makes where no stage can run, and the hosts that take them up.
-
-A person pauses the checkpointing of a running job, resumes it, or changes its times.
+"""Requests that a person makes where no stage can run, and the hosts that take them up; and a job
+whose checkpointing a person pauses, resumes, or gives other times.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from harness.jobs import STAGES, ManualClock, a_job, a_pipeline, a_running_job, trigger_one
+from harness.jobs import ONE, STAGES, ManualClock, a_job, a_pipeline, a_running_job, trigger_one
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.publication import commit
@@ -28,7 +27,6 @@ from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
 from sluice.core.configuration import CheckpointType, JobStatus, Timing
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
-from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import Latest
 from sluice.errors import ConfigurationError
 from sluice.figures.overview import Details
@@ -36,21 +34,20 @@ from sluice.job.job import Job
 from sluice.surface.checkpoints import details
 from sluice.surface.journal import RequestStatus, last_host, request_progress
 from tests.in_flight import an_unaligned_job
-from tests.subtasks import a_savepoint, acknowledge, state_records, take_checkpoint
+from tests.subtasks import (
+    a_savepoint,
+    acknowledge,
+    carry_out,
+    state_records,
+    take_checkpoint,
+)
 
-ONE, TWO = CheckpointId(1), CheckpointId(2)
 SAVEPOINT = CheckpointType.SAVEPOINT
 NOW = UserRequest(by="ada")
 
 
 def a_named(name: str = "mine", type: CheckpointType = SAVEPOINT) -> UserRequest:  # noqa: A002
     return UserRequest(by="ada", type=type, name=name)
-
-
-def complete(job: Job, plan: CheckpointPlan) -> None:
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
 
 
 def progress_of(job: Job, request_id: str) -> tuple[RequestStatus, int | None]:
@@ -71,7 +68,7 @@ def test_a_host_takes_the_request_up_in_the_place_of_its_own() -> None:
     assert (outcome.plan.type, outcome.plan.cause) == (SAVEPOINT, "airflow:auctions/1")
     assert (job.state().queue, job.state().pending[0].savepoint_name) == ((), "mine")
     assert progress_of(job, asked.request_id) == (RequestStatus.IN_PROGRESS, 1)
-    complete(job, outcome.plan)
+    carry_out(job, outcome.plan)
     assert progress_of(job, asked.request_id) == (RequestStatus.COMPLETED, 1)
     assert job.savepoint_metadata("mine").checkpoint_id == 1
 
@@ -92,7 +89,7 @@ def test_a_request_waits_for_the_checkpoint_before_it() -> None:
     asked = request_checkpoint(job, NOW)
 
     queued = trigger(job, request_id="periodic")
-    complete(job, first)
+    carry_out(job, first)
     outcome = trigger(job, request_id="periodic")
 
     assert isinstance(queued, Queued)
@@ -137,8 +134,8 @@ def test_a_forced_request_does_not_wait_for_the_checkpoint_before_it(request_: U
 
     assert isinstance(outcome, Triggered)
     assert (outcome.plan.parent, outcome.is_adopted) == (first.checkpoint_id, True)
-    complete(job, first)
-    complete(job, outcome.plan)
+    carry_out(job, first)
+    carry_out(job, outcome.plan)
     assert len(job.state().completed) == 2
 
 
@@ -226,7 +223,7 @@ def test_a_stop_takes_its_savepoint_and_suspends_the_job() -> None:
 
     outcome = trigger(job)
     assert isinstance(outcome, Triggered)
-    complete(job, outcome.plan)
+    carry_out(job, outcome.plan)
 
     assert job.state().status is JobStatus.SUSPENDED
     assert job.savepoint_metadata("last").checkpoint_id == 1
@@ -237,7 +234,7 @@ def test_a_name_that_was_taken_meanwhile_ends_the_request_and_not_the_host() -> 
     job = a_running_job()
     first = trigger_one(job)
     asked = request_checkpoint(job, a_named())
-    complete(job, first)
+    carry_out(job, first)
     twin = a_running_job()
     a_savepoint(twin)
     key = job.paths.savepoint_metadata("mine")
@@ -300,7 +297,6 @@ def test_requests_wait_for_one_another_in_their_order_and_name_the_last_host() -
     assert (host.cause, host.checkpoint) == ("sluice run", 1)
 
 
-ONE_OF_TIMING = CheckpointId(1)
 SECOND = timedelta(seconds=1)
 
 
@@ -371,7 +367,7 @@ def test_changed_times_hold_from_the_next_checkpoint_on() -> None:
     before = trigger_one(job)
     retime(job, times, by="ada")
 
-    state = fail_checkpoint(job, ONE_OF_TIMING, Reason.CHECKPOINT_EXPIRED, "late")
+    state = fail_checkpoint(job, ONE, Reason.CHECKPOINT_EXPIRED, "late")
     after = take_checkpoint(job)
     paused = trigger(job)
     clock.advance(5_000)

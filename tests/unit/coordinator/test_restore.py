@@ -1,10 +1,8 @@
 """Failure and restore: what is chosen, what is verified, what is fenced, what rolls back.
 
-``RestoreRequest``: the same for all callers, parsed where it enters and resolved once.
-
-The dry run of a restore: what it would do and every file it needs; it writes nothing.
-
-The aligned checkpoint timeout: a late stage is overtaken, catches up, and loses no row.
+A ``RestoreRequest`` is the same for all callers, parsed where it enters and resolved once.  The dry
+run names what a restore would do and every file it needs, and writes nothing.  At the aligned
+checkpoint timeout a late stage is overtaken, catches up, and loses no row.
 """
 
 from __future__ import annotations
@@ -19,7 +17,11 @@ import pytest
 
 from harness.counting_store import CountingStore
 from harness.jobs import (
+    COUNT,
+    ONE,
+    RANK,
     STAGES,
+    TWO,
     ManualClock,
     a_job,
     a_pipeline,
@@ -33,7 +35,6 @@ from sluice.coordinator import duties
 from sluice.coordinator import restore as coordinator_restore
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, overtake, watch
-from sluice.coordinator.publication import commit
 from sluice.coordinator.requests import NewTimes, retime
 from sluice.coordinator.restore import (
     RestoreRequest,
@@ -82,13 +83,9 @@ from sluice.store.memory import InMemoryStore
 from sluice.store.open import StoreLocation
 from tests.builders import SUBTASKS
 from tests.in_flight import (
-    COUNT,
-    ONE,
-    RANK,
     THREE_STAGES,
     TIMEOUT_MS,
     TOP,
-    TWO,
     a_patient_job,
     absorbed,
     an_overtaken_checkpoint,
@@ -98,9 +95,17 @@ from tests.in_flight import (
     is_one_cut,
     last_stage_first,
 )
-from tests.subtasks import a_savepoint, acknowledge, decline, state_records, take_checkpoint
+from tests.subtasks import (
+    a_savepoint,
+    acknowledge,
+    complete_one,
+    decline,
+    finish,
+    state_records,
+    take_checkpoint,
+    take_checkpoints,
+)
 
-ONE_OF_RECOVERY, TWO_OF_RECOVERY = CheckpointId(1), CheckpointId(2)
 EXPIRED, TASK_FAILURE = Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE
 SAVEPOINT = CheckpointType.SAVEPOINT
 
@@ -114,7 +119,7 @@ def test_a_failed_stage_is_restored_from_the_latest_completed_checkpoint() -> No
     take_checkpoint(job)
     plan = trigger_one(job)
     acknowledge(job, plan, STAGES[0])
-    state = fail_checkpoint(job, TWO_OF_RECOVERY, TASK_FAILURE, "worker lost", is_task_failure=True)
+    state = fail_checkpoint(job, TWO, TASK_FAILURE, "worker lost", is_task_failure=True)
     assert state.status is JobStatus.RESTARTING
 
     restored = restore(job, Latest(), only_generation=state.generation)
@@ -130,7 +135,7 @@ def test_a_failed_stage_is_restored_from_the_latest_completed_checkpoint() -> No
 def test_without_a_completed_checkpoint_the_job_starts_from_empty() -> None:
     job = a_running_job()
     trigger_one(job)
-    fail_checkpoint(job, ONE_OF_RECOVERY, TASK_FAILURE, "worker lost", is_task_failure=True)
+    fail_checkpoint(job, ONE, TASK_FAILURE, "worker lost", is_task_failure=True)
 
     restored = restore(job, Latest())
 
@@ -150,11 +155,10 @@ def test_a_job_that_was_never_submitted_is_not_restored_without_its_parameters()
 
 def test_the_table_rolls_back_with_a_restore_to_an_older_checkpoint() -> None:
     job = a_running_job(a_pipeline(max_records_per_epoch=10))
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
     assert published_records(job) == list(range(30))
 
-    restore(job, FromCheckpoint(ONE_OF_RECOVERY))
+    restore(job, FromCheckpoint(ONE))
     fourth = take_checkpoint(job)
 
     assert job.metadata(fourth).parent == 1
@@ -166,19 +170,18 @@ def test_the_table_rolls_back_with_a_restore_to_an_older_checkpoint() -> None:
 
 def test_a_checkpoint_that_is_not_retained_is_refused_with_those_that_are() -> None:
     job = a_running_job(a_pipeline(num_retained=2))
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
 
     with pytest.raises(RestoreError, match="checkpoint 1 is not retained; retained are: 2, 3"):
-        restore(job, FromCheckpoint(ONE_OF_RECOVERY))
+        restore(job, FromCheckpoint(ONE))
     with pytest.raises(RestoreError, match="retained are: none"):
-        restore(a_running_job(), FromCheckpoint(ONE_OF_RECOVERY))
+        restore(a_running_job(), FromCheckpoint(ONE))
 
 
 def test_every_missing_or_damaged_file_is_named() -> None:
     job = a_running_job()
     take_checkpoint(job)
-    first, second = [handle.key for handle in job.metadata(ONE_OF_RECOVERY).files][:2]
+    first, second = [handle.key for handle in job.metadata(ONE).files][:2]
     job.store.delete([first])
     job.store.put(second, b"short")
     before = job.state()
@@ -194,7 +197,7 @@ def test_every_missing_or_damaged_file_is_named() -> None:
 def test_missing_metadata_is_named_with_what_to_do() -> None:
     job = a_running_job()
     take_checkpoint(job)
-    job.store.delete([job.paths.metadata(ONE_OF_RECOVERY)])
+    job.store.delete([job.paths.metadata(ONE)])
 
     with pytest.raises(RestoreError, match=r"_metadata does not exist; .*'sluice checkpoints list"):
         restore(job, Latest())
@@ -219,8 +222,7 @@ def test_a_removed_stage_without_state_is_skipped() -> None:
     plan = trigger_one(job)
     acknowledge(job, plan, STAGES[0])
     acknowledge(job, plan, STAGES[1], writes_state=False)
-    finalize(job, ONE_OF_RECOVERY)
-    commit(job, ONE_OF_RECOVERY)
+    finish(job, ONE)
 
     restore(replace(job, pipeline=a_pipeline(stages=STAGES[:1])), Latest())
 
@@ -245,15 +247,13 @@ def test_who_was_fenced_by_a_restore_cannot_finalize() -> None:
     restore(job, Latest())
 
     with pytest.raises(FencedError, match="checkpoint 1 was aborted, JOB_FAILOVER_REGION"):
-        finalize(job, ONE_OF_RECOVERY)
+        finalize(job, ONE)
     assert results(job).versions() == ()
 
 
 def test_an_unfinished_commit_is_replayed_by_the_restore() -> None:
     job = a_running_job()
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, ONE_OF_RECOVERY)
+    complete_one(job)
 
     restored = restore(job, Latest())
 
@@ -307,7 +307,7 @@ def test_a_decline_is_the_better_reason() -> None:
     trigger_one(job)
     decline(job, 1, SUBTASKS[0])
 
-    state = fail_checkpoint(job, ONE_OF_RECOVERY, EXPIRED, "too slow")
+    state = fail_checkpoint(job, ONE, EXPIRED, "too slow")
 
     (failed,) = state.failed
     assert failed.reason is Reason.CHECKPOINT_DECLINED
@@ -319,11 +319,11 @@ def test_a_decline_names_its_reason_and_one_that_counts_goes_before_one_that_doe
     trigger_one(job)
     decline(job, 1, SUBTASKS[0], reason=Reason.CHECKPOINT_DECLINED_TASK_CLOSING)
 
-    once = fail_checkpoint(job, ONE_OF_RECOVERY, EXPIRED, "too slow")
+    once = fail_checkpoint(job, ONE, EXPIRED, "too slow")
     trigger_one(job)
     decline(job, 2, SUBTASKS[0], reason=Reason.CHECKPOINT_DECLINED_TASK_CLOSING)
     decline(job, 2, SUBTASKS[1])
-    twice = fail_checkpoint(job, TWO_OF_RECOVERY, EXPIRED, "too slow")
+    twice = fail_checkpoint(job, TWO, EXPIRED, "too slow")
 
     assert [f.reason for f in once.failed] == [Reason.CHECKPOINT_DECLINED_TASK_CLOSING]
     assert once.failure_count.continuous == 0
@@ -336,7 +336,7 @@ def test_a_task_failure_is_told_in_the_words_of_the_subtask_that_declined() -> N
     trigger_one(job)
     decline(job, 1, SUBTASKS[0])
 
-    state = fail_checkpoint(job, ONE_OF_RECOVERY, TASK_FAILURE, "Spark says", is_task_failure=True)
+    state = fail_checkpoint(job, ONE, TASK_FAILURE, "Spark says", is_task_failure=True)
 
     assert state.status is JobStatus.RESTARTING
     assert [(f.reason, f.message) for f in state.failed] == [
@@ -350,11 +350,11 @@ def test_a_decline_of_an_overtaken_attempt_does_not_keep_the_checkpoint_alive() 
     decline(job, 1, SUBTASKS[0])
     job.journal.append(
         lambda state: AttemptStarted(
-            generation=state.generation, checkpoint_id=ONE_OF_RECOVERY, stage=STAGES[0], attempt=2
+            generation=state.generation, checkpoint_id=ONE, stage=STAGES[0], attempt=2
         )
     )
 
-    state = fail_checkpoint(job, ONE_OF_RECOVERY, EXPIRED, "too slow")
+    state = fail_checkpoint(job, ONE, EXPIRED, "too slow")
 
     assert [(f.reason, f.message) for f in state.failed] == [(EXPIRED, "too slow")]
 
@@ -365,7 +365,7 @@ def test_a_job_without_restarts_left_fails_and_can_be_restored_by_a_person() -> 
     take_checkpoint(job)
     trigger_one(job)
 
-    state = fail_checkpoint(job, TWO_OF_RECOVERY, EXPIRED, "too slow")
+    state = fail_checkpoint(job, TWO, EXPIRED, "too slow")
 
     assert state.status is JobStatus.FAILED
     assert restore(job, Latest()).state.status is JobStatus.RUNNING
@@ -390,7 +390,6 @@ def test_a_restore_that_another_one_overtakes_says_so(monkeypatch: pytest.Monkey
     assert job.state().generation == 3
 
 
-ONE_OF_REQUEST = CheckpointId(1)
 CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
 
 
@@ -398,7 +397,7 @@ CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
     ("fields", "said"),
     [
         (
-            {"checkpoint": ONE_OF_REQUEST, "savepoint": "mine"},
+            {"checkpoint": ONE, "savepoint": "mine"},
             "checkpoint 1 and savepoint 'mine' exclude one another; give one",
         ),
         ({"pipeline": "bids"}, "pipeline 'bids' needs the root where its checkpoints are"),
@@ -408,7 +407,7 @@ CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
         ),
         ({"options": CLAIM}, "CLAIM is given with the latest one, but only a savepoint"),
         (
-            {"options": CLAIM, "checkpoint": ONE_OF_REQUEST},
+            {"options": CLAIM, "checkpoint": ONE},
             "CLAIM is given with checkpoint 1, but only",
         ),
     ],
@@ -424,20 +423,20 @@ def test_a_request_that_contradicts_itself_is_refused_where_it_enters(
     ("fields", "target"),
     [
         ({}, Latest()),
-        ({"checkpoint": ONE_OF_REQUEST}, FromCheckpoint(ONE_OF_REQUEST)),
+        ({"checkpoint": ONE}, FromCheckpoint(ONE)),
         (
             {"savepoint": "mine"},
-            FromOrigin(SnapshotOrigin(checkpoint_id=ONE_OF_REQUEST, savepoint="mine")),
+            FromOrigin(SnapshotOrigin(checkpoint_id=ONE, savepoint="mine")),
         ),
         ({"root": "own"}, Latest()),
         (
-            {"root": "own", "pipeline": "auctions", "checkpoint": ONE_OF_REQUEST},
-            FromCheckpoint(ONE_OF_REQUEST),
+            {"root": "own", "pipeline": "auctions", "checkpoint": ONE},
+            FromCheckpoint(ONE),
         ),
-        ({"pointer": "auctions/checkpoints/1"}, FromCheckpoint(ONE_OF_REQUEST)),
+        ({"pointer": "auctions/checkpoints/1"}, FromCheckpoint(ONE)),
         (
             {"pointer": "auctions/savepoints/mine/_metadata"},
-            FromOrigin(SnapshotOrigin(checkpoint_id=ONE_OF_REQUEST, savepoint="mine")),
+            FromOrigin(SnapshotOrigin(checkpoint_id=ONE, savepoint="mine")),
         ),
     ],
 )
@@ -533,16 +532,16 @@ def test_what_a_person_gave_or_changed_is_not_replaced_by_what_is_declared() -> 
     assert (given.min_pause_ms, after.min_pause_ms) == (5_000, 1_000)
 
 
-CHECKPOINT = FromOrigin(SnapshotOrigin(checkpoint_id=ONE_OF_REQUEST, pipeline="auctions"))
-SAVEPOINT_OF_REQUEST = FromOrigin(
-    SnapshotOrigin(checkpoint_id=ONE_OF_REQUEST, savepoint="mine", pipeline="auctions")
+CHECKPOINT_BY_PATH = FromOrigin(SnapshotOrigin(checkpoint_id=ONE, pipeline="auctions"))
+SAVEPOINT_BY_PATH = FromOrigin(
+    SnapshotOrigin(checkpoint_id=ONE, savepoint="mine", pipeline="auctions")
 )
 
 
 @pytest.mark.parametrize("end", ["", "/", "/_metadata"])
 @pytest.mark.parametrize(
     ("path", "target"),
-    [("checkpoints/0000000001", CHECKPOINT), ("savepoints/mine", SAVEPOINT_OF_REQUEST)],
+    [("checkpoints/0000000001", CHECKPOINT_BY_PATH), ("savepoints/mine", SAVEPOINT_BY_PATH)],
 )
 def test_a_path_names_a_snapshot_of_any_root_by_its_folder_or_its_metadata(
     tmp_path: Path, path: str, target: FromOrigin, end: str
@@ -616,9 +615,6 @@ def test_a_savepoint_that_a_path_names_can_be_claimed_and_a_checkpoint_cannot() 
         resolve(job, job.state(), RestoreRequest(pointer=f"{own}/checkpoints/1", options=CLAIM))
 
 
-ONE_OF_DRY_RUN, TWO_OF_DRY_RUN = CheckpointId(1), CheckpointId(2)
-
-
 def counting(job: Job) -> tuple[Job, CountingStore]:
     store = CountingStore(job.store)
     journal, answers = Journal(store, job.paths), AnswerStore(store, job.paths)
@@ -630,7 +626,7 @@ def latest(_: Job) -> RestoreTarget:
 
 
 def older(_: Job) -> RestoreTarget:
-    return FromCheckpoint(ONE_OF_DRY_RUN)
+    return FromCheckpoint(ONE)
 
 
 def a_savepoint_of_it(job: Job) -> RestoreTarget:
@@ -680,7 +676,7 @@ def test_of_another_root_it_names_the_files_there() -> None:
 
     assert isinstance(decision, RestoreApproval)
     assert [handle.key for handle in decision.files] == [
-        handle.key for handle in there.metadata(ONE_OF_DRY_RUN).files
+        handle.key for handle in there.metadata(ONE).files
     ]
     assert {handle.root for handle in decision.files} == {there.location.root}
     assert not store.requests["put"] + store.requests["create"] + store.requests["delete"]
@@ -698,14 +694,11 @@ def test_it_tells_what_is_published_dropped_and_lost() -> None:
     job = a_patient_job()
     take_checkpoint(job)
     an_overtaken_checkpoint(job)
-    acknowledge(job, trigger_one(job))
-    finalize(job, CheckpointId(3))
+    complete_one(job)
     smaller = replace(job, pipeline=a_pipeline(stages=STAGES[:1]))
 
     plain = plan_restore(job, Latest())
-    lossy = plan_restore(
-        job, FromCheckpoint(TWO_OF_DRY_RUN), RestoreOptions(ignore_in_flight_of=TWO_OF_DRY_RUN)
-    )
+    lossy = plan_restore(job, FromCheckpoint(TWO), RestoreOptions(ignore_in_flight_of=TWO))
     dropping = plan_restore(smaller, Latest(), RestoreOptions(allow_non_restored_state=True))
 
     assert isinstance(plain, RestoreApproval)
@@ -719,7 +712,7 @@ def test_it_tells_what_is_published_dropped_and_lost() -> None:
 def test_every_problem_is_told_at_once() -> None:
     job = a_running_job()
     take_checkpoint(job)
-    missing, short, *_ = (handle.key for handle in job.metadata(ONE_OF_DRY_RUN).files)
+    missing, short, *_ = (handle.key for handle in job.metadata(ONE).files)
     job.store.delete([missing])
     job.store.put(short, b"short")
     other = a_pipeline(stages=STAGES[:1])

@@ -1,12 +1,8 @@
-"""Savepoints: copies that a person owns, and what is restored from them.
+"""Savepoints: copies that a person owns, and what is restored from them, here or from another root.
 
-CLAIM gives a savepoint to the job, which deletes it when no checkpoint reads it any more.
-
-A person disposes of a savepoint: what belongs to it goes, unless the job needs it.
-
-Restored from elsewhere: a savepoint, or a checkpoint or savepoint of another root.
-
-The table of docs/explanation/semantics.md, what each kind of snapshot can do, cell by cell.
+CLAIM gives a savepoint to the job, which deletes it when no checkpoint reads it any more.  A person
+may dispose of one, unless the job needs it.  The table of docs/explanation/semantics.md, what each
+kind of snapshot can do, holds cell by cell.
 """
 
 from __future__ import annotations
@@ -21,6 +17,9 @@ from typing import Any
 import pytest
 
 from harness.jobs import (
+    COUNT,
+    ONE,
+    RANK,
     STAGES,
     a_job,
     a_pipeline,
@@ -29,7 +28,6 @@ from harness.jobs import (
     published_records,
     trigger_one,
 )
-from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.garbage import Orphans, collect_garbage
 from sluice.coordinator.publication import commit
@@ -64,12 +62,14 @@ from tests.hooked import Crash, crashing, hooked
 from tests.subtasks import (
     a_savepoint,
     acknowledge,
+    complete_one,
+    finish,
     in_flight_records,
     state_records,
     take_checkpoint,
+    take_checkpoints,
 )
 
-ONE, TWO = CheckpointId(1), CheckpointId(2)
 EXPIRED, TASK_FAILURE = Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE
 SAVEPOINT = CheckpointType.SAVEPOINT
 
@@ -122,8 +122,7 @@ def test_a_subsumed_savepoint_and_one_restored_from_keep_every_byte() -> None:
     take_checkpoint(job)
     plan = trigger_one(job)
     acknowledge(job, plan, compacts=True)
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
+    finish(job, plan.checkpoint_id)
     stop(job, JobStatus.CANCELED)
 
     assert {key: job.store.get(key) for key in keys_of(job, "auctions/savepoints/")} == before
@@ -195,9 +194,7 @@ def test_stopping_with_a_savepoint_suspends_and_draining_finishes() -> None:
 
 def test_restoring_a_suspending_savepoint_whose_commit_died_resumes_the_job() -> None:
     job = a_running_job()
-    plan = trigger_one(job, type=CheckpointType.SAVEPOINT_SUSPEND, savepoint_name="mine")
-    acknowledge(job, plan)
-    finalize(job, ONE)
+    complete_one(job, type=CheckpointType.SAVEPOINT_SUSPEND, savepoint_name="mine")
 
     assert restore(job, Latest()).state.status is JobStatus.RUNNING
 
@@ -220,11 +217,6 @@ def take_compacting_checkpoint(job: Job) -> None:
     finish(job, plan.checkpoint_id)
 
 
-def finish(job: Job, checkpoint_id: CheckpointId) -> None:
-    finalize(job, checkpoint_id)
-    commit(job, checkpoint_id)
-
-
 def files_of(job: Job, name: str = "mine") -> list[str]:
     return keys_of(job, job.paths.savepoint(name))
 
@@ -233,8 +225,7 @@ def test_it_stays_whole_as_long_as_a_retained_checkpoint_reads_a_file_of_it() ->
     job = a_claiming_job()
     before = files_of(job)
 
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
 
     assert files_of(job) == before
     assert job.state().claimed_savepoints == ("mine",)
@@ -445,9 +436,9 @@ def test_a_claimed_one_is_the_jobs_to_delete() -> None:
 
 def test_one_that_is_being_taken_is_left_alone() -> None:
     job = a_running_job()
-    plan = trigger_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    plan = complete_one(
+        job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False
+    )
 
     with pytest.raises(ConfigurationError, match="it is being taken; wait for its end"):
         dispose(job, "mine")
@@ -777,7 +768,6 @@ def test_a_pinned_table_is_written_anew_unless_the_savepoint_is_claimed(
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "semantics.md"
 HEADING = "## What each kind of snapshot can do"
-COUNT, RANK = STAGES
 DROP = RestoreOptions(allow_non_restored_state=True)
 RECORDS = 30  # Before the snapshot, which is the third checkpoint; ten come with the next one.
 
@@ -828,8 +818,7 @@ def taken(kind: str, **checkpointing: Any) -> Taken:
 @begun
 def after_three(*, kind: str, **checkpointing: Any) -> Job:
     job = a_running_job(a_pipeline(**checkpointing))
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     if "is_canonical" in KINDS[kind]:
         a_savepoint(job, "mine", **KINDS[kind])
     else:
@@ -850,7 +839,7 @@ def goes_on(job: Job, request: RestoreRequest, *stages: str) -> bool:
     return True
 
 
-def elsewhere_of_snapshot_capabilities(snapshot: Taken, root: str) -> bool:
+def goes_on_elsewhere(snapshot: Taken, root: str) -> bool:
     """Whether a job of a new root goes on from the snapshot where it lies below *root*."""
     job = a_job(snapshot.job.pipeline)
     where = {"savepoint": snapshot.name} if snapshot.name else {}
@@ -866,7 +855,7 @@ def in_its_own_root(kind: str) -> bool:
 
 def in_another_root(kind: str) -> bool:
     snapshot = taken(kind)
-    return elsewhere_of_snapshot_capabilities(snapshot, snapshot.job.location.root)
+    return goes_on_elsewhere(snapshot, snapshot.job.location.root)
 
 
 def by_its_path(kind: str) -> bool:
@@ -898,9 +887,7 @@ def without_a_stage(kind: str) -> bool:
 
 def as_its_folder_alone(kind: str) -> bool:
     snapshot = taken(kind)
-    return elsewhere_of_snapshot_capabilities(
-        snapshot, copied(snapshot.job, snapshot.folder).location.root
-    )
+    return goes_on_elsewhere(snapshot, copied(snapshot.job, snapshot.folder).location.root)
 
 
 def with_its_whole_root(kind: str) -> bool:

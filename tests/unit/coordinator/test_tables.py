@@ -1,10 +1,8 @@
-"""What readers see is what the job continues, whatever was restored before: back, forward, twice,
-with tables rolled back and without, to a checkpoint whose commit never happened.
+"""Readers see what the job continues, whatever was restored before: back, forward, twice, with
+tables rolled back and without, to a checkpoint whose commit never happened.
 
-A restore to an older checkpoint, and the tables that are ahead of it by then.
-
-A job that begins anew over tables of another life: no rows are lost or mixed up,
-without a person who says so.
+A job that begins anew over tables of another life neither loses nor mixes up rows, unless a person
+accepts that.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from harness.jobs import (
 )
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
-from sluice.coordinator.completion import finalize
 from sluice.coordinator.duties import resume
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import foreign_target, restore, stop
@@ -54,7 +51,7 @@ from sluice.job.job import Job, open_job
 from sluice.job.places import open_sinks
 from sluice.sinks import FilesTable
 from tests.noted_target import NotedTable
-from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
+from tests.subtasks import a_savepoint, complete_one, take_checkpoint, take_checkpoints
 from tests.table_cases import ACCEPT, ROLL_BACK, Case, a_case, complete, to
 
 
@@ -71,8 +68,7 @@ def noted() -> Case:
 def test_a_table_that_was_rolled_back_is_missed_when_the_job_goes_forward_again(
     noted: Case,
 ) -> None:
-    for _ in range(3):
-        take_checkpoint(noted.job)
+    take_checkpoints(noted.job, 3)
     restore(noted.job, to(1), ROLL_BACK)
     problem = (
         "table 'results' lacks checkpoint 3, which the job would continue: it shows checkpoint 1; "
@@ -93,8 +89,7 @@ def test_a_table_that_was_rolled_back_is_missed_when_the_job_goes_forward_again(
 
 def test_a_files_table_goes_forward_with_the_job_and_at_once() -> None:
     case = a_case("files")
-    for _ in range(3):
-        take_checkpoint(case.job)
+    take_checkpoints(case.job, 3)
     restore(case.job, to(1), ROLL_BACK)
     assert case.seen() == list(range(10))
 
@@ -106,8 +101,7 @@ def test_a_files_table_goes_forward_with_the_job_and_at_once() -> None:
 
 
 def test_a_table_can_be_rolled_back_after_a_restore_that_left_it(case: Case) -> None:
-    for _ in range(3):
-        take_checkpoint(case.job)
+    take_checkpoints(case.job, 3)
     restore(case.job, to(1))
     assert case.seen() == list(range(30))
 
@@ -122,8 +116,7 @@ def test_a_table_can_be_rolled_back_after_a_restore_that_left_it(case: Case) -> 
 def test_a_restore_that_slept_in_its_roll_back_changes_nothing_when_it_wakes(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(3):
-        take_checkpoint(case.job)
+    take_checkpoints(case.job, 3)
     sink = NotedTable if case.noted is not None else ManifestTable
     awake, asleep, told = threading.Event(), threading.Event(), list[str]()
     recover = sink.recover
@@ -196,8 +189,7 @@ def test_or_its_rows_stay_missing_if_a_person_accepts_that(noted: Case) -> None:
 def test_a_table_that_cannot_go_back_takes_rows_again_and_says_so() -> None:
     topic = NotedTable(rolls_back=RollBack.NEVER)
     job = a_running_job(a_pipeline(sink=topic, num_retained=9))
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
 
     planned = plan_restore(job, to(1), ROLL_BACK)
     restored = restore(job, to(1))
@@ -233,7 +225,6 @@ def test_a_table_that_nobody_wrote_to_is_never_asked_for_more_than_it_has() -> N
     assert case.seen() == list(range(10))
 
 
-ROLL_BACK_OF_BEHIND = RestoreOptions(roll_back_tables=True)
 FIRST = FromCheckpoint(CheckpointId(1))
 
 
@@ -249,8 +240,7 @@ def table_of(job: Job) -> ManifestTable:
 
 
 def test_a_restore_names_the_tables_that_are_ahead_and_by_how_much(job: Job) -> None:
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
 
     planned = plan_restore(job, FIRST)
     restored = restore(job, FIRST)
@@ -266,10 +256,9 @@ def test_a_restore_names_the_tables_that_are_ahead_and_by_how_much(job: Job) -> 
 
 
 def test_with_roll_back_the_tables_go_back_at_once(job: Job) -> None:
-    for _ in range(3):
-        take_checkpoint(job)
+    take_checkpoints(job, 3)
 
-    restored = restore(job, FIRST, ROLL_BACK_OF_BEHIND)
+    restored = restore(job, FIRST, ROLL_BACK)
 
     assert restored.tables_ahead == ()
     assert job.state().table_recovery is None
@@ -294,20 +283,17 @@ def test_the_latest_checkpoint_leaves_no_table_behind_and_asks_none(
 def test_a_table_that_cannot_go_back_is_named_and_nothing_happens(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     monkeypatch.setattr(ManifestTable, "rolls_back", RollBack.NEVER)
 
     with pytest.raises(RestoreError, match=r"'results' is ahead by 1 checkpoint \(2\), and it can"):
-        restore(job, FIRST, ROLL_BACK_OF_BEHIND)
+        restore(job, FIRST, ROLL_BACK)
     assert job.state().generation == 1
 
 
 def test_a_commit_that_was_under_way_shows_nothing_after_the_restore(job: Job) -> None:
     take_checkpoint(job)
-    plan = trigger_one(job)
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
+    plan = complete_one(job)
     metadata = job.metadata(plan.checkpoint_id)
     before = writer_of(job.state())
 
@@ -326,12 +312,11 @@ def test_a_commit_that_was_under_way_shows_nothing_after_the_restore(job: Job) -
 def test_what_a_restore_could_not_do_the_next_coordinator_does_before_anything_new(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     with monkeypatch.context() as patch:
         patch.setattr(ManifestTable, "recover", _is_down)
         with pytest.raises(StoreUnavailable):
-            restore(job, FIRST, ROLL_BACK_OF_BEHIND)
+            restore(job, FIRST, ROLL_BACK)
         with pytest.raises(StoreUnavailable):
             trigger_one(job)
 
@@ -347,8 +332,8 @@ def _is_down(*_: object, **__: object) -> None:
     raise StoreUnavailable("the table's place is down")
 
 
-ACCEPT_OF_TABLE_LIVES = TableConsent(accept=True)
-ROLL_BACK_OF_TABLE_LIVES = TableConsent(roll_back=True)
+ACCEPT_ROWS = TableConsent(accept=True)
+ROLL_BACK_ROWS = TableConsent(roll_back=True)
 
 
 @pytest.fixture(params=["files", "noted"])
@@ -366,8 +351,7 @@ def seen(job: Job, sink: SinkSpec) -> list[int]:
 def a_life(sink: SinkSpec, checkpoints: int, *, root: str | None = None) -> Job:
     job = a_job(a_pipeline(sink=sink, num_retained=9), root=root)
     begin(job)
-    for _ in range(checkpoints):
-        take_checkpoint(job)
+    take_checkpoints(job, checkpoints)
     return job
 
 
@@ -401,7 +385,7 @@ def test_a_job_over_an_emptied_root_is_refused_while_its_table_shows_rows(sink: 
 def test_its_rows_are_taken_away_if_a_person_says_so(sink: SinkSpec) -> None:
     job = emptied(a_life(sink, 3))
 
-    begin(job, ROLL_BACK_OF_TABLE_LIVES)
+    begin(job, ROLL_BACK_ROWS)
 
     assert seen(job, sink) == []
     first = 4 if isinstance(sink, NotedTable) else 5
@@ -412,7 +396,7 @@ def test_its_rows_are_taken_away_if_a_person_says_so(sink: SinkSpec) -> None:
 def test_or_stay_and_the_job_goes_on_behind_them(sink: SinkSpec) -> None:
     job = emptied(a_life(sink, 3))
 
-    begin(job, ACCEPT_OF_TABLE_LIVES)
+    begin(job, ACCEPT_ROWS)
     take_checkpoint(job)
 
     assert seen(job, sink) == sorted([*range(30), *range(10)])
@@ -425,8 +409,7 @@ def test_a_table_that_was_emptied_with_its_root_gets_every_row_of_the_new_life()
     table.place.rows = {key: [] for key in table.place.rows}
 
     begin(job)
-    for _ in range(4):
-        take_checkpoint(job)
+    take_checkpoints(job, 4)
 
     assert table.place.records == list(range(40))
 
@@ -436,7 +419,7 @@ def test_a_table_that_cannot_be_rolled_back_says_so_before_anything_is_journaled
     job = emptied(a_life(topic, 2))
 
     with pytest.raises(ConfigurationError, match="and it cannot be rolled back"):
-        begin(job, ROLL_BACK_OF_TABLE_LIVES)
+        begin(job, ROLL_BACK_ROWS)
     assert keys_of(job) == []
 
 
@@ -444,7 +427,7 @@ def test_the_life_whose_table_was_taken_over_is_fenced(sink: SinkSpec) -> None:
     first = a_life(sink, 2)
     second = a_job(a_pipeline(sink=sink, num_retained=9))
 
-    begin(second, ACCEPT_OF_TABLE_LIVES)
+    begin(second, ACCEPT_ROWS)
 
     with pytest.raises(TableMismatch, match=f"belongs to life '{second.state().life}' of a job"):
         take_checkpoint(first)
@@ -479,7 +462,7 @@ def test_another_table_of_an_earlier_life_is_not_taken_over_silently() -> None:
     with pytest.raises(ConfigurationError, match="'results' shows checkpoint 2, which life"):
         begin(job)
     assert job.state().status is JobStatus.CANCELED
-    begin(job, ROLL_BACK_OF_TABLE_LIVES)
+    begin(job, ROLL_BACK_ROWS)
     take_checkpoint(job)
     assert table.place.records == list(range(10))
 
@@ -493,7 +476,7 @@ def test_what_a_submission_owes_its_tables_outlives_the_life_that_could_not_do_i
     with monkeypatch.context() as patch:
         patch.setattr(target, "recover", _is_down)
         with pytest.raises(StoreUnavailable):
-            begin(job, ACCEPT_OF_TABLE_LIVES)
+            begin(job, ACCEPT_ROWS)
 
     take_checkpoint(first)
     take_checkpoint(first)  # It was not told of that.
@@ -501,7 +484,7 @@ def test_what_a_submission_owes_its_tables_outlives_the_life_that_could_not_do_i
         trigger_one(job)
 
     stop(job, JobStatus.CANCELED)
-    begin(job, ACCEPT_OF_TABLE_LIVES)
+    begin(job, ACCEPT_ROWS)
     take_checkpoint(job)
     assert seen(job, sink) == sorted([*range(40), *range(10)])
 
@@ -509,8 +492,7 @@ def test_what_a_submission_owes_its_tables_outlives_the_life_that_could_not_do_i
 def test_equal_ids_of_another_roots_job_mean_nothing_to_a_table(sink: SinkSpec) -> None:
     """Here checkpoints 1 to 3 were published, too; there, checkpoint 2 stands for other rows."""
     elsewhere = a_running_job(a_pipeline(max_records_per_epoch=7))
-    take_checkpoint(elsewhere)
-    take_checkpoint(elsewhere)
+    take_checkpoints(elsewhere, 2)
     job = a_life(sink, 3)
     target = foreign_target(job, elsewhere.location.root)
 
@@ -554,7 +536,7 @@ def test_a_savepoint_of_an_earlier_life_is_known_to_the_tables_of_the_journal() 
     a_savepoint(job)
     take_checkpoint(job)
     stop(job, JobStatus.CANCELED)
-    begin(job, ACCEPT_OF_TABLE_LIVES)
+    begin(job, ACCEPT_ROWS)
     take_checkpoint(job)
 
     restore(job, FromCheckpoint(CheckpointId(2)), RestoreOptions(roll_back_tables=True))
@@ -565,8 +547,7 @@ def test_a_savepoint_of_an_earlier_life_is_known_to_the_tables_of_the_journal() 
 def test_a_table_whose_sink_is_declared_again_goes_on_where_it_was() -> None:
     job = a_job(with_a_copy())
     begin(job)
-    take_checkpoint(job)
-    take_checkpoint(job)
+    take_checkpoints(job, 2)
     without = open_job(a_pipeline(), job.location)
     restore(without, FromCheckpoint(CheckpointId(1)), RestoreOptions(allow_non_restored_state=True))
     take_checkpoint(without)

@@ -1,8 +1,6 @@
 """A request for a checkpoint: it starts one, waits its turn, or is dropped.
 
-Requests that cannot start at once: the queue, its order, and dropped requests.
-
-Externally induced barriers: the end of an epoch is decided elsewhere.
+The queue has an order, and a length.  Externally induced barriers end an epoch elsewhere.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.jobs import (
+    ONE,
     ManualClock,
     a_job,
     a_pipeline,
@@ -26,7 +25,6 @@ from harness.jobs import (
 from sluice.connectors.files.text import FilesSource
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
-from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
@@ -44,16 +42,15 @@ from sluice.protocol.records import encode_plan
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
 from tests.builders import a_request
-from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
+from tests.subtasks import (
+    a_savepoint,
+    acknowledge,
+    carry_out,
+    complete_one,
+    take_checkpoint,
+)
 
-ONE = CheckpointId(1)
 SAVEPOINT = CheckpointType.SAVEPOINT
-
-
-def complete(job: Job, plan: CheckpointPlan) -> None:
-    acknowledge(job, plan)
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
 
 
 def orphan(job: Job, plan: CheckpointPlan, checkpoint_id: int) -> CheckpointPlan:
@@ -141,7 +138,7 @@ def test_a_queued_request_that_finds_nothing_to_do_leaves_the_queue(tmp_path: Pa
     job = a_job_over(tmp_path / "names.txt")
     first = trigger_one(job)
     trigger(job, request_id="idle")
-    complete(job, first)
+    carry_out(job, first)
 
     outcome = trigger(job, request_id="idle")
 
@@ -154,7 +151,7 @@ def test_a_queued_request_whose_source_is_gone_leaves_the_queue(tmp_path: Path) 
     job = a_job_over(tmp_path / "names.txt")
     first = trigger_one(job)
     trigger(job, request_id="mine")
-    complete(job, first)
+    carry_out(job, first)
     (tmp_path / "names.txt").write_text("")
 
     with pytest.raises(ConfigurationError):
@@ -183,8 +180,7 @@ def test_a_store_that_fails_while_the_plan_is_made_counts(
 
 def test_a_commit_whose_task_died_is_replayed_before_the_next_trigger() -> None:
     job = a_running_job()
-    acknowledge(job, trigger_one(job))
-    finalize(job, ONE)
+    complete_one(job)
 
     second = trigger_one(job)
 
@@ -197,7 +193,7 @@ def test_the_id_of_a_dead_coordinators_plan_is_skipped_and_never_reused() -> Non
     job = a_running_job()
     first = trigger_one(job)
     dead = orphan(job, first, 2)
-    complete(job, first)
+    carry_out(job, first)
 
     third = trigger_one(job)
 
@@ -209,7 +205,7 @@ def test_the_id_of_a_dead_coordinators_plan_is_skipped_and_never_reused() -> Non
         )
     )
     assert late.verdict is Verdict.REFUSED
-    complete(job, third)
+    carry_out(job, third)
     assert trigger_one(job).checkpoint_id == 4
 
 
@@ -297,7 +293,7 @@ def test_a_request_waits_for_the_pending_checkpoint_and_keeps_its_id() -> None:
     assert waits == Queued(request_id="mine", message="checkpoint 1 is still pending")
     assert still_waits == waits
     assert [request.request_id for request in job.state().queue] == ["mine"]
-    complete(job, first)
+    carry_out(job, first)
     outcome = trigger(job, request_id="mine")
     assert isinstance(outcome, Triggered)
     assert (job.state().queue, job.state().pending[0].request_id) == ((), "mine")
@@ -309,7 +305,7 @@ def test_a_savepoint_goes_before_those_that_waited_longer() -> None:
     trigger(job, request_id="periodic")
     trigger(job, request_id="person", is_periodic=False)
     trigger(job, request_id="savepoint", type=SAVEPOINT, savepoint_name="s", is_periodic=False)
-    complete(job, first)
+    carry_out(job, first)
 
     waits = trigger(job, request_id="person")
     outcome = trigger(job, request_id="savepoint", type=SAVEPOINT, savepoint_name="s")
@@ -334,7 +330,7 @@ def test_a_request_whose_owner_does_not_come_back_blocks_nobody_for_ever() -> No
     job = a_running_job(a_pipeline(timeout=timedelta(minutes=1)), clock=clock)
     first = trigger_one(job)
     trigger(job, request_id="dead", is_periodic=False)
-    complete(job, first)
+    carry_out(job, first)
     assert isinstance(trigger(job, request_id="alive"), Queued)
     clock.advance(60_000)
 
@@ -394,7 +390,7 @@ def test_a_waiting_savepoint_whose_name_was_taken_elsewhere_leaves_the_queue() -
     first = trigger_one(job)
     trigger(job, type=SAVEPOINT, savepoint_name="mine", is_periodic=False, request_id="q")
     job.store.put(job.paths.savepoint_metadata("mine"), b"of another root, copied here")
-    complete(job, first)
+    carry_out(job, first)
 
     with pytest.raises(ConfigurationError, match="savepoint 'mine' exists"):
         trigger(job, type=SAVEPOINT, savepoint_name="mine", request_id="q")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
-from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import finalize
-from sluice.coordinator.publication import commit
 from sluice.core.configuration import JobStatus
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
@@ -22,13 +17,9 @@ from sluice.job.stage_input import stage_input
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
+from tests.subtasks import finish
 
-
-@pytest.fixture(autouse=True)
-def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
-    with stages_without_spark():
-        yield
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 
 def a_job() -> Job:
@@ -49,8 +40,7 @@ def play(job: Job) -> tuple[list[str], int]:
     stages = [task.uid for task in plan.tasks]
     for stage in stages:
         done = run_stage(job, None, plan.checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
+    finish(job, plan.checkpoint_id)
     return stages, sum(ack.metrics.rows_in for ack in done.acks)
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
-from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import finalize
-from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
 from sluice.declaration import aggregates as agg
@@ -25,13 +20,9 @@ from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
+from tests.subtasks import finish
 
-
-@pytest.fixture(autouse=True)
-def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
-    with stages_without_spark():
-        yield
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 
 def a_pipeline(most: Aggregate, key: str = "bid_auction") -> Pipeline:
@@ -46,8 +37,7 @@ def a_job_with_state() -> Job:
     job = a_running_job(a_pipeline(agg.max("price")))
     plan = trigger_one(job)
     run_stage(job, None, plan.checkpoint_id, "counted", attempt=1)  # type: ignore[arg-type]
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
+    finish(job, plan.checkpoint_id)
     return job
 
 
