@@ -4,24 +4,16 @@ Output is an upsert stream on the key: the current row of every key whose result
 epoch, with the rows that it replaces as retractions.  A key whose result did not change writes
 neither state nor output.
 
-Some aggregates keep their values in tables of their own, see ``aggregate_values``.  Over a
-changelog the number of rows of a group is kept, too; when none is left, the group is removed: its
-state is deleted, and its result is taken back.
+An aggregate that cannot be folded into a few columns keeps its values in a table of its own, a
+``ValueTable``.  Over a changelog the number of rows of a group is kept, too; when none is left, the
+group is removed: its state is deleted, and its result is taken back.
 
-``Fold``: all aggregates of one stage, built from their declaration and computed together.
-
-``ValueTable``: the values of one running aggregate, in a table of state of their own.
-
-An aggregate that cannot be folded into a few columns keeps its values, a row for each distinct
-one, so that an epoch writes only the new ones.  Over a changelog a ``Bag`` counts the copies of
-each value and deletes it with the last: when a minimum is taken back, the next one is found.
-
-Arguments of aggregates, looked up among the columns of the rows, or refused by name.
+``Fold`` computes all aggregates of one stage together; windows and sessions use it, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import Protocol, assert_never
@@ -83,6 +75,26 @@ GROUPS = "groups"
 _ROW_COUNT = "_row_count"
 _ROWS = Argument(name=_ROW_COUNT, label="count()", column=None, dtype=pl.Null())
 
+_EXTREMES = (AggregateKind.MIN, AggregateKind.MAX, AggregateKind.FIRST, AggregateKind.LAST)
+_LISTED = (AggregateKind.PERCENTILE, AggregateKind.STRING_AGG)
+_LISTED_OF_CHANGELOGS = (
+    *_LISTED,
+    AggregateKind.COLLECT,
+    AggregateKind.VARIANCE,
+    AggregateKind.STDDEV,
+)
+
+# With this many rows per window, rows are grouped window by window, by the key alone: that takes
+# half the time of grouping by both (a million rows in 10 windows: 0.07 s to 0.13 s, not 0.12 s to
+# 0.23 s).
+_ROWS_PER_PART = 10_000
+
+_INT64_VALUES = 2**63  # The number of an Int64's values in either direction from zero.
+
+# The errors of Polars for decimal sums with too many digits, and for casts that cannot hold them.
+_TOO_LARGE = ("overflow in decimal", "conversion from `decimal")
+_SQL_NAMES: Mapping[pl.DataType, str] = {pl.Int64(): "BIGINT"}
+
 
 class KeyedAggregateOperator:
     """An ``Operator``; see ``sluice.operators.operator``."""
@@ -102,18 +114,18 @@ class KeyedAggregateOperator:
         self._values: dict[str, ValueTable] = {}
         computed: list[Kernel] = []
         for name, aggregate in aggregates.items():
-            table = value_table(stage, name, aggregate, schema, key_columns)
-            if table is not None:
+            argument = argument_of(stage.uid, name, aggregate, schema)
+            table = value_table(stage, argument, aggregate, schema, key_columns)
+            if table is None:
+                computed.append(kernel_of(stage, argument, aggregate, schema))
+            else:
                 self._values[name] = table
                 computed.append(table.kernel)
-            else:
-                argument = argument_of(stage.uid, name, aggregate, schema)
-                computed.append(kernel_of(stage, argument, aggregate, schema))
         hidden = (counted(_ROWS, is_changelog=True),) if self._is_changelog else ()
         self._fold = Fold(stage.uid, (*hidden, *computed))
         # Everything but the kept values is computed from the rows alone.
-        folded = (*hidden, *(k for k in computed if k.name not in self._values))
-        self._folded = Fold(stage.uid, folded)
+        from_rows = (k for k in computed if k.name not in self._values)
+        self._folded = Fold(stage.uid, (*hidden, *from_rows))
         self._results = Fold(stage.uid, computed)
         require_distinct(stage.uid, [*self._keys, *aggregates])
         require_distinct(stage.uid, [*self._keys, *self._fold.columns])
@@ -160,7 +172,9 @@ class KeyedAggregateOperator:
         for values in self._values.values():
             table = values.table
             touched, changes[table] = values.applied(touched, before, groups[table], state[table])
-        after = self._fold.merge_kept(touched.select(self.tables[GROUPS].live.names()), before)
+        after = self._fold.merge(
+            touched.select(self.tables[GROUPS].live.names()), before, as_kept=True
+        )
         return self._outcome(before, after, changes)
 
     def _outcome(
@@ -183,18 +197,6 @@ class KeyedAggregateOperator:
             retracted=replaced.filter(known & (is_news | ~lives)),
             changes={GROUPS: groups, **changes},
         )
-
-
-# Rows of few windows are grouped window by window, by the key alone: that takes half the time of
-# grouping by both (a million rows in 10 windows: 0.07 s to 0.13 s, not 0.12 s to 0.23 s).
-_ROWS_PER_PART = 10_000
-
-_INT64_VALUES = 2**63  # The number of an Int64's values in either direction from zero.
-
-# The errors of Polars for decimal sums with too many digits, and for casts that cannot hold them.
-_TOO_LARGE = ("overflow in decimal", "conversion from `decimal")
-
-_SQL_NAMES: Mapping[pl.DataType, str] = {pl.Int64(): "BIGINT"}
 
 
 class Fold:
@@ -256,37 +258,30 @@ class Fold:
         """``combine`` as expressions within a group by."""
         return [e for k in self._kernels for e in k.combine]
 
-    def merge(self, groups: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """*groups* added to their state *before*, row by row; *before* is null for a new group."""
-        return self._merged(groups, before, lambda both, _: both)
+    def merge(
+        self, groups: pl.DataFrame, before: pl.DataFrame, *, as_kept: bool = False
+    ) -> pl.DataFrame:
+        """*groups* added to their state *before*, row by row; *before* is null for a new group.
 
-    def merge_kept(self, groups: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """``merge`` with state in the narrower types ``kept``, in which the result is, too.
+        With *as_kept* the state is of the narrower types ``kept``, in which the result is, too.
 
         Raises:
             ConfigurationError: a sum does not fit the type of its result.
         """
-        return self._merged(
-            groups,
-            before,
-            lambda both, kernels: both.with_columns(
-                pl.col(name).cast(dtype) for k in kernels for name, dtype in k.kept.items()
-            ),
-        )
-
-    def _merged(
-        self,
-        groups: pl.DataFrame,
-        before: pl.DataFrame,
-        keep: Callable[[pl.DataFrame, Sequence[Kernel]], pl.DataFrame],
-    ) -> pl.DataFrame:
         known = before.select(
             pl.col(name).cast(dtype).alias(BEFORE + name) for name, dtype in self.states.items()
         )
         both = pl.concat([groups, known], how="horizontal")
-        merged = self._computed(
-            lambda kernels: keep(both.with_columns(e for k in kernels for e in k.merge), kernels)
-        )
+
+        def merged_by(kernels: Sequence[Kernel]) -> pl.DataFrame:
+            merged = both.with_columns(e for k in kernels for e in k.merge)
+            if not as_kept:
+                return merged
+            return merged.with_columns(
+                pl.col(name).cast(dtype) for k in kernels for name, dtype in k.kept.items()
+            )
+
+        merged = self._computed(merged_by)
         return merged.select(*groups.columns[: -len(self.states) or None], *self.states)
 
     def result(self, groups: pl.DataFrame, columns: Sequence[str | pl.Expr] = ()) -> pl.DataFrame:
@@ -313,38 +308,29 @@ class Fold:
         fold: Callable[[Kernel], Iterable[pl.Expr]],
         more: Sequence[pl.Expr] = (),
     ) -> pl.DataFrame:
-        return self._computed(
-            lambda kernels: self._grouped_by(
-                rows, keys, within, [*(e for k in kernels for e in fold(k)), *more]
-            )
-        )
-
-    def _grouped_by(
-        self,
-        rows: pl.DataFrame,
-        keys: Sequence[str],
-        within: Sequence[str],
-        expressions: Sequence[pl.Expr],
-    ) -> pl.DataFrame:
         others = [name for name in within if name not in keys]
         names = [HASH, *keys, *others]
-        if others and 0 < rows[others[0]].n_unique() * _ROWS_PER_PART <= rows.height:
-            parts = rows.partition_by(others)
-            first = [pl.col(name).first() for name in others]
-            grouped = [self._group(part, keys, [*first, *expressions]) for part in parts]
-            together = pl.concat(grouped)
-        else:
-            together = self._group(rows, [*keys, *others], expressions)
-        if HASH not in rows.columns:
-            together = with_hash(together, keys)
-        return together.select(*names, pl.exclude(names))
-
-    def _group(
-        self, rows: pl.DataFrame, by: Sequence[str], expressions: Sequence[pl.Expr]
-    ) -> pl.DataFrame:
-        # All of a group are equal; the least is faster to find than the first.
+        # All hashes of a group are equal; the least is faster to find than the first.
         carried = [pl.col(HASH).min()] if HASH in rows.columns else []
-        return grouped(rows, by, [*carried, *expressions], in_order=self.is_order_sensitive)
+
+        def group(
+            part: pl.DataFrame, by: Sequence[str], expressions: Sequence[pl.Expr]
+        ) -> pl.DataFrame:
+            return grouped(part, by, [*carried, *expressions], in_order=self.is_order_sensitive)
+
+        def grouped_by(kernels: Sequence[Kernel]) -> pl.DataFrame:
+            expressions = [*(e for k in kernels for e in fold(k)), *more]
+            if others and 0 < rows[others[0]].n_unique() * _ROWS_PER_PART <= rows.height:
+                first = [pl.col(name).first() for name in others]
+                parts = rows.partition_by(others)
+                groups = pl.concat([group(part, keys, [*first, *expressions]) for part in parts])
+            else:
+                groups = group(rows, [*keys, *others], expressions)
+            if HASH not in rows.columns:
+                groups = with_hash(groups, keys)
+            return groups.select(*names, pl.exclude(names))
+
+        return self._computed(grouped_by)
 
     def _computed(self, compute: Callable[[Sequence[Kernel]], pl.DataFrame]) -> pl.DataFrame:
         """The frame that *compute* makes with all kernels.
@@ -373,6 +359,18 @@ class Fold:
         )
 
 
+def _smallness(rows: pl.DataFrame) -> Callable[[str], bool]:
+    """A predicate on columns: no sum of values of this column of *rows* can overflow an Int64."""
+
+    @cache
+    def is_small(column: str) -> bool:
+        values = rows[column]
+        ends = [end for end in (values.min(), values.max()) if isinstance(end, int | Decimal)]
+        return all(abs(int(end)) * rows.height < _INT64_VALUES for end in ends)
+
+    return is_small
+
+
 def kernels(
     stage: StageNode, aggregates: Mapping[str, Aggregate], schema: pl.Schema
 ) -> tuple[Kernel, ...]:
@@ -392,10 +390,10 @@ def kernels(
 def kernel_of(
     stage: StageNode, argument: Argument, aggregate: Aggregate, schema: pl.Schema
 ) -> Kernel:
-    """The kernel of one aggregate of *stage*, whose *argument* was found in *schema*.
+    """The kernel of one aggregate of *stage* over rows of *schema*.
 
     Raises:
-        ConfigurationError: as of ``kernels``.
+        ConfigurationError: nothing orders ``first`` or ``last``.
     """
     kind = aggregate.kind
     match kind:
@@ -422,30 +420,14 @@ def kernel_of(
             assert_never(kind)
 
 
-def _smallness(rows: pl.DataFrame) -> Callable[[str], bool]:
-    """A predicate on columns: no sum of values of this column of *rows* can overflow an Int64."""
-
-    @cache
-    def is_small(column: str) -> bool:
-        values = rows[column]
-        ends = [end for end in (values.min(), values.max()) if isinstance(end, int | Decimal)]
-        return all(abs(int(end)) * rows.height < _INT64_VALUES for end in ends)
-
-    return is_small
-
-
-_EXTREMES = (AggregateKind.MIN, AggregateKind.MAX, AggregateKind.FIRST, AggregateKind.LAST)
-_LISTED = (AggregateKind.PERCENTILE, AggregateKind.STRING_AGG)
-_LISTED_OF_CHANGELOGS = (
-    *_LISTED,
-    AggregateKind.COLLECT,
-    AggregateKind.VARIANCE,
-    AggregateKind.STDDEV,
-)
-
-
 class ValueTable(Protocol):
-    """One aggregate's values: ``kernel`` computes its result from the columns ``applied`` adds."""
+    """The values of one running aggregate, in a table of state of their own.
+
+    The table has a row for each distinct value, so that an epoch writes only the new ones.  Over a
+    changelog a ``Bag`` counts the copies of each value and deletes it with the last: when a minimum
+    is taken back, the next one is found.  ``kernel`` computes the result from the columns that
+    ``applied`` adds.
+    """
 
     @property
     def table(self) -> str:
@@ -473,24 +455,21 @@ class ValueTable(Protocol):
 
 
 def value_table(
-    stage: StageNode, name: str, aggregate: Aggregate, schema: pl.Schema, keys: pl.Schema
+    stage: StageNode, argument: Argument, aggregate: Aggregate, schema: pl.Schema, keys: pl.Schema
 ) -> ValueTable | None:
-    """The table of the aggregate *name* over rows of *schema*; None if it needs none.
+    """The table of *aggregate* over rows of *schema*; None if it needs none.
 
     Raises:
         ConfigurationError: the rows cannot be aggregated so.
     """
     is_changelog, kind = WEIGHT in schema, aggregate.kind
-    argument = argument_of(stage.uid, name, aggregate, schema)
-    if kind is AggregateKind.COUNT_DISTINCT and not is_changelog:
-        return _NewValues(stage, argument, keys)
     if kind is AggregateKind.COUNT_DISTINCT:
-        return _DistinctValues(stage, argument, keys)
+        return (_DistinctValues if is_changelog else _NewValues)(stage, argument, keys)
     if is_changelog and kind in _EXTREMES:
         order = {}
-        if aggregate.kind in (AggregateKind.FIRST, AggregateKind.LAST):
-            by, dtype = ordering_of(stage, name, aggregate, schema)
-            order = {f"_by_{name}": (by, dtype)}
+        if kind in (AggregateKind.FIRST, AggregateKind.LAST):
+            name = argument.name
+            order = {f"_by_{name}": ordering_of(stage, name, aggregate, schema)}
         is_first = kind in (AggregateKind.MIN, AggregateKind.FIRST)
         return _Extreme(stage, argument, keys, order, is_first=is_first)
     if kind in (_LISTED_OF_CHANGELOGS if is_changelog else _LISTED):
@@ -501,7 +480,7 @@ def value_table(
 class _NewValues:
     """``count_distinct`` of append-only rows: the number of values that were not known before.
 
-    With a TTL a value that was not seen for that long counts as new.
+    With a TTL a value counts as new if no row had it for that long.
     """
 
     def __init__(self, stage: StageNode, argument: Argument, keys: pl.Schema) -> None:
@@ -540,6 +519,15 @@ class _NewValues:
             _with_sum(groups, count, self._argument.name, self.schema.key),
             Changes(upserts=upserts, deletes=values.clear()),
         )
+
+
+def _with_sum(
+    groups: pl.DataFrame, counts: pl.DataFrame, name: str, key: Sequence[str]
+) -> pl.DataFrame:
+    """*groups* with the sum of the *counts* of each."""
+    sums = counts.group_by(key).agg(pl.col(COPIES).sum().alias(name))
+    joined = groups.join(sums, on=key, how="left", nulls_equal=True, maintain_order="left")
+    return joined.with_columns(pl.col(name).fill_null(0))
 
 
 class _Counted:
@@ -624,10 +612,9 @@ class _Extreme(_Counted):
         dead = change.rows.filter(pl.col(COPIES) == 0).select(identity)
         lost = current.join(dead, on=identity, how="semi", nulls_equal=True).select(self._key)
         known = current if lost.is_empty() else pl.concat([current, state.lookup(lost)])
-        return (
-            _with(groups, self._outermost(change.overlaid(known, identity)), self._values),
-            self._bag.changes(change),
-        )
+        extremes = self._outermost(change.overlaid(known, identity))
+        of_groups = beside(groups, extremes, self._key).select(*self._values)
+        return groups.hstack(of_groups), self._bag.changes(change)
 
     def _outermost(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The first row of each key, of rows that are sorted."""
@@ -657,7 +644,7 @@ class _Listed(_Counted):
         lists = beside(groups, self._lists(change, keys, state), self._key)
         result = self._reading.of(pl.col(name).fill_null([])).alias(name)
         found = groups.select(self._key).hstack(lists.select(name)).select(result)
-        # A key none of whose values changed keeps its result, if it had one.
+        # A key keeps its result, if it had one, when none of its values changed.
         is_same = before[HASH].is_not_null() & ~beside(groups, keys, self._key)[HASH].is_not_null()
         both = pl.select(pl.when(is_same).then(before[name]).otherwise(found[name]).alias(name))
         return groups.hstack(both), self._bag.changes(change)
@@ -666,21 +653,6 @@ class _Listed(_Counted):
         rows = change.overlaid(state.lookup(keys), self.schema.identity)
         rows = repeated(rows, rows[COPIES])
         return rows.group_by(self._key, maintain_order=True).agg(pl.col(self._name))
-
-
-def _with_sum(
-    groups: pl.DataFrame, counts: pl.DataFrame, name: str, key: Sequence[str]
-) -> pl.DataFrame:
-    """*groups* with the sum of the *counts* of each."""
-    sums = counts.group_by(key).agg(pl.col(COPIES).sum().alias(name))
-    joined = groups.join(sums, on=key, how="left", nulls_equal=True, maintain_order="left")
-    return joined.with_columns(pl.col(name).fill_null(0))
-
-
-def _with(groups: pl.DataFrame, found: pl.DataFrame, columns: Collection[str]) -> pl.DataFrame:
-    """*groups* with these *columns* of the row found for each; null where there is none."""
-    key = [name for name in found.columns if name in groups.columns and name not in columns]
-    return groups.hstack(beside(groups, found, key).select(*columns))
 
 
 def argument_of(uid: str, name: str, aggregate: Aggregate, schema: pl.Schema) -> Argument:
@@ -692,7 +664,7 @@ def argument_of(uid: str, name: str, aggregate: Aggregate, schema: pl.Schema) ->
     column, label = aggregate.column, str(aggregate)
     dtype: pl.DataType = pl.Null()
     if column is not None:
-        column = _found(column, ARGUMENT + name, schema)
+        column = _column_of(column, ARGUMENT + name, schema)
         purpose = f"for {aggregate.kind.value}() as {name!r}"
         if column not in schema:
             column_type(uid, input_schema(schema), column, purpose)  # Refuses it.
@@ -723,7 +695,7 @@ def ordering_of(
             f"stage {stage.uid!r} reads a stream without event time, by which {what} could be "
             f"ordered; name a column: {aggregate.kind.value}({aggregate.column!r}, by=...)"
         )
-    column = _found(by, ORDER + name, schema)
+    column = _column_of(by, ORDER + name, schema)
     if column not in schema:
         column_type(stage.uid, input_schema(schema), column, f"to order {what} by")  # Refuses it.
     if not is_ordered(schema[column]):
@@ -731,7 +703,8 @@ def ordering_of(
     return column, schema[column]
 
 
-def _found(declared: str, computed: str, schema: pl.Schema) -> str:
+def _column_of(declared: str, computed: str, schema: pl.Schema) -> str:
+    """The column *declared*, if the input has it; else the one *computed* from it as SQL."""
     return computed if computed in schema and declared not in input_schema(schema) else declared
 
 

@@ -1,4 +1,4 @@
-"""Builds the operator that computes a declared stage."""
+"""``build_operator``: the operator that computes a declared stage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import polars as pl
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.operations import Session
 from sluice.operators.aggregate import KeyedAggregateOperator
 from sluice.operators.joins import ChangelogJoin, KeyedLookupOperator, RegularJoinOperator
 from sluice.operators.keyed_function import ProcessKeyedOperator
@@ -34,17 +33,9 @@ def build_operator(stage: StageNode, schemas: Sequence[pl.Schema]) -> Operator:
     operation = stage.operation
     if isinstance(operation, ops.RegularJoin):
         return regular_join(stage, *schemas)
-    if isinstance(operation, ops.WindowAggregate) and isinstance(operation.window, Session):
+    if isinstance(operation, ops.WindowAggregate) and isinstance(operation.window, ops.Session):
         return SessionWindow(stage, *schemas)
     return _OPERATORS[type(operation)](stage, *schemas)
-
-
-def hashes_groups(operator: Operator) -> bool:
-    """Whether it folds rows into groups of their keys, so that no row's hash is needed before.
-
-    ``key_hash`` has to take its keys.
-    """
-    return isinstance(operator, KeyedAggregateOperator | AlignedWindow | SessionWindow)
 
 
 def regular_join(stage: StageNode, left: pl.Schema, right: pl.Schema) -> Operator:
@@ -54,6 +45,14 @@ def regular_join(stage: StageNode, left: pl.Schema, right: pl.Schema) -> Operato
     if is_append_only and stage.operation.how in ("inner", "semi"):
         return RegularJoinOperator(stage, left, right)
     return ChangelogJoin(stage, left, right)
+
+
+def hashes_groups(operator: Operator) -> bool:
+    """Whether *operator* folds rows by their keys, so that only its groups need a hash.
+
+    Their keys must be of types that ``can_hash`` of ``sluice.state.key_hash`` takes.
+    """
+    return isinstance(operator, KeyedAggregateOperator | AlignedWindow | SessionWindow)
 
 
 _OPERATORS: dict[type[ops.Operation], Callable[..., Operator]] = {

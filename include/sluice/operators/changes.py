@@ -1,13 +1,6 @@
-"""Frames of changes: rows with ``_weight``, 1 for a row and -1 for one that is taken back.
+"""Changelogs: frames of changes, each with a weight; and ``Bag``, the current rows of one in state.
 
-``Bag``: the current rows of a changelog, and the number of copies of each.
-
-A row is identified by all its columns, so a row that is taken back is found by its values (as in
-Flink's RetractableTopNFunction and its join views without a unique key).  State has a row for each
-distinct one, and drops it with its last copy; taking back a row that is not there, because its TTL
-has passed, for example, does nothing.
-
-Of 0.0 and -0.0, which are equal, a bag keeps 0.0.
+A change has ``_weight`` 1 for a row, or -1 for one that is taken back.
 """
 
 from __future__ import annotations
@@ -30,6 +23,8 @@ from sluice.state.segments import HASH, StateSchema
 KEY = "_key"
 OURS = (WEIGHT, KEY)
 
+COPIES = "_copies"
+
 
 def changes_of(
     rows: pl.DataFrame, retracted: pl.DataFrame | None, keys: Sequence[str]
@@ -47,7 +42,7 @@ def without_pairs(changes: pl.DataFrame) -> pl.DataFrame:
     if not columns or not _has_pairs(changes, columns):
         return changes
     place = pl.int_range(pl.len()).over([*columns, WEIGHT])
-    added, taken_back = ((one).sum().over(columns) for one in (~is_taken_back, is_taken_back))
+    added, taken_back = (is_so.sum().over(columns) for is_so in (~is_taken_back, is_taken_back))
     opposite = pl.when(is_taken_back).then(added).otherwise(taken_back)
     return changes.filter(place >= opposite)
 
@@ -109,8 +104,58 @@ def _with_row_kind(
     return rows.select(kind.alias(ROW_KIND), pl.all())
 
 
-COPIES = "_copies"
-_BEFORE = "_copies_before"
+class Bag:
+    """The current rows of a changelog, and the number of copies of each, in a table of state.
+
+    A row is identified by all its columns, so a row that is taken back is found by its values (as
+    in Flink's RetractableTopNFunction and its join views without a unique key).  State has a row
+    for each distinct one, and drops it with its last copy; taking back a row that is not there,
+    because its TTL has passed, for example, does nothing.
+
+    Of 0.0 and -0.0, which are equal, a bag keeps 0.0.
+    """
+
+    def __init__(self, columns: pl.Schema, keys: Sequence[str], *, ttl_ms: int | None) -> None:
+        self.schema = StateSchema(
+            columns=pl.Schema({**columns, COPIES: pl.Int64()}),
+            key_columns=tuple(keys),
+            sub_key_columns=tuple(name for name in columns if name not in keys),
+            ttl_ms=ttl_ms,
+        )
+        self.identity = self.schema.identity
+        self._is_refreshed = ttl_ms is not None
+        self._names = self.schema.live.names()
+
+    def weighed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The group frame of a chunk: distinct rows, each with the sum of its weights.
+
+        Rows without weights are all new.
+        """
+        weight = pl.col(WEIGHT).cast(pl.Int64) if WEIGHT in rows.columns else pl.lit(1, pl.Int64)
+        copies = rows.select(*self._names[:-1], weight.alias(COPIES))
+        floats = [n for n, dtype in self.schema.columns.items() if dtype.is_float()]
+        return self.folded(copies.with_columns(map(without_negative_zero, floats)))
+
+    def folded(self, groups: pl.DataFrame) -> pl.DataFrame:
+        """The groups of several chunks as one; rows that were added and taken back cancel out."""
+        found = grouped(groups, self.identity[1:], [pl.col(HASH).first(), pl.col(COPIES).sum()])
+        return found.filter(pl.col(COPIES) != 0).select(self._names)
+
+    def changed(self, groups: pl.DataFrame, state: KeyedState) -> BagChange:
+        """The bag after the folded *groups* are applied to it."""
+        deltas = newest_per_identity(groups, self.identity)
+        before = state.find(deltas)[COPIES].fill_null(0)
+        after = (before + deltas[COPIES]).clip(lower_bound=0).alias(COPIES)
+        return BagChange(rows=deltas.with_columns(after), before=before)
+
+    def changes(self, change: BagChange) -> Changes:
+        """The changes to write; with a TTL, every row that was touched."""
+        is_there = change.copies > 0
+        written = is_there if self._is_refreshed else is_there & (change.copies != change.before)
+        return Changes(
+            upserts=change.rows.filter(written),
+            deletes=change.rows.filter(~is_there & (change.before > 0)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,56 +181,6 @@ class BagChange:
         """*stored* rows of the same bag with the epoch's changes applied; sorted."""
         together = newest_per_identity(pl.concat([self.rows, stored]), identity)
         return together.filter(pl.col(COPIES) > 0)
-
-    def changes(self, *, is_refreshed: bool) -> Changes:
-        """The changes to write; with *is_refreshed*, every row that was touched."""
-        is_there = self.copies > 0
-        written = is_there if is_refreshed else is_there & (self.copies != self.before)
-        return Changes(
-            upserts=self.rows.filter(written),
-            deletes=self.rows.filter(~is_there & (self.before > 0)),
-        )
-
-
-class Bag:
-    """A table of state that keeps rows of these *columns*, keyed by *keys*."""
-
-    def __init__(self, columns: pl.Schema, keys: Sequence[str], *, ttl_ms: int | None) -> None:
-        self.schema = StateSchema(
-            columns=pl.Schema({**columns, COPIES: pl.Int64()}),
-            key_columns=tuple(keys),
-            sub_key_columns=tuple(name for name in columns if name not in keys),
-            ttl_ms=ttl_ms,
-        )
-        self.identity = self.schema.identity
-        self._is_refreshed = ttl_ms is not None
-        self._names = self.schema.live.names()
-
-    def weighed(self, rows: pl.DataFrame, *columns: pl.Expr) -> pl.DataFrame:
-        """The group frame of a chunk: distinct rows, each with the sum of its weights.
-
-        *columns* compute the bag's columns; without them, *rows* have them.  Rows without weights
-        are all new.
-        """
-        weight = pl.col(WEIGHT).cast(pl.Int64) if WEIGHT in rows.columns else pl.lit(1, pl.Int64)
-        mine = rows.select(HASH, *(columns or self._names[1:-1]), weight.alias(COPIES))
-        floats = [n for n, dtype in self.schema.columns.items() if dtype.is_float()]
-        return self.folded(mine.with_columns(map(without_negative_zero, floats)))
-
-    def folded(self, groups: pl.DataFrame) -> pl.DataFrame:
-        """The groups of several chunks as one; rows that were added and taken back cancel out."""
-        found = grouped(groups, self.identity[1:], [pl.col(HASH).first(), pl.col(COPIES).sum()])
-        return found.filter(pl.col(COPIES) != 0).select(self._names)
-
-    def changed(self, groups: pl.DataFrame, state: KeyedState) -> BagChange:
-        """The bag after the folded *groups* are applied to it."""
-        deltas = newest_per_identity(groups, self.identity)
-        before = state.find(deltas)[COPIES].fill_null(0)
-        after = (before + deltas[COPIES]).clip(lower_bound=0).alias(COPIES)
-        return BagChange(rows=deltas.with_columns(after), before=before.alias(_BEFORE))
-
-    def changes(self, change: BagChange) -> Changes:
-        return change.changes(is_refreshed=self._is_refreshed)
 
 
 def repeated(rows: pl.DataFrame, copies: pl.Series) -> pl.DataFrame:

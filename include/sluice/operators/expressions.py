@@ -1,23 +1,17 @@
-"""Plain SQL: columns, fields and comparisons, which Polars computes exactly as Spark does.
+"""SQL and column types of a declaration, in Polars.
 
-Most declarations need no more to select the rows and columns of a source.  For any other SQL the
-functions return None, and the rows go through Spark's JVM.
+Plain SQL, which is columns, fields and comparisons, selects rows and columns of a source; Polars
+computes it exactly as Spark does.  Any other SQL over a source is refused with None or with
+``NotPlainError``, and the rows go through Spark's JVM.  The filters and projections of a stage's
+result are computed by Polars alone (``applied``).
 
-Filters and projections of a source's rows that run without Spark: all are plain SQL.
+An argument of an aggregate is the name of a column or SQL, and names come first: ``user`` is the
+column, where there is one, and never Spark's ``current_user()``.  A name that no column has is a
+mistake, which the operator reports.
 
-Filters and projections of a stage's result: SQL of single rows, computed by Polars.
-
-The columns that are computed for a stage's aggregates before they read the rows.
-
-An argument is the name of a column or SQL, and names come first: ``user`` is the column, where
-there is one, and never Spark's ``current_user()``.  A name that no column has is a mistake, which
-the operator reports.
-
-Declared types of columns, and the check that rows have exactly these.
-
-Python types stand for their usual column types; a ``datetime`` is an instant in UTC, with
-microseconds.  Only types that Spark, Arrow and Polars share are accepted, so that all three read
-the same row.
+Columns are declared as Python types, which stand for their usual column types (a ``datetime`` is an
+instant in UTC, with microseconds), or as Polars types.  Only types that Spark, Arrow and Polars
+share are accepted, so that all three read the same row.
 """
 
 from __future__ import annotations
@@ -31,7 +25,6 @@ from typing import TypeAlias
 import polars as pl
 from polars.datatypes import DataTypeClass
 
-from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.expressions import (
     LITERAL,
     NO_TOKEN,
@@ -70,6 +63,53 @@ _METHODS = {
 _MAX_LONG = 2**63 - 1
 _MAX_MILLIS = _MAX_LONG // 1000
 
+_NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s+AS\s+(?P<alias>[A-Za-z_]\w*))?", re.IGNORECASE)
+
+# Keywords are no columns unless a value is expected in their place.  A column called true, false or
+# null has to be quoted, as it cannot be distinguished from the literal.
+_RESERVED = re.compile(
+    r"""
+    all | and | as | between | by | case | cast | collate | distinct | else | end | except | exclude
+    | exists | false | from | ilike | in | is | like | not | null | or | regexp | rlike | similar
+    | then | to | true | when
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_LITERALS = ("date", "interval", "time", "timestamp")  # DATE '2026-01-01'.
+_BESIDE = "_beside"
+
+_WORD = re.compile(r"\w+")
+
+_OF_PYTHON: Mapping[object, pl.DataType] = {
+    datetime: pl.Datetime("us", "UTC"),
+    timedelta: pl.Duration("us"),
+}
+_SHARED = (
+    pl.Boolean,
+    pl.Int8,
+    pl.Int16,
+    pl.Int32,
+    pl.Int64,
+    pl.Float32,
+    pl.Float64,
+    pl.String,
+    pl.Binary,
+    pl.Date,
+    pl.Decimal,
+)
+
+# The integer types that each integer type holds without loss, and so accepts.
+_WIDER: Mapping[pl.DataType, frozenset[pl.DataType]] = {
+    pl.Int8(): frozenset({pl.Int16(), pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
+    pl.UInt8(): frozenset({pl.Int16(), pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
+    pl.Int16(): frozenset({pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
+    pl.UInt16(): frozenset({pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
+    pl.Int32(): frozenset({pl.Int64(), pl.Float64()}),
+    pl.UInt32(): frozenset({pl.Int64(), pl.Float64()}),  # The type of Polars' counts.
+    pl.Float32(): frozenset({pl.Float64()}),
+    pl.Datetime("ms", "UTC"): frozenset({pl.Datetime("us", "UTC")}),
+}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainSql:
@@ -80,7 +120,10 @@ class PlainSql:
 
 
 def plain_column(text: str, schema: pl.Schema) -> PlainSql | None:
-    """One item of a SELECT over rows of *schema*, with the name that Spark gives it; else None."""
+    """One item of a SELECT over rows of *schema*, with the name that Spark gives it.
+
+    None if it is not plain.
+    """
     found = _COLUMN.fullmatch(text.strip())
     if found is None:
         return None
@@ -101,7 +144,10 @@ def plain_column(text: str, schema: pl.Schema) -> PlainSql | None:
 
 
 def plain_condition(text: str, schema: pl.Schema) -> PlainSql | None:
-    """A condition over rows of *schema*: comparisons with literals, joined by AND; else None."""
+    """A condition over rows of *schema*: comparisons with literals, joined by AND.
+
+    None if it is not plain.
+    """
     parts = [_comparison(part.strip(), schema) for part in _AND.split(text.strip())]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -149,9 +195,9 @@ def _field(path: str, schema: pl.Schema) -> tuple[pl.Expr, pl.DataType] | None:
     fields = {field.name: field.dtype for field in dtype.fields}
     if not _is_unique(inner, list(fields)):
         return None
-    found = fields[inner]
+    of_field = fields[inner]
     expression = pl.col(name).struct.field(inner)
-    return expression, found if isinstance(found, pl.DataType) else found()
+    return expression, of_field if isinstance(of_field, pl.DataType) else of_field()
 
 
 def _is_unique(name: str, names: list[str]) -> bool:
@@ -167,7 +213,10 @@ class NotPlainError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlainSteps:
-    """``steps`` in the order in which they apply; ``schema`` is that of their result."""
+    """Filters and projections of a source's rows, all plain, in the order in which they apply.
+
+    ``schema`` is that of their result.
+    """
 
     steps: tuple[PlainSql | _Selected, ...]
     schema: pl.Schema
@@ -213,6 +262,7 @@ def plain_steps(steps: Sequence[Step], schema: pl.Schema) -> PlainSteps:
 
 
 def column(text: str, schema: pl.Schema) -> PlainSql:
+    """``plain_column``, or NotPlainError."""
     found = plain_column(text, schema)
     if found is None:
         raise NotPlainError(text)
@@ -220,6 +270,7 @@ def column(text: str, schema: pl.Schema) -> PlainSql:
 
 
 def condition(text: str, schema: pl.Schema) -> PlainSql:
+    """``plain_condition``, or NotPlainError."""
     found = plain_condition(text, schema)
     if found is None:
         raise NotPlainError(text)
@@ -241,22 +292,6 @@ def _applied(step: PlainSql | _Selected, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(item.expression.alias(name) for name, item in step.items())
 
 
-_NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s+AS\s+(?P<alias>[A-Za-z_]\w*))?", re.IGNORECASE)
-
-# Keywords where no value is expected.  A column called true, false or null has to be quoted, as it
-# cannot be distinguished from the literal.
-_RESERVED = re.compile(
-    r"""
-    all | and | as | between | by | case | cast | collate | distinct | else | end | except | exclude
-    | exists | false | from | ilike | in | is | like | not | null | or | regexp | rlike | similar
-    | then | to | true | when
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_BESIDE = "_beside"
-_LITERALS = ("date", "interval", "time", "timestamp")  # DATE '2026-01-01'.
-
-
 def applied(step: Step, rows: pl.DataFrame, kept: tuple[str, ...] = ()) -> pl.DataFrame:
     """*rows* after one step; the columns *kept* stay, whatever is selected.
 
@@ -267,8 +302,8 @@ def applied(step: Step, rows: pl.DataFrame, kept: tuple[str, ...] = ()) -> pl.Da
     if isinstance(step, Filter):
         return rows.filter(expression(step.condition, names))
     chosen: list[pl.Expr] = []
-    for column in step.columns:
-        chosen += map(pl.col, names) if column.strip() == "*" else [expression(column, names)]
+    for sql in step.columns:
+        chosen += map(pl.col, names) if sql.strip() == "*" else [expression(sql, names)]
     if not rows.width:
         return rows.select(chosen)
     # Selected beside a column, literals have its height; alone they would be one row.
@@ -306,12 +341,9 @@ def _quoted(sql: str, names: set[str]) -> str:
     return "".join([*parts, sql[end:]])
 
 
-_WORD = re.compile(r"\w+")
-
-
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A column and its Spark SQL."""
+    """A column that is computed for an aggregate before it reads the rows, and its Spark SQL."""
 
     column: str
     sql: str
@@ -324,59 +356,23 @@ def wanted(operation: Operation) -> tuple[Computed, ...]:
         return ()
     found: list[Computed] = []
     for name, aggregate in operation.aggregates.items():
-        found += _of(name, aggregate)
+        if aggregate.where is not None:
+            found.append(Computed(FILTER + name, aggregate.where, is_condition=True))
+        if aggregate.column is not None:
+            found.append(Computed(ARGUMENT + name, aggregate.column))
+        if aggregate.by is not None:
+            found.append(Computed(ORDER + name, aggregate.by))
     return tuple(found)
 
 
-def to_compute(all_wanted: Collection[Computed], columns: Collection[str]) -> list[Computed]:
-    """Those of *all_wanted* that are SQL, and not the name of one of *columns*."""
-    return [one for one in all_wanted if one.is_condition or is_sql(one.sql, columns)]
+def to_compute(arguments: Collection[Computed], columns: Collection[str]) -> list[Computed]:
+    """The *arguments* that are SQL, and not the name of one of *columns*."""
+    return [one for one in arguments if one.is_condition or is_sql(one.sql, columns)]
 
 
 def is_sql(text: str, columns: Collection[str]) -> bool:
     """Whether *text* is an expression over *columns*, and not the name of one."""
     return text not in columns and _WORD.fullmatch(text) is None
-
-
-def _of(name: str, aggregate: Aggregate) -> list[Computed]:
-    found: list[Computed] = []
-    if aggregate.where is not None:
-        found.append(Computed(FILTER + name, aggregate.where, is_condition=True))
-    if aggregate.column is not None:
-        found.append(Computed(ARGUMENT + name, aggregate.column))
-    if aggregate.by is not None:
-        found.append(Computed(ORDER + name, aggregate.by))
-    return found
-
-
-_OF_PYTHON: Mapping[object, pl.DataType] = {
-    datetime: pl.Datetime("us", "UTC"),
-    timedelta: pl.Duration("us"),
-}
-_SHARED = (
-    pl.Boolean,
-    pl.Int8,
-    pl.Int16,
-    pl.Int32,
-    pl.Int64,
-    pl.Float32,
-    pl.Float64,
-    pl.String,
-    pl.Binary,
-    pl.Date,
-    pl.Decimal,
-)
-# The integer types that each integer type holds without loss, and so accepts.
-_WIDER: Mapping[pl.DataType, frozenset[pl.DataType]] = {
-    pl.Int8(): frozenset({pl.Int16(), pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
-    pl.UInt8(): frozenset({pl.Int16(), pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
-    pl.Int16(): frozenset({pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
-    pl.UInt16(): frozenset({pl.Int32(), pl.Int64(), pl.Float32(), pl.Float64()}),
-    pl.Int32(): frozenset({pl.Int64(), pl.Float64()}),
-    pl.UInt32(): frozenset({pl.Int64(), pl.Float64()}),  # The type of Polars' counts.
-    pl.Float32(): frozenset({pl.Float64()}),
-    pl.Datetime("ms", "UTC"): frozenset({pl.Datetime("us", "UTC")}),
-}
 
 
 def declared_schema(uid: str, columns: Mapping[str, object]) -> pl.Schema:
@@ -402,6 +398,22 @@ def declared_type(uid: str, name: str, declared: object) -> pl.DataType:
             "type such as pl.Int32() or pl.List(pl.String())"
         )
     return found
+
+
+def _is_shared(dtype: pl.DataType | DataTypeClass) -> bool:
+    match dtype() if isinstance(dtype, DataTypeClass) else dtype:
+        case pl.List(inner=inner):
+            return _is_shared(inner)
+        case pl.Struct(fields=fields):
+            return all(_is_shared(field.dtype) for field in fields)
+        case pl.Datetime(time_unit=unit) | pl.Duration(time_unit=unit):
+            return unit == "us"
+        case shared:
+            return isinstance(shared, _SHARED)
+
+
+def _described(declared: object) -> str:
+    return declared.__name__ if isinstance(declared, type) else repr(declared)
 
 
 def conformed(frame: pl.DataFrame, schema: pl.Schema, what: str) -> pl.DataFrame:
@@ -482,19 +494,3 @@ def _check_names(columns: list[str], schema: pl.Schema, what: str) -> None:
         raise ConfigurationError(
             f"{what} {' and '.join(differences)}; its columns must be: {', '.join(schema)}"
         )
-
-
-def _is_shared(dtype: pl.DataType | DataTypeClass) -> bool:
-    match dtype() if isinstance(dtype, DataTypeClass) else dtype:
-        case pl.List(inner=inner):
-            return _is_shared(inner)
-        case pl.Struct(fields=fields):
-            return all(_is_shared(field.dtype) for field in fields)
-        case pl.Datetime(time_unit=unit) | pl.Duration(time_unit=unit):
-            return unit == "us"
-        case shared:
-            return isinstance(shared, _SHARED)
-
-
-def _described(declared: object) -> str:
-    return declared.__name__ if isinstance(declared, type) else repr(declared)

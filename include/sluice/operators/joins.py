@@ -1,40 +1,7 @@
-"""``RegularJoin``: every left row with every right row of its key, in whatever order they arrive.
+"""Joins over all time: regular joins, which keep both sides in state, and lookups in a table.
 
-Flink's regular join of append-only inputs, inner and semi; ``changelog_join`` has all others.
-Duplicate rows count, and each pair is emitted once, in the epoch in which the second of the two
-arrives.  A semi join emits a left row once, as soon as there is a right row of its key: it keeps
-only the keys of right rows, and only those left rows that have no partner yet.
-
-Output is sorted by hash.  Without a TTL both sides are kept for ever.
-
-``ChangelogJoin``: a regular join that takes rows back when they leave its result.
-
-Flink's regular join of any inputs, inner, left, right, full, semi and anti.  Both sides are bags of
-rows.  An outer side yields a row without a partner with nulls for the other side; that row is taken
-back when the first partner comes, and yielded again when the last one goes.  A semi join yields
-each left row that has a partner, an anti join each that has none.  A row with a null in its key
-never has a partner: an outer or anti join yields it at once, and it is not kept in state.
-
-An epoch reads from state only the keys that it touches; of an outer side's own rows, only those
-whose partners came or went.  Without a TTL both sides are kept for ever; with one, a row is
-forgotten when it was not written for that long, and no result is taken back for that.
-
-Output is sorted by hash, then by all columns.  A row that one epoch would both yield and take back
-is left out.
-
-The columns of a join: those that are kept in state of each input, and those of the result.
-
-Key columns are kept under the names they have on the left.  The result has the columns of the left,
-then those of the right but key columns that are called alike on both sides, which come once, from
-whichever side has the row (SQL's USING); a semi or anti join has those of the left alone.  As in
-SQL and in Flink, a null in a key column equals nothing.
-
-``KeyedLookup``: a lookup in a table for rows of an upsert stream.
-
-Spark looks up the new rows of an epoch, in the table as of the same barrier, and marks the keys
-that have rows taken back.  The operator keeps the rows that it sent of each key.  When the key
-changes, it takes back those that no longer hold, exactly as they were sent: the table may have
-changed since, so another lookup might not find the same row.
+Output is sorted by hash.  A regular join without a TTL keeps both sides for ever.  As in SQL and in
+Flink, a null in a key column equals nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +13,7 @@ import polars as pl
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.operations import RegularJoin, RegularJoinKind
+from sluice.declaration.operations import RegularJoinKind
 from sluice.errors import ConfigurationError
 from sluice.operators.changes import (
     COPIES,
@@ -80,9 +47,27 @@ from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
 from sluice.state.segments import HASH, StateSchema
 
+LEFT = "left"
+RIGHT = "right"
+SIDES = (LEFT, RIGHT)
+SENT = "sent"
+
+_OTHER_COPIES = "_other_copies"
+_NUMBER = "_number"  # Distinguishes the rows that were sent of one key.
+
+_NO_COLUMNS: Mapping[str, pl.DataType] = {}
+
+_Keys = pl.DataFrame  # Distinct keys, with their hash.
+
 
 class RegularJoinOperator(RawRows):
-    """An ``Operator``; see ``sluice.operators.operator``."""
+    """Flink's regular join of append-only inputs, inner and semi; ``ChangelogJoin`` has all others.
+
+    Every left row meets every right row of its key, in whatever order they arrive.  Duplicate rows
+    count, and each pair is emitted once, in the epoch in which the second of the two arrives.  A
+    semi join emits a left row once, as soon as there is a right row of its key: it keeps only the
+    keys of right rows, and only those left rows that have no partner yet.
+    """
 
     def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
         """*left* and *right* are the schemas of the inputs.
@@ -166,13 +151,22 @@ class RegularJoinOperator(RawRows):
         return groups.get(SIDES[side], empty)
 
 
-_OTHER_COPIES = "_other_copies"
-
-_Keys = pl.DataFrame  # Distinct keys, with their hash.
-
-
 class ChangelogJoin(RawRows):
-    """An ``Operator``; see ``sluice.operators.operator``."""
+    """Flink's regular join of any inputs: inner, left, right, full, semi and anti.
+
+    Both sides are bags of rows.  An outer side yields a row without a partner with nulls for the
+    other side; that row is taken back when the first partner comes, and yielded again when the last
+    one goes.  A semi join yields each left row that has a partner, an anti join each that has none.
+    A row with a null in its key never has a partner: an outer or anti join yields it at once, and
+    it is not kept in state.
+
+    An epoch reads from state only the keys that it touches; of an outer side's own rows, only those
+    whose partners came or went.  With a TTL, a row is forgotten when it was not written for that
+    long, and no result is taken back for that.
+
+    Output is sorted by hash, then by all columns.  A row that one epoch would both yield and take
+    back is left out.
+    """
 
     def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
         """*left* and *right* are the schemas of the inputs.
@@ -180,7 +174,7 @@ class ChangelogJoin(RawRows):
         Raises:
             ConfigurationError: the inputs cannot be joined so.
         """
-        assert isinstance(stage.operation, RegularJoin)
+        assert isinstance(stage.operation, ops.RegularJoin)
         how = stage.operation.how
         ours = [COPIES, _OTHER_COPIES]
         columns = JoinColumns(stage, left, right, how, ours=ours, takes_updates=True)
@@ -240,8 +234,8 @@ class ChangelogJoin(RawRows):
         """The stored rows of each side from before the epoch, of the keys that it needs."""
         keys = [self._columns.distinct_keys(change.came()) for change in changes]
         both = pl.concat(keys).unique()
-        is_asked_for_partners = self._yields_alone[0] or not self._has_pairs
-        right = state[RIGHT].lookup(both if is_asked_for_partners else keys[0])
+        depends_on_partners = self._yields_alone[0] or not self._has_pairs
+        right = state[RIGHT].lookup(both if depends_on_partners else keys[0])
         if self._has_pairs:
             return [state[LEFT].lookup(both if self._yields_alone[1] else keys[1]), right]
         had, has = self._partners(changes, [right.clear(), right], 1)
@@ -266,13 +260,13 @@ class ChangelogJoin(RawRows):
         self, changes: list[BagChange], stored: list[pl.DataFrame], side: int, *, matched: bool
     ) -> list[pl.DataFrame]:
         """The rows of a side that are yielded, or taken back, because they are *matched* or not."""
-        change, mine = changes[side], stored[side]
+        change, before = changes[side], stored[side]
         had, has = self._partners(changes, stored, 1 - side)
         goes_out, stays_in = self._with, self._without
         if not matched:
             goes_out, stays_in = stays_in, goes_out
-        now = change.overlaid(mine, self._bags[side].identity)
-        gone = stays_in(goes_out(mine, had), has)
+        now = change.overlaid(before, self._bags[side].identity)
+        gone = stays_in(goes_out(before, had), has)
         return [
             goes_out(goes_out(change.came(), had), has),
             goes_out(stays_in(now, had), has),
@@ -309,179 +303,14 @@ class ChangelogJoin(RawRows):
         )
 
 
-LEFT = "left"
-RIGHT = "right"
-SIDES = (LEFT, RIGHT)
-US_PER_MS = 1_000
-
-_NO_COLUMNS: Mapping[str, pl.DataType] = {}
-
-
-class JoinColumns:
-    """``inputs`` has the columns of each side, ``kept`` those that the join keeps of its rows."""
-
-    def __init__(
-        self,
-        stage: StageNode,
-        left: pl.Schema,
-        right: pl.Schema,
-        how: RegularJoinKind,
-        *,
-        apart: Sequence[str] = (),
-        added: Mapping[str, pl.DataType] = _NO_COLUMNS,
-        ours: Sequence[str] = (),
-        takes_updates: bool = False,
-    ) -> None:
-        """Columns *apart* of the inputs are not among those kept; *added* end the result.
-
-        *ours* are the names of further columns in the state.
-
-        Raises:
-            ConfigurationError: the inputs cannot be joined so.
-        """
-        if not takes_updates:
-            require_append_only(stage, "such a join")
-        self.inputs = (input_schema(left), input_schema(right))
-        self.keys = stage.inputs[0].keys
-        _check_keys(stage, *self.inputs)
-        own_names = dict(zip(stage.inputs[1].keys, self.keys, strict=True))
-        left_kept = {name: of for name, of in self.inputs[0].items() if name not in apart}
-        given = {
-            name: of
-            for name, of in self.inputs[1].items()
-            if how not in ("semi", "anti") and name not in apart and own_names.get(name) != name
-        }
-        _check_names(stage, self.keys, apart, [name for name in given if name in left_kept])
-        key_columns = {key: left_kept[key] for key in self.keys}
-        others = {name: of for name, of in given.items() if name not in own_names}
-        self.kept = (pl.Schema(left_kept), pl.Schema({**key_columns, **others}))
-        self.result = pl.Schema({**left_kept, **given, **added})
-        require_distinct(stage.uid, [*left_kept, *given, *added])
-        for kept in self.kept:
-            require_distinct(stage.uid, [*kept, *added, *ours])
-        keys = [pl.col(name).alias(kept) for name, kept in own_names.items()]
-        self._keeping = ([pl.col(*left_kept)], [*keys, *(pl.col(name) for name in others)])
-        self._own_names = own_names
-        self._given = tuple(given)
-        self._giving = [pl.col(self.kept_name(name)).alias(name) for name in given]
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return (HASH, *self.keys)
-
-    def kept_name(self, name: str) -> str:
-        """The name in state of a column of the right input."""
-        return self._own_names.get(name, name)
-
-    def of_input(self, rows: pl.DataFrame, side: int, *more: pl.Expr) -> pl.DataFrame:
-        """The rows of an input as they are kept in state: hash, kept columns, and *more*."""
-        return rows.select(HASH, *self._keeping[side], *more)
-
-    def distinct_keys(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.select(self.key).unique()
-
-    def of_right(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The columns of the result that come from rows of the right input."""
-        return rows.select(self._giving)
-
-    def without_right(self, left: pl.DataFrame) -> pl.DataFrame:
-        """The result for left rows without a partner, with its hash."""
-        nulls = [pl.lit(None, self.result[name]).alias(name) for name in self._given]
-        return left.select(HASH, *self.kept[0], *nulls)
-
-    def without_left(self, right: pl.DataFrame) -> pl.DataFrame:
-        """The result for right rows without a partner, with its hash."""
-        known = {name: self.kept_name(name) for name in self._given}
-        known |= {name: name for name, kept in self._own_names.items() if name == kept}
-        columns = [
-            (pl.col(known[name]) if name in known else pl.lit(None, dtype)).alias(name)
-            for name, dtype in self.result.items()
-        ]
-        return right.select(HASH, *columns)
-
-    def joined(
-        self,
-        left: pl.DataFrame,
-        right: pl.DataFrame,
-        how: Literal["inner", "left"],
-        also_on: Sequence[str] = (),
-    ) -> pl.DataFrame:
-        """The result for all pairs, with hash and *also_on*; in order of *left*, then *right*."""
-        on = [*self.key, *also_on]
-        return left.select(*dict.fromkeys((HASH, *self.kept[0], *also_on))).join(
-            right.select(*on, *self._giving), on=on, how=how, maintain_order="left_right"
-        )
-
-    def matched(
-        self,
-        left: pl.DataFrame,
-        right: pl.DataFrame,
-        how: Literal["semi", "anti"],
-        also_on: Sequence[str] = (),
-    ) -> pl.DataFrame:
-        """The rows of *left* with a partner in *right*, or without one, as *how* says; in order."""
-        on = [*self.key, *also_on]
-        return left.join(right.select(on), on=on, how=how, maintain_order="left")
-
-
-def require_instant(uid: str, schema: pl.Schema, column: str | None, purpose: str) -> str:
-    """The name of a column that must hold instants.
-
-    Raises:
-        ConfigurationError: it was not named, is not there, or has another type.
-    """
-    if column is None:
-        raise ConfigurationError(
-            f"stage {uid!r} needs an input with event time; name it where the source is declared: "
-            "source(..., event_time='column')"
-        )
-    if column_type(uid, schema, column, purpose) != INSTANT:
-        raise wrong_type(uid, schema, column, f"{purpose}, which needs {INSTANT}")
-    return column
-
-
-def _check_names(
-    stage: StageNode, keys: Sequence[str], apart: Sequence[str], on_both_sides: Sequence[str]
-) -> None:
-    for name in apart:
-        if name in keys:
-            raise ConfigurationError(
-                f"stage {stage.uid!r} cannot be keyed by {name!r}, which its join compares "
-                "anyway; key it by the other columns"
-            )
-    if on_both_sides:
-        raise ConfigurationError(
-            f"stage {stage.uid!r} has a column {on_both_sides[0]!r} on both sides; "
-            "rename it on one of them with select()"
-        )
-
-
-def _check_keys(stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
-    names = [given.keys for given in stage.inputs]
-    assert len(names) == len(SIDES), "a join has two inputs"
-    if len(names[0]) != len(names[1]):
-        raise ConfigurationError(
-            f"stage {stage.uid!r} joins {len(names[0])} key columns ({', '.join(names[0])}) with "
-            f"{len(names[1])} ({', '.join(names[1])}); key both sides by as many"
-        )
-    types = [
-        key_types(stage.uid, schema, keys)
-        for schema, keys in zip((left, right), names, strict=True)
-    ]
-    for mine, other in zip(*names, strict=True):
-        if types[0][mine] != types[1][other]:
-            raise ConfigurationError(
-                f"stage {stage.uid!r} joins {mine!r} of type {types[0][mine]} with {other!r} of "
-                f"type {types[1][other]}, whose hashes never meet; cast one of them with select()"
-            )
-
-
-SENT = "sent"
-_NUMBER = "_number"  # Distinguishes the rows that were sent of one key.
-
-
 class KeyedLookupOperator(RawRows):
-    """An ``Operator``; see ``sluice.operators.operator``."""
+    """A lookup in a table for rows of a changelog.
+
+    Spark looks up the new rows of an epoch, in the table as of the same barrier, and marks the keys
+    that have rows taken back.  The operator keeps the rows that it sent of each key.  When the key
+    changes, it takes back those that no longer hold, exactly as they were sent: the table may have
+    changed since, so another lookup might not find the same row.
+    """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
         """*schema* is that of the rows with the columns that the table adds to them.
@@ -532,3 +361,168 @@ class KeyedLookupOperator(RawRows):
                 )
             },
         )
+
+
+class JoinColumns:
+    """The columns of a join: all of its ``inputs``, those ``kept`` of each, and the ``result``.
+
+    Key columns are kept under the names they have on the left.  The result has the columns of the
+    left, then those of the right but key columns that are called alike on both sides, which come
+    once, from whichever side has the row (SQL's USING); a semi or anti join has those of the left
+    alone.
+    """
+
+    def __init__(
+        self,
+        stage: StageNode,
+        left: pl.Schema,
+        right: pl.Schema,
+        how: RegularJoinKind,
+        *,
+        apart: Sequence[str] = (),
+        added: Mapping[str, pl.DataType] = _NO_COLUMNS,
+        ours: Sequence[str] = (),
+        takes_updates: bool = False,
+    ) -> None:
+        """Columns *apart* of the inputs are not among those kept; *added* end the result.
+
+        *ours* are the names of further columns in the state.
+
+        Raises:
+            ConfigurationError: the inputs cannot be joined so.
+        """
+        if not takes_updates:
+            require_append_only(stage, "such a join")
+        self.inputs = (input_schema(left), input_schema(right))
+        self.keys = stage.inputs[0].keys
+        _check_keys(stage, *self.inputs)
+        own_names = dict(zip(stage.inputs[1].keys, self.keys, strict=True))
+        left_kept = {name: of for name, of in self.inputs[0].items() if name not in apart}
+        from_right = {
+            name: of
+            for name, of in self.inputs[1].items()
+            if how not in ("semi", "anti") and name not in apart and own_names.get(name) != name
+        }
+        _check_names(stage, self.keys, apart, [name for name in from_right if name in left_kept])
+        key_columns = {key: left_kept[key] for key in self.keys}
+        others = {name: of for name, of in from_right.items() if name not in own_names}
+        self.kept = (pl.Schema(left_kept), pl.Schema({**key_columns, **others}))
+        self.result = pl.Schema({**left_kept, **from_right, **added})
+        require_distinct(stage.uid, [*left_kept, *from_right, *added])
+        for kept in self.kept:
+            require_distinct(stage.uid, [*kept, *added, *ours])
+        keys = [pl.col(name).alias(kept) for name, kept in own_names.items()]
+        self._kept_columns = ([pl.col(*left_kept)], [*keys, *(pl.col(name) for name in others)])
+        self._own_names = own_names
+        self._from_right = [pl.col(self.kept_name(n)).alias(n) for n in from_right]
+        self._from_right_names = tuple(from_right)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (HASH, *self.keys)
+
+    def kept_name(self, name: str) -> str:
+        """The name in state of a column of the right input."""
+        return self._own_names.get(name, name)
+
+    def of_input(self, rows: pl.DataFrame, side: int, *more: pl.Expr) -> pl.DataFrame:
+        """The rows of an input as they are kept in state: hash, kept columns, and *more*."""
+        return rows.select(HASH, *self._kept_columns[side], *more)
+
+    def distinct_keys(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.select(self.key).unique()
+
+    def of_right(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The columns of the result that come from rows of the right input."""
+        return rows.select(self._from_right)
+
+    def without_right(self, left: pl.DataFrame) -> pl.DataFrame:
+        """The result for left rows without a partner, with its hash."""
+        nulls = [pl.lit(None, self.result[name]).alias(name) for name in self._from_right_names]
+        return left.select(HASH, *self.kept[0], *nulls)
+
+    def without_left(self, right: pl.DataFrame) -> pl.DataFrame:
+        """The result for right rows without a partner, with its hash."""
+        known = {name: self.kept_name(name) for name in self._from_right_names}
+        known |= {name: name for name, kept in self._own_names.items() if name == kept}
+        columns = [
+            (pl.col(known[name]) if name in known else pl.lit(None, dtype)).alias(name)
+            for name, dtype in self.result.items()
+        ]
+        return right.select(HASH, *columns)
+
+    def joined(
+        self,
+        left: pl.DataFrame,
+        right: pl.DataFrame,
+        how: Literal["inner", "left"],
+        also_on: Sequence[str] = (),
+    ) -> pl.DataFrame:
+        """The result for all pairs, with hash and *also_on*; in order of *left*, then *right*."""
+        on = [*self.key, *also_on]
+        return left.select(*dict.fromkeys((HASH, *self.kept[0], *also_on))).join(
+            right.select(*on, *self._from_right), on=on, how=how, maintain_order="left_right"
+        )
+
+    def matched(
+        self,
+        left: pl.DataFrame,
+        right: pl.DataFrame,
+        how: Literal["semi", "anti"],
+        also_on: Sequence[str] = (),
+    ) -> pl.DataFrame:
+        """The rows of *left* with a partner in *right* (semi), or without one (anti); in order."""
+        on = [*self.key, *also_on]
+        return left.join(right.select(on), on=on, how=how, maintain_order="left")
+
+
+def _check_keys(stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
+    names = [given.keys for given in stage.inputs]
+    assert len(names) == len(SIDES), "a join has two inputs"
+    if len(names[0]) != len(names[1]):
+        raise ConfigurationError(
+            f"stage {stage.uid!r} joins {len(names[0])} key columns ({', '.join(names[0])}) with "
+            f"{len(names[1])} ({', '.join(names[1])}); key both sides by as many"
+        )
+    types = [
+        key_types(stage.uid, schema, keys)
+        for schema, keys in zip((left, right), names, strict=True)
+    ]
+    for one, other in zip(*names, strict=True):
+        if types[0][one] != types[1][other]:
+            raise ConfigurationError(
+                f"stage {stage.uid!r} joins {one!r} of type {types[0][one]} with {other!r} of "
+                f"type {types[1][other]}, whose hashes never meet; cast one of them with select()"
+            )
+
+
+def _check_names(
+    stage: StageNode, keys: Sequence[str], apart: Sequence[str], on_both_sides: Sequence[str]
+) -> None:
+    for name in apart:
+        if name in keys:
+            raise ConfigurationError(
+                f"stage {stage.uid!r} cannot be keyed by {name!r}, which its join compares "
+                "anyway; key it by the other columns"
+            )
+    if on_both_sides:
+        raise ConfigurationError(
+            f"stage {stage.uid!r} has a column {on_both_sides[0]!r} on both sides; "
+            "rename it on one of them with select()"
+        )
+
+
+def require_instant(uid: str, schema: pl.Schema, column: str | None, purpose: str) -> str:
+    """The name of a column that must hold instants.
+
+    Raises:
+        ConfigurationError: it was not named, is not there, or has another type.
+    """
+    if column is None:
+        raise ConfigurationError(
+            f"stage {uid!r} needs an input with event time; name it where the source is declared: "
+            "source(..., event_time='column')"
+        )
+    if column_type(uid, schema, column, purpose) != INSTANT:
+        raise wrong_type(uid, schema, column, f"{purpose}, which needs {INSTANT}")
+    return column

@@ -1,10 +1,7 @@
-"""The tables of a ``KeyedProcessFunction``'s state, and the entries that it reads and writes.
+"""The states of a ``KeyedProcessFunction`` as tables, and the entries that it reads and writes.
 
-An entry is written to the table only if the function changed it or, with a TTL, set it at all.
-
-Values of a keyed function's state as they are kept in a column, and back.
-
-A tuple is a struct whose fields are ``f0``, ``f1`` and so on, as in Flink's Tuple2.
+An entry is written to the table only if the function changed it or, with a TTL, set it at all.  A
+tuple is kept as a struct whose fields are ``f0``, ``f1`` and so on, as in Flink's Tuple2.
 """
 
 from __future__ import annotations
@@ -45,6 +42,7 @@ from sluice.operators.operator import require_distinct
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.segments import WRITTEN, DeclaredColumn, StateSchema
 
+PLACE = "_place"  # The place of a key among those that an epoch touches.
 INDEX = "_index"
 MAP_KEY = "_map_key"
 VALUE = "_value"
@@ -95,24 +93,6 @@ def function_state_tables(
     }
 
 
-def declared_columns(stage: StageNode, table: str) -> dict[str, DeclaredColumn]:
-    """The columns of *table* that hold values of states, if it is of a keyed function's."""
-    if not isinstance(stage.operation, ProcessKeyed):
-        return {}
-    function = stage.operation.function
-    for broadcast in declared_broadcasts(function).values():
-        if broadcast_table_of(broadcast) == table:
-            return {VALUE: declared_column(broadcast)}
-    for one in declared_operator_lists(function).values():
-        if operator_table_of(one) == table:
-            return {VALUE: declared_column(one)}
-    return {
-        VALUE if isinstance(state, ListState | MapState) else name: declared_column(state)
-        for name, state in declared_states(function).items()
-        if table_of(state) == table
-    }
-
-
 def former_tables(key_types: pl.Schema, function: KeyedProcessFunction) -> dict[str, StateSchema]:
     """Tables that values with a TTL of their own would have; a row of one is refused."""
     return {
@@ -133,8 +113,51 @@ def _moved(name: str, before: str, now: str) -> str:
     )
 
 
+def declared_columns(stage: StageNode, table: str) -> dict[str, DeclaredColumn]:
+    """The columns of *table* that hold values of states, if the stage is a keyed function."""
+    if not isinstance(stage.operation, ProcessKeyed):
+        return {}
+    function = stage.operation.function
+    for broadcast in declared_broadcasts(function).values():
+        if broadcast_table_of(broadcast) == table:
+            return {VALUE: _declared_column(broadcast)}
+    for operator_list in declared_operator_lists(function).values():
+        if operator_table_of(operator_list) == table:
+            return {VALUE: _declared_column(operator_list)}
+    return {
+        VALUE if isinstance(state, ListState | MapState) else name: _declared_column(state)
+        for name, state in declared_states(function).items()
+        if table_of(state) == table
+    }
+
+
+def _declared_column(state: State[Any, Any]) -> DeclaredColumn:
+    """The column of the state's values, with what makes them of values of other types."""
+    return DeclaredColumn(
+        state=state.name,
+        dtype=state_column_type(state.value_type),
+        is_positional=is_tuple(state.value_type),
+        migrations=tuple(
+            (state_column_type(before), _migration(state, migrate))
+            for before, migrate in state.migrations.items()
+        ),
+    )
+
+
+def _migration(
+    state: State[Any, Any], migrate: Callable[[object], object]
+) -> Callable[[object], object]:
+    def migrated(stored: object) -> object:
+        value = from_column(stored)
+        if value is None:
+            return None
+        return to_column(checked_value(state.name, state.value_type, migrate(value)))
+
+    return migrated
+
+
 class EntryTable:
-    """One table in one epoch; a key is addressed by its place among *keys*, those touched."""
+    """One table of state in one epoch; a key is addressed by its place among the epoch's *keys*."""
 
     def __init__(
         self,
@@ -144,7 +167,7 @@ class EntryTable:
         ttl: StateTtlConfig | None = None,
         now_ms: int = 0,
     ) -> None:
-        """*ttl* is the state's own, if it has one; *now_ms* is the epoch's processing time."""
+        """*ttl* is that of the state itself, if any; *now_ms* is the epoch's processing time."""
         self._schema = schema
         self._is_refreshed_by_reads = ttl is not None and ttl.is_refreshed_by_reads
         self._keys = keys
@@ -248,31 +271,3 @@ def from_column(value: object) -> object:
         return value
     fields = tuple(value.values())
     return None if all(field is None for field in fields) else fields
-
-
-def declared_column(state: State[Any, Any]) -> DeclaredColumn:
-    """The column of the state's values, with what makes them of values of other types."""
-    return DeclaredColumn(
-        state=state.name,
-        dtype=state_column_type(state.value_type),
-        is_positional=is_tuple(state.value_type),
-        migrations=tuple(
-            (state_column_type(before), _migration(state, migrate))
-            for before, migrate in state.migrations.items()
-        ),
-    )
-
-
-def _migration(
-    state: State[Any, Any], migrate: Callable[[object], object]
-) -> Callable[[object], object]:
-    def migrated(stored: object) -> object:
-        value = from_column(stored)
-        if value is None:
-            return None
-        return to_column(checked_value(state.name, state.value_type, migrate(value)))
-
-    return migrated
-
-
-PLACE = "_place"  # The place of a key among those that an epoch touches.

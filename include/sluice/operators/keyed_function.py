@@ -8,25 +8,8 @@ or a due timer, and only changes are written.
 Output is sorted by hash and key; for one key it is in the order in which it was yielded.  It runs
 row by row in Python, so it is many times slower than the built-in operators.
 
-A visit to a key: the user's function gets its rows of the epoch, then its timers fire.
-
-Timers of a ``KeyedProcessFunction``: those in state, those that are due, and the new ones.
-
-There is a table of state for each time domain, with a row per key and instant.  Its rows never
-expire: a TTL may drop the state of a key, and its timers fire all the same.
-
-The broadcast side of a keyed function: rows that every subtask sees, and the state they write.
-
-Every subtask plays the same rows on the same state, so that each has the same map; the subtask that
-owns the hash of its rows keeps them.  There is one copy, so a rescale is nothing special (Flink has
-a copy in each subtask, and deals them out).
-
-Operator lists in one subtask: its own elements, those of all, and what it changed.
-
-The table of a list has a row for each element: the subtask that has it, its place, and how many
-subtasks there were.  A subtask's rows have the first hash of its range, so they are of its files.
-Where there were others, all rows are dealt out anew, and written by their new owners; each deletes
-what is in its range of hashes and has moved.
+What the function declares beside keyed state is loaded once for an epoch: rows of a broadcast side
+(``BroadcastSide``) and lists of the subtask (``OperatorLists``).
 """
 
 from __future__ import annotations
@@ -70,7 +53,6 @@ from sluice.declaration.keyed_functions import (
 )
 from sluice.declaration.keyed_states import Entries
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.operations import ProcessKeyed
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.operators.expressions import declared_schema, frame_of_rows, row_values
 from sluice.operators.joins import require_instant
@@ -104,6 +86,25 @@ from sluice.state.segments import HASH, StateSchema
 _ROWS = "rows"
 _COUNT = "_count"
 
+TimeDomain: TypeAlias = Literal["event", "processing"]
+TIME_MS = "_time_ms"
+DOMAINS: tuple[TimeDomain, ...] = ("event", "processing")
+
+# A timer a second for four months, more than an epoch should span.  Without a limit, a timer that
+# always registers the next one would fire for ever at the final watermark, MAX.
+MOST_FIRINGS = 10_000_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+BROADCAST_HASH = 0  # Of all rows of broadcast state.
+
+LIST_SUBTASK = "_subtask"
+LIST_INDEX = "_index"
+LIST_PARALLELISM = "_parallelism"
+
+P = ParamSpec("P")
+
 
 class ProcessKeyedOperator(RawRows):
     """An ``Operator``; see ``sluice.operators.operator``."""
@@ -128,7 +129,7 @@ class ProcessKeyedOperator(RawRows):
             require_instant(stage.uid, self._input, self._event_time, "as event time")
             order.append(self._event_time)
         self._order = order
-        self._timers = {domain: timer_schema(types) for domain in DOMAINS}
+        self._timers = dict.fromkeys(DOMAINS, _timer_schema(types))
         self._states = function_state_tables(stage, types, self._function)
         self._ttls = ttl_configs(self._function)
         self._former = former_tables(types, self._function)
@@ -162,16 +163,16 @@ class ProcessKeyedOperator(RawRows):
         self.broadcast.bind(self._own.broadcast, broadcast)
         lists.bind(self._own.lists)
         function = self._own.function
-        self._visitor(function, time).tell(function.initialize_state, context)
+        self._visitor(function, time).notify(function.initialize_state, context)
 
     def end(self, context: SubtaskContext, time: EpochTime) -> Outcome:
-        """End the epoch of the subtask, behind its last range of hashes."""
+        """End the epoch of the subtask, after its last range of hashes."""
         assert self._own is not None, "the epoch has begun"
         assert self._lists is not None, "and the lists with it"
         function = self._own.function
         visitor = self._visitor(function, time)
         visitor.prepare(context)
-        visitor.tell(function.snapshot_state, context)
+        visitor.notify(function.snapshot_state, context)
         return Outcome(output=visitor.results(), changes=self._lists.changes())
 
     def _visitor(self, function: KeyedProcessFunction, time: EpochTime) -> Visitor:
@@ -180,7 +181,11 @@ class ProcessKeyedOperator(RawRows):
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
         empty = pl.Schema({HASH: pl.Int64(), **self._input}).to_frame()
         rows = in_order(groups.get(_ROWS, empty), self._order)
-        limits = limits_ms(time)
+        # A timer at or before the limit of its domain fires.
+        limits: dict[TimeDomain, int] = {
+            "event": time.watermark_ms,
+            "processing": time.processing_time_ms,
+        }
         reached = {"event": time.previous_watermark_ms}
         timers = {
             domain: TimerTable(
@@ -196,26 +201,26 @@ class ProcessKeyedOperator(RawRows):
                 state[name].lookup(keys)
         now_ms = time.processing_time_ms
         tables = {
-            name: EntryTable(of, state[name], keys, self._ttls.get(name), now_ms)
-            for name, of in self._states.items()
+            name: EntryTable(schema, state[name], keys, self._ttls.get(name), now_ms)
+            for name, schema in self._states.items()
         }
         due_ms = {domain: table.due_ms(keys) for domain, table in timers.items()}
 
         own = self._own or with_own_states(self._function)
         self.broadcast.bind(own.broadcast, state)
         visitor = self._visitor(own.function, time)
-        for place, (named, its_rows) in enumerate(self._by_key(keys, rows)):
+        for place, (named_key, key_rows) in enumerate(self._by_key(keys, rows)):
             entries = {name: table.entries(place) for name, table in tables.items()}
-            for one in own.keyed.values():
-                one.bind(entries[table_of(one)])
-            its_timers = KeyTimers({d: of.get(place, []) for d, of in due_ms.items()}, limits)
-            visitor.visit(named, its_rows, its_timers)
+            for declared in own.keyed.values():
+                declared.bind(entries[table_of(declared)])
+            key_timers = KeyTimers({d: by.get(place, []) for d, by in due_ms.items()}, limits)
+            visitor.visit(named_key, key_rows, key_timers)
             for name, table in tables.items():
                 table.collect(place, entries[name])
             for domain, timer_rows in timers.items():
-                timer_rows.collect(place, its_timers.written(domain))
-        for one in own.keyed.values():
-            one.bind(None)
+                timer_rows.collect(place, key_timers.written(domain))
+        for declared in own.keyed.values():
+            declared.bind(None)
 
         changes = {name: table.changes() for name, table in tables.items()}
         changes |= {timer_table(domain): table.changes(keys) for domain, table in timers.items()}
@@ -235,11 +240,8 @@ class ProcessKeyedOperator(RawRows):
             yield key, islice(all_rows, count)
 
 
-P = ParamSpec("P")
-
-
 class Visitor:
-    """A visitor of keys, one after the other, that collects the results of all."""
+    """Calls the user's function for one key after the other, and collects the results of all."""
 
     def __init__(
         self,
@@ -282,10 +284,10 @@ class Visitor:
             self._collect(key, self._function.on_timer, timestamp, firing)
 
     def prepare(self, context: SubtaskContext) -> None:
-        """Call the function before the barrier, behind the last key."""
+        """Call the function before the barrier, after the last key."""
         self._collect(None, self._function.prepare_snapshot_pre_barrier, context)
 
-    def tell(self, call: Callable[[SubtaskContext], None], context: SubtaskContext) -> None:
+    def notify(self, call: Callable[[SubtaskContext], None], context: SubtaskContext) -> None:
         """Call a method of the function that yields nothing."""
         before = len(self._rows)
         self._collect(None, call, context)
@@ -309,7 +311,7 @@ class Visitor:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        """Call the user's code, of a *key* or of none, and collect each row once it is yielded.
+        """Call the user's code, for a *key* or for none, and collect each row once it is yielded.
 
         Raises:
             ConfigurationError: a row has other columns than declared, or state was misused.
@@ -331,46 +333,8 @@ class Visitor:
             ) from error
 
 
-TimeDomain: TypeAlias = Literal["event", "processing"]
-
-TIME_MS = "_time_ms"
-DOMAINS: tuple[TimeDomain, ...] = ("event", "processing")
-# A timer a second for four months, more than an epoch should span.  Without a limit, a timer that
-# always registers the next one would fire for ever at the final watermark, MAX.
-MOST_FIRINGS = 10_000_000
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
-
-
-def timer_table(domain: TimeDomain) -> str:
-    """The name of the table; it is part of the state's format."""
-    return f"{domain}_timers"
-
-
-def timer_schema(key_types: pl.Schema) -> StateSchema:
-    return StateSchema(
-        columns=pl.Schema({**key_types, TIME_MS: pl.Int64()}),
-        key_columns=tuple(key_types),
-        sub_key_columns=(TIME_MS,),
-        time_column=TIME_MS,
-    )
-
-
-def limits_ms(time: EpochTime) -> dict[TimeDomain, int]:
-    """The time at the epoch's end in each domain: a timer at or before it fires."""
-    return {"event": time.watermark_ms, "processing": time.processing_time_ms}
-
-
-def instant_of(ms: int) -> datetime:
-    """The instant at *ms*, cut to the first and last that Python can represent."""
-    if ms <= _ms_of(BEGINNING_OF_TIME):
-        return BEGINNING_OF_TIME
-    return END_OF_TIME if ms >= _ms_of(END_OF_TIME) else _EPOCH + ms * _MS
-
-
 class KeyTimers:
-    """The ``Timers`` of one key in one epoch."""
+    """The ``Timers`` of one key in one epoch: those in state that are due, and the new ones."""
 
     def __init__(
         self, due_ms: Mapping[TimeDomain, list[int]], limits: Mapping[TimeDomain, int]
@@ -433,7 +397,11 @@ class KeyTimers:
 
 
 class TimerTable:
-    """The timers of one domain in one epoch, by the place of their key among those touched."""
+    """The timers of one domain in one epoch, by the place of their key among the epoch's keys.
+
+    State has a table for each time domain, with a row per key and instant.  Its rows never expire:
+    a TTL may drop the state of a key, and its timers fire all the same.
+    """
 
     def __init__(
         self,
@@ -484,21 +452,43 @@ class TimerTable:
         return self._state.find(identities)[HASH].is_not_null()
 
 
+def timer_table(domain: TimeDomain) -> str:
+    """The name of the table; it is part of the state's format."""
+    return f"{domain}_timers"
+
+
+def _timer_schema(key_types: pl.Schema) -> StateSchema:
+    return StateSchema(
+        columns=pl.Schema({**key_types, TIME_MS: pl.Int64()}),
+        key_columns=tuple(key_types),
+        sub_key_columns=(TIME_MS,),
+        time_column=TIME_MS,
+    )
+
+
+def instant_of(ms: int) -> datetime:
+    """The instant at *ms*, cut to the first and last that Python can represent."""
+    if ms <= _ms_of(BEGINNING_OF_TIME):
+        return BEGINNING_OF_TIME
+    return END_OF_TIME if ms >= _ms_of(END_OF_TIME) else _EPOCH + ms * _MS
+
+
 def _ms_of(at: datetime) -> int:
     if at.tzinfo is None:
         raise ConfigurationError(f"a timer at {at} has no time zone; use UTC")
     return (at - _EPOCH) // _MS
 
 
-# The hash of all rows of broadcast state.
-BROADCAST_HASH = 0
-
-
 class BroadcastSide:
-    """The broadcast states of a stage's function; without any there is nothing to do."""
+    """The broadcast states of a stage's function, and the rows that write them.
+
+    Every subtask plays the same rows on the same state, so that each has the same map; the subtask
+    that owns ``BROADCAST_HASH`` keeps the changes.  There is one copy, so a rescale is nothing
+    special (Flink has a copy in each subtask, and deals them out).
+    """
 
     def __init__(self, stage: StageNode) -> None:
-        assert isinstance(stage.operation, ProcessKeyed)
+        assert isinstance(stage.operation, ops.ProcessKeyed)
         self._uid = stage.uid
         self._function = stage.operation.function
         self._event_time = stage.broadcast.event_time if stage.broadcast is not None else None
@@ -598,14 +588,9 @@ def _stored(state: KeyedState) -> dict[Any, Any]:
     return {key: from_column(value) for key, value in rows}
 
 
-LIST_SUBTASK = "_subtask"
-LIST_INDEX = "_index"
-LIST_PARALLELISM = "_parallelism"
-
-
 def list_tables(stage: StageNode) -> Mapping[str, StateSchema]:
     """The tables of the operator lists of a stage's function."""
-    assert isinstance(stage.operation, ProcessKeyed)
+    assert isinstance(stage.operation, ops.ProcessKeyed)
     return {
         operator_table_of(state): StateSchema(
             columns=pl.Schema(
@@ -624,7 +609,13 @@ def list_tables(stage: StageNode) -> Mapping[str, StateSchema]:
 
 
 class OperatorLists:
-    """The lists of one subtask in one epoch."""
+    """The operator lists of one subtask in one epoch: its elements, those of all, its changes.
+
+    The table of a list has a row for each element: the subtask that has it, its place, and the
+    parallelism.  A subtask's rows have the first hash of its range, so they are of its files.  At
+    another parallelism all rows are dealt out anew, and written by their new owners; each subtask
+    deletes the rows in its range of hashes that have moved.
+    """
 
     def __init__(
         self,
@@ -633,7 +624,7 @@ class OperatorLists:
         task: TaskPlan,
         subtask: int,
     ) -> None:
-        """*rows* are those of all subtasks behind the barrier before, by table."""
+        """*rows* are those of all subtasks at the barrier before, by table."""
         self._tables = tables
         self._parallelism = task.parallelism
         self._subtask = subtask
@@ -657,15 +648,15 @@ class OperatorLists:
         }
 
     def bind(self, lists: Mapping[str, OperatorListState[Any]]) -> None:
-        for one in lists.values():
-            table = operator_table_of(one)
-            if isinstance(one, UnionListState):
-                one.bind_union(self._entries[table], self._all[table])
+        for state in lists.values():
+            table = operator_table_of(state)
+            if isinstance(state, UnionListState):
+                state.bind_union(self._entries[table], self._all[table])
             else:
-                one.bind(self._entries[table])
+                state.bind(self._entries[table])
 
     def changes(self) -> dict[str, Changes]:
-        """What makes of the rows in this subtask's range those that it has now."""
+        """The changes from the rows in this subtask's range to those that it has now."""
         found = {}
         for name, schema in self._tables.items():
             first, last = self._owned
@@ -691,8 +682,8 @@ class OperatorLists:
         return found
 
     def _own(self, rows: pl.DataFrame) -> dict[int, Any]:
-        mine = rows.filter(pl.col(LIST_SUBTASK) == self._subtask).select(LIST_INDEX, VALUE)
-        return {place: from_column(value) for place, value in mine.iter_rows()}
+        own = rows.filter(pl.col(LIST_SUBTASK) == self._subtask).select(LIST_INDEX, VALUE)
+        return {place: from_column(value) for place, value in own.iter_rows()}
 
     def _is_settled(self, rows: pl.DataFrame) -> bool:
         """Whether each row is where a subtask of today keeps it."""

@@ -10,13 +10,6 @@ outcome holds.  When it is built, it refuses a declaration that the input cannot
 ``process`` may be called for one range of the hash space after the other, each with the groups and
 the state of that range alone: no operator may compare rows of different keys.  Output and changes
 are sorted by hash first, so that the ranges together give the outcome of a single call.
-
-``RawRows``: the base of operators that need every single row: joins and the user's functions.
-
-Their groups are the rows themselves, so nothing is folded before ``process``, which sorts the rows
-by their content alone.
-
-Comparisons row by row: of two frames, or of each row with the one before it.
 """
 
 from __future__ import annotations
@@ -36,7 +29,7 @@ from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, order_of
 from sluice.state.segments import DELETED, HASH, WRITTEN, StateSchema
 
-# On rows of a stream whose rows are updated: 1 for a row, -1 for one that is taken back.
+# On rows of a changelog: 1 for a row, -1 for one that is taken back.
 WEIGHT = "_weight"
 # Prefixes of columns that are computed for an aggregate of the name that follows: whether a row
 # passes its ``where``, and the value of the SQL that it aggregates, or orders by.
@@ -44,8 +37,12 @@ FILTER = "_where_"
 ARGUMENT = "_argument_"
 ORDER = "_order_"
 COMPUTED = (FILTER, ARGUMENT, ORDER)
-# On groups as they are made of rows, the number of rows in each.
+# On groups of rows: the number of rows in each.
 ROW_COUNT = "_rows"
+# The number of a row among those of its key: its checkpoint in the upper bits, then its place.
+SEQUENCE = "_sequence"
+_PLACE_BITS = 32  # Room for four billion rows of one key in one epoch, and two billion checkpoints.
+_NUMBER = "_number"
 
 Frames: TypeAlias = Mapping[str, pl.DataFrame]
 
@@ -72,8 +69,8 @@ class Partial:
     """A chunk of one input's rows, pre-aggregated, and its late rows.
 
     Every frame of ``groups`` has the column ``_hash``; ``late`` has the input's columns.
-    ``counted`` has ``_hash`` and ``ROW_COUNT``, how many rows that are not late have this hash; it
-    is None if the operator does not count them.
+    ``counted`` has ``_hash`` and ``ROW_COUNT``, the number of rows of this hash that are not late;
+    it is None if the operator does not count them.
     """
 
     groups: Frames
@@ -126,7 +123,7 @@ class Operator(Protocol):
         ...
 
     def needed_columns(self) -> tuple[str, ...] | None:
-        """The columns that ``partial`` reads beside keys and filters; None is all of them."""
+        """The columns that ``partial`` reads beside keys and filters; None for all."""
         ...
 
     def spark_partial(self) -> SparkPartial | None:
@@ -136,9 +133,8 @@ class Operator(Protocol):
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:
         """Pre-aggregate one chunk of input *side*; *rows* carry ``_hash`` and the input's columns.
 
-        An operator that ``hashes_groups`` takes them without ``_hash``, too, and counts them.
-
-        Called with no rows, it gives every group frame of that input with its exact types.
+        Operators for which ``hashes_groups`` holds take rows without ``_hash``, too, and count
+        them.  Without rows, the result has every group frame of that input with its exact types.
         """
         ...
 
@@ -149,6 +145,26 @@ class Operator(Protocol):
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
         """The epoch's outcome; *groups* are combined, and may be empty: windows still fire."""
         ...
+
+
+class RawRows:
+    """Base of the operators whose groups are whole rows: joins, rankings and users' functions.
+
+    Rows are not folded before ``process``, unless an operator drops those that cannot matter.
+    """
+
+    @property
+    def is_order_sensitive(self) -> bool:
+        return False
+
+    def needed_columns(self) -> None:
+        """All columns."""
+
+    def spark_partial(self) -> None:
+        """There is nothing to aggregate."""
+
+    def combine(self, groups: Frames) -> Frames:
+        return groups
 
 
 def column_type(uid: str, schema: pl.Schema, column: str, purpose: str) -> pl.DataType:
@@ -180,19 +196,6 @@ def wrong_type(
     )
 
 
-def require_distinct(uid: str, names: Iterable[str]) -> None:
-    """Refuse result columns that share a name, or have a reserved one."""
-    ours = {HASH, DELETED, WEIGHT, WRITTEN, ROW_COUNT}
-    seen = set(ours)
-    for name in names:
-        if name in seen:
-            taken = "is reserved" if name in ours else "is there twice"
-            raise ConfigurationError(
-                f"stage {uid!r} would have a column {name!r} that {taken}; rename it"
-            )
-        seen.add(name)
-
-
 def key_types(uid: str, schema: pl.Schema, keys: Sequence[str]) -> pl.Schema:
     """The key columns and their types.
 
@@ -204,40 +207,27 @@ def key_types(uid: str, schema: pl.Schema, keys: Sequence[str]) -> pl.Schema:
     return pl.Schema({key: column_type(uid, schema, key, "for its key") for key in keys})
 
 
+def require_distinct(uid: str, names: Iterable[str]) -> None:
+    """Refuse result columns that share a name, or have a reserved one."""
+    reserved = {HASH, DELETED, WEIGHT, WRITTEN, ROW_COUNT}
+    taken = set(reserved)
+    for name in names:
+        if name in taken:
+            why = "is reserved" if name in reserved else "is there twice"
+            raise ConfigurationError(
+                f"stage {uid!r} would have a column {name!r} that {why}; rename it"
+            )
+        taken.add(name)
+
+
 def input_schema(schema: pl.Schema) -> pl.Schema:
     """*schema* without the reserved columns that some callers have already added."""
-    ours = (HASH, WEIGHT)
-    return pl.Schema(
-        {n: dtype for n, dtype in schema.items() if n not in ours and not n.startswith(COMPUTED)}
-    )
+    names = [n for n in schema if n not in (HASH, WEIGHT) and not n.startswith(COMPUTED)]
+    return pl.Schema({name: schema[name] for name in names})
 
 
 def _columns_of(schema: pl.Schema) -> str:
     return "its columns are: " + ", ".join(schema.names())
-
-
-# The number of a row among those of its key: its checkpoint, then its place in that.
-SEQUENCE = "_sequence"
-_PLACE_BITS = 32  # Room for four billion rows of one key in one epoch, and two billion checkpoints.
-
-
-class RawRows:
-    """The methods of an ``Operator`` that are the same for all of these."""
-
-    @property
-    def is_order_sensitive(self) -> bool:
-        return False
-
-    def needed_columns(self) -> tuple[str, ...] | None:
-        """None: all columns."""
-        return None
-
-    def spark_partial(self) -> None:
-        """None: there is nothing to aggregate."""
-        return
-
-    def combine(self, groups: Frames) -> Frames:
-        return groups
 
 
 def in_order(rows: pl.DataFrame, first: Iterable[str]) -> pl.DataFrame:
@@ -254,7 +244,7 @@ def sequenced(
     Within a run they are sorted by the columns *then*, and only then by all others.  The number
     does not depend on rows of other keys: a range of hashes numbers as the whole does.
     """
-    assert run[0] == HASH, "the hash, which is never null, tells the first row from none"
+    assert run[0] == HASH, "the hash is never null, so the first row differs from none before it"
     first_number = time.checkpoint_id << _PLACE_BITS
     number = (place_in_run(run) + first_number).alias(SEQUENCE)
     return in_order(rows, (*run, *then)).with_columns(number)
@@ -263,18 +253,12 @@ def sequenced(
 def place_in_run(run: Sequence[str]) -> pl.Expr:
     """The number of rows of the same *run* before a row, in a frame that is sorted by it."""
     place = pl.int_range(pl.len(), dtype=pl.Int64)
-    is_first = reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in run))
-    return place - pl.when(is_first).then(place).forward_fill()
+    return place - pl.when(differs_from_previous(run)).then(place).forward_fill()
 
 
-def by_hash(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """*frames* as one, sorted by hash; rows of one hash keep their order."""
-    rows = pl.concat(frames)
-    order = order_of(rows[HASH].to_numpy())
-    return rows if order is None else gathered(rows, order)
-
-
-_NUMBER = "_number"
+def differs_from_previous(columns: Sequence[str]) -> pl.Expr:
+    """Whether a sorted row is the first with its values in *columns*, which start with the hash."""
+    return reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in columns))
 
 
 def differs(left: pl.DataFrame, right: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
@@ -292,6 +276,8 @@ def beside(rows: pl.DataFrame, others: pl.DataFrame, identity: Sequence[str]) ->
     return others.select(pl.all().gather(joined[_NUMBER]))
 
 
-def differs_from_previous(columns: Sequence[str]) -> pl.Expr:
-    """Whether a sorted row is the first with its values in *columns*, which start with the hash."""
-    return reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in columns))
+def by_hash(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """*frames* as one, sorted by hash; rows of one hash keep their order."""
+    rows = pl.concat(frames)
+    order = order_of(rows[HASH].to_numpy())
+    return rows if order is None else gathered(rows, order)

@@ -135,8 +135,9 @@ class ProcessOperator(RawRows):
     def _hashed(self, returned: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """The new state with the hash and the place of its keys among *keys*, sorted by it."""
         what = f"stage {self._uid!r}: the new state that its function returns has the key"
-        given = returned.select(self._keys)
-        for key in given.filter(given.is_duplicated()).head(1).iter_rows(named=True):
+        keys_of_state = returned.select(self._keys)
+        repeated = keys_of_state.filter(keys_of_state.is_duplicated())
+        for key in repeated.head(1).iter_rows(named=True):
             raise ConfigurationError(f"{what} {key} twice; return one row per key")
         after = self._with_hash(returned, keys)
         for key in after.filter(pl.col(HASH).is_null()).select(self._keys).iter_rows(named=True):

@@ -1,58 +1,8 @@
-"""``Ranking``: the best rows of each group, in an order that rows alone decide.
+"""The best rows of each key: ``Latest``, ``TopN``, ``WindowTopN`` and ``Deduplicate``.
 
-Rows of a group are ordered by the columns of the ranking, each ascending or descending; rows that
-are equal in all of these are equal rows.  Null is the smallest value, as in SQL, unless the ranking
-puts it last.
-
-``RetractableRanking``: the n best rows of each key of a changelog, where rows are taken back.
-
-All current rows are kept, in a ``Bag`` beside the ranks that were sent.  An epoch reads from it the
-rows that it touches, and all rows of a key only where an unranked row may move up: because a ranked
-one was taken back, or fell behind the last rank that was sent.
-
-``Latest``: per key the row with the largest ``by``, compared column by column.
-
-Null is the smallest value.  Of rows equal in ``by`` the row that is larger in its other columns
-wins, whatever the order of arrival.
-
-Over a changelog all current rows are kept, in a ``Bag``: when the latest is taken back, the one
-before it is the latest again, and a key without rows has none.
-
-Output is an upsert stream on the key: the rows that changed, in the columns of the input, with the
-rows that they replace as retractions.
-
-``TopN``: per key, the n rows with the largest value.
-
-Without ``unique`` columns every row counts, duplicates too (Flink's AppendOnlyTopNFunction).  With
-them, over an append-only stream, a row replaces the earlier one with the same ``unique`` columns,
-and ``by`` must never decrease (Flink's UpdatableTopNFunction): so a row below rank n is dropped.
-
-Over a changelog all current rows are kept, in a ``Bag``, and when a ranked row is taken back the
-next one moves up (Flink's RetractableTopNFunction); ``unique`` then only decides ties.  With a TTL,
-ranks expire when their key was not touched for that long, other rows when they themselves were not.
-
-Ties in ``by`` go to the smallest ``ties_by``, then the smallest ``unique``, then the smallest other
-columns; nulls in ``by`` come last.  Of two versions of a row with equal ``by`` in one epoch, the
-one with the larger other columns is kept, so that the order of arrival decides nothing.
-
-Output is an upsert stream on key and rank: the ranks that changed, with the rows that had them
-before as retractions.  State is a row per key and rank; an unchanged rank is not written again.
-
-``WindowTopN``: the n rows with the largest value of each key and window, when it has ended.
-
-Windows, late rows and firing are those of ``AlignedWindow``, without allowed lateness.  Of rows
-equal in ``by`` the smallest in the other columns wins; with ``has_ties`` they have the same rank.
-Nulls come last.  Without key columns the window is the key.
-
-Output is append-only: the columns of the input, the bounds of the window unless the rows had them,
-and the rank.  State is the best rows of each pane, each with its position.
-
-``Deduplicate``: the first row of each key, emitted once.
-
-Of several rows of one key in one epoch, the row with the smallest ``by`` is the first (the event
-time by default; null comes last), then the row that is smallest in its other columns.  Output is
-append-only; state is the keys alone.  With a TTL a key is forgotten when no row of it came for that
-long.
+Which row is better is decided by the columns of a ``Ranking`` and, of rows equal in these, by all
+other columns: the order of arrival decides nothing.  Over a changelog all current rows are kept, in
+a ``Bag``, beside those that were sent (``RetractableRanking``).
 """
 
 from __future__ import annotations
@@ -74,7 +24,7 @@ from sluice.operators.operator import (
     Frames,
     Outcome,
     Partial,
-    SparkPartial,
+    RawRows,
     beside,
     column_type,
     differs,
@@ -87,7 +37,7 @@ from sluice.operators.operator import (
 from sluice.operators.windows import (
     INSTANT,
     TIMER,
-    WINDOW_END,
+    WINDOW,
     WINDOW_START,
     panes_of,
     require_append_only,
@@ -96,11 +46,19 @@ from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, newest_per_identity, order_of, with_next
 from sluice.state.segments import HASH, StateSchema
 
+ROWS = "rows"
+BAG = "bag"
+KEYS = "keys"
 RANK = "rank"
-_PLACE = "_place"
 
-# Fewer rows are sorted by all columns at once in less time than they are looked at first (1,000:
-# 0.8 ms to 3.4 ms; 100,000: 20 ms to 9 ms).
+_RANK = "_rank"  # Always 1; not the input's own column ``rank``.
+_PLACE = "_place"
+_POSITION = "_position"
+_IS_FORMER = "_is_former"
+_RUN = "_run"
+
+# Fewer rows are sorted by all columns at once: that takes less time than pruning them and sorting
+# by one column after the other (1,000: 0.8 ms, not 3.4 ms; 100,000: 20 ms, not 9 ms).
 _FEW_ROWS = 10_000
 
 # From this many rows for each that is kept, it is faster to drop most of the others by hashing
@@ -111,18 +69,429 @@ _WORTH_PRUNING = 32
 _SAMPLED = 16
 
 
+class LatestOperator(RawRows):
+    """Per key the row with the largest ``by``, compared column by column; null is the smallest.
+
+    Of rows equal in ``by`` the row that is larger in its other columns wins.  Over a changelog,
+    when the latest row is taken back, the one before it is the latest again, and a key without rows
+    has none.
+
+    Output is an upsert stream on the key: the rows that changed, in the columns of the input, with
+    the rows that they replace as retractions.
+    """
+
+    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
+        """*schema* is that of the input.
+
+        Raises:
+            ConfigurationError: the input cannot be compared so.
+        """
+        operation = stage.operation
+        assert isinstance(operation, ops.Latest)
+        self._input = input_schema(schema)
+        key_types(stage.uid, self._input, stage.keys)
+        require_distinct(stage.uid, [*self._input, _RANK])
+        if not operation.by:
+            raise ConfigurationError(
+                f"stage {stage.uid!r} needs a column by which one row is later than another: by=..."
+            )
+        _require_ordered(stage, self._input, operation.by, "to tell which row is the latest")
+        self._key = (HASH, *stage.keys)
+        self._is_refreshed = stage.ttl_ms is not None
+        order = dict.fromkeys((*operation.by, *self._input))
+        order = {name: None for name in order if name not in stage.keys}
+        self._ranking = Ranking(n=1, order=descending(order or stage.keys))
+        self.output_schema = self._input
+        self._schema = StateSchema(columns=self._input, key_columns=stage.keys, ttl_ms=stage.ttl_ms)
+        self.tables = {ROWS: self._schema}
+        self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
+        self._retractable: RetractableRanking | None = None
+        if WEIGHT in schema:
+            self._retractable = RetractableRanking(self._bag, self._ranking, self._key, rank=_RANK)
+            self.tables[BAG] = self._bag.schema
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
+        late = self._input.to_frame()
+        if self._retractable is not None:
+            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
+        return Partial(groups={ROWS: self._latest(rows)}, late=late)
+
+    def combine(self, groups: Frames) -> Frames:
+        if self._retractable is not None:
+            return {BAG: self._bag.folded(groups[BAG])}
+        return {ROWS: self._latest(groups[ROWS])}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        if self._retractable is not None:
+            return self._of_changelog(self._retractable, groups, state)
+        rows = newest_per_identity(groups[ROWS], self._key)
+        before = state[ROWS].find(rows)
+        latest = self._latest(pl.concat([rows, before.drop_nulls(HASH)]))  # In the order of *rows*.
+        is_news = differs(latest, before, latest.columns)
+        result = self.output_schema.names()
+        return Outcome(
+            output=latest.filter(is_news).select(result),
+            retracted=before.filter(is_news & before[HASH].is_not_null()).select(result),
+            changes={
+                ROWS: Changes(
+                    upserts=latest if self._is_refreshed else latest.filter(is_news),
+                    deletes=latest.clear(),
+                )
+            },
+        )
+
+    def _of_changelog(
+        self, ranking: RetractableRanking, groups: Frames, state: Mapping[str, KeyedState]
+    ) -> Outcome:
+        names, result = self._schema.live.names(), self.output_schema.names()
+        change = self._bag.changed(groups[BAG], state[BAG])
+        before = state[ROWS].lookup(change.rows.select(self._key).unique())
+        latest = ranking.best(change, before, state[BAG]).select(names)
+        is_news = differs(latest, beside(latest, before, self._key), names)
+        kept = latest.filter(~is_news)
+        rows = Changes(
+            upserts=latest if self._is_refreshed else latest.filter(is_news),
+            deletes=before.join(latest, on=self._key, how="anti", nulls_equal=True),
+        )
+        replaced = before.join(
+            kept, on=self._key, how="anti", nulls_equal=True, maintain_order="left"
+        )
+        return Outcome(
+            output=latest.filter(is_news).select(result),
+            retracted=replaced.select(result),
+            changes={ROWS: rows, BAG: self._bag.changes(change)},
+        )
+
+    def _latest(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return self._ranking.best(rows, self._key).select(self._schema.live.names())
+
+
+class TopNOperator(RawRows):
+    """Per key, the n rows with the largest value.
+
+    Without ``unique`` columns every row counts, duplicates too (Flink's AppendOnlyTopNFunction).
+    With them, over an append-only stream, a row replaces the earlier one with the same ``unique``
+    columns, and ``by`` must never decrease (Flink's UpdatableTopNFunction): so a row below rank n
+    is dropped.  Over a changelog, when a ranked row is taken back, the next one moves up (Flink's
+    RetractableTopNFunction); ``unique`` then only decides ties.
+
+    Ties in ``by`` go to the smallest ``ties_by``, then the smallest ``unique``, then the smallest
+    other columns; nulls in ``by`` come last.  Of two versions of a row with equal ``by`` in one
+    epoch, the one with the larger other columns is kept.
+
+    Output is an upsert stream on key and rank: the ranks that changed, with the rows that had them
+    before as retractions.  State is a row per key and rank; an unchanged rank is not written again.
+    With a TTL, ranks expire when their key was not touched for that long, rows of the bag when they
+    themselves were not.
+    """
+
+    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
+        """*schema* is that of the input.
+
+        Raises:
+            ConfigurationError: the input cannot be ranked so.
+        """
+        operation = stage.operation
+        assert isinstance(operation, ops.TopN)
+        self._input = input_schema(schema)
+        key_columns = key_types(stage.uid, self._input, stage.keys)
+        _require_rows(stage, operation.n)
+        _require_ordered(stage, self._input, (operation.by,), "to rank by")
+        _require_ordered(stage, self._input, operation.ties_by, "to rank equal ones by")
+        for column in operation.unique:
+            column_type(stage.uid, self._input, column, "to make its rows unique")
+        require_distinct(stage.uid, [RANK, *self._input])
+        self._key = (HASH, *stage.keys)
+        self._unique = operation.unique
+        self._is_refreshed = stage.ttl_ms is not None
+        others = {name: dtype for name, dtype in self._input.items() if name not in stage.keys}
+        self._others = tuple(others)
+        newest = dict.fromkeys((operation.by, *others))
+        self._newest = Ranking(n=1, order=descending(newest))
+        ties = dict.fromkeys((*operation.ties_by, *operation.unique, *others))
+        done = (*stage.keys, operation.by)
+        ties_by = ascending(name for name in ties if name not in done)
+        self._ranking = Ranking(n=operation.n, order=(*descending([operation.by]), *ties_by))
+        self.output_schema = pl.Schema({**key_columns, RANK: pl.Int32(), **others})
+        self._schema = StateSchema(
+            columns=self.output_schema,
+            key_columns=stage.keys,
+            sub_key_columns=(RANK,),
+            ttl_ms=stage.ttl_ms,
+        )
+        self.tables = {ROWS: self._schema}
+        self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
+        self._retractable: RetractableRanking | None = None
+        if WEIGHT in schema:
+            self._retractable = RetractableRanking(self._bag, self._ranking, self._key, rank=RANK)
+            self.tables[BAG] = self._bag.schema
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
+        late = self._input.to_frame()
+        if self._retractable is not None:
+            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
+        return Partial(groups={ROWS: self._best(rows)}, late=late)
+
+    def combine(self, groups: Frames) -> Frames:
+        if self._retractable is not None:
+            return {BAG: self._bag.folded(groups[BAG])}
+        return {ROWS: self._best(groups[ROWS])}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        if self._retractable is not None:
+            change = self._bag.changed(groups[BAG], state[BAG])
+            before = state[ROWS].lookup(change.rows.select(self._key).unique())
+            ranked = self._retractable.best(change, before, state[BAG])
+            return self._outcome(ranked, before, {BAG: self._bag.changes(change)})
+        rows = groups[ROWS]
+        before = state[ROWS].lookup(rows.select(self._key).unique())
+        # *unique* keeps the first of two versions, which is the newer one.
+        both = pl.concat([rows, before.select(rows.columns)])
+        if self._unique:
+            both = newest_per_identity(both, [*self._key, *self._unique])
+        return self._outcome(self._ranking.ranked(both, self._key), before, {})
+
+    def _outcome(
+        self, ranked: pl.DataFrame, before: pl.DataFrame, changes: Mapping[str, Changes]
+    ) -> Outcome:
+        """*before* are the ranks that were sent of the keys of *ranked*."""
+        identity, names = self._schema.identity, self._schema.live.names()
+        ranked = ranked.select(names)
+        former = beside(ranked, before, identity)
+        is_news = differs(ranked, former, names)
+        gone = before.clear()
+        if self._retractable is not None:
+            gone = before.join(ranked, on=identity, how="anti", nulls_equal=True)
+        replaced = former.filter(is_news & former[HASH].is_not_null())
+        if gone.height:
+            replaced = newest_per_identity(pl.concat([replaced, gone]), identity)
+        result = self.output_schema.names()
+        ranks = Changes(
+            upserts=ranked if self._is_refreshed else ranked.filter(is_news),
+            deletes=gone,
+        )
+        return Outcome(
+            output=ranked.filter(is_news).select(result),
+            retracted=replaced.select(result),
+            changes={ROWS: ranks, **changes},
+        )
+
+    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The n best rows per key, each in its last version: no other row can be ranked."""
+        rows = rows.select(*self._key, *self._others)
+        if self._unique:
+            rows = self._newest.best(rows, [*self._key, *self._unique])
+        return self._ranking.best(rows, self._key)
+
+
+class WindowTopNOperator(RawRows):
+    """The n rows with the largest value of each key and window, when it has ended.
+
+    Windows, late rows and firing are those of ``AlignedWindow``, without allowed lateness.  Of rows
+    equal in ``by`` the smallest in the other columns wins; with ``has_ties`` they have the same
+    rank.  Nulls come last.  Without key columns the window is the key.
+
+    Output is append-only: the columns of the input, the bounds of the window unless the rows had
+    them, and the rank.  State is the best rows of each pane, each with its position.
+    """
+
+    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
+        """*schema* is that of the input.
+
+        Raises:
+            ConfigurationError: the input cannot be ranked so.
+        """
+        operation = stage.operation
+        assert isinstance(operation, ops.WindowTopN)
+        require_append_only(stage, "a window")
+        self._input = input_schema(schema)
+        for key in stage.keys:
+            column_type(stage.uid, self._input, key, "for its key")
+        _require_rows(stage, operation.n)
+        _require_ordered(stage, self._input, (operation.by,), "to rank by")
+        self._panes = panes_of(stage, operation.window, self._input)
+        added = WINDOW if self._panes.event_time is not None else ()
+        require_distinct(stage.uid, [*self._input, *added, RANK, TIMER, _POSITION])
+        keys = stage.keys or (WINDOW_START,)
+        within = [name for name in self._panes.columns if name not in keys]
+        self._pane = (HASH, *keys, *within)
+        rest = [name for name in self._input if name != operation.by]
+        others = ascending(name for name in rest if name not in self._pane)
+        order = (*descending([operation.by]), *others)
+        self._ranking = Ranking(n=operation.n, order=order, has_ties=operation.has_ties)
+        ours = {_POSITION: pl.Int32(), TIMER: pl.Int64()}
+        columns = {**self._input, **dict.fromkeys(added[:1], INSTANT)}
+        self._columns = (HASH, *columns)
+        self._schema = StateSchema(
+            columns=pl.Schema({**columns, **ours}),
+            key_columns=keys,
+            sub_key_columns=(*within, _POSITION),
+            time_column=TIMER,
+        )
+        self.tables = {ROWS: self._schema}
+        self.output_schema = pl.Schema(
+            {**self._input, **dict.fromkeys(added, INSTANT), RANK: pl.Int32()}
+        )
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - it has one input
+        placed = rows.select(HASH, *self._input).with_columns(self._panes.of_rows())
+        is_open = self._panes.last_fires_ms() > time.previous_watermark_ms
+        is_live = placed.select(is_open.fill_null(value=False)).to_series()
+        late = rows.select(self._input.names()).filter(~is_live)
+        return Partial(groups={ROWS: self._best(placed.filter(is_live))}, late=late)
+
+    def combine(self, groups: Frames) -> Frames:
+        return {ROWS: self._best(groups[ROWS])}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
+        new = groups[ROWS]
+        panes = new.select(self._pane).unique()
+        stored = state[ROWS].lookup(new.select(self._schema.key).unique())
+        before = stored.join(panes, on=self._pane, how="semi", nulls_equal=True)
+        after = self._placed(pl.concat([new, before.select(self._columns)]))
+        due = self._due(state[ROWS], time)
+        untouched = due.join(panes, on=self._pane, how="anti", nulls_equal=True)
+
+        begun = self._panes.first_fires_ms() <= time.watermark_ms
+        ripe = pl.concat([untouched, after]).filter(begun).select(self._columns)
+        is_kept = self._panes.last_fires_ms() > time.watermark_ms
+        identity = self._schema.identity
+        is_changed = differs(after, beside(after, before, identity), after.columns)
+        dropped = before.join(after, on=identity, how="anti", nulls_equal=True)
+        gone = pl.concat([due.filter(~is_kept), dropped]).select(identity)
+        changes = Changes(
+            upserts=after.filter(is_changed).filter(is_kept),
+            deletes=newest_per_identity(gone, identity),
+        )
+        return Outcome(output=self._ended(ripe, time), changes={ROWS: changes})
+
+    def _due(self, state: KeyedState, time: EpochTime) -> pl.DataFrame:
+        """The stored panes of every window that ends in this epoch."""
+        start_ms, end_ms = time.previous_watermark_ms, time.watermark_ms
+        if not self._panes.fires(start_ms, end_ms):
+            return self._schema.live.to_frame()
+        return state.due(end_ms, after_ms=max(start_ms - self._panes.overhang_ms, MIN_WATERMARK))
+
+    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return self._ranking.best(rows, self._pane).select(self._columns)
+
+    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The best of *rows* in each pane, in the columns of the state."""
+        best = self._ranking.best(rows, self._pane)
+        numbered = best.with_columns(_row_number(self._pane).alias(_POSITION))
+        placed = numbered.with_columns(self._panes.first_fires_ms().alias(TIMER))
+        return placed.select(self._schema.live.names())
+
+    def _ended(self, panes: pl.DataFrame, time: EpochTime) -> pl.DataFrame:
+        """The result of every window that ends in this epoch."""
+        windows = self._panes.windows(
+            panes, time.previous_watermark_ms, time.watermark_ms, self._best
+        )
+        return self._ranking.ranked(windows, self._pane).select(self.output_schema.names())
+
+
+class DeduplicateOperator(RawRows):
+    """The first row of each key, emitted once.
+
+    Of several rows of one key in one epoch, the row with the smallest ``by`` is the first (the
+    event time by default; null comes last), then the row that is smallest in its other columns.
+    Output is append-only; state is the keys alone.  With a TTL a key is forgotten when no row of it
+    came for that long.
+    """
+
+    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
+        """*schema* is that of the input.
+
+        Raises:
+            ConfigurationError: the input cannot be deduplicated so.
+        """
+        operation = stage.operation
+        assert isinstance(operation, ops.Deduplicate)
+        require_append_only(stage, "a deduplication")
+        self._input = input_schema(schema)
+        key_columns = key_types(stage.uid, self._input, stage.keys)
+        require_distinct(stage.uid, self._input)
+        by = operation.by or stage.inputs[0].event_time
+        first = () if by is None else (by,)
+        _require_ordered(stage, self._input, first, "to tell which row is the first")
+        self._key = (HASH, *stage.keys)
+        self._is_refreshed = stage.ttl_ms is not None
+        order = dict.fromkeys((*first, *self._input))
+        names = [name for name in order if name not in stage.keys] or stage.keys
+        self._ranking = Ranking(n=1, order=ascending(names, nulls_last=True))
+        self.output_schema = self._input
+        self._schema = StateSchema(columns=key_columns, key_columns=stage.keys, ttl_ms=stage.ttl_ms)
+        self.tables = {KEYS: self._schema}
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
+        return Partial(groups={ROWS: self._first(rows)}, late=self._input.to_frame())
+
+    def combine(self, groups: Frames) -> Frames:
+        return {ROWS: self._first(groups[ROWS])}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        rows = newest_per_identity(groups[ROWS], self._key)
+        is_new = state[KEYS].find(rows)[HASH].is_null()
+        keys = rows.select(self._schema.live.names())
+        return Outcome(
+            output=rows.filter(is_new).select(self.output_schema.names()),
+            changes={
+                KEYS: Changes(
+                    upserts=keys if self._is_refreshed else keys.filter(is_new),
+                    deletes=keys.clear(),
+                )
+            },
+        )
+
+    def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return self._ranking.best(rows, self._key).select(HASH, *self._input)
+
+
+def _require_ordered(stage: StageNode, schema: pl.Schema, columns: Iterable[str], why: str) -> None:
+    """Refuse columns that do not exist, or whose values cannot be compared.
+
+    Raises:
+        ConfigurationError: one of *columns* is of that kind.
+    """
+    for column in columns:
+        if not is_ordered(column_type(stage.uid, schema, column, why)):
+            raise wrong_type(stage.uid, schema, column, why)
+
+
+def _require_rows(stage: StageNode, n: int) -> None:
+    """Refuse a ranking of less than one row.
+
+    Raises:
+        ConfigurationError: *n* is not positive.
+    """
+    if n < 1:
+        raise ConfigurationError(f"stage {stage.uid!r} needs n of 1 or more, not {n}")
+
+
 @dataclass(frozen=True, slots=True)
 class By:
+    """A column of a ranking.  Null is the smallest value, as in SQL, unless ``nulls_last``."""
+
     column: str
     descending: bool = False
     nulls_last: bool = False
 
 
+def descending(columns: Iterable[str]) -> tuple[By, ...]:
+    """A ranking by *columns*, largest first and nulls last."""
+    return tuple(By(column, descending=True, nulls_last=True) for column in columns)
+
+
+def ascending(columns: Iterable[str], *, nulls_last: bool = False) -> tuple[By, ...]:
+    return tuple(By(column, nulls_last=nulls_last) for column in columns)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The *n* first rows of a group; ``has_ties`` keeps all whose first column equals the n-th's.
+    """The *n* first rows of a group; rows that are equal in all columns of *order* are equal rows.
 
-    Ranks are those of SQL's RANK() with ``has_ties``, otherwise those of ROW_NUMBER().
+    ``has_ties`` keeps all rows whose first column of *order* equals the n-th's.  Ranks are those of
+    SQL's RANK() with ``has_ties``, otherwise those of ROW_NUMBER().
     """
 
     n: int
@@ -202,47 +571,6 @@ class Ranking:
         return rows.filter(value.is_null() | is_within)  # Nulls are left to the sort.
 
 
-def with_row_number(sorted_rows: pl.DataFrame, group: Sequence[str], name: str) -> pl.DataFrame:
-    """*sorted_rows*, sorted by *group*, with their number in it, from 1 on, as column *name*."""
-    return sorted_rows.with_columns(_row_number(group).alias(name))
-
-
-def descending(columns: Iterable[str]) -> tuple[By, ...]:
-    """A ranking by *columns*, largest first and nulls last."""
-    return tuple(By(column, descending=True, nulls_last=True) for column in columns)
-
-
-def ascending(columns: Iterable[str], *, nulls_last: bool = False) -> tuple[By, ...]:
-    return tuple(By(column, nulls_last=nulls_last) for column in columns)
-
-
-def require_ordered(stage: StageNode, schema: pl.Schema, columns: Iterable[str], why: str) -> None:
-    """Refuse columns that do not exist, or whose values cannot be compared.
-
-    Raises:
-        ConfigurationError: one of *columns* is of that kind.
-    """
-    for column in columns:
-        if not is_ordered(column_type(stage.uid, schema, column, why)):
-            raise wrong_type(stage.uid, schema, column, why)
-
-
-def require_rows(stage: StageNode, n: int) -> None:
-    """Refuse a ranking of less than one row.
-
-    Raises:
-        ConfigurationError: *n* is not positive.
-    """
-    if n < 1:
-        raise ConfigurationError(f"stage {stage.uid!r} needs n of 1 or more, not {n}")
-
-
-def _group_count(rows: pl.DataFrame, group: Sequence[str]) -> int:
-    """An estimate of the number of groups."""
-    sample = rows.select(group).filter(pl.col(group[0]) & (_SAMPLED - 1) == 0)
-    return _SAMPLED * sample.n_unique()
-
-
 def _row_number(group: Sequence[str], equal: Sequence[str] | None = None) -> pl.Expr:
     """The number of a sorted row in *group*; rows equal in the columns *equal* share the first."""
     position = pl.int_range(pl.len(), dtype=pl.Int32)
@@ -252,12 +580,20 @@ def _row_number(group: Sequence[str], equal: Sequence[str] | None = None) -> pl.
     return position - start + 1
 
 
-_IS_FORMER = "_is_former"
-_RUN = "_run"
+def _group_count(rows: pl.DataFrame, group: Sequence[str]) -> int:
+    """An estimate of the number of groups."""
+    sample = rows.select(group).filter(pl.col(group[0]) & (_SAMPLED - 1) == 0)
+    return _SAMPLED * sample.n_unique()
 
 
 class RetractableRanking:
-    """A ranking of the rows of *bag*; no two different rows may tie in *ranking*."""
+    """The n best rows of each key of a changelog, where rows are taken back.
+
+    All current rows are kept in *bag*, beside the ranked ones that were sent.  An epoch reads from
+    it the rows that it touches, and all rows of a key only where an unranked row may move up:
+    because a ranked one was taken back, or fell behind the last rank that was sent.  No two
+    different rows may tie in *ranking*.
+    """
 
     def __init__(self, bag: Bag, ranking: Ranking, key: Sequence[str], *, rank: str) -> None:
         """*rank* is the name of the column of ranks."""
@@ -279,9 +615,9 @@ class RetractableRanking:
         if short.is_empty():
             return ranked
         everything = change.overlaid(state.lookup(short), self._bag.identity)
-        mine = everything.join(short, on=self._key, how="semi", nulls_equal=True)
+        of_short = everything.join(short, on=self._key, how="semi", nulls_equal=True)
         others = ranked.join(short, on=self._key, how="anti", nulls_equal=True)
-        again = pl.concat([others, self._of(mine)])
+        again = pl.concat([others, self._of(of_short)])
         return again.sort(*self._key, self._rank)
 
     def _of(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -315,388 +651,3 @@ class RetractableRanking:
         better = self._better.best(both, self._key)
         held = better.filter(~pl.col(_IS_FORMER)).select(self._key)
         return former.select(self._key).join(held, on=self._key, how="anti", nulls_equal=True)
-
-
-ROWS = "rows"
-BAG = "bag"
-
-_RANK = "_rank"  # Always 1; not the input's own column ``rank``.
-
-
-class LatestOperator:
-    """An ``Operator``; see ``sluice.operators.operator``."""
-
-    is_order_sensitive = False
-
-    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be compared so.
-        """
-        operation = stage.operation
-        assert isinstance(operation, ops.Latest)
-        self._input = input_schema(schema)
-        key_types(stage.uid, self._input, stage.keys)
-        require_distinct(stage.uid, [*self._input, _RANK])
-        if not operation.by:
-            raise ConfigurationError(
-                f"stage {stage.uid!r} needs a column by which one row is later than another: by=..."
-            )
-        require_ordered(stage, self._input, operation.by, "to tell which row is the latest")
-        self._key = (HASH, *stage.keys)
-        self._is_refreshed = stage.ttl_ms is not None
-        order = dict.fromkeys((*operation.by, *self._input))
-        order = {name: None for name in order if name not in stage.keys}
-        self._ranking = Ranking(n=1, order=descending(order or stage.keys))
-        self.output_schema = self._input
-        self._schema = StateSchema(columns=self._input, key_columns=stage.keys, ttl_ms=stage.ttl_ms)
-        self.tables = {ROWS: self._schema}
-        self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
-        self._retractable: RetractableRanking | None = None
-        if WEIGHT in schema:
-            self._retractable = RetractableRanking(self._bag, self._ranking, self._key, rank=_RANK)
-            self.tables[BAG] = self._bag.schema
-
-    def needed_columns(self) -> tuple[str, ...] | None:
-        return None
-
-    def spark_partial(self) -> SparkPartial | None:
-        return None
-
-    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
-        late = self._input.to_frame()
-        if self._retractable is not None:
-            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
-        return Partial(groups={ROWS: self._latest(rows)}, late=late)
-
-    def combine(self, groups: Frames) -> Frames:
-        if self._retractable is not None:
-            return {BAG: self._bag.folded(groups[BAG])}
-        return {ROWS: self._latest(groups[ROWS])}
-
-    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
-        if self._retractable is not None:
-            return self._of_changelog(self._retractable, groups, state)
-        rows = newest_per_identity(groups[ROWS], self._key)
-        before = state[ROWS].find(rows)
-        latest = self._latest(pl.concat([rows, before.drop_nulls(HASH)]))  # In the order of *rows*.
-        is_news = differs(latest, before, latest.columns)
-        result = self.output_schema.names()
-        return Outcome(
-            output=latest.filter(is_news).select(result),
-            retracted=before.filter(is_news & before[HASH].is_not_null()).select(result),
-            changes={
-                ROWS: Changes(
-                    upserts=latest if self._is_refreshed else latest.filter(is_news),
-                    deletes=latest.clear(),
-                )
-            },
-        )
-
-    def _of_changelog(
-        self, ranking: RetractableRanking, groups: Frames, state: Mapping[str, KeyedState]
-    ) -> Outcome:
-        names, result = self._schema.live.names(), self.output_schema.names()
-        change = self._bag.changed(groups[BAG], state[BAG])
-        before = state[ROWS].lookup(change.rows.select(self._key).unique())
-        latest = ranking.best(change, before, state[BAG]).select(names)
-        is_news = differs(latest, beside(latest, before, self._key), names)
-        kept = latest.filter(~is_news)
-        rows = Changes(
-            upserts=latest if self._is_refreshed else latest.filter(is_news),
-            deletes=before.join(latest, on=self._key, how="anti", nulls_equal=True),
-        )
-        replaced = before.join(
-            kept, on=self._key, how="anti", nulls_equal=True, maintain_order="left"
-        )
-        return Outcome(
-            output=latest.filter(is_news).select(result),
-            retracted=replaced.select(result),
-            changes={ROWS: rows, BAG: self._bag.changes(change)},
-        )
-
-    def _latest(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return self._ranking.best(rows, self._key).select(self._schema.live.names())
-
-
-class TopNOperator:
-    """An ``Operator``; see ``sluice.operators.operator``."""
-
-    is_order_sensitive = False
-
-    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be ranked so.
-        """
-        operation = stage.operation
-        assert isinstance(operation, ops.TopN)
-        self._input = input_schema(schema)
-        key_columns = key_types(stage.uid, self._input, stage.keys)
-        require_rows(stage, operation.n)
-        require_ordered(stage, self._input, (operation.by,), "to rank by")
-        require_ordered(stage, self._input, operation.ties_by, "to rank equal ones by")
-        for column in operation.unique:
-            column_type(stage.uid, self._input, column, "to make its rows unique")
-        require_distinct(stage.uid, [RANK, *self._input])
-        self._key = (HASH, *stage.keys)
-        self._unique = operation.unique
-        self._is_refreshed = stage.ttl_ms is not None
-        others = {name: dtype for name, dtype in self._input.items() if name not in stage.keys}
-        self._others = tuple(others)
-        newest = dict.fromkeys((operation.by, *others))
-        self._newest = Ranking(n=1, order=descending(newest))
-        ties = dict.fromkeys((*operation.ties_by, *operation.unique, *others))
-        done = (*stage.keys, operation.by)
-        ties_by = ascending(name for name in ties if name not in done)
-        self._ranking = Ranking(n=operation.n, order=(*descending([operation.by]), *ties_by))
-        self.output_schema = pl.Schema({**key_columns, RANK: pl.Int32(), **others})
-        self._schema = StateSchema(
-            columns=self.output_schema,
-            key_columns=stage.keys,
-            sub_key_columns=(RANK,),
-            ttl_ms=stage.ttl_ms,
-        )
-        self.tables = {ROWS: self._schema}
-        self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
-        self._retractable: RetractableRanking | None = None
-        if WEIGHT in schema:
-            self._retractable = RetractableRanking(self._bag, self._ranking, self._key, rank=RANK)
-            self.tables[BAG] = self._bag.schema
-
-    def needed_columns(self) -> tuple[str, ...] | None:
-        return None
-
-    def spark_partial(self) -> SparkPartial | None:
-        return None
-
-    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
-        late = self._input.to_frame()
-        if self._retractable is not None:
-            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
-        return Partial(groups={ROWS: self._best(rows)}, late=late)
-
-    def combine(self, groups: Frames) -> Frames:
-        if self._retractable is not None:
-            return {BAG: self._bag.folded(groups[BAG])}
-        return {ROWS: self._best(groups[ROWS])}
-
-    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
-        if self._retractable is not None:
-            change = self._bag.changed(groups[BAG], state[BAG])
-            before = state[ROWS].lookup(change.rows.select(self._key).unique())
-            ranked = self._retractable.best(change, before, state[BAG])
-            return self._outcome(ranked, before, {BAG: self._bag.changes(change)})
-        rows = groups[ROWS]
-        before = state[ROWS].lookup(rows.select(self._key).unique())
-        # *unique* keeps the first of two versions, which is the newer one.
-        both = pl.concat([rows, before.select(rows.columns)])
-        if self._unique:
-            both = newest_per_identity(both, [*self._key, *self._unique])
-        return self._outcome(self._ranking.ranked(both, self._key), before, {})
-
-    def _outcome(
-        self, ranked: pl.DataFrame, before: pl.DataFrame, changes: Mapping[str, Changes]
-    ) -> Outcome:
-        """*before* are the ranks that were sent of the keys of *ranked*."""
-        identity, names = self._schema.identity, self._schema.live.names()
-        ranked = ranked.select(names)
-        former = beside(ranked, before, identity)
-        is_news = differs(ranked, former, names)
-        gone = before.clear()
-        if self._retractable is not None:
-            gone = before.join(ranked, on=identity, how="anti", nulls_equal=True)
-        replaced = former.filter(is_news & former[HASH].is_not_null())
-        if gone.height:
-            replaced = newest_per_identity(pl.concat([replaced, gone]), identity)
-        result = self.output_schema.names()
-        ranks = Changes(
-            upserts=ranked if self._is_refreshed else ranked.filter(is_news),
-            deletes=gone,
-        )
-        return Outcome(
-            output=ranked.filter(is_news).select(result),
-            retracted=replaced.select(result),
-            changes={ROWS: ranks, **changes},
-        )
-
-    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The n best rows per key, each in its last version: no other row can be ranked."""
-        rows = rows.select(*self._key, *self._others)
-        if self._unique:
-            rows = self._newest.best(rows, [*self._key, *self._unique])
-        return self._ranking.best(rows, self._key)
-
-
-_POSITION = "_position"
-
-
-class WindowTopNOperator:
-    """An ``Operator``; see ``sluice.operators.operator``."""
-
-    is_order_sensitive = False
-
-    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be ranked so.
-        """
-        operation = stage.operation
-        assert isinstance(operation, ops.WindowTopN)
-        require_append_only(stage, "a window")
-        self._input = input_schema(schema)
-        for key in stage.keys:
-            column_type(stage.uid, self._input, key, "for its key")
-        require_rows(stage, operation.n)
-        require_ordered(stage, self._input, (operation.by,), "to rank by")
-        self._panes = panes_of(stage, operation.window, self._input)
-        bounds = (WINDOW_START, WINDOW_END)
-        added = bounds if self._panes.event_time is not None else ()
-        require_distinct(stage.uid, [*self._input, *added, RANK, TIMER, _POSITION])
-        keys = stage.keys or (WINDOW_START,)
-        within = [name for name in self._panes.columns if name not in keys]
-        self._pane = (HASH, *keys, *within)
-        rest = [name for name in self._input if name != operation.by]
-        others = ascending(name for name in rest if name not in self._pane)
-        order = (*descending([operation.by]), *others)
-        self._ranking = Ranking(n=operation.n, order=order, has_ties=operation.has_ties)
-        ours = {_POSITION: pl.Int32(), TIMER: pl.Int64()}
-        columns = {**self._input, **dict.fromkeys(added[:1], INSTANT)}
-        self._columns = (HASH, *columns)
-        self._schema = StateSchema(
-            columns=pl.Schema({**columns, **ours}),
-            key_columns=keys,
-            sub_key_columns=(*within, _POSITION),
-            time_column=TIMER,
-        )
-        self.tables = {ROWS: self._schema}
-        self.output_schema = pl.Schema(
-            {**self._input, **dict.fromkeys(added, INSTANT), RANK: pl.Int32()}
-        )
-
-    def needed_columns(self) -> tuple[str, ...] | None:
-        return None
-
-    def spark_partial(self) -> SparkPartial | None:
-        return None
-
-    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - it has one input
-        placed = rows.select(HASH, *self._input).with_columns(self._panes.of_rows())
-        is_open = self._panes.last_fires_ms() > time.previous_watermark_ms
-        is_live = placed.select(is_open.fill_null(value=False)).to_series()
-        late = rows.select(self._input.names()).filter(~is_live)
-        return Partial(groups={ROWS: self._best(placed.filter(is_live))}, late=late)
-
-    def combine(self, groups: Frames) -> Frames:
-        return {ROWS: self._best(groups[ROWS])}
-
-    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
-        new = groups[ROWS]
-        panes = new.select(self._pane).unique()
-        stored = state[ROWS].lookup(new.select(self._schema.key).unique())
-        before = stored.join(panes, on=self._pane, how="semi", nulls_equal=True)
-        after = self._placed(pl.concat([new, before.select(self._columns)]))
-        due = self._due(state[ROWS], time)
-        untouched = due.join(panes, on=self._pane, how="anti", nulls_equal=True)
-
-        begun = self._panes.first_fires_ms() <= time.watermark_ms
-        ripe = pl.concat([untouched, after]).filter(begun).select(self._columns)
-        is_kept = self._panes.last_fires_ms() > time.watermark_ms
-        identity = self._schema.identity
-        is_changed = differs(after, beside(after, before, identity), after.columns)
-        dropped = before.join(after, on=identity, how="anti", nulls_equal=True)
-        gone = pl.concat([due.filter(~is_kept), dropped]).select(identity)
-        changes = Changes(
-            upserts=after.filter(is_changed).filter(is_kept),
-            deletes=newest_per_identity(gone, identity),
-        )
-        return Outcome(output=self._ended(ripe, time), changes={ROWS: changes})
-
-    def _due(self, state: KeyedState, time: EpochTime) -> pl.DataFrame:
-        """The stored panes of every window that ends in this epoch."""
-        start_ms, end_ms = time.previous_watermark_ms, time.watermark_ms
-        if not self._panes.fires(start_ms, end_ms):
-            return self._schema.live.to_frame()
-        return state.due(end_ms, after_ms=max(start_ms - self._panes.overhang_ms, MIN_WATERMARK))
-
-    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return self._ranking.best(rows, self._pane).select(self._columns)
-
-    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The best of *rows* in each pane, in the columns of the state."""
-        best = with_row_number(self._ranking.best(rows, self._pane), self._pane, _POSITION)
-        placed = best.with_columns(self._panes.first_fires_ms().alias(TIMER))
-        return placed.select(self._schema.live.names())
-
-    def _ended(self, panes: pl.DataFrame, time: EpochTime) -> pl.DataFrame:
-        """The result of every window that ends in this epoch."""
-        windows = self._panes.windows(
-            panes, time.previous_watermark_ms, time.watermark_ms, self._best
-        )
-        return self._ranking.ranked(windows, self._pane).select(self.output_schema.names())
-
-
-KEYS = "keys"
-_ROWS = "rows"
-
-
-class DeduplicateOperator:
-    """An ``Operator``; see ``sluice.operators.operator``."""
-
-    is_order_sensitive = False
-
-    def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be deduplicated so.
-        """
-        operation = stage.operation
-        assert isinstance(operation, ops.Deduplicate)
-        require_append_only(stage, "a deduplication")
-        self._input = input_schema(schema)
-        key_columns = key_types(stage.uid, self._input, stage.keys)
-        require_distinct(stage.uid, self._input)
-        by = operation.by or stage.inputs[0].event_time
-        first = () if by is None else (by,)
-        require_ordered(stage, self._input, first, "to tell which row is the first")
-        self._key = (HASH, *stage.keys)
-        self._is_refreshed = stage.ttl_ms is not None
-        order = dict.fromkeys((*first, *self._input))
-        names = [name for name in order if name not in stage.keys] or stage.keys
-        self._ranking = Ranking(n=1, order=ascending(names, nulls_last=True))
-        self.output_schema = self._input
-        self._schema = StateSchema(columns=key_columns, key_columns=stage.keys, ttl_ms=stage.ttl_ms)
-        self.tables = {KEYS: self._schema}
-
-    def needed_columns(self) -> tuple[str, ...] | None:
-        return None
-
-    def spark_partial(self) -> SparkPartial | None:
-        return None
-
-    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
-        return Partial(groups={_ROWS: self._first(rows)}, late=self._input.to_frame())
-
-    def combine(self, groups: Frames) -> Frames:
-        return {_ROWS: self._first(groups[_ROWS])}
-
-    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
-        rows = newest_per_identity(groups[_ROWS], self._key)
-        is_new = state[KEYS].find(rows)[HASH].is_null()
-        keys = rows.select(self._schema.live.names())
-        return Outcome(
-            output=rows.filter(is_new).select(self.output_schema.names()),
-            changes={
-                KEYS: Changes(
-                    upserts=keys if self._is_refreshed else keys.filter(is_new),
-                    deletes=keys.clear(),
-                )
-            },
-        )
-
-    def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return self._ranking.best(rows, self._key).select(HASH, *self._input)

@@ -42,6 +42,7 @@ from sluice.operators.windows import (
     INSTANT,
     TIMER,
     US,
+    WINDOW,
     WINDOW_END,
     WINDOW_START,
     event_time_column,
@@ -59,7 +60,6 @@ SUSPECTS = "suspects"  # Rows that are late unless a newer row joins their sessi
 _STRETCH = "_stretch"
 _SESSION = "_session"  # Numbers the sessions of an epoch.
 _IS_STORED = "_is_stored"
-_BOUNDS = (WINDOW_START, WINDOW_END)
 
 
 class SessionWindow:
@@ -82,10 +82,10 @@ class SessionWindow:
         self._gap_us = operation.window.gap // US
         self._lateness_ms = operation.allowed_lateness_ms
         aggregated = kernels(stage, operation.aggregates, schema)
-        first, last = (Argument(name=n, label=n, column=self._time, dtype=INSTANT) for n in _BOUNDS)
+        first, last = (Argument(name=n, label=n, column=self._time, dtype=INSTANT) for n in WINDOW)
         bounds = (extreme(first, smallest=True), extreme(last, smallest=False))
         self._fold = Fold(stage.uid, (*bounds, *aggregated))
-        require_distinct(stage.uid, [*self._keys, *_BOUNDS, *operation.aggregates])
+        require_distinct(stage.uid, [*self._keys, *WINDOW, *operation.aggregates])
         ours = (TIMER, _STRETCH, _SESSION, _IS_STORED)
         require_distinct(stage.uid, [*self._keys, *ours, *self._fold.columns])
         self._schema = StateSchema(

@@ -1,37 +1,13 @@
-"""``IntervalJoin``: each left row with the right rows of its key whose time lies in its interval.
+"""Joins bounded by event time: ``IntervalJoin`` and ``WindowJoin``, as in Flink.
 
-Flink's interval join.  The interval goes from the left row's time plus the lower bound to its time
-plus the upper bound, or to the instant in one of its columns; both ends are included.  A null there
-makes it empty.  Each pair is emitted once, in the epoch in which the second of the two arrives.
-
-A row leaves the state as soon as no partner can arrive any more; a left join then emits it with
-nulls if none did.  A row is late, and goes to the late rows unchanged, if its own time is null or
-not after the watermark at the epoch's start.  So as long as no row is late, the result does not
-depend on where epochs end.  A TTL does not apply: the interval bounds the state.
-
-Output is sorted by hash.
-
-Pairs of rows of two frames: equal keys, and the time of one in the interval of the other.
-
-``WindowJoin``: pairs of rows with equal keys in the same window, emitted when it has ended.
-
-Flink's window join.  Rows are kept in state until the watermark reaches the last millisecond of
-their window; then the window is joined, once, and its rows are deleted.  An inner join pairs them;
-a left join pairs them, and emits left rows without a partner with nulls; a semi or anti join emits
-the left rows that have or do not have a partner, and keeps only the keys of right rows.
-
-A row is late, and goes to the late rows unchanged, if it has no time, or if all its windows ended
-before the epoch began.  A TTL does not apply: a window deletes its own state.
-
-Output ends with ``window_start`` and ``window_end``, and is sorted by hash.
+Late rows go to the late rows of their input unchanged.  A TTL does not apply: event time bounds the
+state.  Output is sorted by hash.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 from typing import assert_never
 
 import numpy as np
@@ -42,7 +18,7 @@ from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Attached, Session, Window
 from sluice.errors import ConfigurationError
-from sluice.operators.joins import LEFT, RIGHT, SIDES, US_PER_MS, JoinColumns, require_instant
+from sluice.operators.joins import LEFT, RIGHT, SIDES, JoinColumns, require_instant
 from sluice.operators.operator import (
     SEQUENCE,
     EpochTime,
@@ -51,11 +27,14 @@ from sluice.operators.operator import (
     Partial,
     RawRows,
     by_hash,
+    differs_from_previous,
     sequenced,
 )
 from sluice.operators.windows import (
     INSTANT,
     US,
+    US_PER_MS,
+    WINDOW,
     WINDOW_END,
     WINDOW_START,
     max_timestamp_ms,
@@ -64,13 +43,26 @@ from sluice.operators.windows import (
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.segments import HASH, StateSchema
 
+Indices = npt.NDArray[np.int64]
+
 _EXPIRES_MS = "_expires_ms"  # The watermark after which no partner can arrive.
 _MATCHED = "_matched"  # Of a left join: whether a partner has arrived.
 _LONGEST_MS = 10_000 * 366 * 24 * 3_600_000  # No two datetimes are farther apart.
+_STRETCH = "_stretch"
+_MAX_TIMESTAMP_MS = "window_max_timestamp_ms"  # Flink's maxTimestamp(): end - 1.
 
 
 class IntervalJoinOperator(RawRows):
-    """An ``Operator``; see ``sluice.operators.operator``."""
+    """Each left row with the right rows of its key whose time lies in its interval.
+
+    The interval goes from the left row's time plus the lower bound to its time plus the upper
+    bound, or to the instant in one of its columns; both ends are included.  A null there makes it
+    empty.  Each pair is emitted once, in the epoch in which the second of the two arrives.
+
+    A row leaves the state as soon as no partner can arrive any more; a left join then emits it with
+    nulls if none did.  A row is late if its own time is null or not after the watermark at the
+    epoch's start.  So as long as no row is late, the result does not depend on where epochs end.
+    """
 
     def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
         """*left* and *right* are the schemas of the inputs.
@@ -85,8 +77,8 @@ class IntervalJoinOperator(RawRows):
         columns = JoinColumns(stage, left, right, declared.how, ours=ours)
         self._columns = columns
         self._times = [
-            require_instant(stage.uid, columns.inputs[side], given.event_time, "as event time")
-            for side, given in enumerate(stage.inputs)
+            require_instant(stage.uid, columns.inputs[side], node.event_time, "as event time")
+            for side, node in enumerate(stage.inputs)
         ]
         if declared.upper_column is not None:
             require_instant(
@@ -206,13 +198,6 @@ class IntervalJoinOperator(RawRows):
         return rows.select(schema.live.names())
 
 
-def _marked(left: pl.DataFrame, which: Indices) -> pl.DataFrame:
-    """*left* with the rows at the places *which* marked as matched."""
-    is_matched = np.zeros(left.height, np.bool_)
-    is_matched[which] = True
-    return left.with_columns(pl.Series(_MATCHED, is_matched))
-
-
 def _check_bounds(uid: str, declared: ops.IntervalJoin) -> None:
     for bound in (declared.lower_ms, declared.upper_ms):
         if abs(bound) > _LONGEST_MS:
@@ -227,9 +212,11 @@ def _check_bounds(uid: str, declared: ops.IntervalJoin) -> None:
         )
 
 
-Indices = npt.NDArray[np.int64]
-
-_STRETCH = "_stretch"
+def _marked(left: pl.DataFrame, which: Indices) -> pl.DataFrame:
+    """*left* with the rows at the places *which* marked as matched."""
+    is_matched = np.zeros(left.height, np.bool_)
+    is_matched[which] = True
+    return left.with_columns(pl.Series(_MATCHED, is_matched))
 
 
 def interval_pairs(
@@ -267,8 +254,7 @@ def _stretches(
     left: pl.DataFrame, right: pl.DataFrame, key: Sequence[str]
 ) -> tuple[Indices, Indices]:
     """For each left row, the first place of its key in *right*, and the one behind its last."""
-    is_first = reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in key))
-    heads = right.select(is_first).to_series().to_numpy(writable=True)
+    heads = right.select(differs_from_previous(key)).to_series().to_numpy(writable=True)
     heads[0] = True
     starts = np.flatnonzero(heads)
     numbered = right[starts].select(key).with_row_index(_STRETCH)
@@ -294,12 +280,17 @@ def _places(
     return low
 
 
-WINDOW = (WINDOW_START, WINDOW_END)
-_MAX_TIMESTAMP_MS = "window_max_timestamp_ms"  # Flink's maxTimestamp(): end - 1.
-
-
 class WindowJoinOperator(RawRows):
-    """An ``Operator``; see ``sluice.operators.operator``."""
+    """Pairs of rows with equal keys in the same window, emitted when it has ended.
+
+    Rows are kept in state until the watermark reaches the last millisecond of their window; then
+    the window is joined, once, and its rows are deleted.  An inner join pairs them; a left join
+    pairs them, and emits left rows without a partner with nulls; a semi or anti join emits the left
+    rows that have or do not have a partner, and keeps only the keys of right rows.
+
+    A row is late if it has no time, or if all its windows ended before the epoch began.  Output
+    ends with ``window_start`` and ``window_end``.
+    """
 
     def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
         """*left* and *right* are the schemas of the inputs.

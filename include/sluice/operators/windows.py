@@ -1,27 +1,17 @@
 """``AlignedWindow``: aggregates per key and tumbling, hopping or attached window of event time.
 
-A window fires at the first barrier whose watermark reaches its last millisecond, if it has a row.
-A row is late, and goes to the late rows unchanged, if it has no time, or if all its windows ended
-before the epoch began and are not kept any more; no row is late for a window that ends at the row's
-own barrier.
+A window [start, end) ends, and fires, at the first barrier whose watermark reaches its last
+millisecond, ``end`` - 1 (Flink's maxTimestamp()), if it has a row.  A row is late, and goes to the
+late rows unchanged, if it has no time, or if all its windows ended before the epoch began and are
+not kept any more; no row is late for a window that ends at the row's own barrier.
 
 With ``allowed_lateness`` a window is kept that much longer.  A row that arrives in this time and
 changes the result fires the window again, and the former result is retracted.  A TTL does not
 apply: a window deletes its own state.
 
-State is a row per key and pane, see ``sluice.operators.windows``, which is written when it
-changes and not when it fires.  Its timer, ``_timer_ms``, is the end of its first window and, after
-its last window has fired, the end of the lateness.
-
-``Panes``: the intervals of event time by which rows are grouped, and the windows made of them.
-
-A tumbling window is one pane.  A hopping window consists of several, each as long as the slide, so
-that a row is kept once and not in every window it belongs to (Flink SQL's slices); a pane is
-identified by its start, which is also the start of the last window that it is part of.  An attached
-window is one pane, identified by its start and its end.
-
-A window [start, end) ends, and fires, when the watermark reaches its last millisecond, ``end`` - 1
-(Flink's maxTimestamp()).
+State is a row per key and pane (``Panes``), which is written when it changes and not when it fires.
+Its timer, ``_timer_ms``, is the end of its first window and, after its last window has fired, the
+end of the lateness.
 """
 
 from __future__ import annotations
@@ -59,6 +49,19 @@ from sluice.state.segments import HASH, StateSchema
 
 PANES = "panes"
 TIMER = "_timer_ms"
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+WINDOW = (WINDOW_START, WINDOW_END)
+INSTANT = pl.Datetime("us", "UTC")
+
+US = timedelta(microseconds=1)
+US_PER_MS = 1_000
+
+# The most panes of a window for which each pane is added to every window it is part of.  Doubling
+# is faster for more: it folds a pane 2 * log2(panes) times, with the sums of several panes.
+_FEW_PANES = 8
+
+Combine = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 class AlignedWindow:
@@ -79,7 +82,7 @@ class AlignedWindow:
         self._panes = panes_of(stage, operation.window, self._input)
         self._lateness_ms = operation.allowed_lateness_ms
         self._fold = Fold(stage.uid, kernels(stage, operation.aggregates, schema))
-        bounds = [name for name in (WINDOW_START, WINDOW_END) if name not in self._keys]
+        bounds = [name for name in WINDOW if name not in self._keys]
         within = [name for name in bounds if name in self._panes.columns]
         require_distinct(stage.uid, [*self._keys, *bounds, *operation.aggregates])
         require_distinct(stage.uid, [*self._keys, *bounds, TIMER, *self._fold.columns])
@@ -113,7 +116,7 @@ class AlignedWindow:
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - it has one input
         panes = rows.select(self._panes.of_rows())
-        kept_until_ms = self._panes.last_fires_ms() + self._lateness_ms
+        kept_until_ms = self._kept_until_ms()
         is_live = panes.select(kept_until_ms > time.previous_watermark_ms).to_series()
         is_live = is_live.fill_null(value=False)
         late = rows.select(self._input.names()).filter(~is_live)
@@ -147,7 +150,7 @@ class AlignedWindow:
         if self._lateness_ms:
             again, retracted = self._fired_again(before, after, state[PANES], time)
         names = self.output_schema.names()
-        order = [HASH, *self._keys, WINDOW_START, WINDOW_END]
+        order = [HASH, *self._keys, *WINDOW]
 
         is_kept = self._kept_until_ms() > time.watermark_ms
         is_changed = differs(after, before, [TIMER, *self._fold.states])
@@ -201,11 +204,11 @@ class AlignedWindow:
             nothing = self._windows(now.clear(), watermark_ms, watermark_ms)
             return nothing, nothing
         if self._panes.per_window > 1:
-            was = state.lookup(now.select(self._schema.key).unique())
-            others = was.join(after, on=self._schema.identity, how="anti", nulls_equal=True)
             keys = now.select(self._schema.key).unique()
-            mine = after.join(keys, on=self._schema.key, how="semi", nulls_equal=True)
-            now = pl.concat([others, mine])
+            was = state.lookup(keys)
+            others = was.join(after, on=self._schema.identity, how="anti", nulls_equal=True)
+            touched = after.join(keys, on=self._schema.key, how="semi", nulls_equal=True)
+            now = pl.concat([others, touched])
         kept_ms = watermark_ms - self._lateness_ms
         results = self._windows(now, kept_ms, watermark_ms)
         former = self._windows(was, kept_ms, watermark_ms)
@@ -214,7 +217,7 @@ class AlignedWindow:
     def _windows(self, panes: pl.DataFrame, after_ms: int, until_ms: int) -> pl.DataFrame:
         """The results of the windows that end in between, with the hash."""
         windows = self._panes.windows(panes.drop(TIMER), after_ms, until_ms, self._combined)
-        bounds = [pl.col(name) for name in (WINDOW_START, WINDOW_END) if name not in self._keys]
+        bounds = [pl.col(name) for name in WINDOW if name not in self._keys]
         return self._fold.result(windows, [HASH, *self._keys, *bounds])
 
 
@@ -222,23 +225,15 @@ def _missing_in(known: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.join(known, on=rows.columns, how="anti", nulls_equal=True)
 
 
-WINDOW_START = "window_start"
-WINDOW_END = "window_end"
-INSTANT = pl.Datetime("us", "UTC")
-
-_US_PER_MS = 1_000
-US = timedelta(microseconds=1)
-
-# The most panes of a window for which each pane is added to every window it is part of.  Doubling
-# is faster for more: it folds a pane 2 * log2(panes) times, with the sums of several panes.
-_FEW_PANES = 8
-
-Combine = Callable[[pl.DataFrame], pl.DataFrame]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panes:
-    """The panes of the rows of one input; ``event_time`` is None for attached windows."""
+    """The intervals of event time by which rows of one input are grouped, and their windows.
+
+    A tumbling window is one pane.  A hopping window consists of several, each as long as the slide,
+    so that a row is kept once and not in every window it belongs to (Flink SQL's slices); a pane is
+    identified by its start, which is also the start of the last window that it is part of.  An
+    attached window is one pane, identified by its start and its end; ``event_time`` is then None.
+    """
 
     event_time: str | None = None
     size_us: int = 0
@@ -247,11 +242,7 @@ class Panes:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that identify a pane of a key."""
-        return (WINDOW_START, WINDOW_END) if self.event_time is None else (WINDOW_START,)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.columns if self.event_time is None else (self.event_time,)
+        return WINDOW if self.event_time is None else (WINDOW_START,)
 
     @property
     def per_window(self) -> int:
@@ -260,7 +251,7 @@ class Panes:
     @property
     def overhang_ms(self) -> int:
         """The time between the ends of a pane's first window and its last one."""
-        return (self.size_us - self.slide_us) // _US_PER_MS
+        return (self.size_us - self.slide_us) // US_PER_MS
 
     def of_rows(self) -> list[pl.Expr]:
         """Expressions for ``columns`` of rows; null in a row that is in no window."""
@@ -289,7 +280,7 @@ class Panes:
         """Whether some window may end after *after_ms* and not after *until_ms*."""
         if self.event_time is None:
             return True
-        slide_ms = self.slide_us // _US_PER_MS
+        slide_ms = self.slide_us // US_PER_MS
         return (after_ms + 1) // slide_ms < (until_ms + 1) // slide_ms
 
     def windows(
@@ -339,7 +330,7 @@ class Panes:
         self, block: pl.DataFrame, after_ms: int, until_ms: int, panes_later: int
     ) -> pl.DataFrame:
         """The rows of *block* in a window that ends in time and starts at most so much earlier."""
-        last_ms = min(until_ms + panes_later * self.slide_us // _US_PER_MS, MAX_WATERMARK)
+        last_ms = min(until_ms + panes_later * self.slide_us // US_PER_MS, MAX_WATERMARK)
         ends_ms = self.last_fires_ms()
         return block.filter((ends_ms > after_ms) & (ends_ms <= last_ms))
 
@@ -352,7 +343,7 @@ def panes_of(stage: StageNode, window: Window, schema: pl.Schema) -> Panes:
     """
     match window:
         case Attached():
-            for name in (WINDOW_START, WINDOW_END):
+            for name in WINDOW:
                 if column_type(stage.uid, schema, name, "of an attached window") != INSTANT:
                     raise wrong_type(
                         stage.uid, schema, name, f"as a bound of a window, which is {INSTANT}"
@@ -389,7 +380,7 @@ def event_time_column(stage: StageNode, schema: pl.Schema) -> str:
 
 def max_timestamp_ms(end: pl.Expr) -> pl.Expr:
     """The last millisecond of a window with that *end*."""
-    return (end.dt.epoch("us") - 1) // _US_PER_MS
+    return (end.dt.epoch("us") - 1) // US_PER_MS
 
 
 def require_append_only(stage: StageNode, what: str) -> None:
