@@ -1,1 +1,1 @@
-"""The code of a subtask: operators, keyed state, and their rows from and to Arrow."""
+"""A subtask's pass: rows to key groups, through an operator, to files and an ack."""

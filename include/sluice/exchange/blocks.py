@@ -1,29 +1,19 @@
 """Blocks: rows that are sent, as columns, to the subtasks that own their keys.
 
-A row of Spark's shuffle is one block, an Arrow stream for one subtask, or the place of that stream
-in a file of this machine.  Spark moves it as a single value; rows of their own would be converted
-to Spark's rows and back, twice.
+A row of Spark's shuffle is one block, an Arrow stream for one subtask.  Spark moves it as a single
+value; rows of their own would be converted to Spark's rows and back, twice.
 
-Which subtask owns a row: by its hash, in the ranges of hashes into which key groups are cut.
+    chunks of a Feed, or a ChainedOutput --Sender--> blocks --shuffle or Handover--> received
 
-Block files: rows that are sent by reference, where one machine runs all subtasks of a stage.
+Where one machine runs all subtasks of a stage, the body of a block need not pass Spark's JVM: the
+sender writes it to a file on local disk, uncompressed, and Spark's shuffle moves its place; the
+receiver maps it into memory.  The files lie in Spark's own local folders, beside those of its
+shuffle, which go when the JVM ends.
 
-There the body of a block need not pass Spark's JVM: the sender writes it to a file on local disk,
-uncompressed, and Spark's shuffle moves its place; the receiver maps it into memory.  The files lie
-in Spark's own local folders, beside those of its shuffle, which go when the JVM ends.
-
-``Handover``: what tasks that all run at once send each other, in files of this machine.
-
-There is one for each exchange of a Spark job.  A task's file of it appears whole and stays: a task
-that Spark tries again sends nothing twice, and goes on behind what it has sent.  Of two tries that
-run at once either may be read, as of a shuffle; a chain compares (ADR 4).
-
-Chained stages: the output of one goes to the subtasks of the next in the same Spark job.
-
-Flink's operator chains, with a shuffle inside.  Rows leave as the blocks in which an exchange sends
-rows of files; behind them come the acks, by which the next stage knows how far event time has come,
-and the token of the execution that they are of.  A chained subtask's ack is written when the
-subtasks behind it have acknowledged: by the driver.
+The output of a chained stage goes to the subtasks of the next one in the same Spark job: Flink's
+operator chains, with a shuffle inside.  After the rows come the acks, by which the next stage knows
+how far event time has come, and the tokens of the executions that the acks are of.  A chained
+subtask's ack is written by the driver, when the subtasks of the next stage have acknowledged.
 """
 
 from __future__ import annotations
@@ -72,8 +62,24 @@ from sluice.state.segments import HASH, to_frame, to_table
 
 BLOCK_SUBTASK = "subtask"
 BLOCK_BYTES = 16 * 1024**2  # Of one block: Spark holds several in memory, each in one piece.
+CARRIED_BYTES = 64 * 1024  # Smaller blocks are cheaper to carry than to write, open and map.
+
 # A chunk with fewer rows for each of its groups is cheaper to send than they are to make.
 _ROWS_PER_GROUP = 1.5
+
+# For this many subtasks at most, the frame is filtered for each; for more it is sorted.  Measured
+# with 2.5 million rows of three columns: 8 ms for each subtask, and 49 ms to sort.
+_FEW = 4
+
+LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"  # Set by Spark in its Python workers: a list, with commas.
+_FOLDER = "sluice-blocks"
+
+# The folder is listed in some 50 microseconds.  The pauses grow with the time waited so far, which
+# delays a subtask by 5 % at most.
+_SHORTEST_S, _LONGEST_S = 0.001, 0.05
+_PART_OF_WAIT = 0.05
+
+_SPILL_SHARE = 8  # A chained subtask's blocks may take up an eighth of the memory, then local disk.
 
 BLOCK_SCHEMA = pa.schema(
     [
@@ -87,8 +93,11 @@ BLOCK_SCHEMA = pa.schema(
     ]
 )
 
-# The columns of executions, also of what a Spark job yields.  A token holds no comma.
+# The columns of executions, also of the rows that a Spark job yields.  A token holds no comma.
 ACK, TOKEN, READ = "ack", "token", "read"
+RESULT_SCHEMA = pa.schema([(ACK, pa.binary()), (TOKEN, pa.string()), (READ, pa.string())])
+
+RowCounts: TypeAlias = npt.NDArray[np.int64]
 
 
 class BlockKind(StrEnum):
@@ -133,7 +142,7 @@ class ExchangeSpec:
 def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read the shares whose numbers *batches* hold, and yield blocks; run by ``mapInArrow``.
 
-    Where only Spark can read a row, all subtasks are told, and no more is read.
+    If only Spark can read a row, all subtasks get an ``UNDECIDED`` block, and no more is read.
     """
     for share in (index for batch in batches for index in batch.column(0).to_pylist()):
         with Sender(spec, share) as sender:
@@ -145,38 +154,30 @@ def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _sent(spec: ExchangeSpec, share: int, sender: Sender) -> Iterator[pa.RecordBatch]:
-    timed = {side: given.reader(share) for side, given in spec.timed.items()}
+    timed = {side: timed_input.reader(share) for side, timed_input in spec.timed.items()}
     for sides in _with_same_rows(spec.feeds):
         for side, chunk in read_together(sides, share, timed):
             yield from sender.rows(side, chunk)
-    for side, one in timed.items():
-        if one.times_ms:
-            yield from sender.to_all(BlockKind.TIMES, str(side), times_frame(one.times_ms))
+    for side, measured in timed.items():
+        if measured.times_ms:
+            yield from sender.to_all(BlockKind.TIMES, str(side), times_frame(measured.times_ms))
 
 
 def _with_same_rows(feeds: Sequence[Feed]) -> list[dict[int, Feed]]:
-    """The inputs by their numbers, those together that read the same slices or segments."""
-    found: list[dict[int, Feed]] = []
+    """The inputs by their numbers; those that read the same slices or segments are together."""
+    together: list[dict[int, Feed]] = []
     for side, feed in enumerate(feeds):
-        same = (sides for sides in found if next(iter(sides.values())).rows == feed.rows)
+        same = (sides for sides in together if next(iter(sides.values())).rows == feed.rows)
         sides = next(same, None)
         if sides is None:
-            found.append({side: feed})
+            together.append({side: feed})
         else:
             sides[side] = feed
-    return found
-
-
-def _check_event_time(stage: StageNode, side: int, feed: Feed, rows: pl.DataFrame) -> None:
-    """Raises UndecidedError if a line has no event time: it is to be reported, with its place."""
-    at = stage.inputs[side].event_time
-    is_needed = isinstance(feed.rows, JsonRows) and stage.goes_by_event_time
-    if is_needed and at in rows.columns and rows[at].null_count():
-        raise UndecidedError("a line without event time")
+    return together
 
 
 class Sender(AbstractContextManager["Sender"]):
-    """One of those that send the rows of an exchange; *index* is its number."""
+    """Sends the rows of an exchange; *index* is its number among the senders."""
 
     def __init__(self, spec: ExchangeSpec, index: int) -> None:
         self._spec = spec
@@ -193,8 +194,9 @@ class Sender(AbstractContextManager["Sender"]):
         self._file.__exit__(*details)
 
     def rows(self, side: int, chunk: pl.DataFrame) -> Iterator[pa.RecordBatch]:
-        """Blocks of the rows of input *side* that *chunk* holds as they were read, or of their
-        groups, as long as these are many fewer.
+        """Blocks of the rows of input *side*, or of their groups, as long as these are many fewer.
+
+        *chunk* holds the rows as they were read.
 
         Raises:
             UndecidedError: only Spark can read one of them.
@@ -258,14 +260,12 @@ class Sender(AbstractContextManager["Sender"]):
             yield _block(subtask, kind, name, counted, body.getvalue(), _CARRIED)
 
 
-class BlockLocation(NamedTuple):
-    """The place of a block's body: a file, and the offset of its first byte."""
-
-    file: str
-    offset: int
-
-
-_CARRIED = BlockLocation("", 0)  # The place of a body that the block itself has.
+def _check_event_time(stage: StageNode, side: int, feed: Feed, rows: pl.DataFrame) -> None:
+    """Raises UndecidedError if a line has no event time: Spark reports it with its place."""
+    at = stage.inputs[side].event_time
+    is_needed = isinstance(feed.rows, JsonRows) and stage.goes_by_event_time
+    if is_needed and at in rows.columns and rows[at].null_count():
+        raise UndecidedError("a line without event time")
 
 
 def _block(
@@ -276,6 +276,117 @@ def _block(
         [pa.array([v], f.type) for v, f in zip(values, BLOCK_SCHEMA, strict=True)],
         schema=BLOCK_SCHEMA,
     )
+
+
+class Owners:
+    """The subtasks of a task, by the hashes that they own."""
+
+    def __init__(self, task: TaskPlan) -> None:
+        groups = (
+            key_group_range(task.max_parallelism, task.parallelism, index)
+            for index in range(task.parallelism)
+        )
+        self._ranges = [hash_range(task.max_parallelism, owned) for owned in groups]
+
+    def split(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        """The rows of each subtask, in the order in which they were."""
+        if len(self._ranges) == 1:
+            return [rows]
+        if len(self._ranges) <= _FEW:
+            hashes = rows[HASH]
+            return [rows.filter(hashes.is_between(*bounds)) for bounds in self._ranges]
+        owners = self._of(rows)
+        order = np.argsort(owners, kind="stable")
+        ends = np.searchsorted(owners[order], np.arange(1, len(self._ranges) + 1))
+        sorted_rows = rows[pl.Series(order.astype(np.uint32))]
+        starts = [0, *ends[:-1]]
+        return [sorted_rows[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def count(self, rows: pl.DataFrame, counts: str | None = None) -> RowCounts:
+        """The number of rows that each subtask owns.
+
+        The column *counts* is the number of rows that a row stands for; without it, one.
+        """
+        if len(self._ranges) <= _FEW:
+            masks = (rows[HASH].is_between(*bounds) for bounds in self._ranges)
+            owned = [
+                mask.sum() if counts is None else rows[counts].filter(mask).sum() for mask in masks
+            ]
+            return np.array(owned, np.int64)
+        weights = None if counts is None else rows[counts].to_numpy()
+        return np.bincount(self._of(rows), weights, len(self._ranges)).astype(np.int64)
+
+    def _of(self, rows: pl.DataFrame) -> npt.NDArray[np.uint16]:
+        """The subtask of each row; numbers of 16 bits are sorted several times faster."""
+        firsts = np.array([first for first, _ in self._ranges[1:]], np.int64)
+        return np.searchsorted(firsts, rows[HASH].to_numpy(), side="right").astype(np.uint16)
+
+
+class BlockLocation(NamedTuple):
+    """The place of a block's body: a file, and the offset of its first byte."""
+
+    file: str
+    offset: int
+
+
+_CARRIED = BlockLocation("", 0)  # The place of a body that the block itself has.
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFolder:
+    """The folder of the block files of one execution attempt of a stage, below a local folder.
+
+    ``stage`` is the part of its path that all attempts have in common; attempts sort by their age.
+    """
+
+    stage: str
+    attempt: str
+
+
+class BlockFile(AbstractContextManager["BlockFile"]):
+    """The block file of one sender, created by the first ``write``.
+
+    That also removes the files of the stage's earlier attempts and epochs, which nothing reads.
+    """
+
+    def __init__(self, folder: BlockFolder | None, sender: int) -> None:
+        folders = os.environ.get(LOCAL_FOLDERS, "").split(",")
+        local = folders[sender % len(folders)]
+        self._stage = Path(local, _FOLDER, folder.stage) if folder is not None and local else None
+        self._attempt = "" if folder is None else folder.attempt
+        self._file: IO[bytes] | None = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def takes(self, rows: pl.DataFrame) -> bool:
+        """Whether *rows* are better written here than carried in the block."""
+        return self._stage is not None and rows.estimated_size() >= CARRIED_BYTES
+
+    def write(self, rows: pl.DataFrame) -> BlockLocation:
+        """Append *rows*, for which ``takes`` holds.
+
+        Raises:
+            OSError: the local disk refuses them.
+        """
+        if self._file is None:
+            self._file = self._created()
+        offset = self._file.tell()
+        table = to_table(rows)  # Texts as offsets: written in half the time of Polars' views.
+        with pa.ipc.new_stream(self._file, table.schema) as stream:
+            stream.write_table(table)
+        self._file.flush()
+        return BlockLocation(self._file.name, offset)
+
+    def _created(self) -> IO[bytes]:
+        assert self._stage is not None
+        folder = self._stage / self._attempt
+        folder.mkdir(parents=True, exist_ok=True)
+        for other in self._stage.iterdir():
+            if other.name < self._attempt:
+                shutil.rmtree(other, ignore_errors=True)
+        return (folder / f"{uuid.uuid4().hex}.arrow").open("xb")
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
@@ -308,119 +419,9 @@ def _together(key: tuple[BlockKind, str], frames: list[pl.DataFrame], input_rows
     return Received(kind=kind, name=name, rows=pl.concat(frames), input_rows=input_rows)
 
 
-# Of so few subtasks each takes its rows out of the frame; for more, the frame is sorted.  Measured
-# with 2.5 million rows of three columns: 8 ms for each of them, and 49 ms to sort.
-_FEW = 4
-
-RowCounts: TypeAlias = npt.NDArray[np.int64]
-
-
-class Owners:
-    """The subtasks of a task, by the hashes that they own."""
-
-    def __init__(self, task: TaskPlan) -> None:
-        groups = (
-            key_group_range(task.max_parallelism, task.parallelism, index)
-            for index in range(task.parallelism)
-        )
-        self._ranges = [hash_range(task.max_parallelism, mine) for mine in groups]
-
-    def split(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
-        """The rows of each subtask, in the order in which they were."""
-        if len(self._ranges) == 1:
-            return [rows]
-        if len(self._ranges) <= _FEW:
-            hashes = rows[HASH]
-            return [rows.filter(hashes.is_between(*mine)) for mine in self._ranges]
-        owners = self._of(rows)
-        order = np.argsort(owners, kind="stable")
-        ends = np.searchsorted(owners[order], np.arange(1, len(self._ranges) + 1))
-        sorted_rows = rows[pl.Series(order.astype(np.uint32))]
-        starts = [0, *ends[:-1]]
-        return [sorted_rows[start:end] for start, end in zip(starts, ends, strict=True)]
-
-    def count(self, rows: pl.DataFrame, counts: str | None = None) -> RowCounts:
-        """The number of rows that each subtask owns; *counts* says for how many one stands."""
-        if len(self._ranges) <= _FEW:
-            masks = (rows[HASH].is_between(*mine) for mine in self._ranges)
-            owned = [
-                mask.sum() if counts is None else rows[counts].filter(mask).sum() for mask in masks
-            ]
-            return np.array(owned, np.int64)
-        weights = None if counts is None else rows[counts].to_numpy()
-        return np.bincount(self._of(rows), weights, len(self._ranges)).astype(np.int64)
-
-    def _of(self, rows: pl.DataFrame) -> npt.NDArray[np.uint16]:
-        """The subtask of each row; numbers of 16 bits are sorted several times faster."""
-        firsts = np.array([first for first, _ in self._ranges[1:]], np.int64)
-        return np.searchsorted(firsts, rows[HASH].to_numpy(), side="right").astype(np.uint16)
-
-
-LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"  # Set by Spark in its Python workers: a list, with commas.
-CARRIED_BYTES = 64 * 1024  # Smaller blocks are cheaper to carry than to write, open and map.
-_OURS = "sluice-blocks"
-
-
-@dataclass(frozen=True, slots=True)
-class BlockFolder:
-    """The folder of the block files of one execution attempt of a stage, below a local folder.
-
-    ``stage`` is the part of its path that all attempts have in common; attempts sort by their age.
-    """
-
-    stage: str
-    attempt: str
-
-
-class BlockFile(AbstractContextManager["BlockFile"]):
-    """The block file of one sender, made when it has something to write.
-
-    Its first one removes the files of the stage's earlier attempts and epochs: nothing reads those.
-    """
-
-    def __init__(self, folder: BlockFolder | None, sender: int) -> None:
-        folders = os.environ.get(LOCAL_FOLDERS, "").split(",")
-        local = folders[sender % len(folders)]
-        self._stage = Path(local, _OURS, folder.stage) if folder is not None and local else None
-        self._attempt = "" if folder is None else folder.attempt
-        self._file: IO[bytes] | None = None
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def takes(self, rows: pl.DataFrame) -> bool:
-        """Whether *rows* are better written here than carried in the block."""
-        return self._stage is not None and rows.estimated_size() >= CARRIED_BYTES
-
-    def write(self, rows: pl.DataFrame) -> BlockLocation:
-        """Append *rows*, which it ``takes``.
-
-        Raises:
-            OSError: the local disk refuses them.
-        """
-        if self._file is None:
-            self._file = self._created()
-        offset = self._file.tell()
-        table = to_table(rows)  # Texts as offsets: written in half the time of Polars' views.
-        with pa.ipc.new_stream(self._file, table.schema) as stream:
-            stream.write_table(table)
-        self._file.flush()
-        return BlockLocation(self._file.name, offset)
-
-    def _created(self) -> IO[bytes]:
-        assert self._stage is not None
-        folder = self._stage / self._attempt
-        folder.mkdir(parents=True, exist_ok=True)
-        for other in self._stage.iterdir():
-            if other.name < self._attempt:
-                shutil.rmtree(other, ignore_errors=True)
-        return (folder / f"{uuid.uuid4().hex}.arrow").open("xb")
-
-
 def read_block(place: BlockLocation) -> pl.DataFrame:
-    """The rows at *place*, mapped: they take memory only as they are looked at, but for 16 bytes
-    of each text, Polars' views.
+    """The rows at *place*, mapped: they take memory only when they are read, but for Polars' views
+    of texts, 16 bytes each.
 
     Raises:
         StoreUnavailable: the file is gone, or is cut off; the attempt has to begin again.
@@ -436,16 +437,15 @@ def read_block(place: BlockLocation) -> pl.DataFrame:
     return to_frame(table)
 
 
-# A look takes some 50 microseconds; who has waited long looks seldom, and learns of it 5 % later.
-_SHORTEST_S, _LONGEST_S = 0.001, 0.05
-_PART_OF_WAIT = 0.05
-
-
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The exchange in *folder*, by which *senders* tasks send.
+    """An exchange of a Spark job between tasks that all run at once, in files of this machine.
 
-    The driver makes the folder, and removes it when the job has ended, however it ends.
+    Each of *senders* tasks has a file in *folder*, which appears whole and stays: a task that Spark
+    tries again does not send twice, but continues after what it has sent.  If two attempts of a
+    task run at once, the file of either may be read, as with Spark's shuffle; a chain compares
+    their tokens (ADR 4).  The driver makes the folder, and removes it when the job has ended,
+    however it ends.
     """
 
     folder: Path
@@ -482,9 +482,9 @@ class Handover:
         for sender in range(self.senders):
             with pa.memory_map(str(self._file(sender))) as file:
                 for batch in pa.ipc.open_stream(file):
-                    mine = batch.filter(pc.equal(batch.column(column), receiver))
-                    if mine.num_rows:
-                        yield mine
+                    rows = batch.filter(pc.equal(batch.column(column), receiver))
+                    if rows.num_rows:
+                        yield rows
 
     def _sent(self) -> int:
         try:
@@ -498,14 +498,12 @@ class Handover:
         return self.folder / str(sender)
 
 
-RESULT_SCHEMA = pa.schema([(ACK, pa.binary()), (TOKEN, pa.string()), (READ, pa.string())])
-SPILL_SHARE = 8  # Blocks may take up so much of the memory, then they go through local disk.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainLink:
-    """The way to the stage behind: ``exchange`` is its, of one input, and ``schema`` the serialized
-    Arrow schema of the rows that it was deployed for.
+    """The way to the next stage of a chain.
+
+    ``exchange`` is that of the next stage, with one input, and ``schema`` the serialized Arrow
+    schema of the rows that it was deployed for.
     """
 
     exchange: ExchangeSpec
@@ -524,7 +522,7 @@ class ChainedClock:
     floor_ms: int
 
     def streams_ms(self, acks: Sequence[Ack]) -> int | None:
-        """The watermark of the stage's input by the producer's *acks*; None where it has no say."""
+        """The watermark of the stage's input by the producer's *acks*; None if it has no say."""
         if self.before.has_no_say(acks):
             return None
         return combined_watermark([self.before.behind_ms(acks)], self.floor_ms)
@@ -543,7 +541,7 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
         self._exchange = link.exchange
         self._schema = pa.ipc.read_schema(pa.py_buffer(link.schema))
         self._sender = Sender(link.exchange, index)
-        room = max(1, memory_bytes // SPILL_SHARE)
+        room = max(1, memory_bytes // _SPILL_SHARE)
         self._file = tempfile.SpooledTemporaryFile(max_size=room)  # noqa: SIM115 - see __exit__
         self._writer = pa.ipc.new_stream(self._file, BLOCK_SCHEMA)
 
@@ -552,7 +550,7 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
         self._sender.__exit__(*details)
 
     def add(self, rows: pa.Table) -> None:
-        """Raises ConfigurationError when the rows are not those that were expected."""
+        """Raises ConfigurationError when the rows have other columns than declared."""
         if not rows.schema.equals(self._schema):
             raise ConfigurationError(
                 f"stage {self._stage!r} yields {_columns(rows.schema)}, and its declaration says "
@@ -563,24 +561,25 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
             self._writer.write_batch(block)
 
     def undecided(self, why: str) -> Iterator[pa.RecordBatch]:
-        """Tell the subtasks of the next stage that the rows are undecided."""
+        """Blocks for all subtasks of the next stage: only Spark can read some rows, and *why*."""
         yield from self._sender.to_all(BlockKind.UNDECIDED, why, pl.DataFrame())
 
     def blocks(
         self, done: Execution, earlier: Mapping[str, list[Execution]]
     ) -> Iterator[pa.RecordBatch]:
-        """All rows, what this execution came to, and the whole executions of *earlier* stages,
-        which the first subtask passes on.
+        """Blocks of all rows, then of the executions.
 
-        The others behind get of its ack only what decides how far event time has come.
+        The first subtask of the next stage gets the whole executions, those of *earlier* stages
+        too, and passes them on.  The others get of this ack only what decides how far event time
+        has come.
         """
         self._writer.close()
         self._file.seek(0)
         yield from pa.ipc.open_stream(self._file)
-        said = replace(done.ack, state=(), output=(), schema=b"", committables=())
-        brief = [replace(done, ack=said)]
+        brief = replace(done.ack, state=(), output=(), schema=b"", committables=())
+        in_brief = _frame([replace(done, ack=brief)])
         for subtask in range(1, self._exchange.task.parallelism):
-            yield from self._sender.to_one(subtask, BlockKind.ACK, self._stage, _frame(brief))
+            yield from self._sender.to_one(subtask, BlockKind.ACK, self._stage, in_brief)
         for stage, executions in {**earlier, self._stage: [done]}.items():
             yield from self._sender.to_one(0, BlockKind.ACK, stage, _frame(executions))
 
@@ -599,7 +598,7 @@ def execution_rows(executions: Sequence[Execution]) -> pa.RecordBatch:
 
 
 def executions_in(rows: Iterable[tuple[bytes, str, str]], stage: str) -> list[Execution]:
-    """The executions in *rows* as ``rows_of`` makes them, of *stage* or its chain."""
+    """The executions of ``execution_rows``, of *stage* or its chain."""
     return [
         Execution(
             ack=decode_ack(bytes(body), f"ack of {stage}"),

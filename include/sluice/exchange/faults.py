@@ -14,8 +14,8 @@ Of an Airflow task (``stage=UID`` is short for the snapshot task of that stage):
     fail-task task=commit            it raises
     hang task=trigger seconds=60     it sleeps, so that something else can be killed meanwhile
 
-``when=after`` strikes when the task has done its work and has not reported it yet;
-``checkpoint=3`` in that checkpoint only, and ``tries=1`` in the first try only.
+With ``when=after`` the fault strikes when the task has done its work and has not reported it yet,
+with ``checkpoint=3`` in that checkpoint only, and with ``tries=1`` in the first try only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KINDS: dict[str, FaultKind] = {kind: kind for kind in (*WORKER_FAULTS, *_TASK_F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault to inject.  ``checkpoint_id`` and ``tries`` None: it strikes in every one."""
+    """A fault to inject; None for ``checkpoint_id`` or ``tries`` stands for all of them."""
 
     kind: FaultKind
     stage: str = ""
@@ -75,7 +75,7 @@ class Fault:
         return self.checkpoint_id in (None, checkpoint_id)
 
     def strike(self) -> None:
-        """Do to the subtask that calls it what the fault says."""
+        """Inject the fault into the subtask that calls this."""
         match self.kind:
             case "kill-worker":
                 os.kill(os.getpid(), signal.SIGKILL)

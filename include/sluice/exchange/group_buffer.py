@@ -18,12 +18,12 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.operators.operator import Frames
-from sluice.state.segments import HASH, to_table
+from sluice.state.segments import HASH, to_frame, to_table
 
 # Ranges of a subtask's hash space: enough for an epoch of some 30 times the memory, few enough for
 # a file each.
 RANGES = 64
-SPILL_SHARE = 4  # Groups may take up a quarter of the memory; state, output and Arrow the rest.
+_SPILL_SHARE = 4  # Groups may take up a quarter of the memory; state, output and Arrow the rest.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class GroupBuffer:
         assert owned.last - owned.first >= RANGES**2, "key groups are 2**32 hashes wide"
         self._operator = operator
         self._owned = owned
-        self._room = max(1, memory_bytes // SPILL_SHARE)
+        self._room = max(1, memory_bytes // _SPILL_SHARE)
         self._chunks: dict[str, list[pl.DataFrame]] = defaultdict(list)
         self._bytes = 0
         self._spill: _Spill | None = None
@@ -141,7 +141,7 @@ class _Spill:
                     writer.close()
                     file.seek(0)
                     table = pa.ipc.open_stream(file).read_all()
-                    frames.append(_like(table, self._empty[name]))
+                    frames.append(to_frame(table).cast(self._empty[name].schema))
                     file.close()
         return {name: pl.concat(frames) for name, frames in found.items()}
 
@@ -152,16 +152,10 @@ class _Spill:
 
     def _writer(self, name: str, index: int, schema: pa.Schema) -> pa.ipc.RecordBatchStreamWriter:
         if (name, index) not in self._files:
-            # Closed by ``read`` or ``close``; it has no name already.
+            # ``read`` or ``close`` closes it.
             file = tempfile.TemporaryFile(prefix="sluice-spill-")  # noqa: SIM115
             self._files[name, index] = (file, pa.ipc.new_stream(file, schema))
         return self._files[name, index][1]
-
-
-def _like(table: pa.Table, empty: pl.DataFrame) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame.cast(empty.schema)
 
 
 def _bounds(owned: HashRange, index: int) -> HashRange:

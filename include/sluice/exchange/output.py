@@ -1,7 +1,4 @@
-"""The output of a stage: side outputs, filter and projection, segments of its stream, sinks.
-
-The rows of a side output as people read them.
-"""
+"""The output of a stage: side outputs, filter and projection, segments of its stream, sinks."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ LATE_OF_SIDE = (LATE, LATE_RIGHT)
 
 
 class StageOutput:
-    """The writer of a stage's result: it makes segments, staged files and counts."""
+    """Writes a stage's result: segments of its stream, staged files, and counts for the ack."""
 
     def __init__(self, work: Workspace, chained: ChainedOutput | None = None) -> None:
-        """*chained* gets the stream, where the next stage is chained to this one."""
+        """*chained* gets the stream, if the next stage is chained to this one."""
         self._work = work
         self._kind = work.spec.stage.kind
         self._segments: list[SegmentHandle] = []
@@ -43,8 +40,12 @@ class StageOutput:
         write = self._write_segment if chained is None else chained.add
         self._stream = RowFiles(write)
         self._taken_back = RowFiles(write)
+        spec = work.spec
         self._sinks = [
-            _SinkFiles(node, self._sink(node), self, work.spec.stage) for node in work.spec.sinks
+            _SinkFiles(
+                node, open_sink(node, spec.params, work.location, work.paths), self, spec.stage
+            )
+            for node in spec.sinks
         ]
         self._sides: dict[tuple[str, ...], RowFiles] = {}
         self._files = 0
@@ -96,7 +97,7 @@ class StageOutput:
             is_weighed = WEIGHT in rows.columns
             changes = rows if is_weighed else changes_of(rows, retracted, stage.keys)
             changes = projected_result(stage, changes)
-            # Not of an operator: a projection or a function may have made this column.
+            # An operator yields no pairs, but a projection may make equal rows of different ones.
             if is_weighed or stage.is_projected:
                 changes = without_pairs(changes)
             rows, taken_back = split_by_weight(changes)
@@ -104,9 +105,7 @@ class StageOutput:
         self._emit(rows, taken_back)
 
     def finish(self) -> tuple[tuple[SegmentHandle, ...], tuple[Committable, ...]]:
-        """Stage the remaining rows, and have them uploaded; return the segments and files that the
-        ack names.
-        """
+        """Stage the remaining rows; returns the segments and files that the ack names."""
         sinks = [files for sink in self._sinks for files in sink.files]
         taken_back = self._taken_back.take()
         if taken_back is not None:
@@ -150,10 +149,6 @@ class StageOutput:
         self._work.upload(key, body)
         handle = SegmentHandle(key=key, size_bytes=len(body), rows=table.num_rows, checksum=digest)
         self._segments.append(handle)
-
-    def _sink(self, node: SinkNode) -> Sink:
-        spec = self._work.spec
-        return open_sink(node, spec.params, self._work.location, self._work.paths)
 
     def _add_to_side(self, name: str, frame: pl.DataFrame) -> None:
         """Add rows to a side output; a join has one for each input, as their columns differ."""
@@ -204,14 +199,14 @@ def projected_result(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
     Raises:
         ConfigurationError: the result lacks columns that its filter or projection names.
     """
-    ours = tuple(name for name in OURS if name in frame.columns)
+    reserved = tuple(name for name in OURS if name in frame.columns)
     for step in stage.steps:
         try:
-            frame = applied(step, frame, kept=ours)
+            frame = applied(step, frame, kept=reserved)
         except pl.exceptions.PolarsError as error:
-            asked = [step.condition] if isinstance(step, Filter) else step.columns
+            sql = [step.condition] if isinstance(step, Filter) else step.columns
             raise ConfigurationError(
-                f"stage {stage.uid!r} cannot keep {', '.join(asked)} of its result: {error}; "
+                f"stage {stage.uid!r} cannot keep {', '.join(sql)} of its result: {error}; "
                 f"there are {', '.join(frame.columns)}"
             ) from error
     return frame
@@ -220,21 +215,21 @@ def projected_result(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
 def readable_rows(frame: pl.DataFrame) -> pl.DataFrame:
     """A side output's rows for people: origin first, reserved names without the underscore.
 
-    A column of the rows keeps its name; the reserved one of that name gets an underscore then.
+    If the rows have a column of that name, it keeps it, and the reserved one gets an underscore.
     """
-    theirs = {*frame.columns} - {SOURCE, MALFORMED_COLUMN, RAW, HASH, WEIGHT}
+    columns = {*frame.columns} - {SOURCE, MALFORMED_COLUMN, RAW, HASH, WEIGHT}
 
-    def ours(name: str) -> str:
-        return name if name not in theirs else ours(f"_{name}")
+    def free(name: str) -> str:
+        return name if name not in columns else free(f"_{name}")
 
     if SOURCE in frame.columns:
         origin = pl.col(SOURCE).struct
         frame = frame.select(
-            origin.field("partition").alias(ours("partition")),
+            origin.field("partition").alias(free("partition")),
             # From 1, as editors count lines.
-            (origin.field("record") + 1).alias(ours("record_number")),
+            (origin.field("record") + 1).alias(free("record_number")),
             pl.all().exclude(SOURCE),
         )
-    kept = [name for name in theirs if name.startswith(COMPUTED)]
-    frame = frame.drop(HASH, WEIGHT, *kept, strict=False)
-    return frame.rename({MALFORMED_COLUMN: ours("reason"), RAW: ours("line")}, strict=False)
+    computed = [name for name in columns if name.startswith(COMPUTED)]
+    frame = frame.drop(HASH, WEIGHT, *computed, strict=False)
+    return frame.rename({MALFORMED_COLUMN: free("reason"), RAW: free("line")}, strict=False)

@@ -1,20 +1,12 @@
 """Feeds: inputs of a keyed stage that Python reads from files to columns, without Spark's JVM.
 
 A ``Feed`` is built by the stage's driver and read by its workers.  An input whose filters and
-projections are more than plain SQL, or whose keys only Spark can hash, has none.
+projections are more than plain SQL, or whose keys only Spark can hash, has none: see
+``PlainInput.is_possible``.
 
-``PlainInput``: which columns are read of an input that needs no Spark, and what is made of them.
-
-Its filters, its projections, and what its keys and aggregates compute are all plain SQL.
-
-Arrow batches, put together to frames: large enough to be vectorized, and bounded in memory.
-
-A stage's clock that is carried by the rows: senders measure, and each subtask reads it.
-
-Each subtask gets the event times that every sender measured, through the shuffle that brings its
-rows.  When it has all its rows it has all times, too; so all subtasks compute the same watermark.
-
-The largest event time per partition of a source, from which its watermark is computed.
+A stage's clock may be carried by its rows: the senders measure event times as they read, and send
+the times to each subtask through the shuffle that brings its rows.  When a subtask has all its rows
+it has all times, too; so all subtasks compute the same watermark.
 """
 
 from __future__ import annotations
@@ -52,6 +44,18 @@ from sluice.state.cache import SegmentCache
 from sluice.state.key_hash import can_hash, with_hash
 from sluice.state.segments import HASH, to_frame
 from sluice.store.open import StoreLocation
+
+SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.
+
+CHUNK_ROWS = 2_500_000  # Rows that are pre-aggregated at a time: large enough to be vectorized.
+CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
+BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
+BATCH_BYTES = 64 * 1024**2  # The same for wide rows: one column of a batch has less than 2 GiB.
+
+_INTERNED = 256  # Inputs, of all pipelines that a process runs.
+
+Times = Mapping[str, tuple[int, int]]  # The least and the largest, in milliseconds, by partition.
+_SCHEMA = pl.Schema({"partition": pl.String(), "least": pl.Int64(), "most": pl.Int64()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +125,9 @@ class StreamRows:
 class Feed:
     """One input, read without the JVM.
 
-    ``hashed`` are the columns that decide a row's subtask; ``wanted`` the columns and SQL that
-    the stage's aggregates read; ``columns`` what the subtasks get, None for everything, and
-    ``types`` their types, which no worker need find out again.
+    ``hashed`` are the columns that decide a row's subtask; ``wanted`` the columns and SQL that the
+    stage's aggregates read; ``columns`` what the subtasks get, None for everything, and ``types``
+    their types, so that no worker computes them again.
     """
 
     rows: ParquetRows | JsonRows | StreamRows
@@ -136,7 +140,6 @@ class Feed:
 
     @property
     def plain(self) -> PlainInput:
-        """What is read of the input, and what is computed of that."""
         return interned_input(
             PlainInput(
                 schema=self.schema,
@@ -165,9 +168,9 @@ class Feed:
         return pl.Schema(zip(self.columns or (), self.types, strict=True))
 
     def keyed(self, chunk: pl.DataFrame, *, is_hashed: bool = True) -> pl.DataFrame:
-        """Rows of the input, of which *chunk* has the columns that are read, or all.
+        """Rows of the input, with their hash if *is_hashed*.
 
-        With their hash, or without if not *is_hashed*.
+        *chunk* has the columns that are read, or all.
         """
         columns = self.prepared_schema.names() if self.columns is None else self.columns
         rows = self.plain.prepared(chunk)
@@ -177,81 +180,21 @@ class Feed:
 
     def of_event_time(self) -> Feed:
         """The same input, of which only the event time is read, without its filters."""
-        given = self.given
-        assert given.event_time is not None
-        renamed = {new: name for name, new in given.renames.items()}
-        steps = computing(given.steps, renamed.get(given.event_time, given.event_time))
-        alone = replace(given, steps=steps, keys=(), key_expressions={})
-        columns = (given.event_time,)
-        return replace(self, given=alone, hashed=(), wanted=(), columns=columns, types=())
-
-
-def read_together(
-    feeds: Mapping[int, Feed], share: int, timed: Mapping[int, TimedFeed]
-) -> Iterator[tuple[int, pl.DataFrame]]:
-    """The rows of one reader's share, of inputs that read the same *rows* of files.
-
-    They are read and decoded once, the columns that one of *feeds* or *timed* needs.  Each frame
-    comes with its input's number; as the rows pass, *timed* measures their times.
-    """
-    measured = [timed[side] for side in feeds if side in timed]
-    reading = [*feeds.values(), *(one.feed for one in measured)]
-    first = reading[0]
-    paths = first.plain.in_order({path for feed in reading for path in feed.plain.paths})
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for partition, batch in first.rows.read(share, paths):
-            for one in measured:
-                one.measure(partition, batch)
-            yield batch
-
-    for chunk in chunks(batches()):
-        for side in feeds:
-            yield side, chunk
-
-
-class TimedFeed:
-    """The event times of a feed's rows, measured before its filters.
-
-    ``feed`` is the input of which only the event time is read, ``Feed.of_event_time``.
-    """
-
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
-        self._plain = feed.plain
-        self.times_ms: dict[str, tuple[int, int]] = {}
-        at = pl.col(feed.given.event_time or "")
-        self._ends = (at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most"))
-
-    def read(self, share: int) -> None:
-        """Measure the rows of one reader's share, which are read for nothing else."""
-        for partition, batch in self.feed.rows.read(share, self.feed.plain.paths):
-            self.measure(partition, batch)
-
-    def measure(self, partition: str, batch: pa.RecordBatch) -> None:
-        """Widen the least and the largest event time of *partition*, in ``times_ms``."""
-        least, most = self._plain.prepared(_frame(batch)).select(self._ends).row(0)
-        if most is not None:
-            before = self.times_ms.get(partition, (least, most))
-            self.times_ms[partition] = min(least, before[0]), max(most, before[1])
-
-
-def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(rows)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
-
-
-_KNOWN = 256  # Inputs, of all pipelines that a process runs.
+        event_time = self.given.event_time
+        assert event_time is not None
+        renamed = {new: name for name, new in self.given.renames.items()}
+        steps = computing(self.given.steps, renamed.get(event_time, event_time))
+        alone = replace(self.given, steps=steps, keys=(), key_expressions={})
+        return replace(self, given=alone, hashed=(), wanted=(), columns=(event_time,), types=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainInput:
-    """An input's columns, ``schema`` serialized by Arrow, and what is asked of them.
+    """The columns that are read of an input, and those that are computed of them.
 
-    ``renames`` are old and new names, ``key_expressions`` names and SQL; ``hashed``, ``wanted`` and
-    ``columns`` as those of a ``Feed``.  Where Spark has to compute it, all but ``is_possible``
-    raises NotPlainError.
+    ``schema`` is all columns of the input, serialized by Arrow; ``renames`` are old and new names,
+    ``key_expressions`` names and SQL; ``hashed``, ``wanted`` and ``columns`` are those of a
+    ``Feed``.  If some SQL is not plain, everything but ``is_possible`` raises NotPlainError.
     """
 
     schema: bytes
@@ -279,8 +222,11 @@ class PlainInput:
 
     @cached_property
     def paths(self) -> list[str]:
-        """The columns and fields that have to be read, in the order of the schema."""
-        return self.in_order(self._needed[2]) or [next(iter(self._raw))]  # Rows are counted only.
+        """The columns and fields that have to be read, in the order of the schema.
+
+        One column is read where rows are only counted.
+        """
+        return self.in_order(self._needed[2]) or [next(iter(self._raw))]
 
     def in_order(self, paths: Iterable[str]) -> list[str]:
         """*paths* in the order of the schema, each column or field once."""
@@ -300,9 +246,7 @@ class PlainInput:
 
     @cached_property
     def _raw(self) -> pl.Schema:
-        frame = pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(self.schema)).empty_table())
-        assert isinstance(frame, pl.DataFrame)
-        return frame.schema
+        return to_frame(pa.ipc.read_schema(pa.py_buffer(self.schema)).empty_table()).schema
 
     @cached_property
     def _steps(self) -> PlainSteps:
@@ -317,7 +261,7 @@ class PlainInput:
         if len({renames.get(name, name) for name in names}) < len(names):
             raise NotPlainError("two columns of one name")
         if HASH in (renames.get(name, name).lower() for name in names):
-            raise NotPlainError("a column of ours")
+            raise NotPlainError("a reserved column")
         renaming = Projection(tuple(f"{name} AS {renames.get(name, name)}" for name in names))
         steps = (*self.steps, renaming) if set(renames) & set(names) else self.steps
         return plain_steps(steps, self._raw)
@@ -330,8 +274,8 @@ class PlainInput:
         if any(name in known for name in keys):
             raise NotPlainError("a key hides a column")
         return keys | {
-            one.column: (condition if one.is_condition else column)(one.sql, known)
-            for one in to_compute(self.wanted, [*known, *keys])
+            item.column: (condition if item.is_condition else column)(item.sql, known)
+            for item in to_compute(self.wanted, [*known, *keys])
         }
 
     @cached_property
@@ -339,39 +283,42 @@ class PlainInput:
         """The columns that are used, the steps that compute them, and the paths they read."""
         wanted = self._steps.schema.names()
         if self.columns is not None:
-            looked_at = {
-                path.partition(".")[0] for one in self._computed.values() for path in one.reads
+            needed = {
+                path.partition(".")[0] for sql in self._computed.values() for path in sql.reads
             }
-            looked_at |= {*self.columns, *self.hashed}
-            wanted = [name for name in wanted if name in looked_at]
+            needed |= {*self.columns, *self.hashed}
+            wanted = [name for name in wanted if name in needed]
         return (wanted, *self._steps.narrowed(wanted))
 
 
-@lru_cache(_KNOWN)
-def interned_input(given: PlainInput) -> PlainInput:
-    """*given*, or one equal to it of which this process knows the properties already: those of a
-    stage stay the same from epoch to epoch.
+@lru_cache(_INTERNED)
+def interned_input(plain: PlainInput) -> PlainInput:
+    """*plain*, or an equal one whose properties this process has computed in an earlier epoch."""
+    return plain
+
+
+def read_together(
+    feeds: Mapping[int, Feed], share: int, timed: Mapping[int, TimedFeed]
+) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows of one reader's share, of *feeds* whose ``rows`` are the same.
+
+    The columns that one of *feeds* or *timed* needs are read and decoded once.  Each frame comes
+    with its input's number; as the rows pass, *timed* measures their times.
     """
-    return given
+    measuring = [timed[side] for side in feeds if side in timed]
+    reading = [*feeds.values(), *(timed_feed.feed for timed_feed in measuring)]
+    first = reading[0]
+    paths = first.plain.in_order({path for feed in reading for path in feed.plain.paths})
 
-
-CHUNK_ROWS = 2_500_000  # Rows that are pre-aggregated at a time: large enough to be vectorized.
-CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
-
-BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
-BATCH_BYTES = 64 * 1024**2  # The same for wide rows: one column of a batch has less than 2 GiB.
-
-
-def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at most BATCH_ROWS and about BATCH_BYTES."""
-    for batch in batches:
-        pieces = max(1, -(-batch.nbytes // BATCH_BYTES))
-        rows = max(1, min(BATCH_ROWS, -(-batch.num_rows // pieces)))
-        if batch.num_rows <= rows:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for partition, batch in first.rows.read(share, paths):
+            for timed_feed in measuring:
+                timed_feed.measure(partition, batch)
             yield batch
-            continue
-        for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+
+    for chunk in chunks(batches()):
+        for side in feeds:
+            yield side, chunk
 
 
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
@@ -391,9 +338,16 @@ def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
         yield to_frame(pa.Table.from_batches(pending))
 
 
-Times = Mapping[str, tuple[int, int]]  # The least and the largest, in milliseconds, by partition.
-
-_SCHEMA = pl.Schema({"partition": pl.String(), "least": pl.Int64(), "most": pl.Int64()})
+def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at most BATCH_ROWS and about BATCH_BYTES."""
+    for batch in batches:
+        pieces = max(1, -(-batch.nbytes // BATCH_BYTES))
+        rows = max(1, min(BATCH_ROWS, -(-batch.num_rows // pieces)))
+        if batch.num_rows <= rows:
+            yield batch
+            continue
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,21 +369,48 @@ class TimedInput:
         return timed
 
 
+class TimedFeed:
+    """The event times of a feed's rows, measured before its filters.
+
+    ``feed`` is the input of which only the event time is read, ``Feed.of_event_time``.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self._plain = feed.plain
+        self.times_ms: dict[str, tuple[int, int]] = {}
+        at = pl.col(feed.given.event_time or "")
+        self._ends = (at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most"))
+
+    def read(self, share: int) -> None:
+        """Measure the rows of one reader's share, which are read for nothing else."""
+        for partition, batch in self.feed.rows.read(share, self.feed.plain.paths):
+            self.measure(partition, batch)
+
+    def measure(self, partition: str, batch: pa.RecordBatch) -> None:
+        """Widen the least and the largest event time of *partition*, in ``times_ms``."""
+        rows = to_frame(pa.Table.from_batches([batch]))
+        least, most = self._plain.prepared(rows).select(self._ends).row(0)
+        if most is not None:
+            before = self.times_ms.get(partition, (least, most))
+            self.times_ms[partition] = min(least, before[0]), max(most, before[1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedClock:
     """The clock of a stage whose senders measure the inputs ``sources``, by their numbers.
 
-    ``heads`` are the partitions of which only the first records were looked at.
+    ``heads`` are, per input, the partitions of which only the first records were read.
     """
 
     stage: StageClock
     sources: Mapping[int, str]
     heads: Mapping[int, frozenset[str]]
 
-    def measured_ms(self, seen: Mapping[int, pl.DataFrame]) -> dict[str, int]:
-        """Per ``source/partition`` what the senders measured; *seen* is by input."""
+    def measured_ms(self, sent: Mapping[int, pl.DataFrame]) -> dict[str, int]:
+        """Per ``source/partition`` what the senders measured and *sent*, by input."""
         measured: dict[str, int] = {}
-        for side, times in seen.items():
+        for side, times in sent.items():
             own = decisive_times(times_of(times), self.heads[side])
             named = {f"{self.sources[side]}/{name}": at_ms for name, at_ms in own.items()}
             measured = latest(measured, named)
@@ -463,7 +444,10 @@ def decisive_times(times: Times, heads: frozenset[str]) -> dict[str, int]:
 
 
 class EventTimes:
-    """The event times of the rows of *source*: the *column* of what the stage *stage* yields."""
+    """The largest event time per partition of *source*, from which its watermark is computed.
+
+    Event time is the *column* of what the stage *stage* yields.
+    """
 
     def __init__(self, stage: str, source: str, column: str) -> None:
         self._stage, self._source, self._column = stage, source, column
@@ -481,16 +465,13 @@ class EventTimes:
                 f"stage {self._stage!r} yields no column {self._column!r}, the event time that its "
                 f"source names; it yields {', '.join(frame.columns)}"
             )
-        seen = (
+        largest = (
             frame.lazy()
             .filter(pl.col(self._column).is_not_null())
             .group_by(pl.col(SOURCE).struct.field("partition"))
             .agg(pl.col(self._column).max().dt.epoch("ms"))
             .collect()
         )
-        for partition, event_time_ms in seen.iter_rows():  # A row per partition, not per record.
+        for partition, event_time_ms in largest.iter_rows():
             name = f"{self._source}/{partition}"
             self.latest_ms[name] = max(event_time_ms, self.latest_ms.get(name, event_time_ms))
-
-
-SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.

@@ -1,14 +1,8 @@
 """A keyed subtask's snapshot: the epoch's groups are merged with its state, changes are kept.
 
-An epoch's changes to one table of keyed state, as the segments of a new run.
-
-A run holds changed rows only, so a checkpoint's size follows the changes.  Compactions merge runs,
-off the critical path.  Two cases are merged here at once: runs so small that a file for each would
-cost more than their rows, and runs beyond ``max_state_runs``, which would make lookups slow.
-
-An epoch of a keyed function in one subtask: what is called around its keys, and its lists.
-
-The broadcast rows of an epoch and the state that they write, as one subtask has them.
+``KeyedSnapshot`` runs the operator, range of hashes by range; a ``StateWriter`` per table writes
+the changes as the segments of a new run.  ``FunctionEpoch`` and ``BroadcastRows`` are what a keyed
+function has around its keys.
 """
 
 from __future__ import annotations
@@ -47,6 +41,8 @@ from sluice.state.segments import HASH, RowFiles, StateSchema, to_frame, to_tabl
 
 SIDE = "_side"  # The input of a join that a row is from.
 
+SMALL_RUN_ROWS = 32_768  # About a megabyte: rewriting it costs as much as a request.
+
 
 class KeyedSnapshot:
     """The snapshot of one table or more: ``add`` the epoch's rows, then ``finish``."""
@@ -56,11 +52,11 @@ class KeyedSnapshot:
         self._work = work
         self._output = output
         self._time = spec.epoch_time
-        given = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas]
-        self._sides = [schema.names for schema in given]
+        inputs = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas]
+        self._sides = [schema.names for schema in inputs]
         empty = [
             to_frame(schema.empty_table()).drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False)
-            for schema in given
+            for schema in inputs
         ]
         self._operator: Operator = build_operator(spec.stage, [frame.schema for frame in empty])
         self._inherited: dict[str, list[StateHandle]] = {name: [] for name in self._operator.tables}
@@ -72,19 +68,15 @@ class KeyedSnapshot:
             self._template |= self._operator.partial(frame, self._time, side).groups
         self._buffer.add(self._template)
         self._times: dict[int, list[pl.DataFrame]] = {}
-        self._broadcast = (
-            BroadcastRows(work, self._operator.broadcast)
-            if isinstance(self._operator, ProcessKeyedOperator) and self._operator.broadcast.tables
-            else None
-        )
-        self._function = (
-            FunctionEpoch(work, self._operator)
-            if isinstance(self._operator, ProcessKeyedOperator)
-            else None
-        )
+        self._function: FunctionEpoch | None = None
+        self._broadcast: BroadcastRows | None = None
+        if isinstance(self._operator, ProcessKeyedOperator):
+            self._function = FunctionEpoch(work, self._operator)
+            if self._operator.broadcast.tables:
+                self._broadcast = BroadcastRows(work, self._operator.broadcast)
         self.rows_in = 0
-        self.event_times_ms: dict[str, int] = {}  # Those that came with the rows.
-        self.executions: dict[str, list[Execution]] = {}  # Of stages before it in its chain.
+        self.event_times_ms: dict[str, int] = {}  # Those that senders measured.
+        self.executions: dict[str, list[Execution]] = {}  # Of earlier stages of its chain.
         self.streams_watermark_ms = spec.streams_watermark_ms
 
     @property
@@ -97,8 +89,8 @@ class KeyedSnapshot:
         clock = self._work.spec.clock
         if not isinstance(clock, ChainedClock):
             return ()
-        senders = sorted(self.executions[clock.producer], key=lambda one: one.ack.subtask)
-        return tuple(one.token for one in senders)
+        senders = self.executions[clock.producer]
+        return tuple(s.token for s in sorted(senders, key=lambda sender: sender.ack.subtask))
 
     def add(self, rows: pl.DataFrame) -> None:
         """Pre-aggregate one chunk of the epoch's rows."""
@@ -109,12 +101,12 @@ class KeyedSnapshot:
             return
         self.rows_in += rows.height
         for side, names in enumerate(self._sides):
-            mine = rows
+            of_side = rows
             if len(self._sides) > 1:
                 prefixed = [name if name == HASH else side_column(side, name) for name in names]
-                mine = rows.filter(pl.col(SIDE) == side).select(prefixed)
-                mine = mine.rename(dict(zip(prefixed, names, strict=True)))
-            good = self._output.without_event_time(self._output.without_malformed(mine), side)
+                of_side = rows.filter(pl.col(SIDE) == side).select(prefixed)
+                of_side = of_side.rename(dict(zip(prefixed, names, strict=True)))
+            good = self._output.without_event_time(self._output.without_malformed(of_side), side)
             self._add_rows(good.drop(SOURCE, strict=False), side)
 
     def receive(self, part: Received) -> None:
@@ -177,16 +169,16 @@ class KeyedSnapshot:
         return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
 
     def _read_clock(self) -> None:
-        """Raises UndecidedError if Spark started no task of the stage before it in its chain."""
+        """Raises UndecidedError if Spark started no task of the producer in the chain."""
         match self._work.spec.clock:
             case CarriedClock() as clock:
-                seen = {side: pl.concat(frames) for side, frames in self._times.items()}
-                self.event_times_ms = clock.measured_ms(seen)
+                sent = {side: pl.concat(frames) for side, frames in self._times.items()}
+                self.event_times_ms = clock.measured_ms(sent)
                 self._time = clock.read(self._time, self.event_times_ms)
             case ChainedClock() as clock:
                 if clock.producer not in self.executions:
                     raise UndecidedError(f"no subtask of {clock.producer!r} has sent its ack")
-                acks = [one.ack for one in self.executions[clock.producer]]
+                acks = [done.ack for done in self.executions[clock.producer]]
                 self.streams_watermark_ms = clock.streams_ms(acks)
                 self._time = clock.read(self._time, self.streams_watermark_ms)
             case None:
@@ -220,7 +212,7 @@ class KeyedSnapshot:
         }
 
     def _broadcast_state(self, writers: Mapping[str, StateWriter]) -> dict[str, KeyedState]:
-        """The state that all keys read, behind the broadcast rows of the epoch."""
+        """The state that all keys read, after the broadcast rows of the epoch."""
         if self._broadcast is None:
             return {}
         state, changes = self._broadcast.state()
@@ -239,7 +231,7 @@ class KeyedSnapshot:
         )
 
     def _copied(self, handle: StateHandle) -> StateHandle:
-        """A copy of the segment for this checkpoint; it belongs to a savepoint or another root."""
+        """The segment, copied for this checkpoint if it belongs to another one or another root."""
         segment, key = handle.segment, self._work.state_key(handle.segment.checksum)
         if segment.inline is not None or segment.key == key:
             return handle
@@ -252,15 +244,19 @@ def side_column(side: int, name: str) -> str:
     return f"_{side}_{name}"
 
 
-SMALL_RUN_ROWS = 32_768  # About a megabyte: rewriting it costs as much as a request.
-
-
 class StateWriter:
-    """The writer of one run, range of hashes by range; *inherited* segments are oldest first."""
+    """Writes an epoch's changes to one table of state as a new run, range of hashes by range.
+
+    A run holds changed rows only, so a checkpoint's size follows the changes.  Compactions merge
+    runs, off the critical path.  Two cases are merged here at once: runs so small that a file for
+    each would cost more than their rows, and runs beyond ``max_state_runs``, which would make
+    lookups slow.
+    """
 
     def __init__(
         self, work: Workspace, table: str, schema: StateSchema, inherited: Sequence[StateHandle]
     ) -> None:
+        """*inherited* are the segments of the parent checkpoint, oldest first."""
         self._work = work
         self._table = table
         self._schema = schema
@@ -336,7 +332,10 @@ def _runs_to_merge_now(row_counts: Sequence[int], new_rows: int, max_runs: int) 
 
 
 class FunctionEpoch:
-    """``begin`` it before the first range of hashes, ``end`` it behind the last."""
+    """An epoch of a keyed function in one subtask: what is called around its keys, and its lists.
+
+    ``begin`` it before the first range of hashes, ``end`` it after the last.
+    """
 
     def __init__(self, work: Workspace, operator: ProcessKeyedOperator) -> None:
         self._work = work
@@ -364,18 +363,21 @@ class FunctionEpoch:
         )
 
     def _rows(self, table: str) -> pl.DataFrame:
-        """The rows of a list, whichever subtask keeps them."""
+        """The rows of a list, of all subtasks."""
         schema = self._operator.list_tables[table]
         found = [schema.live.to_frame()]
         for handles in self._work.spec.state:
-            runs = open_runs(self._work.cache, [one for one in handles if one.table == table])
+            runs = open_runs(self._work.cache, [h for h in handles if h.table == table])
             owner = f"stage {self._work.spec.stage.uid!r}"
             found.append(KeyedState(schema, runs, owner=owner).scan().select(schema.live.names()))
         return pl.concat(found)
 
 
 class BroadcastRows:
-    """All of them: each subtask reads the segments whole, and plays them on the same state."""
+    """The broadcast rows of an epoch and the state that they write, in one subtask.
+
+    Each subtask reads all rows, and plays them on the same state.
+    """
 
     def __init__(self, work: Workspace, side: BroadcastSide) -> None:
         self._work = work
@@ -385,18 +387,18 @@ class BroadcastRows:
         self.rows_in = 0  # Counted by one subtask.
 
     def state(self) -> tuple[dict[str, KeyedState], Mapping[str, Changes]]:
-        """The broadcast state behind the epoch's rows, and what this subtask keeps of the changes.
+        """The broadcast state after the epoch's rows, and what this subtask keeps of the changes.
 
         Raises:
             ConfigurationError, StageFailed: the function did.
         """
         time = self._work.spec.epoch_time
-        before = {name: self._before(name) for name in self._side.tables}
+        before = {name: self._state(name) for name in self._side.tables}
         rows = self._rows()
         if not rows.height:
             return before, {}
         changes = self._side.received(rows, before, time)
-        after = {name: self._after(name, changes[name]) for name in before}
+        after = {name: self._state(name, changes[name]) for name in before}
         if not self._is_owner:
             return after, {}
         self.rows_in = rows.height
@@ -408,29 +410,15 @@ class BroadcastRows:
             return pl.DataFrame()
         schema = pa.ipc.read_schema(pa.py_buffer(spec.broadcast_schema))
         self._work.cache.prefetch(spec.broadcast)
-        tables = [self._work.cache.open(one).cast(schema) for one in spec.broadcast]
+        tables = [self._work.cache.open(segment).cast(schema) for segment in spec.broadcast]
         return to_frame(pa.concat_tables([schema.empty_table(), *tables]))
 
-    def _before(self, table: str) -> KeyedState:
-        return self._state(table, [])
-
-    def _after(self, table: str, changes: Changes) -> KeyedState:
-        delta = delta_table(self._side.tables[table], changes.upserts, changes.deletes)
-        return self._state(table, [Run(table=delta)])
-
-    def _state(self, table: str, more: list[Run]) -> KeyedState:
-        runs = open_runs(self._work.cache, self._handles(table))
-        return KeyedState(
-            self._side.tables[table],
-            [*runs, *more],
-            owner=f"stage {self._work.spec.stage.uid!r}",
-        )
-
-    def _handles(self, table: str) -> list[StateHandle]:
-        """The segments of *table*, whichever subtask keeps them."""
-        return [
-            handle
-            for handles in self._work.spec.state
-            for handle in handles
-            if handle.table == table
-        ]
+    def _state(self, table: str, changes: Changes | None = None) -> KeyedState:
+        """The state of *table* in the segments of all subtasks, with *changes* applied."""
+        spec, schema = self._work.spec, self._side.tables[table]
+        handles = [h for subtask_state in spec.state for h in subtask_state if h.table == table]
+        runs = open_runs(self._work.cache, handles)
+        if changes is not None:
+            delta = delta_table(schema, changes.upserts, changes.deletes)
+            runs.append(Run(table=delta))
+        return KeyedState(schema, runs, owner=f"stage {spec.stage.uid!r}")

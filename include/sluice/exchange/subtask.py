@@ -26,7 +26,7 @@ import pyarrow as pa
 from sluice.connectors.files.json import UndecidedError
 from sluice.core.answers import Ack, Decline, Execution, SubtaskMetrics
 from sluice.core.failures import CheckpointFailureReason, note_of_stage
-from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.handles import StateHandle
 from sluice.core.ids import SubtaskId
 from sluice.errors import CheckpointDeclined, DeclineReason, SluiceError, StageFailed
 from sluice.exchange.blocks import ChainedOutput, execution_rows, received
@@ -55,9 +55,9 @@ _REASONS: dict[DeclineReason, CheckpointFailureReason] = {
 def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the subtask in ``mapInArrow``; yield the execution, with the ack for the driver to write.
 
-    It is followed by those of stages that this one is chained to.  A subtask of these yields the
-    blocks for the next stage.
-    It yields none if rows are undecided: the stage has to run again, and Spark to read them.
+    The executions of earlier stages of its chain follow.  A subtask that the next stage is chained
+    to yields blocks for that instead.  If rows are undecided, no execution is yielded: the stage
+    has to run again, and Spark to read them.
     """
     from pyspark import TaskContext
 
@@ -78,7 +78,7 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
             with _declining(answers, work):
                 done, earlier = _snapshot(work, batches, chained)
                 _strike(work)
-        except UndecidedError as error:  # Every subtask was told, so none has acknowledged.
+        except UndecidedError as error:  # Every subtask gets the block, so none has acknowledged.
             if chained is not None:
                 yield from chained.undecided(str(error))
             return
@@ -87,36 +87,6 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
             yield from chained.blocks(done, earlier)
             return
     yield execution_rows([done, *chain.from_iterable(earlier.values())])
-
-
-@contextmanager
-def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
-    """Has an error say whose it is: by a decline, or else by a note, for the stage's driver."""
-    try:
-        yield
-    except Exception as error:
-        reason = _reason(error, work.uploads)
-        if reason is not None:
-            answers.write_decline(
-                Decline(
-                    checkpoint_id=work.spec.checkpoint_id,
-                    subtask=work.subtask,
-                    attempt=work.spec.attempt,
-                    message=str(error),
-                    reason=reason,
-                )
-            )
-        error.add_note(note_of_stage(work.subtask.stage))  # The Spark job may be of several.
-        raise
-    finally:
-        work.uploads.cancel()
-
-
-def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | None]:
-    spec, subtask = work.spec, work.subtask
-    if spec.chained_to is None:
-        return nullcontext()
-    return ChainedOutput(subtask.stage, spec.chained_to, subtask.index, spec.memory_bytes)
 
 
 def _workspace(spec: SubtaskSpec, subtask: SubtaskId) -> Workspace:
@@ -136,8 +106,8 @@ def _workspace(spec: SubtaskSpec, subtask: SubtaskId) -> Workspace:
 
 
 def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
-    """Spark tries a failed task again.  A subtask that has declined stays out of the checkpoint:
-    else its outcome would depend on which of the two answers was seen first.
+    """Spark tries a failed task again, but a subtask that has declined stays out of the checkpoint:
+    else its outcome would depend on which of the two answers is read first.
     """
     spec = work.spec
     declined = answers.decline(spec.checkpoint_id, work.subtask, spec.attempt)
@@ -145,10 +115,38 @@ def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
         raise StageFailed(declined.message)
 
 
+def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | None]:
+    spec, subtask = work.spec, work.subtask
+    if spec.chained_to is None:
+        return nullcontext()
+    return ChainedOutput(subtask.stage, spec.chained_to, subtask.index, spec.memory_bytes)
+
+
+@contextmanager
+def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
+    """Writes a decline for an error that counts, and adds a note of the stage to every error."""
+    try:
+        yield
+    except Exception as error:
+        reason = _reason(error, work.uploads)
+        if reason is not None:
+            answers.write_decline(
+                Decline(
+                    checkpoint_id=work.spec.checkpoint_id,
+                    subtask=work.subtask,
+                    attempt=work.spec.attempt,
+                    message=str(error),
+                    reason=reason,
+                )
+            )
+        error.add_note(note_of_stage(work.subtask.stage))  # A Spark job may run several stages.
+        raise
+    finally:
+        work.uploads.cancel()
+
+
 def _reason(error: Exception, uploads: Uploads) -> CheckpointFailureReason | None:
-    """The reason to decline for: that of a failed upload, else the one that the error names, else
-    the one that counts.  None if the Spark task may succeed when it is tried again.
-    """
+    """The reason to decline for; None if the Spark task may succeed when it is tried again."""
     if uploads.failure is not None:
         return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
     match error:
@@ -162,7 +160,7 @@ def _reason(error: Exception, uploads: Uploads) -> CheckpointFailureReason | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """What one pass over the epoch's rows came to; ``read`` and ``earlier`` are of its chain."""
+    """The result of one pass over the epoch's rows; ``read`` and ``earlier`` are of its chain."""
 
     rows_in: int
     groups: int = 0
@@ -176,13 +174,13 @@ class _Pass:
 def _snapshot(
     work: Workspace, batches: Iterable[pa.RecordBatch], chained: ChainedOutput | None
 ) -> tuple[Execution, Mapping[str, list[Execution]]]:
-    """This execution, and those of earlier stages of its chain, which it is to pass on."""
+    """This execution, and those of earlier stages of its chain, which it passes on."""
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     spec = work.spec
     output = StageOutput(work, chained)
-    of_rows = _keyed if spec.stage.is_stateful else _pass_through
-    done = of_rows(work, output, batches)
-    # All subtasks know the times that came with the rows or of the driver, and one ack says them.
+    read = _keyed if spec.stage.is_stateful else _pass_through
+    done = read(work, output, batches)
+    # All subtasks know the times that senders or the driver measured, but only one ack has them.
     driver_ms = spec.event_times_ms if work.subtask.index == 0 else {}
     segments, committables = output.finish()
     sync_ms = _since(started)
@@ -207,7 +205,7 @@ def _snapshot(
             groups=done.groups,
             late_rows=output.late_rows,
             malformed_rows=output.malformed_rows,
-            checkpointed_bytes=work.uploaded_bytes + _inline_bytes(done.state, spec, work.subtask),
+            checkpointed_bytes=work.uploaded_bytes + _inline_bytes(done.state, work),
             full_bytes=sum(handle.segment.size_bytes for handle in done.state),
             requests=work.uploads.requests.so_far(),
         ),
@@ -236,10 +234,6 @@ def _keyed(work: Workspace, output: StageOutput, batches: Iterable[pa.RecordBatc
     )
 
 
-def _since(started: float) -> int:
-    return round((time.monotonic() - started) * 1000)
-
-
 def _pass_through(work: Workspace, output: StageOutput, batches: Iterable[pa.RecordBatch]) -> _Pass:
     spec = work.spec
     measures = spec.measured_source is not None
@@ -263,11 +257,15 @@ def _pass_through(work: Workspace, output: StageOutput, batches: Iterable[pa.Rec
     )
 
 
-def _inline_bytes(state: tuple[StateHandle, ...], spec: SubtaskSpec, subtask: SubtaskId) -> int:
+def _inline_bytes(state: tuple[StateHandle, ...], work: Workspace) -> int:
     """The most bytes of new state that are stored inside the ack."""
-    inherited = {handle.segment.checksum for handle in spec.state[subtask.index]}
-    new: list[SegmentHandle] = [h.segment for h in state if h.segment.checksum not in inherited]
+    inherited = {handle.segment.checksum for handle in work.spec.state[work.subtask.index]}
+    new = [h.segment for h in state if h.segment.checksum not in inherited]
     return sum(segment.size_bytes for segment in new if segment.inline is not None)
+
+
+def _since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)
 
 
 def _strike(work: Workspace) -> None:

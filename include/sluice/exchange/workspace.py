@@ -27,10 +27,10 @@ class SubtaskSpec:
 
     ``input_schemas`` are the serialized Arrow schemas of each input's rows, known even when there
     are none; with ``is_pre_aggregated`` Spark has grouped the rows already, see ``SparkPartial``;
-    with ``is_exchanged`` they come as blocks, see ``subtask.exchange_blocks``.
+    with ``is_exchanged`` they come as blocks, see ``sluice.exchange.blocks``.
     ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range;
     with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
-    ``event_times_ms`` are what the stage's driver learned of the input, for the ack.  With a
+    ``event_times_ms`` are what the stage's driver measured of the input, for the ack.  With a
     ``clock`` the watermark of the epoch's end comes with the rows, and ``epoch_time`` lacks it.
     With ``chained_to`` the output goes to the next stage's subtasks, and not to the bucket.
     """
@@ -108,7 +108,7 @@ class Workspace:
     def settle(self) -> None:
         """Wait until all that was uploaded is durable; raises the error of an upload that failed.
 
-        A root that is a folder has the segments only now, so only now they are known to it.
+        Only now a root that is a folder has the segments, so only now the cache can mark them.
         """
         self.uploads.settle()
         for segment in self.uploaded_state:
